@@ -1,0 +1,45 @@
+# Everything a new clone needs is made here: the virtual environment and, for the tests, the jars
+# of a real Kafka broker and of Spark's own kafka source. Needs Python >= 3.11 and Java >= 17.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PYSPARK_PYTHON := $(abspath $(BIN)/python)
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+# Spark finds its own pyspark, not one that happens to be set up on the machine.
+unexport SPARK_HOME
+# Every query starts fresh interpreters: let them keep what they compile.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: setup demo test soak lint bench clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kshare needs Python >= 3.11; name one: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	touch $@
+
+demo: setup
+	$(BIN)/kshare demo
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest -n 2 tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile integration
+
+# Kills a query 50 times (driver, planner, workers), and says whether a record was lost or doubled.
+soak: setup
+	$(BIN)/python -m integration.test_ranges --points 50
+
+bench: setup
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

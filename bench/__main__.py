@@ -1,0 +1,233 @@
+"""``make bench``: every figure of the README, both sides in one run, interleaved.
+
+``python -m bench [--runs N] [--only wire|spark|core|slow] [--bootstrap-servers HOST:PORT]``;
+the sink's: ``python -m bench.sink_jobs``
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench import core_jobs, data, slow_key
+from bench.spark_jobs import (
+    available_now,
+    batch_one_task,
+    batch_two_ranges,
+    trigger_times,
+    worker_rss_mib,
+)
+
+
+@dataclass
+class Row:
+    """One line of the table: what was measured, against what target."""
+
+    name: str
+    peer: str
+    ours: str
+    ratio: str
+    target: str
+    met: bool
+
+    def __str__(self) -> str:
+        verdict = "yes" if self.met else "NO"
+        return f"| {self.name} | {self.peer} | {self.ours} | {self.ratio} | {self.target} | {verdict} |"
+
+
+def interleaved(
+    peer: Callable[[], float], ours: Callable[[], float], runs: int
+) -> tuple[list[float], list[float]]:
+    """Times of both sides in turn, after one warm-up of each."""
+    peer()
+    ours()
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(runs):
+        times[0].append(peer())
+        times[1].append(ours())
+    return times
+
+
+def speed_row(
+    name: str, records: int, times: tuple[list[float], list[float]], at_least: float
+) -> Row:
+    """Records a second, best (median), and how many times faster we are."""
+    peer, ours = times
+
+    def rate(seconds: list[float]) -> str:
+        best, median = records / min(seconds) / 1e6, records / statistics.median(seconds) / 1e6
+        return f"{best:.2f} ({median:.2f}) M/s"
+
+    best, median = min(peer) / min(ours), statistics.median(peer) / statistics.median(ours)
+    ratio = f"{best:.2f}x ({median:.2f}x)"
+    return Row(name, rate(peer), rate(ours), ratio, f">= {at_least}x", median >= at_least)
+
+
+def wire_job(servers: str, job: str, topic: str, *more: int) -> dict[str, float]:
+    """Run a job of :mod:`bench.wire_jobs` in a process of its own."""
+    command = [sys.executable, "-m", "bench.wire_jobs", job, servers, topic, *map(str, more)]
+    started = time.perf_counter()
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    process = time.perf_counter() - started
+    return {**json.loads(done.stdout), "process": process}
+
+
+def wire_rows(servers: str, runs: int) -> list[Row]:
+    """The wire reader alone, without Spark."""
+    rows = []
+    peer, ours = interleaved(
+        lambda: wire_job(servers, "confluent", data.MAIN)["seconds"],
+        lambda: wire_job(servers, "kshare", data.MAIN, 1)["seconds"],
+        runs,
+    )
+    rows.append(
+        speed_row("wire reader against confluent-kafka", data.MAIN_RECORDS, (peer, ours), 6)
+    )
+    whole, eighth = interleaved(
+        lambda: wire_job(servers, "kshare", data.MAIN, 1)["cpu"],
+        lambda: wire_job(servers, "kshare", data.MAIN, 8)["cpu"],
+        runs,
+    )
+    share = statistics.median(eighth) / statistics.median(whole)
+    best = min(eighth) / min(whole)
+    rows.append(
+        Row(
+            "CPU for one eighth of the hash space / for all of it",
+            f"{statistics.median(whole):.2f} s",
+            f"{statistics.median(eighth):.2f} s",
+            f"{best:.2f} ({share:.2f})",
+            "<= 0.75",
+            share <= 0.75,
+        )
+    )
+    drained, decoded = interleaved(
+        lambda: wire_job(servers, "drain", data.PLAIN)["seconds"],
+        lambda: wire_job(servers, "kshare", data.PLAIN, 1)["seconds"],
+        runs,
+    )
+    rows.append(
+        speed_row(
+            "1 KB, uncompressed, against draining", data.PLAIN_RECORDS, (drained, decoded), 0.6
+        )
+    )
+    fresh = [wire_job(servers, "first-batch", data.MAIN)["process"] for _ in range(runs + 1)][1:]
+    median = statistics.median(fresh)
+    rows.append(
+        Row(
+            "fresh process: import and first batch",
+            "-",
+            f"{min(fresh):.2f} ({median:.2f}) s",
+            "-",
+            "<= 1.5 s",
+            median <= 1.5,
+        )
+    )
+    return rows
+
+
+def spark_rows(servers: str, runs: int) -> list[Row]:
+    """Through Spark, against Spark's own source."""
+    from integration.spark import start_spark
+
+    spark = start_spark(quick=False)
+    rows = []
+    try:
+        for name, job, target in (
+            ("batch to noop, one task", batch_one_task, 3.5),
+            ("two key ranges / minPartitions=2 + repartition(2, key)", batch_two_ranges, 3.5),
+            ("streaming, AvailableNow, one task", available_now, 3.0),
+        ):
+            times = interleaved(
+                lambda job=job: job(spark, "kafka", servers, data.MAIN),
+                lambda job=job: job(spark, "kshare", servers, data.MAIN),
+                runs,
+            )
+            rows.append(speed_row(name, data.MAIN_RECORDS, times, target))
+            print(rows[-1], flush=True)
+        rows.append(trigger_row(spark, servers, runs))
+        print(rows[-1], flush=True)
+        peak = worker_rss_mib(spark, servers, data.MAIN)
+        rows.append(
+            Row(
+                "peak memory of a Python worker, 3 M records",
+                "-",
+                f"{peak:.0f} MiB",
+                "-",
+                "<= 350 MB",
+                peak * 1.048576 <= 350,
+            )
+        )
+    finally:
+        spark.stop()
+    return rows
+
+
+def trigger_row(spark: object, servers: str, runs: int) -> Row:
+    """Median trigger time of small batches."""
+    peer, ours = interleaved(
+        lambda: trigger_times(spark, "kafka", servers, data.SMALL),  # type: ignore[arg-type]
+        lambda: trigger_times(spark, "kshare", servers, data.SMALL),  # type: ignore[arg-type]
+        max(3, runs // 2),
+    )
+    ratio, best = statistics.median(ours) / statistics.median(peer), min(ours) / min(peer)
+    return Row(
+        "streaming, 100-row batches: median trigger time",
+        f"{statistics.median(peer) * 1000:.0f} ms",
+        f"{statistics.median(ours) * 1000:.0f} ms",
+        f"{best:.2f}x ({ratio:.2f}x)",
+        "<= 1.4x",
+        ratio <= 1.4,
+    )
+
+
+def slow_rows(servers: str, runs: int) -> list[Row]:
+    """A slow key among a thousand."""
+    slow_key.make_topics(servers, slow_key.RECORDS)
+    return [
+        Row(f"{name}, records/s", "-", rate, ratio, target, met)
+        for name, rate, ratio, target, met in slow_key.measure(servers, runs, slow_key.RECORDS)
+    ]
+
+
+def main() -> int:
+    """Run and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--only", choices=["wire", "spark", "core", "slow"])
+    parser.add_argument("--bootstrap-servers", help="a running broker, instead of one made here")
+    arguments = parser.parse_args()
+    from contextlib import nullcontext
+
+    from integration.kafka import KafkaBroker
+
+    broker = nullcontext() if arguments.bootstrap_servers else KafkaBroker()
+    with broker as running:
+        servers = arguments.bootstrap_servers or running.bootstrap_servers
+        rows: list[Row] = []
+        only = arguments.only
+        if only in {None, "core"}:
+            rows += [
+                Row(name, "-", shown, "-", target, met)
+                for name, _, shown, target, met in core_jobs.measure(arguments.runs)
+            ]
+        if only in {None, "wire", "spark"}:
+            data.make_topics(servers)
+        if only in {None, "wire"}:
+            rows += wire_rows(servers, arguments.runs)
+        if only in {None, "spark"}:
+            rows += spark_rows(servers, arguments.runs)
+        if only in {None, "slow"}:
+            rows += slow_rows(servers, max(1, arguments.runs // 3))
+    print("\nbest (median) of", arguments.runs, "interleaved runs after a warm-up\n")
+    print("| what | peer | kshare | ratio | target | met |\n|---|---|---|---|---|---|")
+    for row in rows:
+        print(row)
+    return 0 if all(row.met for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

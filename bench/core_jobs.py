@@ -1,0 +1,91 @@
+"""What the checkpoint and planning cost, without Kafka and without Spark.
+
+``python -m bench.core_jobs``
+"""
+
+import base64
+import random
+import statistics
+import time
+from collections.abc import Callable
+
+from kshare.assignment import load_range_assignor
+from kshare.core.codec import Offsets, decode, encode
+from kshare.core.hashing import WHOLE
+from kshare.core.offsets import OffsetRange
+from kshare.core.plan import PartitionLoad, check_plan, plan_by_key
+from kshare.core.progress import Progress, Rectangle, TopicPartition
+
+PLACE = TopicPartition("t", 0)
+
+
+def seconds(job: Callable[[], object], runs: int) -> list[float]:
+    """Times of a job, after one warm-up."""
+    job()
+    times = []
+    for _ in range(runs):
+        began = time.perf_counter()
+        job()
+        times.append(time.perf_counter() - began)
+    return times
+
+
+def random_commits(count: int, offsets: int) -> list[Rectangle]:
+    chance = random.Random(1)
+    starts = (chance.randrange(1, offsets) for _ in range(count))
+    return [Rectangle(OffsetRange(at, at + 1 + chance.randrange(4)), WHOLE) for at in starts]
+
+
+def random_gaps(count: int) -> Progress:
+    """``count`` processed stretches with gaps between them, 10 offsets each on average."""
+    chance = random.Random(2)
+    at, bounds = 1, []
+    for _ in range(count):
+        start = at + 1 + chance.randrange(19)
+        end = start + 1 + chance.randrange(19)
+        bounds.append(Rectangle(OffsetRange(start, end), WHOLE))
+        at = end
+    return Progress.of(0, bounds)
+
+
+def plan(partitions: int) -> Callable[[], int]:
+    """Plan partitions in 8 ranges each, and check the plan."""
+    assignor = load_range_assignor("round-robin")
+
+    def job() -> int:
+        loads = [
+            PartitionLoad("t", number, Progress.at(number % 1000).pending(100_000))
+            for number in range(partitions)
+        ]
+        slices = plan_by_key(loads, assignor, min_tasks=None, key_ranges=8)
+        check_plan(loads, slices)
+        return len(slices)
+
+    return job
+
+
+def measure(runs: int) -> list[tuple[str, float, str, str, bool]]:
+    """Rows: what, value, how it is shown, target, whether it is met."""
+    commits = random_commits(100_000, 1_000_000)
+    gaps = random_gaps(1_000_000)
+    told = encode(Offsets({PLACE: gaps}))
+    packed = len(told["@kshare"]["ic"]["t"]["0"][0]["o"]) / gaps.gaps
+    raw = len(base64.b64decode(told["@kshare"]["ic"]["t"]["0"][0]["o"])) / gaps.gaps
+    rows = []
+    for name, job, limit in (
+        ("100,000 random commits over 1 M offsets", lambda: Progress.at(0).commit(commits), 1.0),
+        ("1 M gaps decoded", lambda: decode(told), 1.0),
+        ("plan 10,000 partitions x 8 ranges", plan(10_000), 1.0),
+        ("plan 5,000 partitions x 8 ranges", plan(5_000), 0.5),
+    ):
+        times = seconds(job, runs)
+        shown = f"{min(times):.2f} ({statistics.median(times):.2f}) s"
+        rows.append((name, min(times), shown, f"< {limit} s", min(times) < limit))
+    name = f"bytes a gap in the checkpoint, base64 ({raw:.2f} packed)"
+    rows.append((name, packed, f"{packed:.2f}", "<= 3", packed <= 3))
+    return rows
+
+
+if __name__ == "__main__":
+    for name, _, shown, target, met in measure(5):
+        print(f"| {name} | {shown} | {target} | {'yes' if met else 'NO'} |")

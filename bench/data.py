@@ -1,0 +1,63 @@
+"""The topics that the benchmarks read, made once per broker."""
+
+import random
+import time
+
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+MAIN = "bench-main"  # 3 M records of 100 bytes, 100,000 keys, lz4, one partition
+MAIN_RECORDS = 3_000_000
+MAIN_KEYS = 100_000
+PLAIN = "bench-plain"  # 300,000 records of 1 KB, not compressed, one partition
+PLAIN_RECORDS = 300_000
+SMALL = "bench-small"  # what the streaming triggers read, 100 records each
+SMALL_RECORDS = 20_000
+
+
+def make_topics(servers: str, scale: float = 1.0) -> None:
+    """Create and fill the topics that are not there yet."""
+    _make(servers, MAIN, int(MAIN_RECORDS * scale), value_bytes=88, codec="lz4")
+    _make(servers, PLAIN, int(PLAIN_RECORDS * scale), value_bytes=1012, codec="none")
+    _make(servers, SMALL, SMALL_RECORDS, value_bytes=88, codec="lz4")
+
+
+def _make(servers: str, topic: str, records: int, *, value_bytes: int, codec: str) -> None:
+    admin = AdminClient({"bootstrap.servers": servers})
+    if topic in admin.list_topics(timeout=30).topics:
+        return
+    new = NewTopic(topic, num_partitions=1, replication_factor=1)
+    try:
+        admin.create_topics([new])[topic].result(30)
+    except KafkaException as error:
+        raise SystemExit(f"cannot create topic {topic}: {error}") from error
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "compression.type": codec,
+            "linger.ms": 20,
+            "batch.size": 1 << 18 if codec == "none" else 64 << 10,
+            "queue.buffering.max.messages": 500_000,
+            "enable.idempotence": True,
+        }
+    )
+    rng = random.Random(7)
+    # Half of each value is random, so that a codec halves it at best, as with real payloads.
+    noise = rng.randbytes(1 << 20)
+    text = (b'{"user":"someone","action":"click","page":"/home"}' * 30)[: value_bytes // 2]
+    half = value_bytes - len(text)
+    started = time.monotonic()
+    for number in range(records):
+        at = rng.randrange(len(noise) - half)
+        key = b"key-%08d" % rng.randrange(MAIN_KEYS)
+        while True:
+            try:
+                producer.produce(topic, value=text + noise[at : at + half], key=key)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if number % 1000 == 0:
+            producer.poll(0)
+    producer.flush()
+    seconds = time.monotonic() - started
+    print(f"made {topic}: {records:,} records in {seconds:.0f} s", flush=True)

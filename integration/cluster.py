@@ -1,0 +1,90 @@
+"""Several real brokers, for leaders that move: one JVM each, 3.5 s to start three."""
+
+import time
+from collections.abc import Mapping
+from typing import Self
+
+from confluent_kafka import ElectionType
+from confluent_kafka import TopicPartition as Place
+
+from integration.kafka import BrokerError, KafkaBroker
+from integration.topics import Topics
+
+
+class KafkaCluster(Topics):
+    """Several brokers, the first of them the controller: kill and stop the others.
+
+    Args:
+        brokers: How many.
+        config: More properties for all of them.
+        heap_mib: Each JVM's -Xmx.
+    """
+
+    def __init__(
+        self, brokers: int = 2, *, config: Mapping[str, str] | None = None, heap_mib: int = 320
+    ) -> None:
+        settings = {"replica.lag.time.max.ms": "5000", **(config or {})}
+        first = KafkaBroker(config=settings, heap_mib=heap_mib)
+        others = [
+            KafkaBroker(
+                config=settings,
+                heap_mib=heap_mib,
+                node_id=number,
+                cluster_id=first.cluster_id,
+                controller=first.controller,
+            )
+            for number in range(2, brokers + 1)
+        ]
+        self.brokers = {broker.node_id: broker for broker in (first, *others)}
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` of every broker."""
+        return ",".join(broker.bootstrap_servers for broker in self.brokers.values())
+
+    def start(self) -> Self:
+        """Start all of them at once; return when they serve."""
+        for broker in self.brokers.values():
+            broker.launch()
+        for broker in self.brokers.values():
+            broker.wait_until_started()
+        return self
+
+    def close(self) -> None:
+        """Stop all of them, the controller last, and remove their data."""
+        for broker in reversed(self.brokers.values()):
+            broker.close()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def leader(self, topic: str, partition: int = 0) -> KafkaBroker:
+        """Return the broker that leads a partition."""
+        found = self.admin.list_topics(topic, timeout=30).topics[topic].partitions[partition]
+        return self.brokers[found.leader]
+
+    def move_leader(self, topic: str, partition: int, node_id: int) -> None:
+        """Make another replica of a partition its leader, with all brokers up."""
+        found = self.admin.list_topics(topic, timeout=30).topics[topic].partitions[partition]
+        order = [node_id, *(other for other in found.replicas if other != node_id)]
+        from kafka import KafkaAdminClient, TopicPartition  # librdkafka has no reassignments
+
+        client = KafkaAdminClient(bootstrap_servers=self.brokers[1].bootstrap_servers)
+        try:
+            client.alter_partition_reassignments({TopicPartition(topic, partition): order})
+        finally:
+            client.close()
+        wanted = [Place(topic, partition)]
+        deadline = time.monotonic() + 30
+        while self.leader(topic, partition).node_id != node_id:
+            if time.monotonic() > deadline:
+                raise BrokerError(f"broker {node_id} did not become leader of {topic}-{partition}")
+            self.admin.elect_leaders(ElectionType.PREFERRED, wanted).result(30)
+            time.sleep(0.05)

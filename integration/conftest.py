@@ -1,0 +1,53 @@
+"""One broker, one secured broker, one cluster and one Spark for all the integration tests.
+
+Each is started when the first test asks for it. What cannot start fails the test.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from pyspark.sql import SparkSession
+
+from integration.cluster import KafkaCluster
+from integration.kafka import SECURE_LISTENERS, KafkaBroker
+from integration.spark import start_spark
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[KafkaBroker]:
+    """A broker with a PLAINTEXT listener; tests that stop or kill one make their own."""
+    with KafkaBroker() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def secure_broker() -> Iterator[KafkaBroker]:
+    """A broker with every listener, mechanism and user of ``integration.kafka``."""
+    with KafkaBroker(SECURE_LISTENERS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[KafkaCluster]:
+    """Two brokers, for leaders that move."""
+    with KafkaCluster(2) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(broker: KafkaBroker) -> str:
+    """A new topic of one partition on ``broker``."""
+    return broker.create_topic()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A Spark of two slots, with ``format("kafka")`` beside ``format("kshare")``."""
+    session = start_spark()
+    yield session
+    session.stop()

@@ -1,0 +1,438 @@
+"""A real Kafka 4.1.1 in KRaft mode, one JVM a broker, started and broken by the tests.
+
+Law: a broker that cannot start fails the test with its log; it never makes a test skip.
+Cost (2 cores): 2.5 s to start with the class archive in the cache, about 8 s the first time.
+"""
+
+import atexit
+import base64
+import hashlib
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from confluent_kafka.admin import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from integration.certs import Certificates, make_certificates
+from integration.jars import CACHE, fetched, java
+from integration.topics import Topics
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 90.0
+# What each listener speaks. MISNAMED: with a certificate for another host. MUTUAL: wants the
+# client's certificate.
+LISTENERS = {
+    "PLAINTEXT": "PLAINTEXT",
+    "SSL": "SSL",
+    "MISNAMED": "SSL",
+    "MUTUAL": "SSL",
+    "SASL_PLAINTEXT": "SASL_PLAINTEXT",
+    "SASL_SSL": "SASL_SSL",
+}
+SECURE_LISTENERS = tuple(LISTENERS)
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+# The last password is one that a JAAS configuration must quote.
+USERS = {"reader": "reader-secret", "stranger": "stranger-secret", "odd": 'a "b" = c\\d; e'}
+
+_SETTINGS = {
+    "inter.broker.listener.name": "PLAINTEXT",
+    "controller.listener.names": "CONTROLLER",
+    "auto.create.topics.enable": "false",
+    "broker.session.timeout.ms": "2500",
+    "broker.heartbeat.interval.ms": "300",
+    "controlled.shutdown.enable": "true",
+    "delete.topic.enable": "true",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.cleaner.backoff.ms": "200",
+    "log.cleaner.dedupe.buffer.size": str(16 << 20),
+    "log.retention.check.interval.ms": "1000",
+    # Tests give records timestamps of years ago; a test of retention sets its topic's own.
+    "log.retention.ms": "-1",
+    "log.segment.delete.delay.ms": "0",
+    "message.max.bytes": str(64 << 20),
+    "replica.fetch.max.bytes": str(64 << 20),
+    "num.io.threads": "4",
+    "num.network.threads": "2",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "unclean.leader.election.enable": "false",
+}
+
+
+class BrokerError(RuntimeError):
+    """A broker did not start or stop; the text ends with its log."""
+
+
+class KafkaBroker(Topics):
+    """One broker, its own controller unless ``controller`` names another (``node@host:port``).
+
+    As a context manager it is started, and in the end stopped and its data removed.
+
+    Args:
+        listeners: Names from ``LISTENERS``; PLAINTEXT is always there.
+        config: More broker properties; they win over those set here.
+        data_dir: Where to keep the data. ``None``: a new temporary folder.
+        heap_mib: The JVM's -Xmx.
+        node_id: Unique in a cluster.
+        cluster_id: A cluster's; ``None``: a new one.
+        controller: The controller of the cluster; ``None``: this one.
+    """
+
+    def __init__(
+        self,
+        listeners: Sequence[str] = ("PLAINTEXT",),
+        *,
+        config: Mapping[str, str] | None = None,
+        data_dir: Path | None = None,
+        heap_mib: int = 512,
+        node_id: int = 1,
+        cluster_id: str | None = None,
+        controller: str | None = None,
+    ) -> None:
+        self.listeners = tuple(dict.fromkeys(("PLAINTEXT", *listeners)))
+        self.config = dict(config or {})
+        self.data_dir = data_dir or Path(tempfile.mkdtemp(prefix="kshare-kafka-"))
+        self.heap_mib = heap_mib
+        self.node_id = node_id
+        self.cluster_id = cluster_id or _new_uuid()
+        self.certificates: Certificates | None = None
+        if any("SSL" in LISTENERS[name] for name in self.listeners):
+            self.certificates = make_certificates(self.data_dir / "certs")
+        names = self.listeners if controller else (*self.listeners, "CONTROLLER")
+        self.ports = dict(zip(names, free_ports(len(names)), strict=True))
+        own = f"{node_id}@{HOST}:{self.ports.get('CONTROLLER')}"
+        self.controller = controller or own
+        self.start_s: float | None = None  # how long the last start took
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What a client needs.
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` of the PLAINTEXT listener."""
+        return self.servers("PLAINTEXT")
+
+    def servers(self, listener: str) -> str:
+        """``host:port`` of a listener."""
+        return f"{HOST}:{self.ports[listener]}"
+
+    def client_options(
+        self, listener: str = "PLAINTEXT", mechanism: str | None = None, user: str = "reader"
+    ) -> dict[str, str]:
+        """Return Java-style ``kafka.*`` source options to connect to a listener with."""
+        protocol = LISTENERS[listener]
+        options = {
+            "kafka.bootstrap.servers": self.servers(listener),
+            "kafka.security.protocol": protocol,
+        }
+        if "SSL" in protocol:
+            assert self.certificates
+            options["kafka.ssl.truststore.type"] = "PEM"
+            options["kafka.ssl.truststore.location"] = str(self.certificates.ca)
+        if protocol.startswith("SASL"):
+            options["kafka.sasl.mechanism"] = mechanism or "PLAIN"
+            options["kafka.sasl.jaas.config"] = jaas(mechanism or "PLAIN", user, USERS[user])
+        return options
+
+    # Its life.
+
+    @property
+    def log_file(self) -> Path:
+        """What the broker's JVM printed, over all its starts."""
+        return self.data_dir / "broker.log"
+
+    @property
+    def running(self) -> bool:
+        """Whether the broker's JVM runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the broker's JVM."""
+        assert self._process, "the broker was never started"
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Start on what is in the data folder, on the same ports; return when it serves.
+
+        Raises:
+            BrokerError: It ended, or does not serve within ``START_TIMEOUT_S``.
+        """
+        self.launch()
+        return self.wait_until_started()
+
+    def launch(self) -> None:
+        """Start the JVM, and do not wait for it."""
+        assert not self.running, "the broker runs already"
+        began = time.monotonic()
+        self._format()
+        self._log_from = self.log_file.stat().st_size
+        command = [java(), f"-Xmx{self.heap_mib}m", "-Xms64m", *_jvm_flags()]
+        self._new_archive = None
+        if not _archive().exists():
+            # Dumped when the JVM ends; later ones then start in half the time.
+            self._new_archive = _archive().with_name(f"{_archive().name}.{self._unique}")
+            command.append(f"-XX:ArchiveClassesAtExit={self._new_archive}")
+        command += ["-cp", _class_path(), "kafka.Kafka", str(self._properties)]
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.data_dir,
+                start_new_session=True,  # Ctrl-C is pytest's, which then stops the broker
+            )
+        atexit.register(self.kill9)
+        self._began = began
+
+    def wait_until_started(self) -> Self:
+        """Wait for a launched broker (see ``start``)."""
+        assert self._process
+        deadline = self._began + START_TIMEOUT_S
+        while b"Kafka Server started" not in self._log_since_start():
+            if self._process.poll() is not None:
+                raise BrokerError(f"broker ended with {self._process.returncode}:\n{self.log()}")
+            if time.monotonic() > deadline:
+                self.kill9()
+                raise BrokerError(f"broker not up in {START_TIMEOUT_S:.0f} s:\n{self.log()}")
+            time.sleep(0.02)
+        if any(name.startswith("SASL") for name in self.listeners):
+            self._create_scram_users()
+        self.wait_for_leaders()
+        self.start_s = time.monotonic() - self._began
+        return self
+
+    def stop(self) -> None:
+        """Stop in good order (SIGTERM)."""
+        if not self._process:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.kill9()
+            raise BrokerError(f"broker did not stop:\n{self.log()}") from None
+        atexit.unregister(self.kill9)
+        if self._new_archive and self._new_archive.exists():
+            self._new_archive.replace(_archive())
+
+    def kill9(self) -> None:
+        """Kill -9."""
+        if self._process:
+            if self._process.poll() is None:
+                self._process.send_signal(signal.SIGKILL)
+            self._process.wait(30)
+        atexit.unregister(self.kill9)
+
+    def restart(self) -> Self:
+        """Stop in good order, and start on the same data and ports."""
+        self.stop()
+        return self.start()
+
+    def freeze(self) -> None:
+        """Stop all its threads: connections stay open, and nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on after ``freeze``."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        """Stop it, and remove its data."""
+        if self.running:
+            os.kill(self.pid, signal.SIGCONT)
+            self.stop()
+        shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def log(self, lines: int = 60) -> str:
+        """Return the end of the broker's log, without the long list of its settings."""
+        text = self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+        told = [line for line in text.splitlines() if not re.match(r"\t[a-z.]+[\w.]* = ", line)]
+        return "\n".join(told[-lines:])
+
+    # Inside.
+
+    @property
+    def _properties(self) -> Path:
+        return self.data_dir / "server.properties"
+
+    @property
+    def _unique(self) -> str:
+        return f"{os.getpid()}-{self.node_id}"
+
+    def _log_since_start(self) -> bytes:
+        with self.log_file.open("rb") as log:
+            log.seek(self._log_from)
+            return log.read()
+
+    def _format(self) -> None:
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        settings = self._settings()
+        self._properties.write_text("".join(f"{k}={_escaped(v)}\n" for k, v in settings.items()))
+        if (self.data_dir / "log" / "meta.properties").exists():
+            return
+        command = [java(), "-Xmx128m", *_jvm_flags(), "-cp", _class_path()]
+        command += ["kafka.tools.StorageTool", "format", "-t", self.cluster_id]
+        command += ["-c", str(self._properties)]
+        with self.log_file.open("ab") as log:
+            done = subprocess.run(command, stdout=log, stderr=log, check=False)
+        if done.returncode:
+            raise BrokerError(f"cannot format the broker's data folder:\n{self.log()}")
+
+    def _settings(self) -> dict[str, str]:
+        urls = [f"{name}://{HOST}:{port}" for name, port in self.ports.items()]
+        protocols = LISTENERS | {"CONTROLLER": "PLAINTEXT"}
+        own_controller = "CONTROLLER" in self.ports
+        settings = _SETTINGS | {
+            "node.id": str(self.node_id),
+            "process.roles": "broker,controller" if own_controller else "broker",
+            "controller.quorum.voters": self.controller,
+            "listeners": ",".join(urls),
+            "advertised.listeners": ",".join(url for url in urls if "CONTROLLER" not in url),
+            "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
+            "log.dirs": str(self.data_dir / "log"),
+        }
+        for name in self.listeners:
+            if "SSL" in LISTENERS[name]:
+                settings |= self._ssl_settings(name)
+            if LISTENERS[name].startswith("SASL"):
+                settings |= _sasl_settings(name)
+        if len(self.listeners) > 1:
+            settings |= {
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "allow.everyone.if.no.acl.found": "true",
+                "super.users": "User:ANONYMOUS",
+            }
+        return settings | self.config
+
+    def _ssl_settings(self, listener: str) -> dict[str, str]:
+        made = self.certificates
+        assert made
+        prefix = f"listener.name.{listener.lower()}.ssl."
+        pair = made.misnamed_pair if listener == "MISNAMED" else made.server_pair
+        return {
+            f"{prefix}keystore.type": "PEM",
+            f"{prefix}keystore.location": str(pair),
+            f"{prefix}truststore.type": "PEM",
+            f"{prefix}truststore.location": str(made.ca),
+            f"{prefix}client.auth": "required" if listener == "MUTUAL" else "none",
+        }
+
+    def _create_scram_users(self) -> None:
+        # One request a mechanism: Kafka refuses two changes of one user in a request.
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+            info = ScramCredentialInfo(mechanism, 4096)
+            made = [
+                UserScramCredentialUpsertion(user, info, password.encode())
+                for user, password in USERS.items()
+            ]
+            for future in self.admin.alter_user_scram_credentials(made).values():
+                future.result(30)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on, outside of what clients get as their own ports."""
+    found: list[int] = []
+    candidates = random.SystemRandom().sample(range(20_000, 32_000), 1_000)
+    for port in candidates:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise BrokerError("no free ports between 20000 and 32000")
+
+
+def jaas(mechanism: str, user: str, password: str) -> str:
+    """Return a client's ``sasl.jaas.config``."""
+    security = "org.apache.kafka.common.security"
+    if mechanism == "OAUTHBEARER":
+        module = f"{security}.oauthbearer.OAuthBearerLoginModule"
+        return f"{module} required unsecuredLoginStringClaim_sub={_quoted(user)};"
+    kind = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
+    module = f"{security}.{kind}LoginModule"
+    return f"{module} required username={_quoted(user)} password={_quoted(password)};"
+
+
+def _sasl_settings(listener: str) -> dict[str, str]:
+    prefix = f"listener.name.{listener.lower()}"
+    security = "org.apache.kafka.common.security"
+    users = " ".join(f"user_{user}={_quoted(password)}" for user, password in USERS.items())
+    scram = f"{security}.scram.ScramLoginModule required;"
+    token = 'unsecuredLoginStringClaim_sub="broker"'
+    modules = {
+        "plain": f"{security}.plain.PlainLoginModule required {users};",
+        "scram-sha-256": scram,
+        "scram-sha-512": scram,
+        "oauthbearer": f"{security}.oauthbearer.OAuthBearerLoginModule required {token};",
+    }
+    settings = {f"{prefix}.sasl.enabled.mechanisms": ",".join(MECHANISMS)}
+    settings |= {f"{prefix}.{name}.sasl.jaas.config": text for name, text in modules.items()}
+    return settings
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\")
+
+
+def _new_uuid() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+
+
+def _class_path() -> str:
+    return os.pathsep.join(str(path) for path in fetched("broker"))
+
+
+def _archive() -> Path:
+    # The JVM refuses an archive of another JVM or class path by itself; the name avoids the churn.
+    tag = hashlib.sha256(f"{Path(java()).resolve()}{_class_path()}".encode()).hexdigest()[:12]
+    return CACHE / f"kafka-{tag}.jsa"
+
+
+def _jvm_flags() -> list[str]:
+    flags = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xlog:disable", "-Xlog:all=error"]
+    flags += ["-Dorg.slf4j.simpleLogger.showDateTime=true"]
+    flags += ["-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS"]
+    if _archive().exists():
+        flags.append(f"-XX:SharedArchiveFile={_archive()}")
+    return flags

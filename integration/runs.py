@@ -1,0 +1,187 @@
+"""Running the queries of :mod:`integration.streaming_job`, and judging what they wrote."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from integration.streaming_job import Kill
+from kshare.testing import OrderReport, check_order
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Driver:
+    """A Spark in a process of its own, for one query after another; started anew if it was killed.
+
+    Args:
+        folder: for its log.
+        master: as Spark's; a change counts from the next start.
+    """
+
+    def __init__(self, folder: Path, master: str = "local[2]") -> None:
+        self.log_file = folder / "spark.log"
+        self.master = master
+        self.starts = 0
+        self._process: subprocess.Popen[str] | None = None
+        self._answers: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, job: dict[str, Any]) -> str | None:
+        """Run a query to its end.
+
+        Returns:
+            The query's error; None if it has read all there is.
+
+        Raises:
+            DriverKilledError: JVM and driver are no more.
+        """
+        if self._process is None:
+            self._start()
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        line = self._answers.readline()
+        if line:
+            answer: str | None = json.loads(line)
+            return answer
+        self.close()
+        raise DriverKilledError(f"the driver has ended:\n{self.log()}")
+
+    def log(self) -> str:
+        """The end of what it printed."""
+        return self.log_file.read_text(errors="replace")[-8000:]
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        self._answers.close()
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _start(self) -> None:
+        # A pipe of its own: what the driver's children inherit stays open until the last is gone.
+        mine, its = os.pipe()
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "integration.streaming_job", str(its), self.master],
+                cwd=ROOT,
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=(its,),
+                text=True,
+            )
+        os.close(its)
+        self._answers = os.fdopen(mine)
+        self.starts += 1
+
+
+class DriverKilledError(Exception):
+    """There was no answer, since there is no driver any more."""
+
+
+class StreamingRun:
+    """One query: its checkpoint and its sink, through any number of starts."""
+
+    def __init__(
+        self,
+        servers: str,
+        topic: str,
+        folder: Path,
+        driver: Driver | None = None,
+        **options: str,
+    ) -> None:
+        self.servers, self.topic = servers, topic
+        self.folder, self.driver = folder, driver
+        self.checkpoint, self.out = folder / "checkpoint", folder / "out"
+        self.planner_log = folder / "planner.log"
+        self.options = options
+
+    def start(self, source: str = "kshare", **more: str) -> None:
+        """Read all there is. AssertionError: the query fails."""
+        error = self.try_to_start(source, None, **more)
+        if error is not None:
+            raise AssertionError(f"the query failed: {error}")
+
+    def start_and_kill(self, what: str, where: str, batch: int, **more: str) -> None:
+        """The same, and something is killed (see ``streaming_job``)."""
+        kill = {"what": what, "where": where, "batch": batch, "rows": 20}
+        error = self.try_to_start("kshare", kill, **more)
+        assert was_killed(kill), f"no {what} was killed {where} of batch {batch}: {error}"
+        assert error is not None, f"the query ended although the {what} was killed {where}"
+
+    def try_to_start(
+        self, source: str, kill: Kill | None, batches: int | None = None, **more: str
+    ) -> str | None:
+        """Run until all is read, or some batches are, or it fails; see also :func:`was_killed`.
+
+        Returns:
+            The error, or None.
+        """
+        assert self.driver is not None
+        job: dict[str, Any] = {
+            "servers": self.servers,
+            "topic": self.topic,
+            "checkpoint": str(self.checkpoint),
+            "out": str(self.out),
+            "source": source,
+            "options": {**self.options, **more},
+            "log": str(self.planner_log),
+            "kill": kill,
+        }
+        if batches is not None:
+            job["batches"] = batches
+        if kill is not None:
+            kill["marker"] = str(self.folder / f"killed-{uuid.uuid4().hex}")
+        try:
+            return self.driver.run(job)
+        except DriverKilledError as error:
+            if kill is None or kill["what"] != "driver" or not was_killed(kill):
+                raise AssertionError(str(error)) from error
+            return "the driver was killed"
+
+    def received(self) -> pa.Table:
+        """All rows of the sink, with the batch and the task that wrote them, in task order."""
+        columns = ["topic", "partition", "offset", "key", "task", "batch"]
+        partitioning = ds.partitioning(pa.schema([("batch", pa.int64())]), flavor="hive")
+        return ds.dataset(
+            self.out, format="parquet", partitioning=partitioning, exclude_invalid_files=True
+        ).to_table(columns=columns)
+
+    def judge(self, expected: Any) -> OrderReport:
+        """The order checker's verdict."""
+        return check_order(self.received(), expected)
+
+    def offsets(self) -> dict[int, dict[str, Any]]:
+        """The offset dicts that Spark wrote, by batch."""
+        return {
+            int(file.name): json.loads(file.read_text().splitlines()[2])
+            for file in (self.checkpoint / "offsets").glob("*")
+            if file.name.isdigit()
+        }
+
+
+def was_killed(kill: Kill) -> bool:
+    """Whether a start got as far as to its kill."""
+    return Path(kill["marker"]).exists()

@@ -1,0 +1,231 @@
+"""Streaming queries in a process of its own, with an idempotent sink, that can be killed anywhere.
+
+``python -m integration.streaming_job FD MASTER`` starts a Spark, runs a query for each line of JSON
+on its standard input until all that was there is read, or for some ``batches``, and answers each
+with a line on FD (:class:`integration.runs.Driver` is the other end).
+
+The sink writes each batch to ``OUT/batch=ID`` and overwrites what an earlier try of that batch
+left. A job's ``kill`` says what is killed (kill -9; at most once), where, and in which batch,
+counted from 0 in this start:
+
+``driver``   JVM and Python driver, all of them
+``planner``  the process of ``pyspark.sql.streaming.python_streaming_source_runner``
+``worker``   a Python worker, in a task
+
+``before-offset-log``  in planning, before Spark writes the batch's offsets
+``after-offset-log``   in planning, when they are written and no task has started
+``in-reader``          in a task, when its reader has handed out some records
+``in-tasks``           in a task, when what follows the reader has seen some rows
+``before-commit-log``  when the sink has written the batch, before Spark notes that it is done
+``any-time``           some seconds after the query was started
+"""
+
+import importlib
+import itertools
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from integration.spark import start_spark
+from spark_plugin.source import KshareDataSource, _StreamReader
+
+DRIVER = "integration.streaming_job"
+PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
+Kill = dict[str, Any]
+
+
+class SinkDiesError(Exception):
+    """Ends a query whose planner was killed behind its last need of it in this batch."""
+
+
+def strike(kill: Kill) -> None:
+    """Kill what should be killed, unless that was done."""
+    try:
+        os.close(os.open(kill["marker"], os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    if kill["what"] == "driver":
+        kill_driver()
+    elif kill["what"] == "planner":
+        for process in planners(driver_above()):
+            process.kill()
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def driver_above() -> psutil.Process:
+    """The Python driver: this process, or the one that is above the JVM above it."""
+    this = psutil.Process()
+    return next(p for p in [this, *this.parents()] if p.cmdline()[1:3] == ["-m", DRIVER])
+
+
+def planners(driver: psutil.Process) -> list[psutil.Process]:
+    """The planners' processes of a driver's queries."""
+    return [p for p in driver.children(recursive=True) if PLANNER in _command(p)]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has ended in this moment
+        return []
+
+
+def kill_driver() -> NoReturn:
+    """Kill -9 the JVM, and the Python driver above it."""
+    driver = driver_above()
+    for process in [*driver.children(), driver]:
+        process.kill()
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("unreachable")
+
+
+class Reader(_StreamReader):
+    """The kshare reader, with a log of its planner, and a kill in planning or in a task."""
+
+    kill: Kill
+    log: str | None
+    planned = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "kill": self.kill, "log": self.log}
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        self._strike_in("before-offset-log")
+        return super().latestOffset(start, limit)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
+        self._strike_in("after-offset-log")
+        if self.kill.get("where") == "in-reader" and self.planned >= self.kill["batch"]:
+            Path(self.kill["marker"] + ".armed").touch()
+        self.planned += 1
+        return super().partitions(start, end)
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        found = super().read(partition)
+        if self.kill.get("where") != "in-reader":
+            return found
+        return self._read_and_strike(found)
+
+    def _read_and_strike(self, found: Iterator[Any]) -> Iterator[Any]:
+        for batch in found:
+            yield batch
+            if Path(self.kill["marker"] + ".armed").exists():
+                strike(self.kill)
+
+    def _strike_in(self, where: str) -> None:
+        if self.log is not None:
+            keep_log(self.log)
+            self.log = None
+        if self.kill.get("where") == where and self.planned >= self.kill["batch"]:
+            strike(self.kill)
+
+
+def keep_log(file: str) -> None:
+    """Have this process append what kshare logs to a file."""
+    handler = logging.FileHandler(file)
+    handler.setFormatter(logging.Formatter("%(process)d %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("kshare")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+
+
+def source_of(kill: Kill, log: str | None) -> type[KshareDataSource]:
+    """``format("kshare")`` with :class:`Reader`."""
+
+    class Source(KshareDataSource):
+        def streamReader(self, schema: Any) -> Any:
+            made = super().streamReader(schema)
+            made.__class__ = Reader
+            made.kill, made.log = kill, log
+            return made
+
+    return Source
+
+
+def run_query(spark: SparkSession, job: dict[str, Any]) -> None:
+    """Run a query until it has read all that is there, or fails, or kills this process."""
+    kill: Kill = job.get("kill") or {}
+    where, numbers, enough = kill.get("where"), itertools.count(), threading.Event()
+    spark.dataSource.register(source_of(kill, job.get("log")))
+    reader = (
+        spark.readStream.format(job.get("source", "kshare"))
+        .option("kafka.bootstrap.servers", job["servers"])
+        .option("startingOffsets", "earliest")
+    )
+    if not {"assign", "subscribePattern"} & job.get("options", {}).keys():
+        reader = reader.option("subscribe", job["topic"])
+    frame = reader.options(**job.get("options", {})).load()
+
+    def sink(rows: DataFrame, batch: int) -> None:
+        number = next(numbers)
+        is_time = number >= kill.get("batch", 0)
+        if number >= job.get("batches", number + 1):
+            enough.set()
+        columns = rows.select("topic", "partition", "offset", "key", "value")
+        placed = columns.withColumn("task", F.spark_partition_id())
+        if where == "in-tasks" and is_time:
+            seen: list[int] = []  # a copy for each task
+
+            def pass_some_rows(_: int) -> bool:
+                seen.append(1)
+                if len(seen) >= kill["rows"]:
+                    strike(kill)
+                return True
+
+            placed = placed.where(F.udf(pass_some_rows, "boolean")("offset"))
+        placed.write.mode("overwrite").parquet(f"{job['out']}/batch={batch}")
+        if where == "before-commit-log" and is_time:
+            strike(kill)
+            raise SinkDiesError(f"batch {batch} is written, and not noted as done")
+
+    writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", job["checkpoint"])
+    timer = threading.Timer(kill.get("seconds", 0), strike, [kill])
+    timer.daemon = True
+    query = writer.trigger(availableNow=True).start()
+    try:
+        if where == "any-time":
+            timer.start()
+        while not query.awaitTermination(0.1):
+            if enough.is_set():
+                query.stop()
+    finally:
+        timer.cancel()
+        query.stop()
+
+
+def run(job: dict[str, Any]) -> None:
+    """Run one query on a Spark of its own, and stop that."""
+    spark = start_spark()
+    run_query(spark, job)
+    spark.stop()
+
+
+def serve(answers: int, master: str) -> None:
+    """Run the queries that standard input names."""
+    os.set_inheritable(answers, False)
+    spark = start_spark(master=master)
+    with os.fdopen(answers, "w", buffering=1) as out:
+        for line in sys.stdin:
+            error = None
+            try:
+                run_query(spark, json.loads(line))
+            except Exception as fault:
+                error = f"{type(fault).__name__}: {fault}"
+            out.write(json.dumps(error) + "\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    # By its own name: what workers and planners need of __main__ would be sent to them by value.
+    importlib.import_module(DRIVER).serve(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,151 @@
+"""What the tests do to the topics of a running broker or cluster."""
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from kshare.testing import RecordLike, produce, produce_all, watermarks
+from kshare.testing.records import producer_config
+
+WAIT_S = 30
+
+
+class Topics:
+    """Needs ``bootstrap_servers``, and adds topics, records, trims and access rules."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        raise NotImplementedError
+
+    @cached_property
+    def admin(self) -> AdminClient:
+        """A confluent-kafka admin client."""
+        # log_level 2: that a broker is gone is what the tests do on purpose.
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 2})
+
+    def wait_for_leaders(self) -> None:
+        """Return when every partition has a leader."""
+        deadline = time.monotonic() + WAIT_S
+        while missing := self._leaderless():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"without a leader after {WAIT_S} s: {', '.join(missing)}")
+            time.sleep(0.02)
+
+    def _leaderless(self) -> list[str]:
+        topics = self.admin.list_topics(timeout=WAIT_S).topics.values()
+        return [
+            f"{topic.topic}-{number}"
+            for topic in topics
+            for number, partition in topic.partitions.items()
+            if partition.leader == -1
+        ]
+
+    def create_topic(
+        self,
+        topic: str | None = None,
+        partitions: int = 1,
+        *,
+        replication: int = 1,
+        config: Mapping[str, object] | None = None,
+    ) -> str:
+        """Create a topic (``None``: with a new name), and return its name."""
+        topic = topic or f"topic-{uuid.uuid4().hex[:12]}"
+        settings = {name: str(value) for name, value in (config or {}).items()}
+        new = NewTopic(topic, partitions, replication, config=settings)
+        self.admin.create_topics([new])[topic].result(WAIT_S)
+        return topic
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic."""
+        self.admin.delete_topics([topic])[topic].result(WAIT_S)
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Raise the number of a topic's partitions to ``total``."""
+        self.admin.create_partitions([NewPartitions(topic, total)])[topic].result(WAIT_S)
+
+    def produce(
+        self,
+        topic: str,
+        records: Iterable[RecordLike],
+        *,
+        partition: int | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> int:
+        """Produce records, and return how many; see ``kshare.testing.produce``."""
+        return produce(self.bootstrap_servers, topic, records, partition=partition, config=config)
+
+    def produce_transaction(
+        self,
+        topic: str,
+        records: Iterable[RecordLike],
+        *,
+        commit: bool = True,
+        partition: int | None = None,
+        transactional_id: str | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> int:
+        """Produce records in one transaction, which is committed or aborted at the end."""
+        producer = self.transaction(transactional_id, config=config)
+        count = produce_all(producer, topic, records, partition=partition)
+        producer.flush(WAIT_S)
+        if commit:
+            producer.commit_transaction(WAIT_S)
+        else:
+            producer.abort_transaction(WAIT_S)
+        return count
+
+    def transaction(
+        self, transactional_id: str | None = None, *, config: Mapping[str, object] | None = None
+    ) -> Producer:
+        """Return a producer with a begun transaction, to be ended by the caller."""
+        settings = producer_config(self.bootstrap_servers) | {
+            "transactional.id": transactional_id or f"tx-{uuid.uuid4().hex[:12]}",
+        }
+        producer = Producer(settings | dict(config or {}))
+        producer.init_transactions(WAIT_S)
+        producer.begin_transaction()
+        return producer
+
+    def trim(self, topic: str, partition: int, before_offset: int) -> None:
+        """Delete the records below an offset."""
+        place = Place(topic, partition, before_offset)
+        for future in self.admin.delete_records([place]).values():
+            future.result(WAIT_S)
+
+    def earliest(self, topic: str, partition: int = 0) -> int:
+        """Return the log start offset."""
+        return watermarks(self.bootstrap_servers, topic, partition)[0]
+
+    def latest(self, topic: str, partition: int = 0) -> int:
+        """Return the high watermark."""
+        return watermarks(self.bootstrap_servers, topic, partition)[1]
+
+    def deny(
+        self, topic: str, user: str = "stranger", operation: AclOperation = AclOperation.READ
+    ) -> None:
+        """Deny one user one operation on a topic; all others may do everything."""
+        rules = [
+            ("User:*", AclOperation.ALL, AclPermissionType.ALLOW),
+            (f"User:{user}", operation, AclPermissionType.DENY),
+        ]
+        literal = ResourcePatternType.LITERAL
+        bindings = [
+            AclBinding(ResourceType.TOPIC, topic, literal, principal, "*", what, permission)
+            for principal, what, permission in rules
+        ]
+        for future in self.admin.create_acls(bindings).values():
+            future.result(WAIT_S)

@@ -1,0 +1,61 @@
+"""kshare: many key-ordered tasks on one Kafka partition.
+
+What this package names is enough to read slices without Spark; the plug-in for Spark is
+``spark_plugin``, and the test kit is :mod:`kshare.testing`.
+
+Law: the names of ``__all__`` and no others are public here.
+Cost: nothing until a name is used: planners and ``kshare --help`` start without Arrow and numba.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from kshare._version import __version__
+
+if TYPE_CHECKING:
+    from kshare.core.hashing import WHOLE, HashRange, key_hash
+    from kshare.core.offsets import OffsetRange
+    from kshare.core.progress import Progress, Slice, TopicPartition
+    from kshare.core.region import Rectangle
+    from kshare.errors import KshareError
+    from kshare.wire.fetch import read_slice
+
+__all__ = [
+    "WHOLE",
+    "HashRange",
+    "KshareError",
+    "OffsetRange",
+    "Progress",
+    "Rectangle",
+    "Slice",
+    "TopicPartition",
+    "__version__",
+    "key_hash",
+    "read_slice",
+]
+
+_HOMES = {
+    "WHOLE": "kshare.core.hashing",
+    "HashRange": "kshare.core.hashing",
+    "KshareError": "kshare.errors",
+    "OffsetRange": "kshare.core.offsets",
+    "Progress": "kshare.core.progress",
+    "Rectangle": "kshare.core.region",
+    "Slice": "kshare.core.progress",
+    "TopicPartition": "kshare.core.progress",
+    "key_hash": "kshare.core.hashing",
+    "read_slice": "kshare.wire.fetch",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

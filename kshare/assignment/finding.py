@@ -1,0 +1,46 @@
+"""What a dotted path leads to.
+
+Law: it leads to one thing, or to an error that says why not and names what is built in.
+Cost: an import.
+"""
+
+from collections.abc import Collection
+from importlib import import_module
+from typing import Any
+
+__all__ = ["find", "unknown"]
+
+
+def find(name: str, kind: str, built_in: Collection[str]) -> Any:
+    """What a dotted path leads to; it can be called, or it is an assignor.
+
+    Args:
+        name: ``package.module.attribute`` or ``package.module:attribute``.
+        kind: what is looked for, for the error.
+        built_in: the names that need no path, for the error.
+
+    Raises:
+        ValueError: it leads nowhere, or to something else.
+    """
+    module, separator, attribute = name.partition(":") if ":" in name else name.rpartition(".")
+    if not (separator and module and attribute) or module.startswith("."):
+        reason = "it is neither built in nor the dotted path of a callable"
+        raise unknown(name, kind, reason, built_in)
+    try:
+        found: Any = import_module(module)
+    except Exception as error:
+        reason = f"module {module} cannot be imported: {error!r}"
+        raise unknown(name, kind, reason, built_in) from error
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+        if found is None:
+            raise unknown(name, kind, f"module {module} has no {attribute}", built_in)
+    if not (callable(found) or callable(getattr(found, "assign", None))):
+        reason = f"{attribute} in module {module} cannot be called"
+        raise unknown(name, kind, reason, built_in)
+    return found
+
+
+def unknown(name: str, kind: str, reason: str, built_in: Collection[str]) -> ValueError:
+    """The error that says why there is no such thing."""
+    return ValueError(f"no {kind} {name!r}: {reason}; built in are: {', '.join(built_in)}")

@@ -1,0 +1,169 @@
+"""The default assignor: tasks run where their state is, and warm up where they are wanted.
+
+Law: of two processes an active task is never on the one with the greater lag, unless that one is
+caught up. The wanted placement depends on tasks and processes alone, not on the placement before:
+when nothing is behind any more, it is reached, and a further run changes nothing.
+Cost: about tasks x processes at worst; 2,000 tasks with a standby each on 200 processes well below
+a second, without racks.
+
+After Kafka Streams' HighAvailabilityTaskAssignor (KIP-441).
+"""
+
+from typing import Final
+
+from kshare.assignment.application import ApplicationState
+from kshare.assignment.assignor import TaskAssignment, TaskAssignor
+from kshare.assignment.balance import deal, even_out, group_siblings, place_by_active_load
+from kshare.assignment.movements import Lags, Warmups, move_actives, move_standbys
+from kshare.assignment.placement import Placement
+from kshare.assignment.rack_aware import (
+    RackCosts,
+    has_racks,
+    keeps_tags,
+    optimize_active,
+    optimize_standby,
+    rack_costs,
+)
+from kshare.assignment.situation import Situation
+from kshare.assignment.standby import assign_standbys
+
+__all__ = ["HighAvailabilityTaskAssignor"]
+
+_TRAFFIC_COST: Final = 10
+_NON_OVERLAP_COST: Final = 1
+_STATELESS_COSTS: Final = (1, 0)  # a task without state may move for any gain
+
+
+class HighAvailabilityTaskAssignor(TaskAssignor):
+    """Kafka's default: availability first, balance next; stickiness through state alone."""
+
+    def assign(self, application_state: ApplicationState) -> TaskAssignment:
+        """Place each task; ask for a follow-up while a copy is not yet where it is wanted.
+
+        Raises:
+            ValueError: there is no process.
+            TaskAssignmentException: the task lags were not computed.
+        """
+        application_state.kafka_streams_states(compute_task_lags=True)
+        situation = Situation(application_state)
+        placement = situation.placement()
+        racks = _Racks(situation)
+        deal(placement, situation.logged)
+        even_out(
+            placement,
+            placement.active,
+            lambda task, _source, target: placement.move_active(task, target),
+        )
+        racks.optimize_active(placement, situation.logged, racks.costs)
+        _place_standbys(situation, placement, racks)
+        is_moved = _run_where_state_is(situation, placement)
+        place_by_active_load(placement, situation.unlogged)
+        if situation.shared:
+            group_siblings(placement, situation.shared)
+        racks.optimize_active(placement, situation.unlogged, _STATELESS_COSTS)
+        interval = application_state.assignment_configs.probing_rebalance_interval_ms
+        return situation.answer(
+            placement, application_state.now_ms + interval if is_moved else None
+        )
+
+
+def _place_standbys(situation: Situation, placement: Placement, racks: "_Racks") -> None:
+    state = situation.state
+    configs = state.assignment_configs
+    if configs.num_standby_replicas <= 0:
+        return
+    standbys = assign_standbys(state, situation.actives(placement))
+    placement.set_standby(situation.numbers(standbys))
+    tags = [state.states[process].client_tags.items() for process in situation.processes]
+    has_tags = bool(configs.rack_aware_assignment_tags)
+    even_out(
+        placement,
+        placement.standby,
+        placement.move_standby,
+        # Every tag counts here, also one that is not configured.
+        lambda source, target: not has_tags or tags[source] <= tags[target],
+    )
+    racks.optimize_standby(placement)
+
+
+def _run_where_state_is(situation: Situation, placement: Placement) -> bool:
+    """Move what is behind; whether anything was."""
+    state, configs = situation.state, situation.state.assignment_configs
+    tasks = situation.tasks
+    sums = [state.states[process].stateful_tasks_to_lag_sums() for process in situation.processes]
+    lags = Lags(
+        lambda process, task: sums[process][tasks[task]],
+        len(sums),
+        configs.acceptable_recovery_lag,
+    )
+    warmups = Warmups(configs.max_warmup_replicas)
+    actives = move_actives(placement, situation.logged, lags, warmups)
+    return bool(move_standbys(placement, lags, warmups) or actives)
+
+
+class _Racks:
+    """The rack-aware steps; they do nothing unless all racks that they need are known.
+
+    Other than the public helpers, Kafka's high-availability assignor counts inputs alone for
+    active tasks, has costs of its own where none are configured, wants the rack of every replica,
+    and lets client tags hold back standbys.
+    """
+
+    def __init__(self, situation: Situation) -> None:
+        self._situation = situation
+        configs = situation.state.assignment_configs
+        traffic = configs.rack_aware_traffic_cost
+        non_overlap = configs.rack_aware_non_overlap_cost
+        self.costs = (
+            _TRAFFIC_COST if traffic is None else traffic,
+            _NON_OVERLAP_COST if non_overlap is None else non_overlap,
+        )
+        self._strategy = configs.rack_aware_assignment_strategy
+        self._is_enabled = self._strategy != "none" and has_racks(
+            situation.state,
+            inputs=True,
+            changelogs=configs.num_standby_replicas > 0,
+            every_replica=True,
+        )
+
+    def optimize_active(
+        self, placement: Placement, tasks: list[int], costs: tuple[int, int]
+    ) -> None:
+        """Place active tasks at the least cost; how many a process has stays."""
+        if not (self._is_enabled and tasks):
+            return
+        situation = self._situation
+        actives = optimize_active(
+            situation.actives(placement),
+            [situation.tasks[task] for task in tasks],
+            self._price(costs, inputs=True),
+            self._strategy,
+        )
+        placement.set_active(situation.numbers(actives))
+
+    def optimize_standby(self, placement: Placement) -> None:
+        """Let standbys change places, whatever the strategy is."""
+        if not self._is_enabled:
+            return
+        situation = self._situation
+        standbys = optimize_standby(
+            situation.actives(placement),
+            situation.standbys(placement),
+            [situation.tasks[task] for task in situation.logged],
+            self._price(self.costs, inputs=False),
+            "min_traffic",
+            keeps_tags(situation.state),
+        )
+        placement.set_standby(situation.numbers(standbys))
+
+    def _price(self, costs: tuple[int, int], *, inputs: bool) -> RackCosts:
+        priced = rack_costs(
+            self._situation.state,
+            inputs=inputs,
+            changelogs=not inputs,
+            traffic_cost=costs[0],
+            non_overlap_cost=costs[1],
+        )
+        if priced is None:
+            raise AssertionError("racks are missing that were there")
+        return priced

@@ -1,0 +1,112 @@
+"""Where tasks are while an assignor works: processes and tasks as numbers in sorted order.
+
+Law: the numbers of processes and tasks follow the order of their ids, so that nothing depends on
+the order in which they were given. A process holds a task once, active or standby.
+Cost: every change is O(1); memory is one entry for each copy of a task.
+"""
+
+import heapq
+from collections.abc import Sequence
+
+__all__ = ["LeastLoaded", "Placement"]
+
+
+class Placement:
+    """Tasks on processes, both as numbers.
+
+    Attributes:
+        threads: processing threads of each process.
+        active: the active tasks of each process.
+        standby: the standby tasks of each process.
+        count: tasks of both kinds, of each process.
+        load: the same a thread.
+        owner: the process on which each task is active, -1 for none.
+    """
+
+    __slots__ = ("active", "count", "load", "owner", "standby", "threads")
+
+    def __init__(self, threads: Sequence[int], tasks: int) -> None:
+        processes = len(threads)
+        self.threads = list(threads)
+        self.active: list[set[int]] = [set() for _ in range(processes)]
+        self.standby: list[set[int]] = [set() for _ in range(processes)]
+        self.count = [0] * processes
+        self.load = [0.0] * processes
+        self.owner = [-1] * tasks
+
+    def has(self, process: int, task: int) -> bool:
+        """Whether the process holds a copy, active or standby."""
+        return self.owner[task] == process or task in self.standby[process]
+
+    def add_active(self, process: int, task: int) -> None:
+        """Make the process the owner of a task that is active nowhere else."""
+        self.active[process].add(task)
+        self.owner[task] = process
+        self._grow(process, 1)
+
+    def move_active(self, task: int, process: int) -> None:
+        """Give a task that is active somewhere to a process that holds no copy of it."""
+        owner = self.owner[task]
+        self.active[owner].remove(task)
+        self._grow(owner, -1)
+        self.add_active(process, task)
+
+    def set_active(self, held: Sequence[set[int]]) -> None:
+        """Replace the active tasks of all processes."""
+        for process, tasks in enumerate(held):
+            self._grow(process, len(tasks) - len(self.active[process]))
+            self.active[process] = tasks
+            for task in tasks:
+                self.owner[task] = process
+
+    def add_standby(self, process: int, task: int) -> None:
+        """Give a standby to a process that holds no copy of the task."""
+        self.standby[process].add(task)
+        self._grow(process, 1)
+
+    def drop_standby(self, process: int, task: int) -> None:
+        """Take a standby away."""
+        self.standby[process].remove(task)
+        self._grow(process, -1)
+
+    def move_standby(self, task: int, source: int, target: int) -> None:
+        """Move a standby to a process that holds no copy of the task."""
+        self.drop_standby(source, task)
+        self.add_standby(target, task)
+
+    def set_standby(self, held: Sequence[set[int]]) -> None:
+        """Replace the standbys of all processes."""
+        for process, tasks in enumerate(held):
+            self._grow(process, len(tasks) - len(self.standby[process]))
+            self.standby[process] = tasks
+
+    def swap(self, task: int, promoted: int) -> None:
+        """Owner and a holder of a standby change places."""
+        demoted = self.owner[task]
+        self.active[demoted].remove(task)
+        self.standby[promoted].remove(task)
+        self.active[promoted].add(task)
+        self.standby[demoted].add(task)
+        self.owner[task] = promoted
+
+    def _grow(self, process: int, by: int) -> None:
+        self.count[process] += by
+        self.load[process] = self.count[process] / self.threads[process]
+
+
+class LeastLoaded:
+    """A queue of all processes, the least loaded first; the lower number first among equals."""
+
+    __slots__ = ("_heap",)
+
+    def __init__(self, load: Sequence[float]) -> None:
+        self._heap = [(value, process) for process, value in enumerate(load)]
+        heapq.heapify(self._heap)
+
+    def first(self) -> int:
+        """The first process; it stays in the queue."""
+        return self._heap[0][1]
+
+    def change_first(self, load: float) -> None:
+        """Say what the load of the first process is now."""
+        heapq.heapreplace(self._heap, (load, self._heap[0][1]))

@@ -1,0 +1,90 @@
+"""What an assignor is given, as numbers: processes and tasks by their place in sorted order.
+
+Law: the answer does not depend on the order in which tasks and processes were given.
+Cost: sorting, and one entry for each task and process.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from kshare.assignment.application import ApplicationState
+from kshare.assignment.assignor import KafkaStreamsAssignment, TaskAssignment
+from kshare.assignment.placement import Placement
+from kshare.assignment.task_id import ProcessId, TaskId
+
+__all__ = ["Situation"]
+
+
+class Situation:
+    """Tasks and processes in order.
+
+    Attributes:
+        state: what it was made from.
+        processes: their ids, ascending; a process is known by its index from now on.
+        tasks: likewise.
+        threads: of each process.
+        logged: the tasks with a changelog, ascending: only they have standbys.
+        unlogged: the others.
+        shared: those of the others that have a key range.
+
+    Raises:
+        ValueError: there is no process.
+    """
+
+    def __init__(self, state: ApplicationState) -> None:
+        if not state.states:
+            raise ValueError("there is no process to assign tasks to; wanted at least one")
+        self.state = state
+        self.processes = sorted(state.states)
+        self.tasks = sorted(state.all_tasks)
+        self.threads = [state.states[one].num_processing_threads for one in self.processes]
+        infos = [state.all_tasks[task].has_changelog for task in self.tasks]
+        self.logged = [task for task, is_logged in enumerate(infos) if is_logged]
+        self.unlogged = [task for task, is_logged in enumerate(infos) if not is_logged]
+        self.shared = [task for task in self.unlogged if self.tasks[task].key_range is not None]
+
+    def placement(self) -> Placement:
+        """Nothing placed yet."""
+        return Placement(self.threads, len(self.tasks))
+
+    def actives(self, placement: Placement) -> dict[ProcessId, set[TaskId]]:
+        """The active tasks by id."""
+        return self._by_id(placement.active)
+
+    def standbys(self, placement: Placement) -> dict[ProcessId, set[TaskId]]:
+        """The standbys by id."""
+        return self._by_id(placement.standby)
+
+    def numbers(self, held: Mapping[ProcessId, Collection[TaskId]]) -> list[set[int]]:
+        """Tasks by id as numbers, for each process."""
+        number = {task: index for index, task in enumerate(self.tasks)}
+        return [{number[task] for task in held[process]} for process in self.processes]
+
+    def answer(self, placement: Placement, deadline: int | None = None) -> TaskAssignment:
+        """The placement as an answer.
+
+        Args:
+            placement: of all tasks.
+            deadline: when a follow-up rebalance is due, in ms since 1970. One process asks for
+                it: the first.
+        """
+        tasks = self.tasks
+        entries = [
+            KafkaStreamsAssignment(
+                process,
+                frozenset([tasks[task] for task in active]),
+                frozenset([tasks[task] for task in standby]),
+            )
+            for process, active, standby in zip(
+                self.processes, placement.active, placement.standby, strict=True
+            )
+        ]
+        if deadline is not None:
+            entries[0] = entries[0].with_followup_rebalance(deadline)
+        return TaskAssignment(tuple(entries))
+
+    def _by_id(self, held: Iterable[set[int]]) -> dict[ProcessId, set[TaskId]]:
+        tasks = self.tasks
+        return {
+            process: {tasks[task] for task in numbers}
+            for process, numbers in zip(self.processes, held, strict=True)
+        }

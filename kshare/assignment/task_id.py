@@ -1,0 +1,141 @@
+"""What tasks and processes are called, and how these names sort.
+
+Law: ``TaskId.parse(str(task)) == task`` and ``ProcessId(str(process)) == process``; both sort as
+in Kafka, so that an assignor that goes through them in order decides as Kafka's does.
+Cost: both are tuples, so that comparing and hashing them runs no Python code.
+"""
+
+import re
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from kshare.core.hashing import HashRange
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+__all__ = ["ProcessId", "TaskId"]
+
+_TASK: Final = re.compile(r"(\d+)_(\d+)(?:-\[(\d+),(\d+)\))?", re.ASCII)
+_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
+
+
+class TaskId(tuple[int, ...]):
+    """A task: a partition of a subtopology, or a key range of it (a shared task).
+
+    Sorts by subtopology, partition, then range, all as numbers; the task of a whole partition
+    before the shared tasks of it. The range of all key hashes is no range: ``key_range`` is then
+    None, so that equal tasks are equal.
+
+    Args:
+        subtopology: a number of 0 or more.
+        partition: a number of 0 or more.
+        key_range: the key hashes that the task processes; None for all.
+
+    Raises:
+        ValueError: a number is below 0.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, subtopology: int, partition: int, key_range: HashRange | None = None) -> Self:
+        """Make one; see the class."""
+        if subtopology < 0 or partition < 0:
+            raise ValueError(f"not a task: {subtopology}_{partition}; wanted numbers of 0 or more")
+        if key_range is None or key_range.is_whole:
+            return super().__new__(cls, (subtopology, partition))
+        return super().__new__(cls, (subtopology, partition, key_range.lo, key_range.hi))
+
+    def __getnewargs__(self) -> tuple[int, int, HashRange | None]:
+        return self[0], self[1], self.key_range
+
+    @property
+    def subtopology(self) -> int:
+        """The number of the subtopology."""
+        return self[0]
+
+    @property
+    def partition(self) -> int:
+        """The number of the partition."""
+        return self[1]
+
+    @property
+    def key_range(self) -> HashRange | None:
+        """The key hashes of a shared task; None: all of them."""
+        return HashRange(self[2], self[3]) if len(self) == 4 else None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``0_1`` or ``0_1-[lo,hi)``.
+
+        Raises:
+            ValueError: it is neither.
+        """
+        match = _TASK.fullmatch(text)
+        if match is None:
+            raise ValueError(f"not a task: {text!r}; wanted 0_1 or 0_1-[lo,hi)")
+        subtopology, partition, lo, hi = match.groups()
+        hashes = None if lo is None else HashRange(int(lo), int(hi))
+        return cls(int(subtopology), int(partition), hashes)
+
+    def __str__(self) -> str:
+        if len(self) == 2:
+            return f"{self[0]}_{self[1]}"
+        return f"{self[0]}_{self[1]}-[{self[2]},{self[3]})"
+
+    def __repr__(self) -> str:
+        return f"TaskId({self})"
+
+
+class ProcessId(tuple[Any, ...]):
+    """A process: Kafka's are UUIDs; Spark's executors have names like ``driver`` or ``3``.
+
+    UUIDs sort like Java's ``UUID.compareTo``, by two signed halves of 64 bits, so ``8...`` before
+    ``0...``. Numbers come after all UUIDs, in numeric order, other names last, by code point.
+
+    Args:
+        id: a UUID, its text in any case, or a name.
+
+    Raises:
+        ValueError: the name is empty.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, id: "UUID | str") -> Self:  # noqa: A002 - the KIP's name
+        """Make one; see the class."""
+        name = str(id)
+        if not name:
+            raise ValueError("a process needs a name")
+        if _UUID.fullmatch(name):
+            digits = name.replace("-", "")
+            return super().__new__(
+                cls, (0, _signed(digits[:16]), _signed(digits[16:]), name.lower())
+            )
+        if _NUMBER.fullmatch(name):
+            return super().__new__(cls, (1, int(name), 0, name))
+        return super().__new__(cls, (2, 0, 0, name))
+
+    def __getnewargs__(self) -> tuple[str]:
+        return (str(self),)
+
+    @property
+    def id(self) -> "UUID | str":
+        """The UUID, or the name if it is none."""
+        if self[0]:
+            return str(self)
+        from uuid import UUID  # noqa: PLC0415 - seldom asked for
+
+        return UUID(str(self))
+
+    def __str__(self) -> str:
+        name: str = self[3]
+        return name
+
+    def __repr__(self) -> str:
+        return f"ProcessId({self})"
+
+
+def _signed(digits: str) -> int:
+    number = int(digits, 16)
+    return number - (1 << 64) if number >> 63 else number

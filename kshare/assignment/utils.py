@@ -1,0 +1,379 @@
+"""KIP-924's TaskAssignmentUtils: helpers for those who write an assignor, and the validation.
+
+Law: nothing that is passed in is changed; every answer has an entry for each process of the
+application. An optimisation for racks changes nothing where the configs or a rack are missing.
+Cost: linear in tasks and processes, but for the optimisations
+(:mod:`~kshare.assignment.rack_aware`).
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kshare.assignment.application import ApplicationState, KafkaStreamsState
+from kshare.assignment.assignor import (
+    Assignment,
+    AssignmentError,
+    GroupAssignment,
+    GroupSubscription,
+    KafkaStreamsAssignment,
+    Subscription,
+    TaskAssignment,
+)
+from kshare.assignment.rack_aware import (
+    RackCosts,
+    keeps_tags,
+    optimize_active,
+    optimize_standby,
+    rack_costs,
+)
+from kshare.assignment.standby import assign_standbys
+from kshare.assignment.task_id import ProcessId, TaskId
+from kshare.core.progress import TopicPartition
+
+__all__ = [
+    "RackAwareOptimizationParams",
+    "default_standby_task_assignment",
+    "group_assignment",
+    "group_subscription",
+    "identity_assignment",
+    "optimize_rack_aware_active_tasks",
+    "optimize_rack_aware_standby_tasks",
+    "validate_task_assignment",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RackAwareOptimizationParams:
+    """What to optimise, and at which costs.
+
+    Attributes:
+        application_state: see there.
+        tasks_to_optimize: those that may move; None: all of the kind that is optimised.
+        traffic_cost_override: instead of the configured cost; but both costs have to be
+            configured all the same, as in Kafka.
+        non_overlap_cost_override: likewise.
+        keep_client_tags: standbys of a task do not lose tags by a move. Kafka 4.1.1 means to
+            do that and does not, since it compares a process with itself; so the default is no.
+    """
+
+    application_state: ApplicationState
+    tasks_to_optimize: frozenset[TaskId] | None = None
+    traffic_cost_override: int | None = None
+    non_overlap_cost_override: int | None = None
+    keep_client_tags: bool = False
+
+    @classmethod
+    def of(cls, application_state: ApplicationState) -> "RackAwareOptimizationParams":
+        """All tasks, at the configured costs."""
+        return cls(application_state)
+
+    def for_stateful_tasks(self) -> "RackAwareOptimizationParams":
+        """The same for tasks with a state store, logged or not."""
+        return self.for_tasks(
+            task for task, info in self.application_state.all_tasks.items() if info.is_stateful
+        )
+
+    def for_stateless_tasks(self) -> "RackAwareOptimizationParams":
+        """The same for tasks without a state store."""
+        return self.for_tasks(
+            task for task, info in self.application_state.all_tasks.items() if not info.is_stateful
+        )
+
+    def for_tasks(self, tasks: Iterable[TaskId]) -> "RackAwareOptimizationParams":
+        """The same for these tasks."""
+        return replace(self, tasks_to_optimize=frozenset(tasks))
+
+    def with_traffic_cost_override(self, cost: int) -> "RackAwareOptimizationParams":
+        """The same at this cost of a partition read from another rack."""
+        return replace(self, traffic_cost_override=cost)
+
+    def with_non_overlap_cost_override(self, cost: int) -> "RackAwareOptimizationParams":
+        """The same at this cost of a task that moves."""
+        return replace(self, non_overlap_cost_override=cost)
+
+
+def identity_assignment(
+    application_state: ApplicationState,
+) -> dict[ProcessId, KafkaStreamsAssignment]:
+    """The previous assignment, with the tasks that have left the topology.
+
+    Raises:
+        ValueError: a process had a task both as active and as standby.
+    """
+    return {
+        process: KafkaStreamsAssignment(
+            process, one.previous_active_tasks, one.previous_standby_tasks
+        )
+        for process, one in application_state.kafka_streams_states().items()
+    }
+
+
+def default_standby_task_assignment(
+    application_state: ApplicationState,
+    assignments: Mapping[ProcessId, KafkaStreamsAssignment],
+) -> dict[ProcessId, KafkaStreamsAssignment]:
+    """Add standbys by load, or by client tags if such are configured.
+
+    Args:
+        application_state: says how many, and which tags.
+        assignments: what is placed already; previous standbys play no part.
+
+    Raises:
+        ValueError: an assignment has another process's key.
+    """
+    placed = _for_all(application_state, assignments)
+    standby = assign_standbys(application_state, _active(placed), _standby(placed))
+    return _with(placed, standby=standby)
+
+
+def optimize_rack_aware_active_tasks(
+    params: RackAwareOptimizationParams,
+    assignments: Mapping[ProcessId, KafkaStreamsAssignment],
+) -> dict[ProcessId, KafkaStreamsAssignment]:
+    """Move active tasks to where their inputs and changelogs are.
+
+    Each process keeps its number of tasks. Where an active task comes to a process that has its
+    standby, the two change places (in Kafka that standby is lost); still, place standbys after
+    this.
+
+    Args:
+        params: what to optimise.
+        assignments: what is placed already.
+
+    Raises:
+        ValueError: a task to optimise is active on no process, or on two, or not in the topology.
+    """
+    placed = _for_all(params.application_state, assignments)
+    active = _active(placed)
+    tasks = _tasks(params, active)
+    costs = _costs(params, inputs=True) if tasks else None
+    if costs is None:
+        return placed
+    strategy = params.application_state.assignment_configs.rack_aware_assignment_strategy
+    after = optimize_active(active, tasks, costs, strategy)
+    owner = {task: process for process, held in active.items() for task in held}
+    standby = {process: set(one.standby) for process, one in placed.items()}
+    for process, held in after.items():
+        for task in sorted(held & standby[process]):
+            standby[process].remove(task)
+            standby[owner[task]].add(task)
+    return _with(placed, active=after, standby=standby)
+
+
+def optimize_rack_aware_standby_tasks(
+    params: RackAwareOptimizationParams,
+    assignments: Mapping[ProcessId, KafkaStreamsAssignment],
+) -> dict[ProcessId, KafkaStreamsAssignment]:
+    """Swap standby tasks between processes, so that they come to where their changelogs are.
+
+    Args:
+        params: what to optimise.
+        assignments: what is placed already.
+
+    Raises:
+        ValueError: a standby is of a task that is not in the topology.
+    """
+    placed = _for_all(params.application_state, assignments)
+    standby = _standby(placed)
+    tasks = _tasks(params, standby)
+    costs = _costs(params, inputs=False) if tasks else None
+    if costs is None:
+        return placed
+    state = params.application_state
+    after = optimize_standby(
+        _active(placed),
+        standby,
+        tasks,
+        costs,
+        state.assignment_configs.rack_aware_assignment_strategy,
+        keeps_tags(state) if params.keep_client_tags else None,
+    )
+    return _with(placed, standby=after)
+
+
+def _tasks(
+    params: RackAwareOptimizationParams, placed: Mapping[ProcessId, Collection[TaskId]]
+) -> frozenset[TaskId]:
+    if params.tasks_to_optimize is not None:
+        return params.tasks_to_optimize
+    return frozenset(task for held in placed.values() for task in held)
+
+
+def _costs(params: RackAwareOptimizationParams, *, inputs: bool) -> RackCosts | None:
+    """None if nothing may be optimised; overrides do not stand in for configured costs."""
+    configs = params.application_state.assignment_configs
+    traffic, non_overlap = configs.rack_aware_traffic_cost, configs.rack_aware_non_overlap_cost
+    if configs.rack_aware_assignment_strategy == "none" or traffic is None or non_overlap is None:
+        return None
+    if params.traffic_cost_override is not None:
+        traffic = params.traffic_cost_override
+    if params.non_overlap_cost_override is not None:
+        non_overlap = params.non_overlap_cost_override
+    return rack_costs(
+        params.application_state,
+        inputs=inputs,
+        changelogs=True,
+        traffic_cost=traffic,
+        non_overlap_cost=non_overlap,
+    )
+
+
+def _for_all(
+    state: ApplicationState, assignments: Mapping[ProcessId, KafkaStreamsAssignment]
+) -> dict[ProcessId, KafkaStreamsAssignment]:
+    for process, one in assignments.items():
+        if one.process_id != process:
+            raise ValueError(f"the assignment of process {one.process_id} is under {process}")
+    missing = {
+        process: KafkaStreamsAssignment(process)
+        for process in state.states
+        if process not in assignments
+    }
+    return {**assignments, **missing}
+
+
+def _active(
+    placed: Mapping[ProcessId, KafkaStreamsAssignment],
+) -> dict[ProcessId, frozenset[TaskId]]:
+    return {process: one.active for process, one in placed.items()}
+
+
+def _standby(
+    placed: Mapping[ProcessId, KafkaStreamsAssignment],
+) -> dict[ProcessId, frozenset[TaskId]]:
+    return {process: one.standby for process, one in placed.items()}
+
+
+def _with(
+    placed: Mapping[ProcessId, KafkaStreamsAssignment],
+    *,
+    standby: Mapping[ProcessId, Collection[TaskId]],
+    active: Mapping[ProcessId, Collection[TaskId]] | None = None,
+) -> dict[ProcessId, KafkaStreamsAssignment]:
+    return {
+        process: replace(
+            one,
+            active=one.active if active is None else frozenset(active[process]),
+            standby=frozenset(standby.get(process, one.standby)),
+        )
+        for process, one in placed.items()
+    }
+
+
+def validate_task_assignment(
+    application_state: ApplicationState, task_assignment: TaskAssignment
+) -> AssignmentError:
+    """The first thing that is wrong with an answer, in Kafka's order.
+
+    First each entry in turn, its tasks ascending (UNKNOWN_TASK_ID and
+    ACTIVE_TASK_ASSIGNED_MULTIPLE_TIMES), then INVALID_STANDBY_TASK, MISSING_PROCESS_ID and
+    UNKNOWN_PROCESS_ID. A task that is left out is no error, nor are two entries for one process.
+    In these a task can be both active and standby, which Kafka does not see: here it is
+    ACTIVE_AND_STANDBY_TASK_ASSIGNED_TO_SAME_KAFKASTREAMS, after all others.
+    """
+    entries = task_assignment.assignment
+    for fault in (
+        _fault_in_tasks(application_state, entries),
+        _fault_in_processes(application_state, entries),
+    ):
+        if fault is not AssignmentError.NONE:
+            return fault
+    copies = {(entry.process_id, task) for entry in entries for task in entry.active}
+    if any((entry.process_id, task) in copies for entry in entries for task in entry.standby):
+        return AssignmentError.ACTIVE_AND_STANDBY_TASK_ASSIGNED_TO_SAME_KAFKASTREAMS
+    return AssignmentError.NONE
+
+
+def _fault_in_tasks(
+    state: ApplicationState, entries: Sequence[KafkaStreamsAssignment]
+) -> AssignmentError:
+    seen: set[TaskId] = set()
+    for entry in entries:
+        for task in sorted(entry.active | entry.standby):
+            if task not in state.all_tasks:
+                return AssignmentError.UNKNOWN_TASK_ID
+            if task in entry.active:
+                if task in seen:
+                    return AssignmentError.ACTIVE_TASK_ASSIGNED_MULTIPLE_TIMES
+                seen.add(task)
+    standby = {task for entry in entries for task in entry.standby}
+    if not all(state.all_tasks[task].is_stateful for task in standby):
+        return AssignmentError.INVALID_STANDBY_TASK
+    return AssignmentError.NONE
+
+
+def _fault_in_processes(
+    state: ApplicationState, entries: Sequence[KafkaStreamsAssignment]
+) -> AssignmentError:
+    processes = {entry.process_id for entry in entries}
+    if not processes.issuperset(state.states):
+        return AssignmentError.MISSING_PROCESS_ID
+    if not processes <= state.states.keys():
+        return AssignmentError.UNKNOWN_PROCESS_ID
+    return AssignmentError.NONE
+
+
+def group_subscription(application_state: ApplicationState) -> GroupSubscription:
+    """What the members of the group came with; a process without members is one by its own name.
+
+    Previous active tasks are dealt to the members of a process in turn.
+    """
+    inputs = _inputs(application_state)
+    topics = tuple(sorted({one.topic for partitions in inputs.values() for one in partitions}))
+    subscriptions: dict[str, Subscription] = {}
+    for one in application_state.states.values():
+        members = _members(one)
+        owned = sorted(one.previous_active_tasks & inputs.keys())
+        for i, member in enumerate(members):
+            subscriptions[member] = Subscription(
+                topics, _partitions(owned[i :: len(members)], inputs), one.rack_id
+            )
+    return GroupSubscription(subscriptions)
+
+
+def group_assignment(
+    application_state: ApplicationState,
+    task_assignment: TaskAssignment,
+    error: AssignmentError,
+) -> GroupAssignment:
+    """What the members of the group get, for ``on_assignment_computed``.
+
+    The tasks of a process are dealt to its members in turn.
+
+    Args:
+        application_state: says which members each process has.
+        task_assignment: an assignor's answer.
+        error: what :func:`validate_task_assignment` says of it.
+
+    Returns:
+        Nothing for anybody, if the answer names a process or a task that is unknown.
+    """
+    if error in (AssignmentError.UNKNOWN_PROCESS_ID, AssignmentError.UNKNOWN_TASK_ID):
+        return GroupAssignment()
+    inputs = _inputs(application_state)
+    assignments: dict[str, Assignment] = {}
+    for process, one in application_state.states.items():
+        entries = [entry for entry in task_assignment.assignment if entry.process_id == process]
+        active = sorted(task for entry in entries for task in entry.active)
+        standby = sorted(task for entry in entries for task in entry.standby)
+        members = _members(one)
+        for i, member in enumerate(members):
+            mine = active[i :: len(members)]
+            assignments[member] = Assignment(
+                _partitions(mine, inputs), tuple(mine), tuple(standby[i :: len(members)])
+            )
+    return GroupAssignment(assignments)
+
+
+def _inputs(state: ApplicationState) -> dict[TaskId, tuple[TopicPartition, ...]]:
+    return {task: info.input_topic_partitions for task, info in state.all_tasks.items()}
+
+
+def _members(state: KafkaStreamsState) -> tuple[str, ...]:
+    return tuple(state.consumer_client_ids) or (str(state.process_id),)
+
+
+def _partitions(
+    tasks: Iterable[TaskId], inputs: Mapping[TaskId, tuple[TopicPartition, ...]]
+) -> tuple[TopicPartition, ...]:
+    return tuple(sorted({one for task in tasks for one in inputs[task]}))

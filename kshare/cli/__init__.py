@@ -1,0 +1,46 @@
+"""The command line: ``kshare demo``, ``park``, ``unpark``, ``parked``, ``status``, ``--version``.
+
+Cost: help and version need nothing but argparse; a command imports its module when it runs.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from kshare._version import __version__
+from kshare.cli import demo, keys, status
+from kshare.errors import KshareError
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command, and return its exit code.
+
+    Args:
+        argv: The arguments behind the program's name; ``None``: those of this process.
+
+    Raises:
+        SystemExit: Help or version was asked for, or the arguments are wrong (code 2).
+    """
+    arguments = _parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = arguments.run
+    try:
+        return run(arguments)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
+    except KshareError as error:
+        sys.stderr.write(f"kshare {arguments.command}: {error}\n")
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kshare", description="Many key-ordered Spark tasks on one Kafka partition."
+    )
+    parser.add_argument("--version", action="version", version=f"kshare {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    for module in (demo, keys, status):
+        module.add_to(commands)
+    return parser

@@ -1,0 +1,152 @@
+"""The key hash, and ranges of it.
+
+Law: the hash of a record depends on nothing but its key (its offset, if it has none), so a key is
+in exactly one of the ranges that a space is split into.
+Cost: one MurmurHash3 a key; a split is linear in its parts, and remembered.
+"""
+
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import mmh3
+
+__all__ = ["HASH_SPACE", "WHOLE", "HashRange", "complement", "key_hash", "span", "split", "without"]
+
+HASH_SPACE: Final = 1 << 63
+"""Key hashes are integers in ``[0, HASH_SPACE)``."""
+
+
+def key_hash(key: bytes | None, offset: int) -> int:
+    """The place of a record in the hash space.
+
+    The first 64 bits of MurmurHash3 x64-128, seed 0, shifted right by one. Not murmur2: that
+    already chose the partition, so it would leave most ranges of a partition empty.
+
+    Args:
+        key: the record's key; None for a record without one. An empty key is a key.
+        offset: the record's offset, which is what a record without a key hashes (as 8 bytes,
+            little-endian), so that such records spread evenly.
+
+    Returns:
+        An integer in ``[0, HASH_SPACE)``.
+    """
+    hashed = offset.to_bytes(8, "little") if key is None else key
+    return mmh3.mmh3_x64_128_utupledigest(hashed, 0)[0] >> 1
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class HashRange:
+    """Key hashes ``[lo, hi)``, never empty: ``0 <= lo < hi <= HASH_SPACE``.
+
+    Raises:
+        ValueError: the bounds are not such.
+    """
+
+    lo: int
+    hi: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lo < self.hi <= HASH_SPACE:
+            raise ValueError(
+                f"not a hash range: [{self.lo},{self.hi}); wanted 0 <= lo < hi <= {HASH_SPACE}"
+            )
+
+    def __str__(self) -> str:
+        return f"[{self.lo},{self.hi})"
+
+    def __contains__(self, hash_: int) -> bool:
+        return self.lo <= hash_ < self.hi
+
+    @property
+    def width(self) -> int:
+        """The number of hashes in the range."""
+        return self.hi - self.lo
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the range is the whole hash space."""
+        return self.lo == 0 and self.hi == HASH_SPACE
+
+    def intersect(self, other: "HashRange") -> "HashRange | None":
+        """The hashes that are in both ranges; None if there are none."""
+        lo, hi = max(self.lo, other.lo), min(self.hi, other.hi)
+        if lo >= hi:
+            return None
+        # One of the two is mostly the answer, and making another costs as much as all the rest.
+        if lo == self.lo and hi == self.hi:
+            return self
+        if lo == other.lo and hi == other.hi:
+            return other
+        return HashRange(lo, hi)
+
+
+WHOLE: Final = HashRange(0, HASH_SPACE)
+"""The whole hash space."""
+
+
+def span(hashes: Sequence[HashRange]) -> HashRange:
+    """From the first hash of ascending ranges to the last; there is at least one."""
+    return HashRange(hashes[0].lo, hashes[-1].hi)
+
+
+@lru_cache(maxsize=256)
+def split(hashes: HashRange, parts: int) -> tuple[HashRange, ...]:
+    """Cut a range into equal parts; widths differ by one at most.
+
+    Args:
+        hashes: the range to cut.
+        parts: how many; at least 1, at most the width of the range.
+
+    Returns:
+        The parts, ascending. Part ``i`` begins at ``lo + width * i // parts``.
+
+    Raises:
+        ValueError: there cannot be so many parts.
+    """
+    if not 1 <= parts <= hashes.width:
+        raise ValueError(f"cannot cut {hashes} into {parts} parts")
+    cuts = [hashes.lo + hashes.width * i // parts for i in range(parts + 1)]
+    return tuple(HashRange(cuts[i], cuts[i + 1]) for i in range(parts))
+
+
+def without(hashes: Sequence[HashRange], points: Collection[int]) -> tuple[HashRange, ...]:
+    """Some hash ranges minus single hashes.
+
+    Args:
+        hashes: disjoint ranges, ascending.
+        points: key hashes, in any order; those that are in no range change nothing.
+
+    Returns:
+        What is left, disjoint and ascending: ``[5, 9)`` without 7 is ``[5, 7)`` and ``[8, 9)``.
+    """
+    if not points:
+        return tuple(hashes)
+    cuts = sorted(set(points))
+    left: list[HashRange] = []
+    at = 0
+    for part in hashes:
+        at = bisect_left(cuts, part.lo, at)
+        lo = part.lo
+        while at < len(cuts) and cuts[at] < part.hi:
+            if lo < cuts[at]:
+                left.append(HashRange(lo, cuts[at]))
+            lo = cuts[at] + 1
+            at += 1
+        if lo < part.hi:
+            left.append(part if lo == part.lo else HashRange(lo, part.hi))
+    return tuple(left)
+
+
+def complement(hashes: Sequence[HashRange]) -> tuple[HashRange, ...]:
+    """The key hashes that are in none of some disjoint ranges, ascending."""
+    left, lo = [], 0
+    for part in sorted(hashes):
+        if lo < part.lo:
+            left.append(HashRange(lo, part.lo))
+        lo = part.hi
+    if lo < HASH_SPACE:
+        left.append(HashRange(lo, HASH_SPACE))
+    return tuple(left)

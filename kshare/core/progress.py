@@ -1,0 +1,290 @@
+"""What of a partition is processed, and what is pending.
+
+Law: Progress is a set of (offset, key hash). Commits are unions: their order and their repetition
+change nothing, and the stable offset never goes back. Equal sets compare equal.
+Cost: a commit sorts what it adds, and copies what is there (2 integers a range): give many
+rectangles to one call. A level partition is one integer.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.offsets import (
+    Bounds,
+    OffsetRange,
+    complement,
+    from_pairs,
+    since,
+    subtract,
+    union,
+)
+from kshare.core.region import (
+    Band,
+    Rectangle,
+    Stripe,
+    bands,
+    canonical,
+    hull,
+    overlay,
+    rectangles,
+    stripes,
+    tile,
+)
+
+__all__ = ["Band", "Progress", "Rectangle", "Slice", "Stripe", "TopicPartition"]
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The processed part of a partition.
+
+    Make one with :meth:`at`, :meth:`of`, :meth:`of_stripes`, or from another: these keep it
+    canonical. The constructor takes its arguments as they are.
+
+    Attributes:
+        stable: the highest offset below which everything is processed. (The stable offset of the
+            key-shared consumption proposal is the last committed one: one less.)
+        stripes: what is processed above it, the proposal's individual commits (IC). Empty if
+            nothing is: the partition is level. Else they tile the hash space, ascending, no two
+            neighbours alike, and at least one of them has not processed ``stable``.
+    """
+
+    stable: int
+    stripes: tuple[Stripe, ...] = ()
+
+    @classmethod
+    def at(cls, offset: int) -> "Progress":
+        """Everything below an offset is processed, and nothing else.
+
+        Raises:
+            ValueError: the offset is negative.
+        """
+        if offset < 0:
+            raise ValueError(f"not an offset: {offset}")
+        return cls(offset)
+
+    @classmethod
+    def of(cls, stable: int, pieces: Iterable[Rectangle]) -> "Progress":
+        """Everything below an offset is processed, and some rectangles besides."""
+        return cls.at(stable).commit(pieces)
+
+    @classmethod
+    def of_stripes(cls, stable: int, layers: Iterable[Stripe]) -> "Progress":
+        """Everything below an offset is processed, and some stripes besides.
+
+        Args:
+            stable: the offset.
+            layers: stripes with canonical offsets, in any order; hash ranges may overlap.
+        """
+        kept = (Stripe(layer.hashes, since(layer.bounds, stable)) for layer in layers)
+        return _settled(cls.at(stable).stable, overlay(kept))
+
+    @property
+    def is_level(self) -> bool:
+        """Whether all key hashes stand at the same offset."""
+        return not self.stripes
+
+    def commit(self, pieces: Iterable[Rectangle]) -> "Progress":
+        """Some rectangles have been processed as well, in any order, overlapping or not."""
+        added = stripes(pieces, start=self.stable)
+        if not added:
+            return self
+        return _settled(self.stable, overlay([*self.stripes, *added]))
+
+    def advance(self, offset: int) -> "Progress":
+        """Everything below an offset has been processed as well, whatever its key."""
+        if offset <= self.stable:
+            return self
+        if not self.stripes:
+            return Progress(offset)
+        return Progress.of_stripes(offset, self.stripes)
+
+    def pending(self, end: int, hashes: HashRange = WHOLE) -> tuple[Rectangle, ...]:
+        """What is not processed of the offsets below ``end`` and of some key hashes.
+
+        Returns:
+            Disjoint rectangles, ascending by offset, then by hash; one tuple for one set.
+        """
+        return self.pending_of(end, (hashes,))
+
+    def pending_of(self, end: int, hashes: Sequence[HashRange]) -> tuple[Rectangle, ...]:
+        """What is not processed of the offsets below ``end`` and of several hash ranges.
+
+        Args:
+            end: the offset.
+            hashes: the hash ranges, ascending, disjoint.
+
+        Returns:
+            Disjoint rectangles, ascending by offset, then by hash; one tuple for one set.
+        """
+        if end <= self.stable or not hashes:
+            return ()
+        if len(hashes) > 1:
+            # Two that are adjacent are one, or there would be two tuples for one set.
+            bounds = from_pairs([part.lo for part in hashes], [part.hi for part in hashes])
+            hashes = list(map(HashRange, bounds[::2], bounds[1::2]))
+        if not self.stripes:
+            offsets = OffsetRange(self.stable, end)
+            return tuple(Rectangle(offsets, part) for part in hashes)
+        return rectangles(tile(self._gaps(end, hashes)))
+
+    def minus(self, other: "Progress") -> tuple[Rectangle, ...]:
+        """What is processed here and not in another progress.
+
+        Returns:
+            Disjoint rectangles, ascending by offset, then by hash; one tuple for one set.
+        """
+        if self is other:
+            return ()
+        base = other.stable  # below it, nothing is left
+        if not (self.stripes or other.stripes):
+            return (Rectangle(OffsetRange(base, self.stable), WHOLE),) if base < self.stable else ()
+        lead = (base, self.stable) if base < self.stable else ()
+        return rectangles(
+            tile(
+                (lo, hi, subtract(union([lead, since(ours, base)]), theirs))
+                for lo, hi, ours, theirs in _beside(self.stripes, other.stripes)
+            )
+        )
+
+    def position(self, hashes: HashRange = WHOLE) -> int:
+        """The first offset that is not processed for all of some key hashes."""
+        return min(_front(self.stable, stripe) for stripe in self._within(hashes))
+
+    @property
+    def front(self) -> int:
+        """The highest offset below which anything is processed; the stable one if level."""
+        return max((s.bounds[-1] for s in self.stripes if s.bounds), default=self.stable)
+
+    @property
+    def gaps(self) -> int:
+        """The number of offset ranges above the stable offset, over all stripes.
+
+        As many as there are gaps before them: what ``maxRangesInCheckpoint`` bounds.
+        """
+        return sum(len(stripe.bounds) for stripe in self.stripes) // 2
+
+    @property
+    def individual_commits(self) -> tuple[Rectangle, ...]:
+        """What is processed above the stable offset, ascending by offset, then by hash."""
+        return rectangles(self.stripes)
+
+    def _gaps(self, end: int, hashes: Sequence[HashRange]) -> Iterator[tuple[int, int, Bounds]]:
+        """Pending offsets by hash, as segments without a hole; empty where it is not asked for."""
+        done = hashes[0].lo
+        for part in hashes:
+            if done < part.lo:
+                yield done, part.lo, ()
+            done = part.hi
+            for stripe in self._within(part):
+                gaps = complement(stripe.bounds, self.stable, end)
+                yield stripe.hashes.lo, stripe.hashes.hi, gaps
+
+    def _within(self, hashes: HashRange) -> list[Stripe]:
+        """The stripes, cut to a hash range."""
+        return [
+            stripe if shared == stripe.hashes else Stripe(shared, stripe.bounds)
+            for stripe in self.stripes or _NOTHING
+            if (shared := stripe.hashes.intersect(hashes)) is not None
+        ]
+
+
+_NOTHING = (Stripe(WHOLE, ()),)
+
+
+def _beside(
+    ours: tuple[Stripe, ...], theirs: tuple[Stripe, ...]
+) -> Iterator[tuple[int, int, Bounds, Bounds]]:
+    """Two tilings of the hash space cut to common pieces, ascending; no stripes: one empty one."""
+    left, right = iter(ours or _NOTHING), iter(theirs or _NOTHING)
+    one, other = next(left), next(right)
+    lo = 0
+    while True:
+        hi = min(one.hashes.hi, other.hashes.hi)
+        yield lo, hi, one.bounds, other.bounds
+        if hi == WHOLE.hi:
+            return
+        lo = hi
+        if one.hashes.hi == hi:
+            one = next(left)
+        if other.hashes.hi == hi:
+            other = next(right)
+
+
+def _front(stable: int, stripe: Stripe) -> int:
+    """The first offset that a stripe has not processed."""
+    bounds = stripe.bounds
+    return bounds[1] if bounds and bounds[0] == stable else stable
+
+
+def _settled(stable: int, tiling: tuple[Stripe, ...]) -> Progress:
+    """Move the stable offset to where the slowest stripe stands, and forget what is below it.
+
+    Args:
+        stable: where it was.
+        tiling: a canonical tiling of the hash space, with no offset below ``stable``.
+    """
+    moved = min(_front(stable, stripe) for stripe in tiling)
+    if moved > stable:
+        tiling = tile(_cut(stripe, since(stripe.bounds, moved)) for stripe in tiling)
+    if len(tiling) == 1 and not tiling[0].bounds:
+        tiling = ()
+    return Progress(moved, tiling)
+
+
+def _cut(stripe: Stripe, bounds: Bounds) -> tuple[int, int, Bounds]:
+    return stripe.hashes.lo, stripe.hashes.hi, bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The unit that a task reads: the records in some rectangles of one partition.
+
+    Attributes:
+        topic: name of the topic.
+        partition: number of the partition.
+        rectangles: given in any order, overlapping or not; kept disjoint, ascending by offset,
+            then by hash, one tuple for one set.
+
+    Raises:
+        ValueError: there is no rectangle.
+    """
+
+    topic: str
+    partition: int
+    rectangles: tuple[Rectangle, ...]
+
+    def __post_init__(self) -> None:
+        if not self.rectangles:
+            raise ValueError(f"a slice of {self.topic}-{self.partition} without a rectangle")
+        if len(self.rectangles) > 1:
+            object.__setattr__(self, "rectangles", canonical(self.rectangles))
+
+    @property
+    def offsets(self) -> OffsetRange:
+        """From the first offset of any rectangle to the last end."""
+        return hull(self.rectangles)
+
+    @property
+    def hashes(self) -> HashRange:
+        """From the lowest key hash of any rectangle to the highest end."""
+        return HashRange(
+            min(piece.hashes.lo for piece in self.rectangles),
+            max(piece.hashes.hi for piece in self.rectangles),
+        )
+
+    def bands(self) -> tuple[Band, ...]:
+        """The same set as disjoint ascending offset ranges, each with its key hashes."""
+        return bands(self.rectangles)

@@ -1,0 +1,146 @@
+"""All errors of kshare, split by whose fault it is.
+
+::
+
+    KshareError
+    ├── OptionsError            the user's options: every fault at once
+    ├── CheckpointError         the offsets in the checkpoint cannot be used
+    │   └── CheckpointVersionError   written by a later kshare
+    ├── PlanError               an assignor's answer breaks a law
+    ├── TaskAssignmentException an assignor cannot answer now: try again
+    ├── KafkaError              the cluster, after retries
+    │   ├── AuthenticationError      credentials, certificates, host names
+    │   ├── AuthorizationError       the principal may not read
+    │   ├── UnknownTopicError        topic or partition does not exist
+    │   └── FetchTimeoutError        no progress within the stated time
+    ├── DataLossError           wanted offsets are gone (see failOnDataLoss)
+    └── RecordError             the log's bytes
+        ├── CorruptRecordError       a length, a checksum or a codec does not fit
+        └── UnsupportedFormatError   message formats v0 and v1, unknown codecs
+
+Errors carry their facts as attributes, survive pickling (they cross process borders in Spark) and
+never hold a secret.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = [
+    "AuthenticationError",
+    "AuthorizationError",
+    "CheckpointError",
+    "CheckpointVersionError",
+    "CorruptRecordError",
+    "DataLossError",
+    "FetchTimeoutError",
+    "KafkaError",
+    "KshareError",
+    "OptionsError",
+    "PlanError",
+    "RecordError",
+    "TaskAssignmentException",
+    "UnknownTopicError",
+    "UnsupportedFormatError",
+]
+
+
+class KshareError(Exception):
+    """Base of all errors that kshare raises on purpose.
+
+    Keyword facts become attributes; ``None`` means "not known".
+    """
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self.__dict__.update(facts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.args, dict(self.__dict__)))
+
+
+def _rebuild(kind: type[KshareError], args: tuple[Any, ...], facts: dict[str, Any]) -> KshareError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
+
+class OptionsError(KshareError):
+    """The options cannot be used; ``problems`` lists every fault, each naming its option."""
+
+    problems: tuple[str, ...]
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        text = "\n".join(f"  - {problem}" for problem in problems)
+        faults = "1 fault" if len(problems) == 1 else f"{len(problems)} faults"
+        super().__init__(f"{faults} in the options of format('kshare'):\n{text}")
+        self.problems = tuple(problems)
+
+
+class CheckpointError(KshareError):
+    """The offsets found in the checkpoint cannot be used."""
+
+
+class CheckpointVersionError(CheckpointError):
+    """The checkpoint was written by a later version of kshare (``version``)."""
+
+    version: Any = None
+
+
+class PlanError(KshareError):
+    """A plan does not tile the pending work: an assignor broke a law."""
+
+
+class TaskAssignmentException(KshareError):  # noqa: N818 - KIP-924's name
+    """A task assignor cannot answer now: the assignment stays as it is, and is tried again."""
+
+
+class _PlacedError(KshareError):
+    """An error at a place in Kafka. Facts: ``broker``, ``topic``, ``partition``, ``offset``."""
+
+    broker: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+
+
+class KafkaError(_PlacedError):
+    """The cluster did not do what was asked, after the retries that make sense."""
+
+
+class AuthenticationError(KafkaError):
+    """Credentials, a certificate or a host name were not accepted. Not retried."""
+
+
+class AuthorizationError(KafkaError):
+    """The principal is known, but may not do this. Not retried."""
+
+
+class UnknownTopicError(KafkaError):
+    """The topic or the partition does not exist."""
+
+
+class FetchTimeoutError(KafkaError):
+    """No progress within the stated time; the last cause is in the text."""
+
+
+class DataLossError(_PlacedError):
+    """Offsets that are wanted are not in the log any more.
+
+    Facts besides the place: ``wanted`` and ``available``, offsets as (start, end), half-open.
+    """
+
+    wanted: tuple[int, int] | None = None
+    available: tuple[int, int] | None = None
+
+
+class RecordError(_PlacedError):
+    """The bytes of the log cannot be read."""
+
+
+class CorruptRecordError(RecordError):
+    """A checksum, a length or a compressed block does not fit: the batch is damaged."""
+
+
+class UnsupportedFormatError(RecordError):
+    """A batch in a format that kshare does not read (message formats v0 and v1; codecs)."""

@@ -1,0 +1,215 @@
+"""The frozen options that the rest of kshare works with.
+
+Law: values only. They were checked by :func:`kshare.options.parse_options`, they compare by value,
+they pickle, and no text form of them holds a secret.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from kshare.core.hashing import HashRange
+from kshare.core.progress import TopicPartition
+from kshare.options.frozen import FrozenMapping, Properties, Secret
+from kshare.options.jaas import JaasEntry
+from kshare.options.pattern import java_pattern
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Assign",
+    "AtTimestamp",
+    "Earliest",
+    "KafkaConfig",
+    "Latest",
+    "OffsetSpec",
+    "ParsedOptions",
+    "PerPartition",
+    "SourceOptions",
+    "Subscribe",
+    "SubscribePattern",
+    "TimestampPerPartition",
+    "Topics",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Read all partitions of these topics."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribePattern:
+    """Read all partitions of all topics that are not internal and match ``pattern``."""
+
+    pattern: str
+
+    def matches(self, topic: str) -> bool:
+        """Whether the Java regular expression is found anywhere in the topic's name."""
+        return java_pattern(self.pattern).search(topic) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Read these partitions; of each only these key-hash ranges, ``()`` being the whole."""
+
+    partitions: FrozenMapping[TopicPartition, tuple[HashRange, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """The first offset that the broker still has."""
+
+    def __str__(self) -> str:
+        return "earliest"
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The offset after the last one that can be read."""
+
+    def __str__(self) -> str:
+        return "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class PerPartition:
+    """An offset for each partition. All partitions that are read must be listed."""
+
+    offsets: FrozenMapping[TopicPartition, "int | Earliest | Latest"]
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamp:
+    """Of every partition the first record that is not older, by Kafka's index of timestamps.
+
+    Attributes:
+        timestamp_ms: since 1970; -1 is latest and -2 earliest, as to Kafka itself.
+        otherwise: what becomes of a partition without such a record: an error, or its latest
+            offset.
+    """
+
+    timestamp_ms: int
+    otherwise: Literal["error", "latest"] = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampPerPartition:
+    """The same with a timestamp for each partition. All partitions that are read must be listed."""
+
+    timestamps: FrozenMapping[TopicPartition, int]
+    otherwise: Literal["error", "latest"] = "error"
+
+
+Topics: TypeAlias = Subscribe | SubscribePattern | Assign
+OffsetSpec: TypeAlias = Earliest | Latest | PerPartition | AtTimestamp | TimestampPerPartition
+EARLIEST: Final = Earliest()
+LATEST: Final = Latest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaConfig:
+    """How to reach Kafka: Java's properties, checked. Times are in milliseconds.
+
+    ``properties`` are all ``kafka.*`` options as given, lower-cased, without the prefix. The last
+    three fields are options of the source, beside Java's properties.
+
+    Attributes:
+        offset_attempts: how often the planner asks, ``default.api.timeout.ms`` each time
+            (``fetchOffset.numRetries``, by which Spark means attempts).
+        offset_retry_ms: the pause between two of them (``fetchOffset.retryIntervalMs``).
+        poll_timeout_ms: how long a task waits for a record (``kafkaConsumer.pollTimeoutMs``);
+            None: ``default.api.timeout.ms``.
+    """
+
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    properties: Properties = field(default_factory=Properties)
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: str | None = None
+    login: JaasEntry | None = None
+    read_committed: bool = False
+    check_crcs: bool = True
+    client_id: str = "kshare"
+    client_rack: str | None = None
+    request_timeout_ms: int = 30_000
+    api_timeout_ms: int = 60_000
+    connection_setup_timeout_ms: int = 10_000
+    connections_max_idle_ms: int = 540_000
+    metadata_max_age_ms: int = 300_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    fetch_max_bytes: int = 50 << 20
+    max_partition_fetch_bytes: int = 4 << 20
+    receive_buffer_bytes: int = 4 << 20
+    fetch_min_bytes: int = 1
+    fetch_max_wait_ms: int = 500
+    group_id: str | None = None
+    offset_attempts: int = 1
+    offset_retry_ms: int = 1_000
+    poll_timeout_ms: int | None = None
+
+    @property
+    def read_timeout_ms(self) -> int:
+        """How long a task goes on without a new record before it fails."""
+        return self.api_timeout_ms if self.poll_timeout_ms is None else self.poll_timeout_ms
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.security_protocol in {"SSL", "SASL_SSL"}
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether connections authenticate with SASL."""
+        return self.security_protocol in {"SASL_PLAINTEXT", "SASL_SSL"}
+
+    @property
+    def sasl_username(self) -> str | None:
+        """The user name of PLAIN and SCRAM."""
+        return self.login.options.get("username") if self.login else None
+
+    @property
+    def sasl_password(self) -> Secret | None:
+        """The password of PLAIN and SCRAM."""
+        password = self.login.options.get("password") if self.login else None
+        return None if password is None else Secret(password)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """The options of one ``format("kshare")`` source."""
+
+    topics: Topics
+    kafka: KafkaConfig
+    starting: OffsetSpec
+    ending: OffsetSpec = LATEST
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_seconds: float = 900.0
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    key_ranges: int | None = None
+    split_by: Literal["key", "offset"] = "key"
+    range_assignor: str = "round-robin"
+    max_records_per_task: int | None = None
+    target_task_seconds: float | None = None
+    parked_keys: tuple[bytes, ...] = ()
+    max_ranges_in_checkpoint: int = 10_000
+    max_offsets_ahead: int | None = None
+    commit_offsets: bool = False
+
+    @property
+    def limits_records(self) -> bool:
+        """Whether a task of a stream reads no more than a number of records."""
+        return self.max_records_per_task is not None or self.target_task_seconds is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedOptions:
+    """Options, and what the user should be told about them."""
+
+    options: SourceOptions
+    warnings: tuple[str, ...]

@@ -1,0 +1,71 @@
+"""Tasks: what is sent to the executors, and how pending work is cut into them."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kshare.assignment import load_range_assignor
+from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.plan import PartitionLoad, check_plan, plan_by_key, plan_by_offset
+from kshare.core.progress import Slice, TopicPartition
+from kshare.feedback import Ticket
+from kshare.options import Assign, SourceOptions
+
+__all__ = ["Task", "allowed_hashes", "batch_name", "cut"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task of a batch.
+
+    Attributes:
+        slice: what it reads.
+        max_records: it ends after so many records; None is no limit.
+        ticket: how it tells the planner where it ended; None if the planner need not know.
+    """
+
+    slice: Slice
+    max_records: int | None = None
+    ticket: Ticket | None = None
+
+
+def allowed_hashes(options: SourceOptions, partition: TopicPartition) -> tuple[HashRange, ...]:
+    """The key hashes of a partition that the query reads: all, unless ``assign`` says otherwise."""
+    topics = options.topics
+    chosen = topics.partitions[partition] if isinstance(topics, Assign) else ()
+    return tuple(chosen) or (WHOLE,)
+
+
+def chosen_ranges(
+    options: SourceOptions, partition: TopicPartition
+) -> tuple[HashRange, ...] | None:
+    """The hash ranges that the user cut a partition by; None if the planner may choose."""
+    topics = options.topics
+    return (topics.partitions[partition] or None) if isinstance(topics, Assign) else None
+
+
+def cut(options: SourceOptions, loads: Sequence[PartitionLoad]) -> tuple[Slice, ...]:
+    """Pending work as slices, as ``splitBy`` and the range assignor have it.
+
+    Raises:
+        PlanError: the slices do not tile the work; only a range assignor of the user's can do that.
+    """
+    if options.split_by == "offset":
+        slices = plan_by_offset(loads, min_tasks=options.min_partitions)
+    else:
+        slices = plan_by_key(
+            loads,
+            load_range_assignor(options.range_assignor),
+            min_tasks=options.min_partitions,
+            key_ranges=options.key_ranges,
+        )
+    check_plan(loads, slices)
+    return slices
+
+
+def batch_name(end: Mapping[str, Any]) -> str:
+    """A name for a batch: equal for equal offset dicts, also after a restart."""
+    text = json.dumps(end, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,301 @@
+"""An embedded Kafka cluster: librdkafka's mock brokers, which break when told to.
+
+Law: what it serves over its sockets is Kafka's protocol, so any client may use it; nothing of it is
+left when it is closed. Cost: starts in milliseconds, no JVM. A partition keeps at most 5 MiB of
+record batches, as they were sent (compressed): older ones are dropped, so this is no place for big
+data or for measurements. It makes topics by itself when a producer asks for one.
+
+The functions are those of ``rdkafka_mock.h``, called in the library that confluent-kafka brings.
+"""
+
+import ctypes
+import ctypes.util
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Self
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException
+
+from kshare.testing.records import RecordLike, produce
+
+__all__ = ["FakeCluster"]
+
+_PRODUCER: Final = 0  # RD_KAFKA_PRODUCER: the kind of handle does not matter to the brokers
+_CONF_OK: Final = 0
+_TEXT_BYTES: Final = 512
+
+_API_KEYS: Final = {
+    "Produce": 0,
+    "Fetch": 1,
+    "ListOffsets": 2,
+    "Metadata": 3,
+    "OffsetCommit": 8,
+    "OffsetFetch": 9,
+    "FindCoordinator": 10,
+    "JoinGroup": 11,
+    "Heartbeat": 12,
+    "LeaveGroup": 13,
+    "SyncGroup": 14,
+    "SaslHandshake": 17,
+    "ApiVersions": 18,
+    "CreateTopics": 19,
+    "DeleteTopics": 20,
+    "DeleteRecords": 21,
+    "InitProducerId": 22,
+    "OffsetForLeaderEpoch": 23,
+    "AddPartitionsToTxn": 24,
+    "AddOffsetsToTxn": 25,
+    "EndTxn": 26,
+    "TxnOffsetCommit": 28,
+    "DescribeConfigs": 32,
+    "SaslAuthenticate": 36,
+    "ConsumerGroupHeartbeat": 68,
+    "GetTelemetrySubscriptions": 71,
+    "PushTelemetry": 72,
+    "DescribeTopicPartitions": 75,
+}
+_API_NAMES: Final = {key: name for name, key in _API_KEYS.items()}
+
+_HANDLE = ctypes.c_void_p
+_TEXT = ctypes.c_char_p
+_INT = ctypes.c_int
+_INT16, _INT32, _INT64 = ctypes.c_int16, ctypes.c_int32, ctypes.c_int64
+_SIZE = ctypes.c_size_t
+
+# name -> result, arguments; as in rdkafka.h and rdkafka_mock.h
+_FUNCTIONS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
+    "conf_new": (_HANDLE, ()),
+    "conf_set": (_INT, (_HANDLE, _TEXT, _TEXT, _TEXT, _SIZE)),
+    "conf_destroy": (None, (_HANDLE,)),
+    "new": (_HANDLE, (_INT, _HANDLE, _TEXT, _SIZE)),
+    "destroy": (None, (_HANDLE,)),
+    "mock_cluster_new": (_HANDLE, (_HANDLE, _INT)),
+    "mock_cluster_destroy": (None, (_HANDLE,)),
+    "mock_cluster_bootstraps": (_TEXT, (_HANDLE,)),
+    "mock_topic_create": (_INT, (_HANDLE, _TEXT, _INT, _INT)),
+    "mock_topic_set_error": (None, (_HANDLE, _TEXT, _INT)),
+    "mock_partition_set_leader": (_INT, (_HANDLE, _TEXT, _INT32, _INT32)),
+    "mock_partition_delete_records": (_INT, (_HANDLE, _TEXT, _INT32, _INT64)),
+    "mock_broker_set_down": (_INT, (_HANDLE, _INT32)),
+    "mock_broker_set_up": (_INT, (_HANDLE, _INT32)),
+    "mock_broker_set_rtt": (_INT, (_HANDLE, _INT32, _INT)),
+    "mock_broker_set_rack": (_INT, (_HANDLE, _INT32, _TEXT)),
+    "mock_push_request_errors_array": (None, (_HANDLE, _INT16, _SIZE, ctypes.POINTER(_INT))),
+    "mock_clear_request_errors": (None, (_HANDLE, _INT16)),
+    "mock_set_apiversion": (_INT, (_HANDLE, _INT16, _INT16, _INT16)),
+    "mock_start_request_tracking": (None, (_HANDLE,)),
+    "mock_clear_requests": (None, (_HANDLE,)),
+    "mock_get_requests": (ctypes.POINTER(_HANDLE), (_HANDLE, ctypes.POINTER(_SIZE))),
+    "mock_request_destroy_array": (None, (ctypes.POINTER(_HANDLE), _SIZE)),
+    "mock_request_id": (_INT32, (_HANDLE,)),
+    "mock_request_api_key": (_INT16, (_HANDLE,)),
+}
+
+
+class FakeCluster:
+    """Brokers in this process, numbered from 1, on ports of this machine that the system chooses.
+
+    ::
+
+        with FakeCluster(topics={"orders": 2}) as cluster:
+            cluster.produce("orders", [Record(b"key", b"value")])
+            ...  # cluster.bootstrap_servers
+
+    Args:
+        brokers: how many.
+        topics: names and numbers of partitions, to begin with.
+
+    Raises:
+        ValueError: there must be at least one broker.
+        RuntimeError: librdkafka cannot start them, or lacks the mock cluster.
+    """
+
+    def __init__(self, brokers: int = 1, *, topics: Mapping[str, int] | None = None) -> None:
+        if brokers < 1:
+            raise ValueError(f"a cluster needs a broker; got {brokers}")
+        self._brokers = brokers
+        self._client: int | None = _new_client()
+        self._handle: int | None = _library()["mock_cluster_new"](self._client, brokers)
+        if not self._handle:
+            self.close()
+            raise RuntimeError("librdkafka did not start its mock cluster")
+        for name, partitions in (topics or {}).items():
+            self.create_topic(name, partitions)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` of every broker, separated by commas."""
+        servers: bytes = self._call("mock_cluster_bootstraps")
+        return servers.decode()
+
+    def close(self) -> None:
+        """Stop the brokers and forget all records; a second time does nothing."""
+        functions = _library()
+        handle, self._handle = self._handle, None
+        if handle:
+            functions["mock_cluster_destroy"](handle)
+        client, self._client = self._client, None
+        if client:
+            functions["destroy"](client)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- topics and records ---------------------------------------------------------------------
+
+    def create_topic(self, name: str, partitions: int = 1, *, replication: int = 1) -> str:
+        """Create a topic, and return its name."""
+        self._do("mock_topic_create", name.encode(), partitions, min(replication, self._brokers))
+        return name
+
+    def produce(
+        self,
+        topic: str,
+        records: Iterable[RecordLike],
+        *,
+        partition: int | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> int:
+        """Produce records, and return how many; see :func:`kshare.testing.produce`."""
+        return produce(self.bootstrap_servers, topic, records, partition=partition, config=config)
+
+    def trim(self, topic: str, partition: int, before_offset: int) -> None:
+        """Delete the records below an offset, as retention does."""
+        self._do("mock_partition_delete_records", topic.encode(), partition, before_offset)
+
+    # -- faults ---------------------------------------------------------------------------------
+
+    def move_leader(self, topic: str, partition: int, broker: int | None) -> None:
+        """Make a broker the leader of a partition; ``None``: it has none."""
+        leader = -1 if broker is None else broker
+        self._do("mock_partition_set_leader", topic.encode(), partition, leader)
+
+    def stop_broker(self, broker: int) -> None:
+        """Close a broker's connections, and accept no new ones. Its records stay."""
+        self._do("mock_broker_set_down", broker)
+
+    def start_broker(self, broker: int) -> None:
+        """Let a stopped broker serve again."""
+        self._do("mock_broker_set_up", broker)
+
+    def delay(self, broker: int, milliseconds: int) -> None:
+        """Let a broker take so long to answer each request."""
+        self._do("mock_broker_set_rtt", broker, milliseconds)
+
+    def set_rack(self, broker: int, rack: str) -> None:
+        """Say where a broker stands."""
+        self._do("mock_broker_set_rack", broker, rack.encode())
+
+    def fail(self, api: str, errors: Sequence[str | int]) -> None:
+        """Answer the next requests of a kind with errors, one each, in this order.
+
+        Args:
+            api: the request's name in Kafka's protocol: ``Fetch``, ``Metadata``, ...
+            errors: names of ``confluent_kafka.KafkaError``, or codes of Kafka. ``_TRANSPORT``
+                closes the connection instead of an answer; ``NO_ERROR`` answers as ever.
+        """
+        codes = [_error_code(error) for error in errors]
+        array = (_INT * len(codes))(*codes)
+        self._call("mock_push_request_errors_array", _api_key(api), len(codes), array)
+
+    def stop_failing(self, api: str) -> None:
+        """Forget the errors of a kind of request that were not used yet."""
+        self._call("mock_clear_request_errors", _api_key(api))
+
+    def fail_topic(self, topic: str, error: str | int) -> None:
+        """Let the metadata of a topic hold an error, until it is set to ``NO_ERROR``."""
+        self._call("mock_topic_set_error", topic.encode(), _error_code(error))
+
+    def limit_api_version(self, api: str, lowest: int, highest: int) -> None:
+        """Let all brokers speak these versions of a request only; -1, -1: none at all."""
+        self._do("mock_set_apiversion", _api_key(api), lowest, highest)
+
+    # -- what clients did -----------------------------------------------------------------------
+
+    def track_requests(self) -> None:
+        """Count the requests from now on; begins anew at each call."""
+        self._call("mock_start_request_tracking")
+        self._call("mock_clear_requests")
+
+    def requests(self) -> dict[tuple[int, str], int]:
+        """How many requests each broker got since :meth:`track_requests`, by broker and name."""
+        functions, count = _library(), _SIZE()
+        found = self._call("mock_get_requests", ctypes.byref(count))
+        counted: dict[tuple[int, str], int] = {}
+        for i in range(count.value):
+            key = functions["mock_request_api_key"](found[i])
+            place = (functions["mock_request_id"](found[i]), _API_NAMES.get(key, str(key)))
+            counted[place] = counted.get(place, 0) + 1
+        functions["mock_request_destroy_array"](found, count)
+        return counted
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        if not self._handle:
+            raise RuntimeError("the cluster is closed")
+        return _library()[name](self._handle, *arguments)
+
+    def _do(self, name: str, *arguments: Any) -> None:
+        """Call what returns an error code."""
+        code = self._call(name, *arguments)
+        if code:
+            raise KafkaException(KafkaError(code))
+
+
+@cache
+def _library() -> Mapping[str, Any]:
+    """The functions of librdkafka, by their names without ``rd_kafka_``."""
+    library = ctypes.CDLL(_library_path())
+    functions = {}
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(library, f"rd_kafka_{name}", None)
+        if function is None:
+            raise RuntimeError(f"this librdkafka has no rd_kafka_{name}: confluent-kafka is too old")
+        function.restype, function.argtypes = result, arguments
+        functions[name] = function
+    return functions
+
+
+def _library_path() -> str:
+    """Where librdkafka is: in the wheel, beside or below the package, or installed."""
+    package = Path(confluent_kafka.__file__).parent
+    for folder in (package.parent / "confluent_kafka.libs", package / ".dylibs", package):
+        for found in sorted(folder.glob("*rdkafka*")):
+            if {".so", ".dylib", ".dll"} & set(found.suffixes) and "++" not in found.name:
+                return str(found)
+    installed = ctypes.util.find_library("rdkafka")
+    if installed is None:
+        raise RuntimeError("librdkafka was not found: install the wheel of confluent-kafka")
+    return installed
+
+
+def _new_client() -> int:
+    """A handle that the brokers live in."""
+    functions, text = _library(), ctypes.create_string_buffer(_TEXT_BYTES)
+    conf = functions["conf_new"]()
+    # That a broker goes down is what the tests do on purpose.
+    if functions["conf_set"](conf, b"log_level", b"0", text, _TEXT_BYTES) != _CONF_OK:
+        functions["conf_destroy"](conf)
+        raise RuntimeError(f"librdkafka refused its configuration: {text.value.decode()}")
+    client: int | None = functions["new"](_PRODUCER, conf, text, _TEXT_BYTES)
+    if not client:
+        functions["conf_destroy"](conf)
+        raise RuntimeError(f"librdkafka did not start: {text.value.decode()}")
+    return client
+
+
+def _api_key(api: str) -> int:
+    if api not in _API_KEYS:
+        raise ValueError(f"no such request: {api!r}; known: {', '.join(_API_KEYS)}")
+    return _API_KEYS[api]
+
+
+def _error_code(error: str | int) -> int:
+    code = error if isinstance(error, int) else getattr(KafkaError, error, None)
+    if not isinstance(code, int):
+        raise ValueError(f"no such error of Kafka: {error!r}; wanted a name of KafkaError")
+    return code

@@ -1,0 +1,204 @@
+"""Who leads a partition, and idle connections to use again: one small memory for each process.
+
+Law: a connection belongs to one reader at a time, whatever partition it reads; several tasks may
+read the same partition at once. Nothing is opened at import, and a forked child starts empty.
+Cost: a reader whose process has read the partition before needs no round trip before its first
+Fetch request.
+"""
+
+import atexit
+import hashlib
+import logging
+import os
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from kafka.errors import for_code
+from kafka.protocol.metadata import MetadataRequest
+
+from kshare.errors import AuthenticationError, AuthorizationError, KafkaError, UnknownTopicError
+from kshare.options import KafkaConfig
+from kshare.wire.connection import Connection
+
+__all__ = ["LeaderUnknownError", "Leaders", "close_idle"]
+
+_log = logging.getLogger(__name__)
+
+_METADATA_LOWEST, _METADATA_HIGHEST = 4, 9
+_IDLE_SECONDS_MAX = 240.0
+"""Well below a broker's connections.max.idle.ms (10 minutes)."""
+_IDLE_CONNECTIONS_MAX = 4
+_UNKNOWN_TOPIC = 3
+_TOPIC_AUTHORIZATION_FAILED = 29
+
+Address = tuple[str, int]
+
+
+class LeaderUnknownError(OSError):
+    """No broker could say who leads the partition now; a retry may mend it."""
+
+
+@dataclass
+class _Memory:
+    """What one process remembers; replaced in a forked child."""
+
+    pid: int = field(default_factory=os.getpid)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    leaders: dict[tuple[bytes, str, int], Address] = field(default_factory=dict)
+    idle: dict[tuple[bytes, Address], list[tuple[float, Connection]]] = field(default_factory=dict)
+
+
+_memory = _Memory()
+
+
+@atexit.register
+def close_idle() -> None:
+    """Close the connections that wait for a next reader."""
+    memory = _remembered()
+    with memory.lock:
+        kept = [connection for held in memory.idle.values() for _, connection in held]
+        memory.idle.clear()
+    for connection in kept:
+        connection.close()
+
+
+def _remembered() -> _Memory:
+    global _memory  # noqa: PLW0603
+    if _memory.pid != os.getpid():
+        _memory = _Memory()
+    return _memory
+
+
+class Leaders:
+    """The leaders of a cluster, as seen with one configuration."""
+
+    def __init__(self, kafka: KafkaConfig) -> None:
+        self._kafka = kafka
+        # A digest: the memory of the process holds no second copy of a secret.
+        self._cluster = hashlib.sha256(pickle.dumps(kafka)).digest()
+
+    @contextmanager
+    def connection(self, topic: str, partition: int) -> Iterator[Connection]:
+        """A connection to the leader, kept for the next reader if it is left in order.
+
+        Raises:
+            AuthenticationError, AuthorizationError, KafkaError: not to be mended by a retry.
+            OSError: a retry may mend it.
+        """
+        address = self._leader(topic, partition)
+        connection = self._idle(address)
+        if connection is None:
+            try:
+                connection = Connection(*address, self._kafka)
+            except OSError:
+                self.forget(topic, partition)
+                raise
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self._keep(address, connection)
+
+    def forget(self, topic: str, partition: int) -> None:
+        """The leader that is remembered is not the leader any more."""
+        memory = _remembered()
+        with memory.lock:
+            memory.leaders.pop((self._cluster, topic, partition), None)
+
+    # -- connections ------------------------------------------------------------------------
+
+    def _idle(self, address: Address) -> Connection | None:
+        memory = _remembered()
+        with memory.lock:
+            kept = memory.idle.get((self._cluster, address), [])
+            while kept:
+                since, connection = kept.pop()
+                if time.monotonic() - since < _IDLE_SECONDS_MAX and connection.idle:
+                    return connection
+                connection.close()
+        return None
+
+    def _keep(self, address: Address, connection: Connection) -> None:
+        memory = _remembered()
+        with memory.lock:
+            kept = memory.idle.setdefault((self._cluster, address), [])
+            if connection.idle and len(kept) < _IDLE_CONNECTIONS_MAX:
+                kept.append((time.monotonic(), connection))
+                return
+        connection.close()
+
+    # -- metadata ---------------------------------------------------------------------------
+
+    def _leader(self, topic: str, partition: int) -> Address:
+        memory = _remembered()
+        with memory.lock:
+            known = memory.leaders.get((self._cluster, topic, partition))
+        if known is not None:
+            return known
+        faults = []
+        for host, port in self._kafka.bootstrap_servers:
+            try:
+                connection = self._idle((host, port)) or Connection(host, port, self._kafka)
+            except (AuthenticationError, AuthorizationError):
+                raise
+            except (OSError, KafkaError) as error:
+                faults.append(f"{host}:{port}: {error or type(error).__name__}")
+                continue
+            try:
+                address = _ask(connection, topic, partition)
+            except (LeaderUnknownError, UnknownTopicError, AuthorizationError):
+                self._keep((host, port), connection)
+                raise
+            except OSError as error:
+                connection.close()
+                faults.append(f"{host}:{port}: {error or type(error).__name__}")
+                continue
+            except BaseException:
+                connection.close()
+                raise
+            self._keep((host, port), connection)
+            with memory.lock:
+                memory.leaders[self._cluster, topic, partition] = address
+            return address
+        raise LeaderUnknownError("no bootstrap server answered: " + "; ".join(faults))
+
+
+def _ask(connection: Connection, topic: str, partition: int) -> Address:
+    version = connection.version(MetadataRequest, _METADATA_LOWEST, _METADATA_HIGHEST)
+    request = MetadataRequest(
+        version=version,
+        topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
+        allow_auto_topic_creation=False,
+    )
+    response = connection.call(request)
+    brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+    found = [entry for entry in response.topics if entry.name == topic]
+    if not found:
+        raise LeaderUnknownError(f"broker {connection.broker} said nothing about topic {topic}")
+    place = {"broker": connection.broker, "topic": topic, "partition": partition}
+    code = found[0].error_code
+    if code == _TOPIC_AUTHORIZATION_FAILED:
+        raise AuthorizationError(
+            f"not authorized to describe and read topic {topic}: grant the principal Describe and "
+            "Read on it",
+            **place,
+        )
+    if code == _UNKNOWN_TOPIC:
+        raise UnknownTopicError(f"topic {topic} does not exist", **place)
+    if code:
+        raise LeaderUnknownError(f"topic {topic}: {for_code(code).__name__}")
+    partitions = {entry.partition_index: entry for entry in found[0].partitions}
+    if partition not in partitions:
+        raise UnknownTopicError(
+            f"topic {topic} has no partition {partition}, only {len(partitions)} partitions",
+            **place,
+        )
+    leader = brokers.get(partitions[partition].leader_id)
+    if leader is None:
+        raise LeaderUnknownError(f"{topic}-{partition} has no leader at the moment")
+    return leader

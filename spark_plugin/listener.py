@@ -1,0 +1,181 @@
+"""``KshareListener``: what every range of every kshare query does, from Spark's progress events.
+
+Law: it only looks; no event and no callback can make it raise.
+Cost: that of :mod:`spark_plugin.reports` an event; Prometheus metrics cost something when scraped.
+
+    listener = KshareListener()
+    spark.streams.addListener(listener)
+    ...
+    report = listener.last[str(query.id)]
+    report.sources[0].metrics["maxOffsetsBehindLatest"], report.slowest, report.hottest
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from kshare.core.hashing import HASH_SPACE, span
+from kshare.core.progress import TopicPartition
+from kshare.report import PartitionReport, RangeReport, hottest, slowest
+from spark_plugin.reports import QueryReport, SourceReport, report_of
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from spark_plugin.prometheus import ReportCollector
+
+__all__ = ["KshareListener", "QueryReport", "SourceReport"]
+
+_log = logging.getLogger("kshare")
+
+_QUERIES_MAX: Final = 1_000
+
+
+class KshareListener(StreamingQueryListener):
+    """Reports the ranges of all queries that read ``format("kshare")``.
+
+    For each batch it logs to the logger ``kshare``: a line for each source and for each partition
+    at level INFO, a line for each range at DEBUG, and WARNING where retention is about to take what
+    is pending.
+
+    Args:
+        callback: called with every :class:`QueryReport`, in Spark's listener thread.
+        prometheus: where to show the newest reports as Prometheus metrics: a registry, or True for
+            prometheus-client's default one. Serving it is the caller's, for instance with
+            ``prometheus_client.start_http_server(port)``.
+        prometheus_ranges_max: a query with more ranges than this has series for its partitions
+            only.
+
+    Attributes:
+        last: the newest report of each query, by query id.
+
+    Raises:
+        ModuleNotFoundError: ``prometheus`` is given and prometheus-client is not installed.
+    """
+
+    def __init__(
+        self,
+        callback: Callable[[QueryReport], None] | None = None,
+        *,
+        prometheus: "CollectorRegistry | bool" = False,
+        prometheus_ranges_max: int = 1_000,
+    ) -> None:
+        self.last: dict[str, QueryReport] = {}
+        self._callback = callback
+        self._collector: ReportCollector | None = None
+        if prometheus is not False:
+            from spark_plugin.prometheus import collector_of  # noqa: PLC0415
+
+            registry = None if prometheus is True else prometheus
+            self._collector = collector_of(registry, ranges_max=prometheus_ranges_max)
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Nothing to report yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Report a batch."""
+        try:
+            report = report_of(event.progress)
+            if report is None:
+                return
+            self.last.pop(report.query, None)
+            self.last[report.query] = report
+            while len(self.last) > _QUERIES_MAX:
+                del self.last[next(iter(self.last))]
+            if self._collector is not None:
+                self._collector.show(report)
+            _tell(report)
+            if self._callback is not None:
+                self._callback(report)
+        except Exception:  # Spark would stop calling, or drown the log
+            _log.warning("kshare's listener could not report a batch", exc_info=True)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """An idle query stands where it stood."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """The last report stays, its Prometheus metrics go."""
+        try:
+            if self._collector is not None:
+                self._collector.forget(str(event.id))
+        except Exception:  # as above
+            _log.warning("kshare's listener could not forget a query", exc_info=True)
+
+
+# -- the log --------------------------------------------------------------------------------------
+
+
+def _tell(report: QueryReport) -> None:
+    query = f"{report.name or report.query} batch {report.batch}"
+    for source in report.sources:
+        if source.metrics:
+            _log.info(
+                "%s, source %d: offsets behind latest: min %s, max %s, avg %s",
+                query,
+                source.number,
+                *source.metrics.values(),
+            )
+        for place, partition in sorted(source.partitions.items()):
+            _tell_partition(report, query, place, partition)
+
+
+def _tell_partition(
+    report: QueryReport, query: str, place: TopicPartition, partition: PartitionReport
+) -> None:
+    if partition.retention_at_risk:
+        _log.warning(
+            "%s: retention is about to take records of %s that are pending, from offset %d on",
+            report.name or report.query,
+            place,
+            partition.stable,
+        )
+    if _log.isEnabledFor(logging.INFO):
+        _log.info("%s, %s: %s", query, place, ", ".join(_facts(report, partition)))
+    if _log.isEnabledFor(logging.DEBUG):
+        for range_ in partition.ranges:
+            facts = ", ".join(_range_facts(partition, range_))
+            _log.debug("%s, %s, %s: %s", query, place, _name(range_), facts)
+
+
+def _facts(report: QueryReport, partition: PartitionReport) -> Iterator[str]:
+    ranges = partition.ranges
+    yield f"stable {partition.stable}"
+    yield f"end {partition.end}"
+    if ranges:
+        positions = [range_.position for range_ in ranges]
+        yield f"{len(ranges)} ranges at {min(positions)} to {max(positions)}"
+        yield f"lag up to {max(range_.lag for range_ in ranges)}"
+    slow, hot = slowest(ranges), hottest(ranges)
+    if slow is not None and slow.seconds_per_record is not None:
+        yield f"slowest {_name(slow)}: {1000 * slow.seconds_per_record:.3g} ms a record"
+    rate = None if hot is None else report.records_per_second(hot)
+    if hot is not None and rate is not None:
+        yield f"hottest {_name(hot)}: {rate:.3g} records/s"
+    yield f"{partition.gaps} gaps in {partition.entry_bytes} bytes"
+
+
+def _range_facts(partition: PartitionReport, range_: RangeReport) -> Iterator[str]:
+    yield f"position {range_.position}"
+    yield f"offsets behind latest {range_.behind(partition.end)}"
+    yield f"pending {range_.lag}"
+    if range_.records is not None:
+        yield f"{range_.records} records"
+    if range_.seconds is not None:
+        yield f"{range_.seconds:.3g} s"
+    if range_.limit is not None:
+        yield f"limit {range_.limit}"
+
+
+def _name(range_: RangeReport) -> str:
+    hashes = span(range_.hashes)
+    if hashes.width == 1:
+        return f"hash {hashes.lo}"
+    return f"{100 * hashes.lo / HASH_SPACE:.2f}-{100 * hashes.hi / HASH_SPACE:.2f} %"

@@ -1,0 +1,186 @@
+"""The newest reports as Prometheus metrics. On prometheus-client, an optional extra.
+
+Law: what is shown is what the newest reports say: a range, a partition or a query that is gone from
+them has no series. A query has at most ``ranges_max`` series of ranges for each metric.
+Cost: nothing a batch; a scrape is linear in the partitions and ranges shown.
+"""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from kshare.core.hashing import WHOLE, span
+from kshare.report import RangeReport
+from spark_plugin.reports import QueryReport, SourceReport
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry
+    from prometheus_client.core import GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "KshareListener(prometheus=...) needs prometheus-client: pip install 'kshare[prometheus]'"
+    ) from error
+
+__all__ = ["ReportCollector", "collector_of"]
+
+_log = logging.getLogger("kshare")
+
+_QUERY: Final = ("query",)
+_SOURCE: Final = (*_QUERY, "source")
+_PARTITION: Final = (*_SOURCE, "topic", "partition")
+_RANGE: Final = (*_PARTITION, "range")
+_METRICS: Final = {
+    "batch_duration_seconds": (_QUERY, "How long the last batch took."),
+    "min_offsets_behind_latest": (_SOURCE, "The least of all partitions' offsets behind latest."),
+    "max_offsets_behind_latest": (_SOURCE, "The most of all partitions' offsets behind latest."),
+    "avg_offsets_behind_latest": (_SOURCE, "The mean of all partitions' offsets behind latest."),
+    "offsets_behind_latest": (_PARTITION, "End of the log minus the partition's stable offset."),
+    "stable_offset": (_PARTITION, "Everything below this offset is processed."),
+    "ranges": (_PARTITION, "Ranges of key hashes."),
+    "individual_commits": (_PARTITION, "Individual commits in the checkpoint."),
+    "checkpoint_entry_bytes": (_PARTITION, "Size of the partition's own entry in the checkpoint."),
+    "retention_at_risk": (_PARTITION, "1 if retention is about to take what is pending."),
+    "range_offsets_behind_latest": (_RANGE, "End of the log minus the range's position."),
+    "range_batch_records": (_RANGE, "Records that the last known batch of the range delivered."),
+    "range_task_duration_seconds": (_RANGE, "How long the range's task took, where measured."),
+    "range_limit_records": (_RANGE, "The most records that a batch of the range may deliver."),
+}
+
+_Families = dict[str, GaugeMetricFamily]
+
+
+class ReportCollector(Collector):
+    """Shows the newest report of each running query.
+
+    Args:
+        ranges_max: a query with more ranges than this has no series of ranges.
+    """
+
+    def __init__(self, ranges_max: int) -> None:
+        self.ranges_max = ranges_max
+        self._lock = threading.Lock()
+        self._reports: dict[str, QueryReport] = {}
+        self._too_many: set[str] = set()
+
+    def show(self, report: QueryReport) -> None:
+        """Show a query's new report instead of the one before."""
+        with self._lock:
+            self._reports[report.query] = report
+            count = _count(report)
+            first = count > self.ranges_max and report.query not in self._too_many
+            if first:
+                self._too_many.add(report.query)
+        if first:
+            _log.warning(
+                "%s has %d ranges, more than prometheus_ranges_max (%d): Prometheus gets series of "
+                "its partitions only",
+                report.name or report.query,
+                count,
+                self.ranges_max,
+            )
+
+    def forget(self, query: str) -> None:
+        """A query has ended."""
+        with self._lock:
+            self._reports.pop(query, None)
+            self._too_many.discard(query)
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, for a scrape."""
+        with self._lock:
+            reports = list(self._reports.values())
+        families = {
+            name: GaugeMetricFamily(f"kshare_{name}", help_, labels=labels)
+            for name, (labels, help_) in _METRICS.items()
+        }
+        # Names are what people know queries by, but two sessions may have the same one.
+        named = Counter(report.name for report in reports)
+        for report in reports:
+            unique = report.name if named[report.name] == 1 else None
+            query = (unique or report.query,)
+            families["batch_duration_seconds"].add_metric(query, report.seconds)
+            for source in report.sources:
+                labels = (*query, str(source.number))
+                _add_source(families, labels, source, ranges=_count(report) <= self.ranges_max)
+        yield from families.values()
+
+
+def _count(report: QueryReport) -> int:
+    """The number of ranges, over all sources."""
+    return sum(len(p.ranges) for source in report.sources for p in source.partitions.values())
+
+
+def _add_source(
+    families: _Families, labels: tuple[str, ...], source: SourceReport, *, ranges: bool
+) -> None:
+    for kind in ("min", "max", "avg"):
+        value = source.metrics.get(f"{kind}OffsetsBehindLatest")
+        if value is not None:
+            families[f"{kind}_offsets_behind_latest"].add_metric(labels, float(value))
+    for place, partition in source.partitions.items():
+        at = (*labels, place.topic, str(place.partition))
+        known = {
+            "offsets_behind_latest": source.offsets_behind_latest.get(place),
+            "stable_offset": partition.stable,
+            "ranges": len(partition.ranges),
+            "individual_commits": partition.gaps,
+            "checkpoint_entry_bytes": partition.entry_bytes,
+            "retention_at_risk": partition.retention_at_risk,
+        }
+        _add(families, at, known)
+        end = partition.end if place in source.offsets_behind_latest else None
+        for range_ in partition.ranges if ranges else ():
+            _add_range(families, at, range_, end)
+
+
+def _add_range(
+    families: _Families, labels: tuple[str, ...], range_: RangeReport, end: int | None
+) -> None:
+    if range_ == RangeReport((WHOLE,), range_.position, range_.lag):
+        return  # it is the partition, and nothing more is known of it
+    hashes = span(range_.hashes)
+    known = {
+        "range_offsets_behind_latest": None if end is None else range_.behind(end),
+        "range_batch_records": range_.records,
+        "range_task_duration_seconds": range_.seconds,
+        "range_limit_records": range_.limit,
+    }
+    _add(families, (*labels, f"{hashes.lo:016x}-{hashes.hi:016x}"), known)
+
+
+def _add(
+    families: _Families,
+    labels: tuple[str, ...],
+    known: dict[str, float | None] | dict[str, int | None],
+) -> None:
+    for name, value in known.items():
+        if value is not None:
+            families[name].add_metric(labels, value)
+
+
+# -- the registries -------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_collectors: WeakKeyDictionary[CollectorRegistry, ReportCollector] = WeakKeyDictionary()
+
+
+def collector_of(registry: CollectorRegistry | None, *, ranges_max: int) -> ReportCollector:
+    """The collector of a registry, registered with it: one for all listeners.
+
+    Args:
+        registry: None is prometheus-client's default one.
+        ranges_max: of the collector, from now on.
+    """
+    registry = REGISTRY if registry is None else registry
+    with _lock:
+        collector = _collectors.get(registry)
+        if collector is None:
+            collector = ReportCollector(ranges_max)
+            registry.register(collector)
+            _collectors[registry] = collector
+        collector.ranges_max = ranges_max
+    return collector

@@ -1,0 +1,211 @@
+"""The report inside progress events: there and back, and what is not one."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.core.codec import Offsets, RangeLimit, encode
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
+from kshare.core.offsets import OffsetRange
+from kshare.core.plan import RangeObservation
+from kshare.core.progress import Progress, TopicPartition
+from kshare.core.region import Rectangle
+from kshare.report import (
+    PartitionReport,
+    RangeReport,
+    decode_report,
+    encode_report,
+    entry_bytes,
+    hottest,
+    lag,
+    partition_report,
+    slowest,
+)
+
+HALF = HASH_SPACE // 2
+LOW, HIGH = HashRange(0, HALF), HashRange(HALF, HASH_SPACE)
+T0 = TopicPartition("t", 0)
+counts = st.integers(0, 2**63 - 1)
+hash_sets = st.sets(st.integers(0, HASH_SPACE), min_size=2, max_size=6).map(
+    lambda cuts: tuple(
+        HashRange(lo, hi) for lo, hi in zip(sorted(cuts)[::2], sorted(cuts)[1::2], strict=False)
+    )
+)
+range_reports = st.builds(
+    RangeReport,
+    hash_sets,
+    counts,
+    counts,
+    st.none() | counts,
+    st.none() | st.floats(0, 1e9),
+    st.none() | counts,
+)
+reports = st.dictionaries(
+    st.builds(TopicPartition, st.sampled_from(["a", "Ünï 😀"]), st.integers(0, 20)),
+    st.builds(
+        PartitionReport,
+        counts,
+        counts,
+        counts,
+        counts,
+        st.booleans(),
+        st.lists(range_reports, max_size=3).map(tuple),
+    ),
+    max_size=4,
+)
+
+
+@given(reports)
+def test_there_and_back_through_json(told: dict[TopicPartition, PartitionReport]) -> None:
+    assert decode_report(json.loads(json.dumps(encode_report(told)))) == told
+
+
+def test_the_shape() -> None:
+    told = PartitionReport(9, 5, 1, 30, True, (RangeReport((LOW, HIGH), 5, 4, 3, 1.5, 10),))
+    assert encode_report({T0: told}, ends={TopicPartition("t", 10): 7, T0: 1}) == {
+        "t": {"0": 9, "10": 7},
+        "@kshare": {
+            "v": 1,
+            "report": {
+                "t": {
+                    "0": {
+                        "stable": 5,
+                        "gaps": 1,
+                        "bytes": 30,
+                        "retention_at_risk": True,
+                        "ranges": [
+                            {
+                                "h": [[0, HALF], [HALF, HASH_SPACE]],
+                                "position": 5,
+                                "lag": 4,
+                                "records": 3,
+                                "seconds": 1.5,
+                                "limit": 10,
+                            }
+                        ],
+                    }
+                }
+            },
+        },
+    }
+
+
+def test_without_a_report_there_are_only_ends() -> None:
+    assert encode_report({}, ends={T0: 7}) == {"t": {"0": 7}}
+    assert decode_report({"t": {"0": 7}}) == {}
+
+
+def test_what_a_later_kshare_adds_is_no_fault() -> None:
+    told = encode_report({T0: PartitionReport(9, 5)})
+    told["@kshare"]["v"] = 2
+    told["@kshare"]["report"]["t"]["0"]["new"] = "x"
+    assert decode_report(told) == {T0: PartitionReport(9, 5)}
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ([], "the report"),
+        ({"t": 1}, "the ends.t"),
+        ({"t": {"0": -1}}, "the ends.t.0"),
+        ({"t": {"x": 1}}, "the ends.t.x"),
+        ({"@kshare": 1}, "@kshare"),
+        ({"@kshare": {"report": {"t": {"0": {"stable": 1}}}}}, "report.t.0"),
+        ({"t": {"0": 1}, "@kshare": {"report": {"t": {"0": {}}}}}, "report.t.0.stable"),
+    ],
+)
+def test_other_shapes_are_refused(value: Any, place: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{place}: wanted"):
+        decode_report(value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("h", []),
+        ("h", [[1]]),
+        ("h", [[1, 2.0]]),
+        ("h", [[2, 1]]),
+        ("h", [[5, 9], [8, 12]]),
+        ("position", None),
+        ("lag", True),
+        ("records", -1),
+        ("seconds", -0.5),
+        ("seconds", float("nan")),
+        ("seconds", True),
+        ("limit", "1"),
+    ],
+)
+def test_a_range_of_another_shape_is_refused(field: str, value: Any) -> None:
+    told = encode_report({T0: PartitionReport(9, 5, ranges=(RangeReport((WHOLE,), 5, 4),))})
+    told["@kshare"]["report"]["t"]["0"]["ranges"][0][field] = value
+    with pytest.raises(ValueError, match=rf"^report.t.0.ranges\[0\].{field}: "):
+        decode_report(told)
+
+
+def test_slowest_and_hottest() -> None:
+    slow = RangeReport((LOW,), 0, 0, 10, 5.0)
+    hot = RangeReport((HIGH,), 0, 0, 1000, 5.0)
+    unmeasured = RangeReport((WHOLE,), 0, 0, 500, None)
+    nothing = RangeReport((WHOLE,), 0, 0, 0, 3.0)
+    every = [hot, nothing, slow, unmeasured]
+    assert (slowest(every), hottest(every)) == (slow, hot)
+    assert slow.seconds_per_record == 0.5
+    assert (slowest([nothing, unmeasured]), hottest([nothing])) == (None, None)
+
+
+def test_lag_counts_an_offset_once() -> None:
+    progress = Progress.of(10, [Rectangle(OffsetRange(10, 20), LOW)])
+    assert lag(progress, 30, (LOW,)) == 10
+    assert lag(progress, 30, (WHOLE,)) == 20
+    assert lag(progress, 30, (HashRange(0, 1), HIGH)) == 20
+    assert lag(progress, 5, (WHOLE,)) == 0
+
+
+def test_entry_bytes_are_those_of_the_dict() -> None:
+    assert entry_bytes(Progress.at(7)) == 0
+    progress = Progress.of(10, [Rectangle(OffsetRange(10, 20), LOW)])
+    limits = (RangeLimit((HIGH,), 30, 5),)
+    for kept in ((), limits):
+        told = encode(
+            Offsets(
+                {TopicPartition("", 0): progress},
+                limits={TopicPartition("", 0): kept} if kept else {},
+            )
+        )
+        assert entry_bytes(progress, kept) == len(json.dumps(told["@kshare"]).replace(" ", ""))
+    assert entry_bytes(progress, limits) > entry_bytes(progress) > 0
+
+
+def test_the_ranges_of_a_level_partition() -> None:
+    assert partition_report(30, Progress.at(7)) == PartitionReport(
+        30, 7, ranges=(RangeReport((WHOLE,), 7, 23),)
+    )
+
+
+def test_the_ranges_of_an_uneven_partition() -> None:
+    progress = Progress.of(10, [Rectangle(OffsetRange(10, 20), LOW)])
+    told = partition_report(30, progress, at_risk=True)
+    assert told.ranges == (RangeReport((LOW,), 20, 10), RangeReport((HIGH,), 10, 20))
+    assert (told.stable, told.gaps, told.entry_bytes) == (10, 1, entry_bytes(progress))
+    assert told.retention_at_risk
+
+
+def test_ranges_with_limits_and_ranges_that_had_a_task() -> None:
+    """A parked key lies in the limited range; the other one has nothing to do in this batch."""
+    progress = Progress.of(10, [Rectangle(OffsetRange(10, 20), LOW)])
+    parts = (HashRange(0, 5), HashRange(6, HALF))
+    observed = (RangeObservation(LOW, 4, 9, 2.0), RangeObservation(HIGH, 3, 9))
+    told = partition_report(30, progress, (RangeLimit(parts, 30, 8),), observed)
+    assert told.ranges == (
+        RangeReport(parts, 20, 10, records=4, seconds=2.0, limit=8),
+        RangeReport((HIGH,), 10, 20, records=3),
+    )
+
+
+def test_behind_latest() -> None:
+    assert RangeReport((LOW,), 5, 2).behind(9) == 4
+    assert RangeReport((LOW,), 5, 0).behind(3) == 0
