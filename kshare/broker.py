@@ -45,6 +45,7 @@ _DIAGNOSIS_SECONDS = 15.0
 _INTERNAL_TOPICS = {
     "__consumer_offsets",
     "__kshare_parked_keys",
+    "__kshare_sink_ledger",
     "__share_group_state",
     "__transaction_state",
 }
@@ -132,16 +133,10 @@ class Cluster:
         spec: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         return self._offsets(dict.fromkeys(partitions, spec))
 
-    def after(
-        self, partitions: Iterable[TopicPartition], timestamp_ms: int
-    ) -> dict[TopicPartition, int | None]:
-        """The first offset of a record that is not older; None if all records are older."""
-        return self.at_timestamps(dict.fromkeys(partitions, timestamp_ms))
-
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """The same with a timestamp for each partition."""
+        """The first offset of a record that is not older; None if all records are older."""
         found = self._offsets(
             {place: OffsetSpec.for_timestamp(time_ms) for place, time_ms in timestamps_ms.items()}
         )

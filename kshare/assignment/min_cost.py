@@ -3,99 +3,112 @@
 Law: the answer's cost is the least there is, and as many tasks are on each process as it has
 places; equal inputs get equal answers. This computes and nothing else: numpy and scipy, which it
 uses for that, are pure here, too.
-Cost: in practice a few ms for 500 tasks (cubic at worst); memory is quadratic in the places.
+Cost: a few ms for 500 tasks as a matrix (cubic at worst); above some size as a network of what is
+alike, with tasks x racks edges at most, never tasks x processes.
 """
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment, linprog
-from scipy.sparse import csr_array, vstack
+from scipy.sparse import csr_array
 
-__all__ = ["place", "place_capped"]
+__all__ = ["Costs", "place", "place_capped"]
 
-_DENSE_MAX: Final = 4000
-"""Places up to which a dense matrix is used: 128 MB."""
+_DENSE_MAX: Final = 1500
+"""Places up to which a dense matrix is used: 18 MB."""
 
 _EXACT_MAX: Final = 2**53
 """Floats hold integers up to here."""
 
+_Ints: TypeAlias = NDArray[np.intp]
 
-def place(costs: NDArray[np.int64], start: NDArray[np.intp]) -> NDArray[np.intp]:
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Costs:
+    """What it costs to have a task on a process.
+
+    Attributes:
+        traffic: of each task (row) in each rack (column).
+        rack: the column of each process.
+        move: of a task that is not where it starts.
+    """
+
+    traffic: NDArray[np.int64]
+    rack: _Ints
+    move: int = 0
+
+    def scaled(self) -> "Costs":
+        """With a move as the smallest part of all, if floats still hold that exactly."""
+        scale = len(self.traffic) + 1
+        highest = int(np.abs(self.traffic).max(initial=0)) + abs(self.move) + 1
+        if highest * scale * scale >= _EXACT_MAX:
+            return self
+        return Costs(self.traffic * scale, self.rack, self.move * scale + 1)
+
+    def matrix(self, start: _Ints) -> NDArray[np.float64]:
+        """Of each task (row) on each process (column)."""
+        costs = (self.traffic[:, self.rack] + self.move).astype(np.float64)
+        costs[np.arange(len(start)), start] -= self.move
+        return costs
+
+
+def place(costs: Costs, start: _Ints) -> _Ints:
     """Move tasks so that the sum of costs is least; among such placements, few tasks move.
 
     Args:
-        costs: of each task (row) on each process (column).
+        costs: see there.
         start: the process of each task. Each process keeps as many tasks as it has there.
 
     Returns:
         The process of each task.
     """
-    processes = costs.shape[1]
+    if len(start) > _DENSE_MAX:
+        return _network(costs.scaled(), start, np.zeros_like(start), None)
+    processes = len(costs.rack)
     places = np.repeat(np.arange(processes), np.bincount(start, minlength=processes))
-    _, chosen = linear_sum_assignment(_with_moves(costs, start)[:, places])
-    placed: NDArray[np.intp] = places[chosen]
+    _, chosen = linear_sum_assignment(costs.scaled().matrix(start)[:, places])
+    placed: _Ints = places[chosen]
     return placed
 
 
-def _with_moves(costs: NDArray[np.int64], start: NDArray[np.intp]) -> NDArray[np.float64]:
-    """The costs with a move as the smallest part of all, if floats still hold that exactly."""
-    tasks, _ = costs.shape
-    if int(np.abs(costs).max(initial=0)) * (tasks + 1) * (tasks + 1) >= _EXACT_MAX:
-        return costs.astype(np.float64)
-    scaled = costs * (tasks + 1) + 1
-    scaled[np.arange(tasks), start] -= 1
-    exact: NDArray[np.float64] = scaled.astype(np.float64)
-    return exact
-
-
-def place_capped(
-    costs: NDArray[np.int64],
-    start: NDArray[np.intp],
-    group: NDArray[np.intp],
-) -> NDArray[np.intp]:
+def place_capped(costs: Costs, start: _Ints, group: _Ints) -> _Ints:
     """As :func:`place`, and each group of tasks is spread over the processes.
 
     A process that has a share of the tasks gets no more than that share of each group, rounded up.
     There always is such a placement.
 
     Args:
-        costs: of each task (row) on each process (column).
+        costs: see there.
         start: the process of each task.
         group: the number of each task's group, from 0.
 
     Returns:
         The process of each task.
     """
-    tasks, processes = costs.shape
-    groups = int(group.max(initial=0)) + 1
+    processes = len(costs.rack)
     own = np.bincount(start, minlength=processes)
-    width = np.bincount(group, minlength=groups)
-    caps = -(-np.outer(own, width) // tasks)
+    width = np.bincount(group)
+    caps = -(-np.outer(own, width) // len(start))
     free = place(costs, start)
     if _fits(free, group, caps):
         return free
     caps = np.minimum(caps, np.minimum(own[:, None], width[None, :]))
-    scaled = _with_moves(costs, start)
     if int(caps.sum()) > _DENSE_MAX:
-        return _sparse(scaled, own, group, caps)
-    return _dense(scaled, own, group, caps)
+        return _network(costs.scaled(), start, group, caps)
+    return _dense(costs.scaled().matrix(start), own, group, caps)
 
 
-def _fits(placed: NDArray[np.intp], group: NDArray[np.intp], caps: NDArray[np.intp]) -> bool:
+def _fits(placed: _Ints, group: _Ints, caps: _Ints) -> bool:
     """Whether no process has more tasks of a group than it may."""
     counts = np.zeros_like(caps)
     np.add.at(counts, (placed, group), 1)
     return bool((counts <= caps).all())
 
 
-def _dense(
-    costs: NDArray[np.float64],
-    own: NDArray[np.intp],
-    group: NDArray[np.intp],
-    caps: NDArray[np.intp],
-) -> NDArray[np.intp]:
+def _dense(costs: NDArray[np.float64], own: _Ints, group: _Ints, caps: _Ints) -> _Ints:
     """A place for each task that a process may have of a group.
 
     These are more than there are tasks, so each process fills up with tasks of no group and cost.
@@ -109,34 +122,114 @@ def _dense(
     matrix[:tasks] = np.where(group[:, None] == kinds[None, :], costs[:, places], np.inf)
     matrix[tasks:][fillers[:, None] == places[None, :]] = 0.0
     _, chosen = linear_sum_assignment(matrix)
-    placed: NDArray[np.intp] = places[chosen[:tasks]]
+    placed: _Ints = places[chosen[:tasks]]
     return placed
 
 
-def _sparse(
-    costs: NDArray[np.float64],
-    own: NDArray[np.intp],
-    group: NDArray[np.intp],
-    caps: NDArray[np.intp],
-) -> NDArray[np.intp]:
-    """The same as a linear program: a corner of it is whole, since the constraints are nested."""
-    tasks, processes = costs.shape
-    groups = caps.shape[1]
-    ones = np.ones(tasks * processes)
-    columns = np.arange(tasks * processes)
-    task, process = np.divmod(columns, processes)
-    per_task = csr_array((ones, (task, columns)))
-    per_process = csr_array((ones, (process, columns)), shape=(processes, len(columns)))
-    cells = process * groups + group[task]
-    per_cell = csr_array((ones, (cells, columns)), shape=(processes * groups, len(columns)))
-    solved = linprog(
-        costs.ravel(),
-        A_ub=per_cell,
-        b_ub=caps.ravel(),
-        A_eq=vstack([per_task, per_process]),
-        b_eq=np.concatenate([np.ones(tasks), own]),
-        bounds=(0, 1),
-        method="highs-ds",
+def _network(costs: Costs, start: _Ints, group: _Ints, caps: _Ints | None) -> _Ints:
+    """The same as a flow: from kinds of tasks to racks, or straight to where they start.
+
+    Tasks of one group that start on one process with the same traffic are of one kind. From a rack
+    and group the flow goes on to the processes of the rack. All corners of such a problem are
+    whole numbers, and the simplex method ends in a corner.
+    """
+    tasks = np.column_stack([group, start, costs.traffic])
+    kinds, kind, count = np.unique(tasks, axis=0, return_inverse=True, return_counts=True)
+    kind_group, kind_start = kinds[:, 0], kinds[:, 1]
+    many, racks = kinds[:, 2:].shape
+    processes, groups = len(costs.rack), int(group.max()) + 1
+    own = np.bincount(start, minlength=processes)
+    # Edges: kind -> rack, kind -> its start, rack and group -> process and group.
+    by_rack, stays = many * racks, many
+    edges = by_rack + stays + processes * groups
+    from_kind = np.arange(by_rack) // racks
+    cell_process, cell_group = np.divmod(np.arange(processes * groups), groups)
+    into_rack = (np.arange(by_rack) % racks) * groups + kind_group[from_kind]
+    out_of_rack = costs.rack[cell_process] * groups + cell_group
+    into_cell = np.concatenate([kind_start * groups + kind_group, np.arange(processes * groups)])
+    late = np.arange(by_rack, edges)
+
+    def sums(rows: _Ints, columns: _Ints, signs: _Ints, height: int) -> csr_array:
+        return csr_array((signs, (rows, columns)), shape=(height, edges))
+
+    nodes = [
+        np.concatenate([from_kind, np.arange(many)]),  # what leaves a kind
+        np.concatenate([into_rack, out_of_rack]) + many,  # what comes to a rack leaves it
+        into_cell // groups + many + racks * groups,  # what comes to a process
+    ]
+    through = np.concatenate([np.arange(by_rack), late[stays:]])
+    signs = np.concatenate(
+        [
+            np.ones(by_rack + stays, dtype=np.intp),
+            np.repeat(np.array([1, -1]), [by_rack, processes * groups]),
+            np.ones(len(late), dtype=np.intp),
+        ]
     )
-    placed: NDArray[np.intp] = solved.x.reshape(tasks, processes).argmax(axis=1)
+    columns = np.concatenate([np.arange(by_rack + stays), through, late])
+    height = many + racks * groups + processes
+    prices = np.concatenate(
+        [
+            (kinds[:, 2:] + costs.move).ravel(),
+            kinds[np.arange(many), 2 + costs.rack[kind_start]],
+            np.zeros(processes * groups),
+        ]
+    )
+    capped = (
+        {}
+        if caps is None
+        else {
+            "A_ub": sums(into_cell, late, np.ones_like(late), processes * groups),
+            "b_ub": caps.ravel(),
+        }
+    )
+    solved = linprog(
+        prices,
+        A_eq=sums(np.concatenate(nodes), columns, signs, height),
+        b_eq=np.concatenate([count, np.zeros(racks * groups), own]),
+        bounds=(0, None),
+        method="highs-ds",
+        **capped,
+    )
+    flow = np.rint(solved.x).astype(np.intp)
+    return _follow(
+        flow[:by_rack].reshape(many, racks),
+        flow[by_rack : by_rack + stays],
+        flow[by_rack + stays :].reshape(processes, groups),
+        kind.ravel(),
+        start,
+        group,
+        costs.rack,
+    )
+
+
+def _follow(
+    to_rack: _Ints,
+    stays: _Ints,
+    to_process: _Ints,
+    kind: _Ints,
+    start: _Ints,
+    group: _Ints,
+    rack: _Ints,
+) -> _Ints:
+    """Let tasks go where the flow goes: of each kind the first ones stay."""
+    placed = start.copy()
+    order = np.argsort(kind, kind="stable")
+    rank = np.empty_like(order)
+    firsts = np.concatenate([[0], np.cumsum(np.bincount(kind))[:-1]])
+    rank[order] = np.arange(len(kind)) - firsts[kind[order]]
+    movers = order[rank[order] >= stays[kind[order]]]
+    # Movers come kind by kind, and each kind's flow is given rack by rack.
+    target = np.concatenate(
+        [np.repeat(np.arange(to_rack.shape[1]), flows) for flows in to_rack]
+    ).astype(np.intp)
+    groups = to_process.shape[1]
+    by_pool = np.lexsort((movers, target * groups + group[movers]))
+    cells = np.lexsort((np.arange(len(rack) * groups) // groups, _pools(rack, groups)))
+    placed[movers[by_pool]] = np.repeat(cells // groups, to_process.ravel()[cells])
     return placed
+
+
+def _pools(rack: _Ints, groups: int) -> _Ints:
+    """The number of rack and group of each process and group."""
+    pools: _Ints = np.repeat(rack, groups) * groups + np.tile(np.arange(groups), len(rack))
+    return pools

@@ -12,14 +12,10 @@ Source: KIP-925 and Kafka 4.1.1; the algorithms are others.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from kshare.assignment.application import ApplicationState, TaskInfo
 from kshare.assignment.task_id import ProcessId, TaskId
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 __all__ = [
     "MayMove",
@@ -197,32 +193,23 @@ def _solve(
     """The process of each task after the optimisation."""
     import numpy as np  # noqa: PLC0415 - planners that need no racks need no numpy
 
-    from kshare.assignment.min_cost import place, place_capped  # noqa: PLC0415
-
-    number = {process: i for i, process in enumerate(processes)}
-    before = np.array([number[process] for process in start], dtype=np.intp)
-    matrix = _traffic(tasks, processes, costs) + costs.non_overlap_cost
-    matrix[np.arange(len(tasks)), before] -= costs.non_overlap_cost
-    if strategy == "balance_subtopology":
-        _, group = np.unique([task[0] for task in tasks], return_inverse=True)
-        after = place_capped(matrix, before, group)
-    else:
-        after = place(matrix, before)
-    return [processes[i] for i in after]
-
-
-def _traffic(
-    tasks: Sequence[TaskId], processes: Sequence[ProcessId], costs: RackCosts
-) -> "NDArray[np.int64]":
-    import numpy as np  # noqa: PLC0415
+    from kshare.assignment.min_cost import Costs, place, place_capped  # noqa: PLC0415
 
     racks = sorted({costs.process_racks[process] for process in processes})
-    by_rack = np.array(
-        [[costs.traffic(task, rack) for rack in racks] for task in tasks], dtype=np.int64
-    )
     column = {rack: i for i, rack in enumerate(racks)}
-    traffic: NDArray[np.int64] = by_rack[:, [column[costs.process_racks[p]] for p in processes]]
-    return traffic
+    number = {process: i for i, process in enumerate(processes)}
+    before = np.array([number[process] for process in start], dtype=np.intp)
+    priced = Costs(
+        np.array([[costs.traffic(task, rack) for rack in racks] for task in tasks], dtype=np.int64),
+        np.array([column[costs.process_racks[process]] for process in processes], dtype=np.intp),
+        costs.non_overlap_cost,
+    )
+    if strategy == "balance_subtopology":
+        _, group = np.unique([task[0] for task in tasks], return_inverse=True)
+        after = place_capped(priced, before, group)
+    else:
+        after = place(priced, before)
+    return [processes[i] for i in after]
 
 
 # -- standby tasks -------------------------------------------------------------------------------
@@ -370,14 +357,14 @@ class _Swaps:
         """The best swaps that keep to the shares; none if there is no gain in that."""
         import numpy as np  # noqa: PLC0415
 
-        from kshare.assignment.min_cost import place_capped  # noqa: PLC0415
+        from kshare.assignment.min_cost import Costs, place_capped  # noqa: PLC0415
 
         tasks = [task for _, task in (*give, *take)]
         start = np.repeat(np.arange(2), [len(give), len(take)])
         costs = np.zeros((len(tasks), 2), dtype=np.int64)
         costs[np.arange(len(tasks)), 1 - start] = [-gain for gain, _ in (*give, *take)]
         _, group = np.unique([task[0] for task in tasks], return_inverse=True)
-        after = place_capped(costs, start, group)
+        after = place_capped(Costs(costs, np.arange(2)), start, group)
         if costs[np.arange(len(tasks)), after].sum() >= 0:
             return []
         moved = [

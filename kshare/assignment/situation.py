@@ -36,7 +36,9 @@ class Situation:
         self.state = state
         self.processes = sorted(state.states)
         self.tasks = sorted(state.all_tasks)
-        self.threads = [state.states[one].num_processing_threads for one in self.processes]
+        self._states = [state.states[one] for one in self.processes]
+        self._number = {task: index for index, task in enumerate(self.tasks)}
+        self.threads = [one.num_processing_threads for one in self._states]
         infos = [state.all_tasks[task].has_changelog for task in self.tasks]
         self.logged = [task for task, is_logged in enumerate(infos) if is_logged]
         self.unlogged = [task for task, is_logged in enumerate(infos) if not is_logged]
@@ -56,8 +58,16 @@ class Situation:
 
     def numbers(self, held: Mapping[ProcessId, Collection[TaskId]]) -> list[set[int]]:
         """Tasks by id as numbers, for each process."""
-        number = {task: index for index, task in enumerate(self.tasks)}
+        number = self._number
         return [{number[task] for task in held[process]} for process in self.processes]
+
+    def previous_active(self) -> list[set[int]]:
+        """The active tasks that each process had, without those that have left the topology."""
+        return self._known(one.previous_active_tasks for one in self._states)
+
+    def previous_standby(self) -> list[set[int]]:
+        """The standbys likewise."""
+        return self._known(one.previous_standby_tasks for one in self._states)
 
     def answer(self, placement: Placement, deadline: int | None = None) -> TaskAssignment:
         """The placement as an answer.
@@ -81,6 +91,10 @@ class Situation:
         if deadline is not None:
             entries[0] = entries[0].with_followup_rebalance(deadline)
         return TaskAssignment(tuple(entries))
+
+    def _known(self, previous: Iterable[Iterable[TaskId]]) -> list[set[int]]:
+        number = self._number
+        return [{number[task] for task in tasks if task in number} for tasks in previous]
 
     def _by_id(self, held: Iterable[set[int]]) -> dict[ProcessId, set[TaskId]]:
         tasks = self.tasks

@@ -17,16 +17,11 @@ from kshare.feedback import FeedbackServer, TaskResult
 from kshare.options import SourceOptions
 from kshare.planner.tasks import Task
 
-__all__ = ["Pacer", "hull_of"]
+__all__ = ["Pacer"]
 
 # Messages are on their way when a batch ends; those of processes that end with it, a bit longer.
 _WAIT_SECONDS = 0.25
 _WAIT_HELD_SECONDS = 1.0
-
-
-def hull_of(hashes: Sequence[HashRange]) -> HashRange:
-    """From the first hash of ascending ranges to the last."""
-    return HashRange(hashes[0].lo, hashes[-1].hi)
 
 
 @dataclass(frozen=True, slots=True)

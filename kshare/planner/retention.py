@@ -25,8 +25,8 @@ WARN_AT = 0.8
 class _Cluster(Protocol):
     def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]: ...
 
-    def after(
-        self, partitions: Collection[TopicPartition], timestamp_ms: int, /
+    def at_timestamps(
+        self, timestamps_ms: Mapping[TopicPartition, int], /
     ) -> dict[TopicPartition, int | None]: ...
 
 
@@ -84,7 +84,7 @@ class RetentionWatch:
         retention_ms: int,
     ) -> set[TopicPartition]:
         limit_ms = int(self._wall_clock() * 1000 - WARN_AT * retention_ms)
-        young = self._cluster.after(partitions, limit_ms)
+        young = self._cluster.at_timestamps(dict.fromkeys(partitions, limit_ms))
         return {
             place
             for place in partitions

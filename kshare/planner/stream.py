@@ -26,10 +26,9 @@ from kshare.planner.pace import Pacer
 from kshare.planner.records import cut_by_records
 from kshare.planner.retention import RetentionWatch
 from kshare.planner.settle import Scan, Settler, limited_tasks, scan_log
-from kshare.planner.show import partition_report
 from kshare.planner.specs import PinnedView, resolve
 from kshare.planner.tasks import Task, allowed_hashes, batch_name, chosen_ranges
-from kshare.report import encode_report
+from kshare.report import encode_report, partition_report
 
 __all__ = ["StreamPlanner"]
 
@@ -141,22 +140,20 @@ class StreamPlanner:
         return written
 
     def seen_offsets(self) -> dict[str, Any] | None:
-        """What planning knows, for Spark's progress report: ends of partitions, and the ranges."""
+        """The ends of partitions, for Spark's progress report, as Spark's own source tells them.
+
+        Beside them the ranges of partitions that are uneven, limited, observed or at risk.
+        """
         if not self._seen:
             return None
-        if self._shown is None:
-            return encode_report({}, self._seen)
-        reports = {
-            place: partition_report(
-                self._seen[place],
-                reached,
-                self._shown.limits.get(place, ()),
-                self._pacer.observed(place),
-                at_risk=place in self._retention.at_risk,
-            )
-            for place, reached in self._shown.progress.items()
-            if place in self._seen
-        }
+        shown = self._shown or Offsets(progress={})
+        reports = {}
+        for place, reached in shown.progress.items():
+            limits, observed = shown.limits.get(place, ()), self._pacer.observed(place)
+            at_risk = place in self._retention.at_risk
+            if place in self._seen and (limits or observed or at_risk or not reached.is_level):
+                end = self._seen[place]
+                reports[place] = partition_report(end, reached, limits, observed, at_risk=at_risk)
         return encode_report(reports, self._seen)
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[Task, ...]:

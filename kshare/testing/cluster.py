@@ -74,10 +74,13 @@ _FUNCTIONS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "mock_cluster_new": (_HANDLE, (_HANDLE, _INT)),
     "mock_cluster_destroy": (None, (_HANDLE,)),
     "mock_cluster_bootstraps": (_TEXT, (_HANDLE,)),
+    "mock_set_controller_id": (_INT, (_HANDLE, _INT32)),
     "mock_topic_create": (_INT, (_HANDLE, _TEXT, _INT, _INT)),
     "mock_topic_set_error": (None, (_HANDLE, _TEXT, _INT)),
     "mock_partition_set_leader": (_INT, (_HANDLE, _TEXT, _INT32, _INT32)),
     "mock_partition_delete_records": (_INT, (_HANDLE, _TEXT, _INT32, _INT64)),
+    "mock_partition_set_follower": (_INT, (_HANDLE, _TEXT, _INT32, _INT32)),
+    "mock_partition_set_follower_wmarks": (_INT, (_HANDLE, _TEXT, _INT32, _INT64, _INT64)),
     "mock_broker_set_down": (_INT, (_HANDLE, _INT32)),
     "mock_broker_set_up": (_INT, (_HANDLE, _INT32)),
     "mock_broker_set_rtt": (_INT, (_HANDLE, _INT32, _INT)),
@@ -121,6 +124,7 @@ class FakeCluster:
         if not self._handle:
             self.close()
             raise RuntimeError("librdkafka did not start its mock cluster")
+        self._do("mock_set_controller_id", 1)  # whom admin clients ask
         for name, partitions in (topics or {}).items():
             self.create_topic(name, partitions)
 
@@ -162,7 +166,9 @@ class FakeCluster:
         config: Mapping[str, object] | None = None,
     ) -> int:
         """Produce records, and return how many; see :func:`kshare.testing.produce`."""
-        return produce(self.bootstrap_servers, topic, records, partition=partition, config=config)
+        # Idempotence costs half a second here, until a producer has its id.
+        settings = {"enable.idempotence": False, "max.in.flight": 1} | dict(config or {})
+        return produce(self.bootstrap_servers, topic, records, partition=partition, config=settings)
 
     def trim(self, topic: str, partition: int, before_offset: int) -> None:
         """Delete the records below an offset, as retention does."""
@@ -174,6 +180,28 @@ class FakeCluster:
         """Make a broker the leader of a partition; ``None``: it has none."""
         leader = -1 if broker is None else broker
         self._do("mock_partition_set_leader", topic.encode(), partition, leader)
+
+    def set_follower(
+        self,
+        topic: str,
+        partition: int,
+        broker: int | None,
+        lowest: int | None = None,
+        high_watermark: int | None = None,
+    ) -> None:
+        """Let a broker serve a partition as a follower, which leaders name to clients with a rack.
+
+        Args:
+            topic: the topic.
+            partition: the partition's number.
+            broker: the follower; ``None``: there is none.
+            lowest: the first offset that it holds; ``None``: the leader's.
+            high_watermark: the offset after the last one that it knows of; ``None``: the leader's.
+        """
+        name = topic.encode()
+        self._do("mock_partition_set_follower", name, partition, -1 if broker is None else broker)
+        marks = [-1 if mark is None else mark for mark in (lowest, high_watermark)]
+        self._do("mock_partition_set_follower_wmarks", name, partition, *marks)
 
     def stop_broker(self, broker: int) -> None:
         """Close a broker's connections, and accept no new ones. Its records stay."""
@@ -254,7 +282,9 @@ def _library() -> Mapping[str, Any]:
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(library, f"rd_kafka_{name}", None)
         if function is None:
-            raise RuntimeError(f"this librdkafka has no rd_kafka_{name}: confluent-kafka is too old")
+            raise RuntimeError(
+                f"this librdkafka has no rd_kafka_{name}: confluent-kafka is too old"
+            )
         function.restype, function.argtypes = result, arguments
         functions[name] = function
     return functions
@@ -297,5 +327,7 @@ def _api_key(api: str) -> int:
 def _error_code(error: str | int) -> int:
     code = error if isinstance(error, int) else getattr(KafkaError, error, None)
     if not isinstance(code, int):
-        raise ValueError(f"no such error of Kafka: {error!r}; wanted a name of KafkaError")
+        raise ValueError(  # noqa: TRY004 - a name that is not one
+            f"no such error of Kafka: {error!r}; wanted a name of KafkaError"
+        )
     return code

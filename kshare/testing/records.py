@@ -8,6 +8,7 @@ import random
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeAlias
@@ -198,6 +199,8 @@ def watermarks(
                 if error.args[0].code() not in _NOT_YET or time.monotonic() > deadline:
                     raise
                 time.sleep(_PAUSE_SECONDS)
+                with suppress(KafkaException):  # what it knows of leaders, it asks for anew
+                    consumer.list_topics(topic, timeout=_ASK_SECONDS)
             else:
                 return found
     finally:

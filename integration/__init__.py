@@ -1,0 +1,1 @@
+"""The tests against a real Kafka and a real Spark."""

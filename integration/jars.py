@@ -1,0 +1,165 @@
+"""The jars of a real Kafka broker and of Spark's own kafka source, from Maven Central.
+
+Law: a set of jars is whole or not there: it is fetched beside its place, and moved. Needs nothing
+but Java: the resolver (Apache Ivy) is the one that comes with pyspark.
+Cost: about a minute once; they are kept in ``.cache``.
+"""
+
+import fcntl
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".cache"
+ATTEMPTS = 3
+FETCH_TIMEOUT_S = 600
+
+
+@dataclass(frozen=True)
+class JarSet:
+    """What to fetch.
+
+    Attributes:
+        modules: ``organisation:module:revision`` each.
+        transitive: with what they depend on.
+        without: regular expressions of organisations whose modules are left out.
+        holds: the beginnings of names of jars that must be there.
+    """
+
+    modules: tuple[str, ...]
+    transitive: bool
+    without: tuple[str, ...] = ()
+    holds: tuple[str, ...] = ()
+
+
+JARS = {
+    "broker": JarSet(
+        (
+            "org.apache.kafka:kafka_2.13:4.1.1",
+            "org.apache.kafka:kafka-tools:4.1.1",
+            "org.slf4j:slf4j-simple:1.7.36",
+        ),
+        transitive=True,
+        # Of Kafka Connect, which kafka-tools comes with.
+        without=(
+            r"org\.eclipse\.jetty.*",
+            r"org\.glassfish.*",
+            "jakarta.*",
+            "javax.*",
+            r"io\.swagger.*",
+        ),
+        holds=("kafka_2.13-4.1.1", "kafka-tools-4.1.1", "kafka-clients-4.1.1", "scala-library"),
+    ),
+    # Newer ones were not to be had on 2026-11-21; these run under pyspark 4.3.
+    "peer": JarSet(
+        (
+            "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+            "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1",
+            "org.apache.kafka:kafka-clients:3.9.2",
+            "org.apache.commons:commons-pool2:2.13.1",
+        ),
+        transitive=False,
+        holds=("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2"),
+    ),
+}
+
+
+def java() -> str:
+    """Return the Java that JAVA_HOME or the PATH names."""
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if found is None or not Path(found).exists():
+        raise RuntimeError("Java 17 or later is needed: put it on the PATH, or set JAVA_HOME")
+    return found
+
+
+@cache
+def fetched(name: str) -> tuple[Path, ...]:
+    """Return the jars of a set, fetched if they are not there yet.
+
+    RuntimeError: they cannot be fetched; with what the resolver said.
+    """
+    place = CACHE / "jars" / name
+    with locked(CACHE / "jars.lock"):
+        if not _is_whole(place, JARS[name]):
+            _fetch(name, place)
+    return tuple(sorted(place.glob("*.jar")))
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Hold a lock that is let go when this process ends, however it does."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+def _is_whole(place: Path, jars: JarSet) -> bool:
+    return all(any(place.glob(f"{start}*.jar")) for start in jars.holds)
+
+
+def _fetch(name: str, place: Path) -> None:
+    sys.stdout.write(f"fetching the jars of the {name} from Maven Central ...\n")
+    jars, said = JARS[name], ""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    for _ in range(ATTEMPTS):
+        with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+            made = Path(folder) / "made"
+            said = _resolve(jars, Path(folder), made)
+            if _is_whole(made, jars):
+                if place.exists():
+                    place.rename(Path(folder) / "old")
+                made.rename(place)
+                return
+    raise RuntimeError(f"cannot fetch the jars of the {name}:\n{said[-4000:]}")
+
+
+def _resolve(jars: JarSet, folder: Path, made: Path) -> str:
+    """Have Ivy put the jars into a folder; what it said."""
+    ivy_file = folder / "ivy.xml"
+    ivy_file.write_text(_ivy_text(jars))
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    resolver = next((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
+    command = [java(), "-jar", str(resolver), "-ivy", str(ivy_file), "-types", "jar", "bundle"]
+    command += ["-cache", str(CACHE / "ivy"), "-retrieve"]
+    command += [str(made / "[artifact]-[revision](-[classifier]).[ext]")]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S
+    )
+    return done.stdout + done.stderr
+
+
+def _ivy_text(jars: JarSet) -> str:
+    wanted = []
+    for module in jars.modules:
+        organisation, name, revision = module.split(":")
+        wanted.append(
+            f'<dependency org="{organisation}" name="{name}" rev="{revision}" '
+            f'conf="default->{"default" if jars.transitive else "master"}" '
+            f'transitive="{str(jars.transitive).lower()}"/>'
+        )
+    left_out = [f'<exclude org="{name}" matcher="regexp"/>' for name in jars.without]
+    return "\n".join(
+        [
+            '<ivy-module version="2.0">',
+            '<info organisation="kshare" module="jars"/>',
+            '<configurations><conf name="default"/></configurations>',
+            "<dependencies>",
+            *wanted,
+            *left_out,
+            "</dependencies>",
+            "</ivy-module>",
+        ]
+    )

@@ -1,0 +1,95 @@
+"""The checkpoint: a driver killed with -9, and one checkpoint for both sources in turn."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.kafka import KafkaBroker
+from integration.runs import Driver, StreamingRun
+from kshare.core.codec import EXTRA_KEY
+from kshare.testing import Record
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    with Driver(tmp_path_factory.mktemp("checkpoint")) as running:
+        yield running
+
+
+def produce(broker: KafkaBroker, topic: str, count: int, partition: int | None = None) -> None:
+    records = [Record(b"key-%d" % (number % 23), b"v") for number in range(count)]
+    broker.produce(topic, records, partition=partition)
+
+
+def test_a_driver_is_killed_in_batch_0_and_later(
+    driver: Driver, broker: KafkaBroker, tmp_path: Path
+):
+    """What comes after the kill does not get into the batch that was planned before it."""
+    topic = broker.create_topic()
+    produce(broker, topic, 100)
+    run = StreamingRun(
+        broker.bootstrap_servers, topic, tmp_path, driver, keyRanges="3", maxOffsetsPerTrigger="80"
+    )
+    run.start_and_kill("driver", "after-offset-log", batch=0)
+    planned = run.offsets()
+    assert planned[0][topic]["0"] == 80
+    assert planned[0][EXTRA_KEY]["start"] == {topic: {"0": 0}}
+    produce(broker, topic, 100)
+    run.start_and_kill("driver", "before-commit-log", batch=1, keyRanges="2")
+    produce(broker, topic, 100)
+    run.start(keyRanges="5")
+    report = run.judge({0: (0, 300)})
+    assert report.ok, str(report)
+    assert run.offsets()[0] == planned[0]
+
+
+def test_batch_0_begins_where_it_was_planned(driver: Driver, broker: KafkaBroker, tmp_path: Path):
+    """Spark does not keep a Python source's first offset; the dict of batch 0 does."""
+    topic = broker.create_topic()
+    produce(broker, topic, 50)
+    run = StreamingRun(broker.bootstrap_servers, topic, tmp_path, driver)
+    assert run.try_to_start("kshare", None, startingOffsets="latest") is None
+    produce(broker, topic, 30)
+    # The sink fails before batch 1 is noted as done: it runs again after a restart.
+    kill = {"what": "planner", "where": "before-commit-log", "batch": 0, "rows": 1}
+    assert run.try_to_start("kshare", kill, startingOffsets="latest") is not None
+    produce(broker, topic, 20)
+    run.start(startingOffsets="latest")
+    report = run.judge({0: (50, 100)})
+    assert report.ok, str(report)
+
+
+def test_from_sparks_source_and_back(driver: Driver, broker: KafkaBroker, tmp_path: Path):
+    topic = broker.create_topic(partitions=2)
+    run = StreamingRun(broker.bootstrap_servers, topic, tmp_path, driver)
+    read = 0
+    for source, more in (
+        ("kafka", {}),
+        ("kshare", {"keyRanges": "3"}),
+        ("kafka", {"minPartitions": "5"}),
+        ("kshare", {"minPartitions": "5"}),
+    ):
+        for partition in (0, 1):
+            produce(broker, topic, 40, partition)
+        run.start(source, **more)
+        read += 40
+        report = run.judge({(topic, 0): (0, read), (topic, 1): (0, read)})
+        # Spark's own cuts by offset have no order for a key: what counts there is what came.
+        assert not report.lost, str(report)
+        assert not report.duplicated, str(report)
+    last = run.offsets()
+    assert last[max(last)] == {topic: {"0": read, "1": read}}
+
+
+def test_ours_begins_and_sparks_goes_on(driver: Driver, broker: KafkaBroker, tmp_path: Path):
+    """A query that was begun by kshare can be handed to Spark's source once it is stopped."""
+    topic = broker.create_topic()
+    produce(broker, topic, 60)
+    run = StreamingRun(broker.bootstrap_servers, topic, tmp_path, driver, keyRanges="4")
+    run.start()
+    produce(broker, topic, 60)
+    run.options.clear()
+    run.start("kafka")
+    report = run.judge({0: (0, 120)})
+    assert report.ok, str(report)

@@ -1,0 +1,343 @@
+"""Batch queries with both formats: rows, columns, types, and what is refused."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from integration.differential import DAY_MS, FORMATS, T0, World, both, error_of, make_world, read
+from integration.kafka import KafkaBroker
+
+
+@pytest.fixture(scope="module")
+def world(broker: KafkaBroker) -> World:
+    return make_world(broker)
+
+
+@pytest.fixture(params=[False, True], ids=["rows", "pushed"])
+def pushed(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether Spark hands filters to Python sources."""
+    name = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(name, str(request.param).lower())
+    yield request.param
+    spark.conf.unset(name)
+
+
+Options = dict[str, Any]
+
+
+def per_partition(topic: str, *offsets: int) -> str:
+    return json.dumps({topic: {str(i): offset for i, offset in enumerate(offsets)}})
+
+
+READS: dict[str, Callable[[World], Options]] = {
+    "subscribe": lambda w: {"subscribe": w.plain},
+    "subscribe several": lambda w: {"subscribe": f"{w.plain}, {w.dated} ,{w.empty}"},
+    "subscribePattern": lambda w: {"subscribePattern": f"{w.plain[:-1]}.|^{w.dated}$"},
+    "subscribePattern finds anywhere": lambda w: {"subscribePattern": w.dated[3:-2]},
+    "assign": lambda w: {"assign": json.dumps({w.plain: [1]})},
+    "assign several": lambda w: {"assign": json.dumps({w.plain: [0, 1], w.dated: [0]})},
+    "headers": lambda w: {"subscribe": w.plain, "includeHeaders": "true"},
+    "headers, in other words": lambda w: {"subscribe": w.plain, "INCLUDEHEADERS": "True"},
+    "an empty topic": lambda w: {"subscribe": w.empty},
+    "startingOffsets": lambda w: {
+        "subscribe": w.plain,
+        "startingOffsets": per_partition(w.plain, 7, 33),
+    },
+    "startingOffsets -2": lambda w: {
+        "subscribe": w.plain,
+        "startingOffsets": per_partition(w.plain, -2, 33),
+    },
+    "endingOffsets": lambda w: {
+        "subscribe": w.plain,
+        "endingOffsets": per_partition(w.plain, 7, 33),
+    },
+    "endingOffsets -1": lambda w: {
+        "subscribe": w.plain,
+        "endingOffsets": per_partition(w.plain, -1, 33),
+    },
+    "both offsets": lambda w: {
+        "subscribe": w.plain,
+        "startingOffsets": per_partition(w.plain, 7, 12),
+        "endingOffsets": per_partition(w.plain, 7, 13),
+    },
+    "startingTimestamp": lambda w: {"subscribe": w.dated, "startingTimestamp": T0 + 4500},
+    "endingTimestamp": lambda w: {"subscribe": w.dated, "endingTimestamp": T0 + 4500},
+    "both timestamps": lambda w: {
+        "subscribe": w.dated,
+        "startingTimestamp": T0 + 3000,
+        "endingTimestamp": T0 + 9000,
+    },
+    "startingOffsetsByTimestamp": lambda w: {
+        "subscribe": w.dated,
+        "startingOffsetsByTimestamp": per_partition(w.dated, T0 + 7000),
+    },
+    "endingOffsetsByTimestamp": lambda w: {
+        "subscribe": w.dated,
+        "endingOffsetsByTimestamp": per_partition(w.dated, T0 + 7000),
+    },
+    "an end that no record has": lambda w: {
+        "subscribe": w.dated,
+        "endingTimestamp": T0 + DAY_MS,
+    },
+    "a start that no record has, latest": lambda w: {
+        "subscribe": w.dated,
+        "startingTimestamp": T0 + DAY_MS,
+        "startingOffsetsByTimestampStrategy": "latest",
+    },
+    "a timestamp wins over timestamps": lambda w: {
+        "subscribe": w.dated,
+        "startingTimestamp": T0 + 15000,
+        "startingOffsetsByTimestamp": per_partition(w.dated, T0),
+        "startingOffsets": "earliest",
+    },
+    "timestamps win over offsets": lambda w: {
+        "subscribe": w.dated,
+        "startingOffsetsByTimestamp": per_partition(w.dated, T0 + 15000),
+        "startingOffsets": "earliest",
+        "endingOffsetsByTimestamp": per_partition(w.dated, T0 + 18000),
+        "endingOffsets": "latest",
+    },
+    "minPartitions": lambda w: {"subscribe": w.plain, "minPartitions": "5"},
+    "minPartitions, by offset": lambda w: {
+        "subscribe": w.plain,
+        "minPartitions": "5",
+        "splitBy": "offset",
+    },
+    "maxRecordsPerPartition": lambda w: {"subscribe": w.plain, "maxRecordsPerPartition": "9"},
+    "transactions": lambda w: {"subscribe": w.transactions},
+    "read_committed": lambda w: {
+        "subscribe": w.transactions,
+        "kafka.isolation.level": "read_committed",
+    },
+    "compacted": lambda w: {"subscribe": w.compacted},
+    "LogAppendTime": lambda w: {"subscribe": w.stamped},
+    "trimmed": lambda w: {"subscribe": w.trimmed},
+    "below a trimmed log, and no error wanted": lambda w: {
+        "subscribe": w.trimmed,
+        "startingOffsets": per_partition(w.trimmed, 20),
+        "failOnDataLoss": "false",
+    },
+    "gzip": lambda w: {"subscribe": w.codecs["gzip"]},
+    "snappy": lambda w: {"subscribe": w.codecs["snappy"]},
+    "lz4": lambda w: {"subscribe": w.codecs["lz4"]},
+    "zstd": lambda w: {"subscribe": w.codecs["zstd"]},
+    "names without case": lambda w: {
+        "SUBSCRIBE": w.plain,
+        "StartingOffsets": "EARLIEST",
+        "ENDINGOFFSETS": "Latest",
+    },
+    "small fetches": lambda w: {
+        "subscribe": w.plain,
+        "kafka.max.partition.fetch.bytes": "500",
+        "kafka.fetch.max.bytes": "700",
+    },
+}
+
+
+@pytest.mark.parametrize("case", READS)
+def test_rows(spark: SparkSession, world: World, case: str):
+    found = both(spark, world.servers, READS[case](world))
+    assert found["kshare"] == found["kafka"]
+    nothing = {"an empty topic", "a start that no record has, latest"}
+    assert bool(found["kafka"][1]) == (case not in nothing)
+
+
+FILTERS: dict[str, Callable[[World], Any]] = {
+    "partition": lambda _: F.col("partition") == 1,
+    "offset": lambda _: (F.col("offset") >= 5) & (F.col("offset") < 31),
+    "topic": lambda w: F.col("topic").isin(w.dated, "nowhere"),
+    "timestamp": lambda _: F.col("timestamp") > F.timestamp_millis(F.lit(T0 + 6500)),
+    "both": lambda _: (F.col("partition") > 0) & (F.col("offset").isin(3, 4, 99)),
+    "one of two": lambda _: (F.col("partition") == 0) | (F.col("offset") == 2),
+    "nothing": lambda _: F.col("partition") == 7,
+    "of values": lambda _: F.col("key").isNull() & (F.col("offset") <= 20),
+}
+
+
+@pytest.mark.parametrize("case", FILTERS)
+def test_filters(spark: SparkSession, world: World, pushed: bool, case: str):
+    def keep(frame: DataFrame) -> DataFrame:
+        return frame.where(FILTERS[case](world))
+
+    options = {"subscribe": f"{world.plain},{world.dated}"}
+    found = both(spark, world.servers, options, keep)
+    assert found["kshare"] == found["kafka"]
+    assert bool(found["kafka"][1]) == (case != "nothing")
+
+
+def test_counts_and_chosen_columns(spark: SparkSession, world: World):
+    """Columns that nobody wants are not asked for."""
+    for change in (
+        lambda frame: frame.groupBy().count(),
+        lambda frame: frame.groupBy("partition").agg(F.max("offset")).orderBy("partition"),
+        lambda frame: frame.select("value", "offset").orderBy("offset"),
+    ):
+        found = [
+            [
+                tuple(row)
+                for row in change(
+                    read(spark, source, world.servers, {"subscribe": world.codecs["lz4"]})
+                ).collect()
+            ]
+            for source in FORMATS
+        ]
+        assert found[0] == found[1]
+        assert found[0]
+
+
+# What both refuse: the options, and what each of them says.
+REFUSED: dict[str, tuple[Callable[[World], Options], str, str]] = {
+    "no topic": (lambda _: {}, "subscribe", "subscribe"),
+    "two ways to name topics": (
+        lambda w: {"subscribe": w.plain, "subscribePattern": "x"},
+        "Only one of",
+        "subscribe",
+    ),
+    "no name in subscribe": (lambda _: {"subscribe": " , "}, "No topics", "subscribe"),
+    "assign is no JSON": (lambda _: {"assign": "a"}, "Expected", "assign"),
+    "latest as a start": (
+        lambda w: {"subscribe": w.plain, "startingOffsets": "latest"},
+        "latest",
+        "startingOffsets.*latest",
+    ),
+    "earliest as an end": (
+        lambda w: {"subscribe": w.plain, "endingOffsets": "earliest"},
+        "earliest",
+        "endingOffsets.*earliest",
+    ),
+    "-1 as a start": (
+        lambda w: {"subscribe": w.plain, "startingOffsets": per_partition(w.plain, 0, -1)},
+        "latest",
+        "startingOffsets.*latest",
+    ),
+    "-2 as an end": (
+        lambda w: {"subscribe": w.plain, "endingOffsets": per_partition(w.plain, 3, -2)},
+        "earliest",
+        "endingOffsets.*earliest",
+    ),
+    "a partition is missing": (
+        lambda w: {"subscribe": w.plain, "startingOffsets": per_partition(w.plain, 0)},
+        "(?i)partition",
+        "startingOffsets",
+    ),
+    "a topic too many": (
+        lambda w: {
+            "subscribe": w.plain,
+            "startingOffsets": json.dumps({w.plain: {"0": 0, "1": 0}, "other": {"0": 0}}),
+        },
+        "(?i)partition",
+        "startingOffsets.*other",
+    ),
+    "a start after the end": (
+        lambda w: {
+            "subscribe": w.plain,
+            "startingOffsets": per_partition(w.plain, 9, 9),
+            "endingOffsets": per_partition(w.plain, 8, 9),
+        },
+        "(?i)greater|offset",
+        "9.*8",
+    ),
+    "a start that no record has": (
+        lambda w: {"subscribe": w.dated, "startingTimestamp": T0 + DAY_MS},
+        "(?i)timestamp",
+        "(?i)timestamp",
+    ),
+    "offsets that are gone": (
+        lambda w: {"subscribe": w.trimmed, "startingOffsets": per_partition(w.trimmed, 20)},
+        "(?i)fail ?On ?Data ?Loss|data|offset",
+        "20.*60",
+    ),
+    "an end beyond the log": (
+        lambda w: {"subscribe": w.dated, "endingOffsets": per_partition(w.dated, 999)},
+        "",
+        "999",
+    ),
+    "startingOffsets is no JSON": (
+        lambda w: {"subscribe": w.plain, "startingOffsets": "sometimes"},
+        "Expected",
+        "startingOffsets",
+    ),
+    "startingTimestamp is no number": (
+        lambda w: {"subscribe": w.plain, "startingTimestamp": "noon"},
+        "(?i)timestamp|number",
+        "startingTimestamp",
+    ),
+    "an unknown strategy": (
+        lambda w: {
+            "subscribe": w.dated,
+            "startingTimestamp": T0,
+            "startingOffsetsByTimestampStrategy": "sometimes",
+        },
+        "(?i)strategy",
+        "startingOffsetsByTimestampStrategy",
+    ),
+    "minPartitions is no number": (
+        lambda w: {"subscribe": w.plain, "minPartitions": "many"},
+        "",
+        "minPartitions",
+    ),
+    "failOnDataLoss is no truth value": (
+        lambda w: {"subscribe": w.plain, "failOnDataLoss": "maybe"},
+        "",
+        "failOnDataLoss",
+    ),
+    "auto.offset.reset": (
+        lambda w: {"subscribe": w.plain, "kafka.auto.offset.reset": "latest"},
+        "auto.offset.reset",
+        "kafka.auto.offset.reset",
+    ),
+    "key.deserializer": (
+        lambda w: {"subscribe": w.plain, "kafka.key.deserializer": "x"},
+        "key.deserializer",
+        "kafka.key.deserializer",
+    ),
+    "value.deserializer": (
+        lambda w: {"subscribe": w.plain, "kafka.value.deserializer": "x"},
+        "value.deserializer",
+        "kafka.value.deserializer",
+    ),
+    "enable.auto.commit": (
+        lambda w: {"subscribe": w.plain, "kafka.enable.auto.commit": "true"},
+        "enable.auto.commit",
+        "kafka.enable.auto.commit",
+    ),
+    "interceptor.classes": (
+        lambda w: {"subscribe": w.plain, "kafka.interceptor.classes": "x"},
+        "interceptor.classes",
+        "kafka.interceptor.classes",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(spark: SparkSession, world: World, case: str):
+    options, by_spark, by_us = REFUSED[case]
+    told = {
+        source: error_of(
+            lambda source=source: read(spark, source, world.servers, options(world)).collect()
+        )
+        for source in FORMATS
+    }
+    assert re.search(by_spark, told["kafka"], re.DOTALL), told["kafka"]
+    assert re.search(by_us, told["kshare"], re.DOTALL), told["kshare"]
+
+
+def test_a_topic_that_is_not_there(spark: SparkSession, world: World):
+    """Both name the topic."""
+    for source in FORMATS:
+        options = {"subscribe": f"nowhere,{world.plain}"}
+        told = error_of(lambda: read(spark, source, world.servers, options).collect())  # noqa: B023
+        assert "nowhere" in told or "UnknownTopic" in told, told
+
+
+def test_no_servers(spark: SparkSession):
+    for source in FORMATS:
+        told = error_of(
+            lambda: spark.read.format(source).option("subscribe", "t").load().collect()  # noqa: B023
+        )
+        assert "kafka.bootstrap.servers" in told

@@ -1,0 +1,273 @@
+"""Streaming queries with both formats: rows of each batch, offsets, restarts, what is refused."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from integration.differential import FORMATS, T0, Stream, World, error_of, make_world, streams
+from integration.kafka import KafkaBroker
+from kshare.testing import Record
+
+Options = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def world(broker: KafkaBroker) -> World:
+    return make_world(broker)
+
+
+def numbered(count: int) -> list[Record]:
+    return [Record(b"key-%d" % (i % 5), b"%d" % i) for i in range(count)]
+
+
+def per_partition(topic: str, *offsets: int) -> str:
+    return json.dumps({topic: {str(i): offset for i, offset in enumerate(offsets)}})
+
+
+def assert_same(found: dict[str, Stream]) -> Stream:
+    """The same rows in the same batches, and the same offsets in their reports."""
+    spark, ours = found["kafka"], found["kshare"]
+    assert ours.batches == spark.batches
+    assert [_plain(both) for both in ours.ranges] == [_plain(both) for both in spark.ranges]
+    return spark
+
+
+def _plain(offsets: tuple[Any, Any]) -> list[Any]:
+    """Offsets as Spark's source has them: the start of batch 0 is told in a way of its own."""
+    plain = []
+    for value in offsets:
+        read = json.loads(value) if isinstance(value, str) else dict(value or {})
+        extra = read.pop("@kshare", {})
+        plain.append(read or extra.get("start"))
+    return plain
+
+
+READS: dict[str, Callable[[World], Options]] = {
+    "earliest": lambda w: {"subscribe": w.plain},
+    "headers": lambda w: {"subscribe": w.plain, "includeHeaders": "true"},
+    "maxOffsetsPerTrigger": lambda w: {"subscribe": w.plain, "maxOffsetsPerTrigger": "17"},
+    "maxOffsetsPerTrigger of three topics": lambda w: {
+        "subscribe": f"{w.plain},{w.dated},{w.trimmed}",
+        "maxOffsetsPerTrigger": "23",
+    },
+    "maxOffsetsPerTrigger below the partitions": lambda w: {
+        "subscribe": f"{w.dated},{w.stamped}",
+        "maxOffsetsPerTrigger": "5",
+    },
+    "minOffsetsPerTrigger": lambda w: {"subscribe": w.plain, "minOffsetsPerTrigger": "10"},
+    "minOffsetsPerTrigger and max": lambda w: {
+        "subscribe": w.plain,
+        "minOffsetsPerTrigger": "10",
+        "maxOffsetsPerTrigger": "40",
+    },
+    "startingOffsets": lambda w: {
+        "subscribe": w.plain,
+        "startingOffsets": per_partition(w.plain, 11, -2),
+    },
+    "startingTimestamp": lambda w: {"subscribe": w.dated, "startingTimestamp": T0 + 4500},
+    "startingOffsetsByTimestamp": lambda w: {
+        "subscribe": w.dated,
+        "startingOffsetsByTimestamp": per_partition(w.dated, T0 + 9000),
+    },
+    "read_committed": lambda w: {
+        "subscribe": w.transactions,
+        "kafka.isolation.level": "read_committed",
+    },
+    "transactions": lambda w: {"subscribe": w.transactions, "maxOffsetsPerTrigger": "9"},
+    "compacted": lambda w: {"subscribe": w.compacted, "maxOffsetsPerTrigger": "50"},
+    "LogAppendTime": lambda w: {"subscribe": w.stamped},
+    "trimmed": lambda w: {"subscribe": w.trimmed},
+    "minPartitions": lambda w: {"subscribe": w.plain, "minPartitions": "4"},
+    "maxRecordsPerPartition": lambda w: {
+        "subscribe": w.plain,
+        "maxRecordsPerPartition": "10",
+        "maxOffsetsPerTrigger": "60",
+    },
+    "assign": lambda w: {"assign": json.dumps({w.plain: [1]}), "maxOffsetsPerTrigger": "25"},
+    "an empty topic beside": lambda w: {"subscribe": f"{w.empty},{w.dated}"},
+}
+
+
+@pytest.mark.parametrize("case", READS)
+def test_rows_of_each_batch(spark: SparkSession, world: World, tmp_path: Path, case: str):
+    found = streams(spark, world.servers, tmp_path, READS[case](world))
+    for source, stream in found.items():
+        stream.start(source)
+    assert assert_same(found).batches
+
+
+@pytest.mark.parametrize("trigger", [{"once": True}, {"processingTime": "50 milliseconds"}])
+def test_triggers(spark: SparkSession, world: World, tmp_path: Path, trigger: dict[str, Any]):
+    options = {"subscribe": world.plain, "maxOffsetsPerTrigger": "30"}
+    found = streams(spark, world.servers, tmp_path, options)
+    for source, stream in found.items():
+        stream.start(source, trigger)
+    seen = assert_same(found)
+    # Trigger.Once reads all there is, whatever the limit.
+    assert (len(seen.batches) == 1) == ("once" in trigger)
+
+
+def test_restarts(spark: SparkSession, broker: KafkaBroker, tmp_path: Path):
+    """latest, nothing, more, another limit, and nothing again."""
+    topic = broker.create_topic(partitions=2)
+    broker.produce(topic, numbered(20))
+    found = streams(spark, broker.bootstrap_servers, tmp_path, {"subscribe": topic})
+    for more in ({"startingOffsets": "latest"}, {}, {"maxOffsetsPerTrigger": "4"}, {}):
+        for source, stream in found.items():
+            stream.start(source, **more)
+        broker.produce(topic, numbered(10))
+    for source, stream in found.items():
+        stream.start(source)
+    seen = assert_same(found)
+    assert sum(map(len, seen.batches)) == 40
+
+
+def test_one_checkpoint_in_turn(spark: SparkSession, broker: KafkaBroker, tmp_path: Path):
+    """The same rows as if one of them had read it all."""
+    topic = broker.create_topic(partitions=2)
+    options = {"subscribe": topic, "maxOffsetsPerTrigger": "12"}
+    alone = Stream(spark, broker.bootstrap_servers, tmp_path, options)
+    in_turn = Stream(spark, broker.bootstrap_servers, tmp_path, options)
+    for source in ("kafka", "kshare", "kafka", "kshare"):
+        broker.produce(topic, numbered(30))
+        alone.start("kafka")
+        in_turn.start(source)
+    assert in_turn.batches == alone.batches
+
+
+def test_new_partitions(spark: SparkSession, broker: KafkaBroker, tmp_path: Path):
+    topic = broker.create_topic()
+    broker.produce(topic, numbered(10))
+    found = streams(spark, broker.bootstrap_servers, tmp_path, {"subscribe": topic})
+    for source, stream in found.items():
+        stream.start(source)
+    broker.add_partitions(topic, 3)
+    for partition in range(3):
+        broker.produce(topic, numbered(5), partition=partition)
+    for source, stream in found.items():
+        stream.start(source)
+    assert len(assert_same(found).batches[-1]) == 15
+
+
+def test_new_topics(spark: SparkSession, broker: KafkaBroker, tmp_path: Path):
+    first = broker.create_topic()
+    broker.produce(first, numbered(10))
+    pattern = {"subscribePattern": f"{first}.*"}
+    found = streams(spark, broker.bootstrap_servers, tmp_path, pattern)
+    for source, stream in found.items():
+        stream.start(source)
+    second = broker.create_topic(f"{first}-second")
+    broker.produce(second, numbered(7))
+    for source, stream in found.items():
+        stream.start(source)
+    assert len(assert_same(found).batches[-1]) == 7
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_trimmed_log(spark: SparkSession, broker: KafkaBroker, tmp_path: Path, fail: str):
+    topic = broker.create_topic()
+    broker.produce(topic, numbered(10))
+    options = {"subscribe": topic, "failOnDataLoss": fail}
+    found = streams(spark, broker.bootstrap_servers, tmp_path, options)
+    for source, stream in found.items():
+        stream.start(source)
+    broker.produce(topic, numbered(30))
+    broker.trim(topic, 0, 25)
+    if fail == "true":
+        for source, stream in found.items():
+            told = error_of(lambda source=source, stream=stream: stream.start(source))
+            assert "failOnDataLoss" in told
+            assert "25" in told
+        return
+    for source, stream in found.items():
+        stream.start(source)
+    spark_rows, our_rows = found["kafka"].batches, found["kshare"].batches
+    assert our_rows == spark_rows
+    assert len(our_rows[-1]) == 15
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_deleted_topic(spark: SparkSession, broker: KafkaBroker, tmp_path: Path, fail: str):
+    kept = broker.create_topic()
+    pattern = {"subscribePattern": f"{kept}.*", "failOnDataLoss": fail}
+    found = streams(spark, broker.bootstrap_servers, tmp_path, pattern)
+    deleted = broker.create_topic(f"{kept}-deleted")
+    for topic in (kept, deleted):
+        broker.produce(topic, numbered(10))
+    for source, stream in found.items():
+        stream.start(source)
+    broker.delete_topic(deleted)
+    broker.produce(kept, numbered(5))
+    for source, stream in found.items():
+        if fail == "true":
+            told = error_of(lambda source=source, stream=stream: stream.start(source))
+            assert "failOnDataLoss" in told
+            assert deleted in told
+        else:
+            stream.start(source)
+    assert found["kshare"].batches == found["kafka"].batches
+
+
+def test_a_topic_made_anew(spark: SparkSession, broker: KafkaBroker, tmp_path: Path):
+    """It ends before what was read of the old one."""
+    topic = broker.create_topic()
+    broker.produce(topic, numbered(20))
+    found = streams(spark, broker.bootstrap_servers, tmp_path, {"subscribe": topic})
+    for source, stream in found.items():
+        stream.start(source)
+    broker.delete_topic(topic)
+    broker.create_topic(topic)
+    broker.produce(topic, numbered(5))
+    for source, stream in found.items():
+        told = error_of(lambda source=source, stream=stream: stream.start(source))
+        assert "failOnDataLoss" in told
+        assert topic in told
+
+
+REFUSED: dict[str, tuple[Options, str, str]] = {
+    "endingOffsets": ({"endingOffsets": "latest"}, "ending", "endingOffsets"),
+    "endingOffsetsByTimestamp": (
+        {"endingOffsetsByTimestamp": '{"t": {"0": 1}}'},
+        "ending",
+        "endingOffsetsByTimestamp",
+    ),
+    "maxOffsetsPerTrigger is no number": (
+        {"maxOffsetsPerTrigger": "few"},
+        "",
+        "maxOffsetsPerTrigger",
+    ),
+    "minOffsetsPerTrigger above max": (
+        {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "3"},
+        "minOffsetsPerTrigger|maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+    ),
+    "maxTriggerDelay is no time": (
+        {"minOffsetsPerTrigger": "9", "maxTriggerDelay": "soon"},
+        "",
+        "maxTriggerDelay",
+    ),
+    "offsets beyond the end": (
+        {"startingOffsets": "PER_PARTITION"},
+        "failOnDataLoss|(?i)offset",
+        "999",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(spark: SparkSession, world: World, tmp_path: Path, case: str):
+    options, by_spark, by_us = REFUSED[case]
+    options = {"subscribe": world.dated, **options}
+    if options.get("startingOffsets") == "PER_PARTITION":
+        options["startingOffsets"] = per_partition(world.dated, 999)
+    found = streams(spark, world.servers, tmp_path, options)
+    told = {
+        source: error_of(lambda source=source: found[source].start(source)) for source in FORMATS
+    }
+    assert re.search(by_spark, told["kafka"]), told["kafka"]
+    assert re.search(by_us, told["kshare"]), told["kshare"]

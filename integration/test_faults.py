@@ -1,0 +1,307 @@
+"""Faults, each made on purpose and at a known moment: nothing is lost, doubled or out of order.
+
+Law: no sleep stands for "by then it will have happened". A fault is made between two batches of
+the reader, or when the reader says that it retries.
+"""
+
+import logging
+import random
+import re
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Self
+
+import pyarrow as pa
+import pytest
+
+import kshare
+from integration.cluster import KafkaCluster
+from integration.kafka import KafkaBroker
+from integration.runs import Driver, StreamingRun, was_killed
+from kshare.broker import Cluster
+from kshare.core.hashing import WHOLE, split
+from kshare.core.progress import TopicPartition
+from kshare.errors import CorruptRecordError, FetchTimeoutError, KafkaError
+from kshare.options import parse_options
+from kshare.testing import Record, check_order
+from kshare.wire import leaders
+
+COUNT = 3000
+SMALL_FETCHES = {"kafka.max.partition.fetch.bytes": "65536", "kafka.fetch.max.wait.ms": "50"}
+SMALL_BATCHES = {"batch.num.messages": 50}
+Found = list[tuple[int, pa.RecordBatch]]
+
+
+@pytest.fixture(scope="module")
+def fragile() -> Iterator[KafkaBroker]:
+    """A broker to be killed, frozen and damaged."""
+    with KafkaBroker() as running:
+        yield running
+
+
+def filled(where: KafkaBroker | KafkaCluster, replication: int = 1) -> str:
+    """A topic of one partition with ``COUNT`` records, of 300 bytes each so that many fetches are
+    needed."""
+    topic = where.create_topic(replication=replication)
+    chance = random.Random(1)
+    records = [Record(b"key-%d" % (i % 97), chance.randbytes(300)) for i in range(COUNT)]
+    where.produce(topic, records, config=SMALL_BATCHES)
+    return topic
+
+
+def slices(topic: str, parts: int = 1) -> list[kshare.Slice]:
+    """The whole topic, in so many key ranges."""
+    offsets = kshare.OffsetRange(0, COUNT)
+    return [
+        kshare.Slice(topic, 0, (kshare.Rectangle(offsets, hashes),))
+        for hashes in split(WHOLE, parts)
+    ]
+
+
+def batches(
+    wanted: list[kshare.Slice], servers: str, **options: str
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The batches of the slices' readers in turn, with the number of the slice."""
+    given = {"kafka.bootstrap.servers": servers, **SMALL_FETCHES, **options}
+    readers = dict(enumerate(iter(kshare.read_slice(slice_, given)) for slice_ in wanted))
+    while readers:
+        for number, reader in list(readers.items()):
+            batch = next(reader, None)
+            if batch is None:
+                del readers[number]
+            else:
+                yield number, batch
+
+
+def collect(found: Found, source: Iterator[tuple[int, pa.RecordBatch]]) -> None:
+    """Keep what comes, also if an error ends it."""
+    found.extend(source)
+
+
+def received(found: Found) -> pa.Table:
+    """All rows, with the number of the slice as that of the task."""
+    tables = [
+        pa.Table.from_batches([batch]).append_column(
+            "task", pa.array([number] * batch.num_rows, pa.int32())
+        )
+        for number, batch in found
+    ]
+    return pa.concat_tables(tables)
+
+
+def assert_all(found: Found) -> None:
+    table = received(found)
+    table = table.append_column("batch", pa.array([0] * table.num_rows, pa.int64()))
+    columns = ["topic", "partition", "offset", "key", "task", "batch"]
+    report = check_order(table.select(columns), {0: (0, COUNT)})
+    assert report.ok, str(report)
+
+
+class Retries(logging.Handler):
+    """Knows when the reader has said that it retries."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.seen = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "retrying after" in record.getMessage():
+            self.seen.set()
+
+    def __enter__(self) -> Self:
+        logger = logging.getLogger("kshare")
+        self._level = logger.level
+        logger.setLevel(logging.INFO)
+        logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logger = logging.getLogger("kshare")
+        logger.removeHandler(self)
+        logger.setLevel(self._level)
+
+
+def test_a_leader_moves_while_slices_are_read(cluster: KafkaCluster):
+    topic = filled(cluster, replication=2)
+    source = batches(slices(topic, 3), cluster.bootstrap_servers)
+    found = [next(source) for _ in range(3)]
+    before = cluster.leader(topic).node_id
+    cluster.move_leader(topic, 0, 3 - before)
+    found += [next(source) for _ in range(3)]
+    cluster.move_leader(topic, 0, before)
+    collect(found, source)
+    assert_all(found)
+
+
+def test_a_broker_is_killed_and_comes_back(fragile: KafkaBroker):
+    topic = filled(fragile)
+    source = batches(slices(topic, 2), fragile.bootstrap_servers)
+    found = [next(source) for _ in range(2)]
+    fragile.kill9()
+    with Retries() as retries:
+        reading = threading.Thread(target=collect, args=(found, source))
+        reading.start()
+        assert retries.seen.wait(60)
+        fragile.start()
+        reading.join(60)
+    assert not reading.is_alive()
+    assert_all(found)
+
+
+def test_a_broker_that_never_answers(fragile: KafkaBroker):
+    """Planner and reader give up within the time that they were given, and say where."""
+    topic = filled(fragile)
+    servers = fragile.bootstrap_servers
+    hasty = {"kafka.request.timeout.ms": "500", "kafka.default.api.timeout.ms": "2000"}
+    leaders.close_idle()
+    fragile.freeze()
+    try:
+        began = time.monotonic()
+        with pytest.raises(FetchTimeoutError, match=f"{topic}-0") as raised:
+            list(batches(slices(topic), servers, **hasty))
+        assert "kafka.default.api.timeout.ms" in str(raised.value)
+        given = {"kafka.bootstrap.servers": servers, "subscribe": topic, **hasty}
+        options = parse_options(given, streaming=True).options
+        view = Cluster(options.kafka)
+        with pytest.raises(KafkaError):
+            view.latest([TopicPartition(topic, 0)])
+        view.close()
+        assert time.monotonic() - began < 30
+    finally:
+        fragile.thaw()
+
+
+def log_batches(log: bytes) -> list[tuple[int, int, int]]:
+    """Base offset, first byte and end of each record batch of a segment."""
+    found, at = [], 0
+    while at < len(log):
+        base, length = struct.unpack_from(">qi", log, at)
+        found.append((base, at, at + 12 + length))
+        at += 12 + length
+    return found
+
+
+def damage(broker: KafkaBroker, topic: str, number: int, where: Callable[[int, int], int]) -> int:
+    """Flip all bits of a byte of a record batch on disk; return the batch's base offset."""
+    segment = broker.data_dir / "log" / f"{topic}-0" / "00000000000000000000.log"
+    log = bytearray(segment.read_bytes())
+    base, start, end = log_batches(bytes(log))[number]
+    log[where(start, end)] ^= 0xFF
+    segment.write_bytes(log)
+    return base
+
+
+HEADER = 61  # bytes of a batch before its first record
+
+
+def test_a_damaged_log(fragile: KafkaBroker):
+    """A value's last byte but one, and the length of the first record; each in the 20th batch."""
+    value, length = filled(fragile), filled(fragile)
+    fragile.stop()
+    in_value = damage(fragile, value, 20, lambda _, end: end - 2)
+    in_length = damage(fragile, length, 20, lambda start, _: start + HEADER)
+    fragile.start()
+    servers = fragile.bootstrap_servers
+
+    for topic, base, checked in (
+        (value, in_value, "true"),
+        (length, in_length, "true"),
+        (length, in_length, "false"),
+    ):
+        source = batches(slices(topic), servers, **{"kafka.check.crcs": checked})
+        found: Found = []
+        with pytest.raises(CorruptRecordError) as raised:
+            collect(found, source)
+        error = raised.value
+        assert (error.topic, error.partition) == (topic, 0)
+        assert error.offset == base
+        assert f"{topic}-0" in str(error)
+        assert str(base) in str(error)
+        # What came before it is whole, and not beyond it.
+        reached = received(found)["offset"].to_pylist()
+        assert reached == list(range(len(reached)))
+        assert len(reached) <= base
+
+    assert_all(list(batches(slices(value), servers, **{"kafka.check.crcs": "false"})))
+
+
+# -- streaming queries ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """A Spark that tries a task again, which the session of the other tests does not."""
+    with Driver(tmp_path_factory.mktemp("queries"), "local[2,2]") as running:
+        yield running
+
+
+def wait_for(driver: Driver, text: str) -> None:
+    """Return when the workers' output, which takes its own way, holds a text."""
+    deadline = time.monotonic() + 20
+    while text not in driver.log_file.read_text(errors="replace"):
+        assert time.monotonic() < deadline, driver.log()
+        time.sleep(0.02)
+
+
+def test_a_trimmed_log_in_a_stream(driver: Driver, broker: KafkaBroker, tmp_path: Path):
+    topic = broker.create_topic()
+    broker.produce(topic, [Record(b"k%d" % (i % 7), b"v") for i in range(100)])
+    run = StreamingRun(broker.bootstrap_servers, topic, tmp_path, driver, keyRanges="2")
+    run.start()
+    broker.produce(topic, [Record(b"k%d" % (i % 7), b"v") for i in range(400)])
+    broker.trim(topic, 0, 300)
+
+    error = run.try_to_start("kshare", None)
+    assert error
+    assert "DataLossError" in error
+    half = "|".join(re.escape(str(hashes)) for hashes in split(WHOLE, 2))
+    wanted = rf"{topic}-0: offsets 100 to 500 of the key hashes ({half}) are wanted"
+    assert re.search(wanted + ", the log holds 300 to 500 ", error), error
+    assert "failOnDataLoss" in error
+    report = run.judge({0: (0, 100)})
+    assert report.ok, str(report)
+
+    run.start(failOnDataLoss="false")
+    report = run.judge({0: [(0, 100), (300, 500)]})
+    assert report.ok, str(report)
+    wait_for(driver, "Skipped, since failOnDataLoss is false: offsets 100 to 300")
+
+
+def test_a_deleted_topic_in_a_stream(driver: Driver, broker: KafkaBroker, tmp_path: Path):
+    kept, deleted = broker.create_topic(), broker.create_topic()
+    for topic in (kept, deleted):
+        broker.produce(topic, [Record(b"k%d" % (i % 7), b"v") for i in range(100)])
+    pattern = {"subscribePattern": f"^({kept}|{deleted})$"}
+    run = StreamingRun(broker.bootstrap_servers, kept, tmp_path, driver, **pattern)
+    run.start()
+    broker.delete_topic(deleted)
+    broker.produce(kept, [Record(b"k%d" % (i % 7), b"v") for i in range(50)])
+
+    error = run.try_to_start("kshare", None)
+    assert error
+    assert "DataLossError" in error
+    assert f"{deleted}-0 is gone" in error
+    assert "read up to offset 100" in error
+    report = run.judge({(kept, 0): (0, 100), (deleted, 0): (0, 100)})
+    assert report.ok, str(report)
+
+    run.start(failOnDataLoss="false")
+    report = run.judge({(kept, 0): (0, 150), (deleted, 0): (0, 100)})
+    assert report.ok, str(report)
+    assert f"{deleted}-0 is gone" in run.planner_log.read_text()
+
+
+def test_a_worker_is_killed_in_a_task(driver: Driver, broker: KafkaBroker, tmp_path: Path):
+    """Spark runs the task again: what the first try read does not come twice."""
+    topic = filled(broker)
+    small = {"keyRanges": "2", "maxOffsetsPerTrigger": "2000", **SMALL_FETCHES}
+    run = StreamingRun(broker.bootstrap_servers, topic, tmp_path, driver, **small)
+    kill = {"what": "worker", "where": "in-reader", "batch": 0}
+    assert run.try_to_start("kshare", kill) is None
+    assert was_killed(kill)
+    report = run.judge({0: (0, COUNT)})
+    assert report.ok, str(report)
+    assert report.batches == 2

@@ -1,0 +1,435 @@
+"""Ranges that stand at different offsets, in real queries: killed, parked, told lies, made slow.
+
+``python -m integration.test_ranges --points 50`` kills 50 times, and prints the verdict.
+"""
+
+import argparse
+import contextlib
+import json
+import random
+import socket
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from integration.kafka import KafkaBroker
+from integration.runs import Driver, StreamingRun, was_killed
+from integration.streaming_job import Kill, planners, source_of
+from kshare.cli import main as kshare_command
+from kshare.core.codec import EXTRA_KEY
+from kshare.core.hashing import key_hash
+from kshare.feedback import TaskReport, Ticket
+from kshare.planner.tasks import batch_name
+from kshare.testing import OrderReport, Record
+from kshare.wire.ends import SliceEnd
+
+SMALL_BATCHES = {"batch.num.messages": 50}
+WAIT_S = 120  # what hangs; nothing is expected to take so long
+LOOKED = "looking for the ends"
+
+# -- kills ------------------------------------------------------------------------------------
+
+IN_PLANNING = ("before-offset-log", "after-offset-log")
+WHERE = {
+    "driver": (*IN_PLANNING, "in-tasks", "before-commit-log", "any-time"),
+    "planner": (*IN_PLANNING, "in-tasks", "before-commit-log", "any-time"),
+    "worker": ("in-tasks", "in-reader"),
+}
+BACKLOG = 1_000
+PRODUCED = 400
+
+
+def skewed(count: int, seed: float) -> list[Record]:
+    """Records of 60 keys, of which the first has a quarter."""
+    chance = random.Random(seed)
+    return [Record(b"key-%d" % int(60 * chance.random() ** 3), b"v") for _ in range(count)]
+
+
+@dataclass
+class Soak:
+    """Kills a query at random points, with other options at each start.
+
+    Attributes:
+        broker: where the topics are made: one that is compacted in name (so that limits are found
+            by scanning beforehand), and one that is not.
+        run: the query.
+        chance: all that is random here, but for what happens at which moment.
+    """
+
+    broker: KafkaBroker
+    run: StreamingRun
+    chance: random.Random
+    produced: Counter[tuple[str, int]] = field(default_factory=Counter)
+    seen: dict[int, dict[str, Any]] = field(default_factory=dict)
+    killed: Counter[str] = field(default_factory=Counter)
+    ranges: list[int] = field(default_factory=list)
+    missed: int = 0
+
+    @classmethod
+    def on(cls, broker: KafkaBroker, driver: Driver, folder: Path, seed: int) -> "Soak":
+        """A soak on two new topics."""
+        plain = broker.create_topic()
+        never = {"cleanup.policy": "compact", "min.compaction.lag.ms": 10**12}
+        compacted = broker.create_topic(config=never)
+        both = f"{plain},{compacted}"
+        run = StreamingRun(broker.bootstrap_servers, both, folder, driver)
+        places = dict.fromkeys([(plain, 0), (compacted, 0)], 0)
+        return cls(broker, run, random.Random(seed), Counter(places))
+
+    def kill(self, points: int, drivers: int) -> OrderReport:
+        """Kill so often, so many of them the driver; then read all that is left, and judge."""
+        for what, where in self.planned(points, drivers):
+            while not self._is_killed(what, where):
+                self.missed += 1
+                assert self.missed < 20 + points, "kills are not reached"
+            self.killed[f"{what} {where}"] += 1
+        self._produce()
+        self._start(None, keyRanges="3", maxRecordsPerTask="400")
+        self._produce()
+        self._start(None, keyRanges="2")
+        return self.run.judge({place: (0, count) for place, count in self.produced.items()})
+
+    def planned(self, points: int, drivers: int) -> list[tuple[str, str]]:
+        """What to kill, and where; each point once before one comes again."""
+        rest = points - drivers
+        counts = {"driver": drivers, "planner": rest - rest // 2, "worker": rest // 2}
+        plan = []
+        for what, count in counts.items():
+            shuffled = self.chance.sample(WHERE[what], len(WHERE[what]))
+            plan += [(what, where) for where in islice(cycle(shuffled), count)]
+        self.chance.shuffle(plan)
+        return plan
+
+    @property
+    def uneven(self) -> int:
+        """How many of the batches' dicts have ranges at different offsets."""
+        return sum("ic" in offsets.get(EXTRA_KEY, {}) for offsets in self.seen.values())
+
+    def __str__(self) -> str:
+        """What was done."""
+        told = self.run.planner_log.read_text()
+        kills = ", ".join(f"{what} {count}" for what, count in sorted(self.killed.items()))
+        return (
+            f"{self.killed.total()} kills ({kills}); ranges {self.ranges}; "
+            f"{self.uneven} of {len(self.seen)} batches began with ranges at different offsets; "
+            f"ends were looked for {told.count(LOOKED)} times"
+        )
+
+    def _is_killed(self, what: str, where: str) -> bool:
+        if self.produced.total() - self._received() < BACKLOG:
+            self._produce()
+        options, limit = self._options()
+        kill: Kill = {
+            "what": what,
+            "where": where,
+            "batch": self.chance.randrange(2),
+            "rows": self.chance.randint(1, limit),
+            "seconds": self.chance.uniform(1, 5),
+        }
+        driver = self.run.driver
+        assert driver is not None
+        driver.master = self.chance.choice(["local[2]", "local[2,4]"])  # the next one's
+        self._start(kill, batches=None if where == "any-time" else kill["batch"] + 3, **options)
+        return was_killed(kill)
+
+    def _options(self) -> tuple[dict[str, str], int]:
+        """Options of a start, and how many records its tasks may read."""
+        chance = self.chance
+        limit = chance.randint(3, 60)
+        assignor = chance.choice(["round-robin", "adaptive"])
+        options = {"keyRanges": str(chance.randint(1, 8)), "rangeAssignor": assignor}
+        options["maxRecordsPerTask"] = str(limit)
+        sometimes = {
+            "parkedKeys": json.dumps([f"key-{chance.randrange(4)}"]),
+            "maxRangesInCheckpoint": str(chance.randint(1, 8)),
+            "maxOffsetsAhead": str(chance.randint(50, 500)),
+            "maxOffsetsPerTrigger": str(chance.randint(100, 600)),
+        }
+        options |= {name: value for name, value in sometimes.items() if chance.random() < 0.2}
+        if chance.random() < 0.1:  # a new worker for each task: so only for few
+            options |= {"targetTaskDuration": "1s", "keyRanges": str(chance.randint(1, 2))}
+        elif chance.random() < 0.15:
+            del options["maxRecordsPerTask"]
+            options["maxOffsetsPerTrigger"] = "300"
+            limit = 20
+        self.ranges.append(int(options["keyRanges"]))
+        return options, limit
+
+    def _start(self, kill: Kill | None, batches: int | None = None, **options: str) -> None:
+        error = self.run.try_to_start("kshare", kill, batches, **options)
+        self.seen |= self.run.offsets()
+        if error is not None and (kill is None or not was_killed(kill)):
+            raise AssertionError(f"not killed, but failed: {error}; {options}, {kill}")
+
+    def _produce(self) -> None:
+        for topic, partition in list(self.produced):
+            records = skewed(PRODUCED, self.chance.random())
+            self.broker.produce(topic, records, partition=partition, config=SMALL_BATCHES)
+            self.produced[topic, partition] += len(records)
+
+    def _received(self) -> int:
+        return self.run.received().num_rows if self.run.out.exists() else 0
+
+
+@pytest.mark.timeout(400)  # three Spark processes, and eight queries
+def test_kills_with_ranges_at_different_offsets(broker: KafkaBroker, tmp_path: Path):
+    with Driver(tmp_path) as driver:
+        # This seed kills the driver where test_checkpoint does not: in planning and in a task.
+        soak = Soak.on(broker, driver, tmp_path, seed=52)
+        report = soak.kill(points=6, drivers=2)
+    assert report.ok, f"{report}\n{soak}"
+    assert soak.uneven, str(soak)
+    # When all is read, the ranges have met again, and Spark's own source could go on.
+    assert EXTRA_KEY not in soak.run.offsets()[max(soak.seen)]
+
+
+# -- queries in this process --------------------------------------------------------------------
+
+
+class Query:
+    """A query of the session's Spark, which writes where a :class:`StreamingRun` looks.
+
+    Args:
+        spark: the session.
+        run: the topic, the checkpoint and the sink.
+        trigger: as Spark's.
+        slowly: a column that takes its time, given the key; it is part of what is written.
+        after: called for each batch, when it is written and not yet noted as done.
+        options: the source's.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        run: StreamingRun,
+        trigger: dict[str, Any],
+        *,
+        slowly: Any = None,
+        after: Callable[[int], object] = lambda _: None,
+        **options: str,
+    ) -> None:
+        kept = source_of({}, str(run.planner_log))
+
+        class Source(kept):  # type: ignore[misc, valid-type]
+            @classmethod
+            def name(cls) -> str:
+                return "kshare-kept"
+
+        spark.dataSource.register(Source)
+        reading = {"kafka.bootstrap.servers": run.servers, "subscribe": run.topic}
+        reading |= {"startingOffsets": "earliest"}
+        frame = spark.readStream.format("kshare-kept").options(**{**reading, **options}).load()
+
+        def sink(rows: DataFrame, batch: int) -> None:
+            columns = rows.select("topic", "partition", "offset", "key")
+            placed = columns.withColumn("task", F.spark_partition_id())
+            if slowly is not None:
+                placed = placed.withColumn("slow", slowly("key"))
+            placed.write.mode("overwrite").parquet(f"{run.out}/batch={batch}")
+            after(batch)
+
+        writer = frame.writeStream.foreachBatch(sink)
+        writer = writer.option("checkpointLocation", str(run.checkpoint))
+        self._run = run
+        self.running = writer.trigger(**trigger).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.running.stop()
+
+    def end(self) -> None:
+        """Wait until it has read all there is."""
+        assert self.running.awaitTermination(WAIT_S), self.running.lastProgress
+
+    def until(self, is_so: Callable[[Counter[bytes]], bool]) -> None:
+        """Return between two batches, when the counts of the sink's keys are as they should be."""
+        deadline = time.monotonic() + WAIT_S
+        self.running.processAllAvailable()
+        while not is_so(self.received()):
+            assert time.monotonic() < deadline, self.received()
+            self.running.processAllAvailable()
+
+    def received(self) -> Counter[bytes]:
+        """How many records of each key there are in the sink."""
+        if not self._run.out.exists():
+            return Counter()
+        return Counter(self._run.received()["key"].to_pylist())
+
+
+KEYS = [b"key-%d" % number for number in range(8)]
+AVAILABLE_NOW = {"availableNow": True}
+
+
+def of_all_keys(each: int) -> list[Record]:
+    return [Record(key, b"v") for _ in range(each) for key in KEYS]
+
+
+def test_parked_and_unparked_while_the_query_runs(
+    spark: SparkSession, broker: KafkaBroker, tmp_path: Path
+):
+    """The others do not wait; what waited comes when it may, in order, and once."""
+    topic, parked = broker.create_topic(), KEYS[3]
+    run = StreamingRun(broker.bootstrap_servers, topic, tmp_path)
+    where = ["--bootstrap-servers", run.servers, "--topic", topic]
+    often = {"processingTime": "100 milliseconds"}
+    broker.produce(topic, of_all_keys(40))
+    produced = 40 * len(KEYS)
+    with Query(spark, run, often, keyRanges="3", maxRecordsPerTask="60") as query:
+        query.until(lambda received: received == dict.fromkeys(KEYS, 40))
+        assert kshare_command(["park", *where, parked.decode()]) == 0
+        # The planner hears of it some time: from the first record on that does not come.
+        came = 40
+        while query.received()[parked] == came:
+            broker.produce(topic, [Record(parked, b"v"), Record(KEYS[0], b"v")])
+            produced += 2
+            others = query.received()[KEYS[0]] + 1
+            query.until(lambda received, others=others: received[KEYS[0]] == others)
+            came += 1
+        broker.produce(topic, of_all_keys(60))
+        produced += 60 * len(KEYS)
+        query.until(lambda received: all(received[k] == 100 for k in KEYS[1:] if k != parked))
+        assert query.received()[parked] == came - 1
+        batch = max(run.offsets())
+        stable = run.offsets()[batch][topic]["0"]
+        assert stable < produced - 60 * len(KEYS)  # held by the first record that waits
+        assert kshare_command(["unpark", *where, parked.decode()]) == 0
+        query.until(lambda received: sum(received.values()) == produced)
+    report = run.judge({0: (0, produced)})
+    assert report.ok, str(report)
+    rows = run.received().to_pylist()
+    late = [row for row in rows if row["batch"] > batch]
+    assert {row["key"] for row in late} == {parked}
+    assert len(late) == 60 + 1
+
+
+def test_parked_by_an_option_at_a_restart(spark: SparkSession, broker: KafkaBroker, tmp_path: Path):
+    topic, parked = broker.create_topic(), KEYS[5]
+    run = StreamingRun(broker.bootstrap_servers, topic, tmp_path)
+    broker.produce(topic, of_all_keys(30))
+    options = {"keyRanges": "2", "parkedKeys": json.dumps([parked.decode()])}
+    with Query(spark, run, AVAILABLE_NOW, **options) as query:
+        query.end()
+        assert query.received() == {key: 30 for key in KEYS if key != parked}
+    assert run.offsets()[max(run.offsets())][topic]["0"] == KEYS.index(parked)
+    broker.produce(topic, of_all_keys(10))
+    with Query(spark, run, AVAILABLE_NOW, keyRanges="3") as query:
+        query.end()
+        assert query.received() == dict.fromkeys(KEYS, 40)
+    report = run.judge({0: (0, 40 * len(KEYS))})
+    assert report.ok, str(report)
+
+
+def _listening_ports() -> list[int]:
+    """Of the planners of this process's queries."""
+    return [
+        one.laddr.port
+        for planner in planners(psutil.Process())
+        for one in planner.net_connections("tcp")
+        if one.status == psutil.CONN_LISTEN
+    ]
+
+
+def test_strangers_at_the_planner(spark: SparkSession, broker: KafkaBroker, tmp_path: Path):
+    """Garbage, half a message, and a message with another key: nothing changes."""
+    topic = broker.create_topic()
+    run = StreamingRun(broker.bootstrap_servers, topic, tmp_path)
+    broker.produce(topic, of_all_keys(50))
+    heard: list[int] = []
+
+    def lie(batch: int) -> None:
+        forged = Ticket("127.0.0.1", 0, b"another key", batch_name(run.offsets()[batch]), 0)
+        for port in _listening_ports():
+            for noise in (b"\0" * 5_000, b"GET / HTTP/1.1\r\n\r\n", b"a" * 64):
+                with (
+                    contextlib.suppress(OSError),
+                    socket.create_connection(("127.0.0.1", port)) as s,
+                ):
+                    s.sendall(noise)
+            report = TaskReport(replace(forged, port=port))
+            report.begin()
+            report.done(SliceEnd(1, 1), held=False)
+            heard.append(port)
+
+    options = {"keyRanges": "2", "maxRecordsPerTask": "25"}
+    with Query(spark, run, AVAILABLE_NOW, after=lie, **options) as query:
+        query.end()
+    assert heard
+    report = run.judge({0: (0, 50 * len(KEYS))})
+    assert report.ok, str(report)
+
+
+SLOW = b"slow"
+
+
+def _ranges_shown(shown: dict[str, Any], topic: str) -> list[dict[str, Any]]:
+    """The ranges of partition 0 in a progress report; none where there is nothing to tell."""
+    reports = shown.get(EXTRA_KEY, {}).get("report", {})
+    found: list[dict[str, Any]] = reports.get(topic, {}).get("0", {}).get("ranges", [])
+    return found
+
+
+def slowly() -> Any:
+    """A function of columns that takes 0.1 s for a record of one key."""
+
+    def wait(key):  # type: ignore[no-untyped-def] - Spark asks for pandas otherwise
+        if bytes(key) == SLOW:
+            time.sleep(0.1)
+        return len(key)
+
+    return F.udf(wait, "int", useArrow=False)
+
+
+def test_a_slow_key_gets_a_range_of_its_own(
+    spark: SparkSession, broker: KafkaBroker, tmp_path: Path
+):
+    """With times of tasks instead of counts of records, and ranges that follow them."""
+    topic = broker.create_topic()
+    chance = random.Random(2)
+    keys = [
+        SLOW if chance.random() < 0.02 else b"key-%d" % chance.randrange(400) for _ in range(3_000)
+    ]
+    broker.produce(topic, [Record(key, b"v") for key in keys])
+    run = StreamingRun(broker.bootstrap_servers, topic, tmp_path)
+    options = {"keyRanges": "4", "rangeAssignor": "adaptive", "targetTaskDuration": "1s"}
+    with Query(spark, run, AVAILABLE_NOW, slowly=slowly(), **options) as query:
+        query.end()
+        told = [json.loads(p.sources[0].latestOffset) for p in query.running.recentProgress]
+    report = run.judge({0: (0, len(keys))})
+    assert report.ok, str(report)
+    ranges = [tuple(map(tuple, one["h"])) for shown in told for one in _ranges_shown(shown, topic)]
+    slow = key_hash(SLOW, 0)
+    assert ((slow, slow + 1),) in ranges, told
+
+
+def soak(points: int, seed: int) -> int:
+    """Kill a query so often, and print the verdict."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        KafkaBroker() as broker,
+        Driver(Path(folder)) as driver,
+    ):
+        made = Soak.on(broker, driver, Path(folder), seed)
+        report = made.kill(points, drivers=points // 4)
+        print(f"{made}\n{report}")
+    return 0 if report.ok else 1
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--points", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=11)
+    given = parser.parse_args()
+    sys.exit(soak(given.points, given.seed))

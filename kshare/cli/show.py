@@ -1,0 +1,193 @@
+"""What the commands print: tables for people, JSON for programs.
+
+Law: the two say the same. Cost: linear in the ranges.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from kshare.core.hashing import HASH_SPACE
+from kshare.parking import ParkedInfo
+from kshare.status import ParkedStatus, PartitionStatus, RangeStatus, Status
+
+__all__ = ["as_json", "as_text", "parked_json", "parked_text", "show_key"]
+
+
+def as_json(status: Status) -> dict[str, Any]:
+    """The status for programs. Hash ranges are ``[lo, hi)``; a key is text, or ``{"hex": ...}``."""
+    return {
+        "checkpoint": status.checkpoint.directory,
+        "planned": status.checkpoint.planned,
+        "committed": status.checkpoint.committed,
+        "partitions": [_partition_json(partition) for partition in status.partitions],
+        "parked": [
+            {
+                "topic": one.topic,
+                "key": None if one.key is None else _key_json(one.key),
+                "hash": one.hash,
+                "since": one.info.since if one.info else None,
+                "by": one.info.by if one.info else None,
+                "why": one.info.why if one.info else None,
+                "positions": {str(number): at for number, at in sorted(one.positions.items())},
+            }
+            for one in status.parked
+        ],
+    }
+
+
+def _partition_json(partition: PartitionStatus) -> dict[str, Any]:
+    return {
+        "source": partition.source,
+        "topic": partition.place.topic,
+        "partition": partition.place.partition,
+        "stable": partition.done.stable,
+        "front": partition.done.front,
+        "planned_to": partition.planned_to,
+        "first": partition.log[0] if partition.log else None,
+        "end": partition.log[1] if partition.log else None,
+        "lag": partition.lag,
+        "lost": partition.lost,
+        "gaps": partition.done.gaps,
+        "bytes": partition.entry_bytes,
+        "ranges": [
+            {
+                "h": [[part.lo, part.hi] for part in range_.hashes],
+                "position": range_.position,
+                "lag": range_.lag,
+                "reading_to": range_.limit.end if range_.limit else None,
+                "limit": range_.limit.records if range_.limit else None,
+            }
+            for range_ in partition.ranges
+        ],
+    }
+
+
+def parked_json(parked: Mapping[tuple[str, bytes], ParkedInfo]) -> list[dict[str, Any]]:
+    """Parked keys for programs."""
+    return [
+        {
+            "topic": topic,
+            "key": _key_json(key),
+            "since": info.since,
+            "by": info.by,
+            "why": info.why,
+        }
+        for (topic, key), info in parked.items()
+    ]
+
+
+def parked_text(parked: Mapping[tuple[str, bytes], ParkedInfo]) -> str:
+    """Parked keys for people, as a table."""
+    if not parked:
+        return "no key is parked\n"
+    rows: list[tuple[str, ...]] = [("topic", "key", "since", "by", "why")]
+    rows += [
+        (topic, show_key(key), info.since, info.by, info.why)
+        for (topic, key), info in sorted(parked.items())
+    ]
+    return _table(rows)
+
+
+def as_text(status: Status) -> str:
+    """The status for people: a line of the query's batches, and a table of the ranges."""
+    checkpoint = status.checkpoint
+    committed = "none" if checkpoint.committed is None else str(checkpoint.committed)
+    lines = [
+        f"{checkpoint.directory}: batch {checkpoint.planned} planned, {committed} committed\n\n"
+    ]
+    several = len(checkpoint.sources) > 1
+    lines += [_partition_text(partition, several=several) + "\n" for partition in status.partitions]
+    if not status.partitions:
+        lines.append("no partition yet: where the first batch began is known when it is done\n")
+    if status.parked:
+        lines.append(_parked_status_text(status.parked))
+    return "".join(lines)
+
+
+def _partition_text(partition: PartitionStatus, *, several: bool) -> str:
+    done = partition.done
+    source = f" (source {partition.source})" if several else ""
+    facts = [f"stable {done.stable:,}"]
+    if done.front > done.stable:
+        facts.append(f"front {done.front:,}")
+    if partition.planned_to > done.front:
+        facts.append(f"in progress up to {partition.planned_to:,}")
+    if partition.log is not None:
+        facts.append(f"log {partition.log[0]:,} to {partition.log[1]:,}")
+    if partition.lag is not None:
+        facts.append(f"lag {partition.lag:,}")
+    if done.gaps:
+        facts.append(f"{_counted(done.gaps, 'gap')} in {_counted(partition.entry_bytes, 'byte')}")
+    text = f"{partition.place}{source}: {', '.join(facts)}\n"
+    if partition.lost:
+        text += f"  LOST: {partition.lost:,} pending offsets are below the first one of the log\n"
+    if len(partition.ranges) == 1 and partition.ranges[0].limit is None and done.is_level:
+        return text
+    rows: list[tuple[str, ...]] = [
+        ("  key hashes", "position", "lag", "in progress up to", "at most")
+    ]
+    rows += [_range_row(range_) for range_ in partition.ranges]
+    return text + _table(rows, right=(1, 2, 3, 4))
+
+
+def _range_row(range_: RangeStatus) -> tuple[str, ...]:
+    limit = range_.limit
+    return (
+        f"  {_hashes_text(range_)}",
+        f"{range_.position:,}",
+        "" if range_.lag is None else f"{range_.lag:,}",
+        f"{limit.end:,}" if limit else "",
+        _counted(limit.records, "record") if limit else "",
+    )
+
+
+def _hashes_text(range_: RangeStatus) -> str:
+    """A range as shares of the hash space, which are easier to read than 19 digits."""
+    lo, hi = range_.hashes[0].lo, range_.hashes[-1].hi
+    if hi - lo == 1:
+        return f"one key: {lo}"
+    without = len(range_.hashes) - 1
+    holes = f" but {_counted(without, 'parked key')}" if without else ""
+    return f"{100 * lo / HASH_SPACE:.2f} % to {100 * hi / HASH_SPACE:.2f} %{holes}"
+
+
+def _parked_status_text(parked: tuple[ParkedStatus, ...]) -> str:
+    rows: list[tuple[str, ...]] = [("parked", "key", "waits at", "since", "by", "why")]
+    for one in parked:
+        waits = ", ".join(f"{number}: {at:,}" for number, at in sorted(one.positions.items()))
+        key = f"? (hash {one.hash})" if one.key is None else show_key(one.key)
+        info = ("", "", "") if one.info is None else (one.info.since, one.info.by, one.info.why)
+        rows.append((one.topic, key, waits, *info))
+    return _table(rows)
+
+
+def show_key(key: bytes) -> str:
+    """A key as text if it is such and can be seen, else its bytes in hexadecimal."""
+    shown = _key_json(key)
+    if isinstance(shown, str) and shown.isprintable() and shown.strip() == shown != "":
+        return shown
+    return f"0x{key.hex()}" if key else "(empty)"
+
+
+def _key_json(key: bytes) -> str | dict[str, str]:
+    try:
+        return key.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"hex": key.hex()}
+
+
+def _table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
+    """Rows in columns, as wide as they must be; empty columns are left out."""
+    used = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
+    width = {i: max(len(row[i]) for row in rows) for i in used}
+    lines = (
+        "  ".join(
+            row[i].rjust(width[i]) if i in right else row[i].ljust(width[i]) for i in used
+        ).rstrip()
+        for row in rows
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _counted(n: int, one: str) -> str:
+    return f"{n:,} {one}{'' if n == 1 else 's'}"

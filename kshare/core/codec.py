@@ -1,0 +1,382 @@
+"""The offset dict that Spark writes into the checkpoint, and back.
+
+Law: ``decode(encode(x)) == x``, also through JSON text, and equal values have equal text. Whatever
+a dict holds, the outcome is a value or a CheckpointError that names the place.
+Cost: linear in the gaps; 2 integers a gap, in base64 about 2.7 bytes while gaps are short.
+
+A partition whose key hashes all stand at one offset is written as Spark's kafka source writes it,
+``{"topic": {"0": 123}}``. What is more than that is under one extra key::
+
+    {"topic": {"0": 100},                                the stable offset
+     "@kshare": {"v": 1,
+       "ic": {"topic": {"0": [{"h": [lo, hi], "o": "AAoFBQ=="}]}},
+       "limits": {"topic": {"0": [{"h": [[lo, hi], ...], "e": 200, "n": 50}]}},
+       "start": {"topic": {"0": 90}}}}
+
+``ic``: individual commits, a stripe for each ``h``; ``o`` holds the bounds of its offsets, each as
+the difference to the one before (the first one's to the stable offset), as LEB128 in base64.
+``limits``: see :class:`RangeLimit`. ``start``: see :class:`Offsets`. What is empty is left out.
+Later versions may say more: then ``v`` is greater, and this code refuses to guess.
+"""
+
+import binascii
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from operator import sub
+from typing import Any, Final, NoReturn, TypeVar
+
+from kshare.core.hashing import HashRange
+from kshare.core.offsets import Bounds
+from kshare.core.progress import Progress, Stripe, TopicPartition
+from kshare.errors import CheckpointError, CheckpointVersionError
+
+__all__ = ["EXTRA_KEY", "VERSION", "Offsets", "RangeLimit", "decode", "encode"]
+
+EXTRA_KEY: Final = "@kshare"
+"""Where a dict says more than Spark's does. No topic can have this name."""
+
+VERSION: Final = 1
+"""The version of what is under :data:`EXTRA_KEY`."""
+
+_OFFSET_MAX: Final = 2**63 - 1
+_PARTITION_MAX: Final = 2**31 - 1
+_VARINT_MAX: Final = 9  # bytes: 63 bits
+# A dict that no planner writes is refused before it costs memory.
+_TEXT_MAX: Final = 256 << 20
+_PACKED_MAX: Final = 64 << 20
+_RANGES_MAX: Final = 1 << 20
+_PARTS: Final = {"v", "ic", "limits", "start"}
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class RangeLimit:
+    """The part of a batch with record limits that one task reads.
+
+    Attributes:
+        hashes: the key hashes: ascending, disjoint, not adjacent, at least one range.
+        end: only offsets below this one.
+        records: at most so many records, the first ones that are pending; at least 1.
+
+    Raises:
+        ValueError: the hash ranges are not such, ``end`` is negative, or ``records`` is below 1.
+    """
+
+    hashes: tuple[HashRange, ...]
+    end: int
+    records: int
+
+    def __post_init__(self) -> None:
+        if not self.hashes or any(one.hi >= two.lo for one, two in pairwise(self.hashes)):
+            shown = ", ".join(map(str, self.hashes[:3]))
+            raise ValueError(f"wanted ascending hash ranges with gaps between them, found: {shown}")
+        if self.end < 0 or self.records < 1:
+            raise ValueError(
+                f"wanted end >= 0 and records >= 1, found end {self.end}, records {self.records}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """What one offset dict says.
+
+    Attributes:
+        progress: how far each partition is: where its batch begins if it has limits, else where
+            its batch ends.
+        started: from where partitions are read that have no entry in the dict before this one:
+            all of them in batch 0, later those that are new.
+        limits: what the batch reads of partitions with record limits, ascending by the first hash.
+            No hash is in two limits of one partition; a partition without a limit has no entry.
+    """
+
+    progress: Mapping[TopicPartition, Progress]
+    started: Mapping[TopicPartition, int] = field(default_factory=dict)
+    limits: Mapping[TopicPartition, tuple[RangeLimit, ...]] = field(default_factory=dict)
+
+
+def encode(offsets: Offsets) -> dict[str, Any]:
+    """The offset dict, ready for ``json.dumps``.
+
+    Returns:
+        Topics sorted by name, partitions by number. Just ``{"topic": {"0": 123}}`` if every
+        partition is level, none has just started and none has limits.
+    """
+    encoded: dict[str, Any] = _nested(
+        {place: reached.stable for place, reached in offsets.progress.items()}
+    )
+    uneven = {
+        place: _encode_stripes(reached)
+        for place, reached in offsets.progress.items()
+        if not reached.is_level
+    }
+    limits = {
+        place: [_encode_limit(limit) for limit in given] for place, given in offsets.limits.items()
+    }
+    parts = {"ic": _nested(uneven), "limits": _nested(limits), "start": _nested(offsets.started)}
+    told = {name: part for name, part in parts.items() if part}
+    if told:
+        encoded[EXTRA_KEY] = {"v": VERSION, **told}
+    return encoded
+
+
+def decode(value: Mapping[str, Any] | str) -> Offsets:
+    """Read an offset dict, of Spark's kafka source or of this one.
+
+    Args:
+        value: the dict, or its JSON text.
+
+    Raises:
+        CheckpointVersionError: a later kshare wrote it.
+        CheckpointError: it has another shape; the text names the place.
+    """
+    given = _parsed(value) if isinstance(value, str) else value
+    _expect(isinstance(given, Mapping), "", "an object with topics", given)
+    told = _checked_extra(given[EXTRA_KEY]) if EXTRA_KEY in given else {}
+    plain = {topic: part for topic, part in given.items() if topic != EXTRA_KEY}
+    stable = _decode_nested(plain, "", _decode_offset)
+    uneven = _decode_nested(told.get("ic", {}), f"{EXTRA_KEY}.ic", _decode_stripes)
+    limits = _decode_nested(told.get("limits", {}), f"{EXTRA_KEY}.limits", _decode_limits)
+    started = _decode_nested(told.get("start", {}), f"{EXTRA_KEY}.start", _decode_offset)
+    progress = {place: Progress(offset) for place, offset in stable.items()}
+    for place, layers in uneven.items():
+        _expect_known(place, stable, "ic")
+        progress[place] = _progress(place, stable[place], layers)
+    for place in limits:
+        _expect_known(place, stable, "limits")
+    return Offsets(progress=progress, started=started, limits=limits)
+
+
+# -- there ---------------------------------------------------------------------------------------
+
+
+def _nested(entries: Mapping[TopicPartition, _Value]) -> dict[str, dict[str, _Value]]:
+    topics: dict[str, dict[str, _Value]] = {}
+    for (topic, partition), entry in sorted(entries.items(), key=lambda item: item[0]):
+        topics.setdefault(topic, {})[str(partition)] = entry
+    return topics
+
+
+def _encode_stripes(reached: Progress) -> list[dict[str, Any]]:
+    return [
+        {"h": _encode_range(stripe.hashes), "o": _pack(stripe.bounds, reached.stable)}
+        for stripe in reached.stripes
+        if stripe.bounds
+    ]
+
+
+def _encode_limit(limit: RangeLimit) -> dict[str, Any]:
+    hashes = [_encode_range(part) for part in limit.hashes]
+    return {"h": hashes, "e": limit.end, "n": limit.records}
+
+
+def _encode_range(hashes: HashRange) -> list[int]:
+    return [hashes.lo, hashes.hi]
+
+
+def _pack(bounds: Bounds, stable: int) -> str:
+    """Bounds as the differences between them, from ``stable`` on: LEB128 in base64."""
+    steps = list(map(sub, bounds, (stable, *bounds)))
+    if max(steps) < 128:  # the common case, at the speed of C
+        return b64encode(bytes(steps)).decode()
+    packed = bytearray()
+    for step in steps:
+        while step > 127:
+            packed.append(step & 127 | 128)
+            step >>= 7  # noqa: PLW2901
+        packed.append(step)
+    return b64encode(packed).decode()
+
+
+# -- and back ------------------------------------------------------------------------------------
+
+
+def _parsed(text: str) -> Any:
+    if len(text) > _TEXT_MAX:
+        _refuse("", f"at most {_TEXT_MAX} characters", len(text))
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        _refuse("", "JSON", text)
+
+
+def _checked_extra(extra: Any) -> Mapping[str, Any]:
+    _expect(isinstance(extra, Mapping), EXTRA_KEY, "an object", extra)
+    version = extra.get("v")
+    if type(version) is int and version > VERSION:
+        raise CheckpointVersionError(
+            f"this checkpoint was written by a later kshare: version {version} of {EXTRA_KEY!r}, "
+            f"and this one reads up to version {VERSION}. Install that version of kshare or a "
+            "later one, or start the query with a new checkpoint.",
+            version=version,
+        )
+    _expect(type(version) is int and version == VERSION, f"{EXTRA_KEY}.v", str(VERSION), version)
+    unknown = sorted(map(str, extra.keys() - _PARTS))
+    _expect(not unknown, EXTRA_KEY, f"only {', '.join(sorted(_PARTS))}", unknown)
+    return extra  # type: ignore[no-any-return]
+
+
+def _decode_nested(
+    value: Any, where: str, entry: Callable[[Any, str], _Value]
+) -> dict[TopicPartition, _Value]:
+    """Entries by topic and partition."""
+    _expect(isinstance(value, Mapping), where, "an object with topics", value)
+    decoded = {}
+    for topic, partitions in value.items():
+        here = f"{where}.{topic}" if where else str(topic)
+        _expect(isinstance(topic, str), here, "the name of a topic", topic)
+        _expect(isinstance(partitions, Mapping), here, "an object with partitions", partitions)
+        for name, part in partitions.items():
+            at = f"{here}.{name}"
+            number = _decode_partition(name, at)
+            decoded[TopicPartition(topic, number)] = entry(part, at)
+    return decoded
+
+
+def _decode_partition(name: Any, where: str) -> int:
+    short = isinstance(name, str) and name.isdecimal() and name.isascii() and len(name) <= 10
+    fits = short and str(int(name)) == name and int(name) <= _PARTITION_MAX
+    _expect(fits, where, "a partition number", name)
+    return int(name)
+
+
+def _decode_offset(value: Any, where: str) -> int:
+    return _decode_integer(value, where, "an offset", 0)
+
+
+def _decode_integer(value: Any, where: str, wanted: str, least: int) -> int:
+    _expect(type(value) is int and least <= value <= _OFFSET_MAX, where, wanted, value)
+    return int(value)
+
+
+def _decode_list(value: Any, where: str, wanted: str) -> list[Any]:
+    _expect(isinstance(value, list) and bool(value), where, wanted, value)
+    _expect(len(value) <= _RANGES_MAX, where, f"at most {_RANGES_MAX} entries", len(value))
+    return list(value)
+
+
+def _decode_fields(value: Any, where: str, names: Sequence[str]) -> list[Any]:
+    wanted = f"an object with {', '.join(names)}"
+    _expect(isinstance(value, Mapping) and value.keys() == set(names), where, wanted, value)
+    return [value[name] for name in names]
+
+
+def _decode_stripes(value: Any, where: str) -> list[tuple[HashRange, bytes]]:
+    """Hash ranges and what is packed for each: it takes the stable offset to unpack it."""
+    layers = []
+    for i, entry in enumerate(_decode_list(value, where, "a list of individual commits")):
+        here = f"{where}[{i}]"
+        hashes, packed = _decode_fields(entry, here, ("h", "o"))
+        layers.append((_decode_range(hashes, f"{here}.h"), _decode_base64(packed, f"{here}.o")))
+    _expect_ascending([hashes for hashes, _ in layers], where)
+    return layers
+
+
+def _decode_limits(value: Any, where: str) -> tuple[RangeLimit, ...]:
+    limits = []
+    for i, entry in enumerate(_decode_list(value, where, "a list of limits")):
+        here = f"{where}[{i}]"
+        hashes, end, records = _decode_fields(entry, here, ("h", "e", "n"))
+        parts = _decode_list(hashes, f"{here}.h", "a list of [lo, hi]")
+        try:
+            limit = RangeLimit(
+                tuple(_decode_range(part, f"{here}.h[{k}]") for k, part in enumerate(parts)),
+                _decode_offset(end, f"{here}.e"),
+                _decode_integer(records, f"{here}.n", "a number of records, at least 1", 1),
+            )
+        except ValueError as error:
+            raise CheckpointError(_fault(f"{here}.h", str(error))) from error
+        limits.append(limit)
+    firsts = [limit.hashes[0] for limit in limits]
+    ascend = all(one <= two for one, two in pairwise(firsts))
+    _expect(ascend, where, "limits ascending by their first hash", list(map(str, firsts)))
+    _expect_ascending(sorted(part for limit in limits for part in limit.hashes), where)
+    return tuple(limits)
+
+
+def _decode_range(value: Any, where: str) -> HashRange:
+    pair = isinstance(value, list) and len(value) == 2 and all(type(h) is int for h in value)
+    _expect(pair, where, "[lo, hi]", value)
+    try:
+        return HashRange(*value)
+    except ValueError as error:
+        raise CheckpointError(_fault(where, str(error))) from error
+
+
+def _decode_base64(value: Any, where: str) -> bytes:
+    _expect(isinstance(value, str), where, "text in base64", value)
+    _expect(len(value) <= _PACKED_MAX, where, f"at most {_PACKED_MAX} characters", len(value))
+    try:
+        packed = b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        _refuse(where, "text in base64", value)
+    return packed
+
+
+def _progress(
+    place: TopicPartition, stable: int, layers: Iterable[tuple[HashRange, bytes]]
+) -> Progress:
+    unpacked = []
+    for i, (hashes, packed) in enumerate(layers):
+        where = f"{EXTRA_KEY}.ic.{place.topic}.{place.partition}[{i}].o"
+        unpacked.append(Stripe(hashes, _unpack(packed, stable, where)))
+    return Progress.of_stripes(stable, unpacked)
+
+
+def _unpack(packed: bytes, stable: int, where: str) -> Bounds:
+    """The inverse of :func:`_pack`, without the base64."""
+    # Bytes below 128 are differences as they are: then all of it runs at the speed of C.
+    steps = packed if packed.isascii() else _varints(packed, where)
+    _expect(bool(steps) and len(steps) % 2 == 0, where, "starts and ends in pairs", len(steps))
+    _expect(0 not in steps[1:], where, "ascending offsets", "two that are equal")
+    bounds = tuple(accumulate(steps, initial=stable))[1:]
+    _expect(bounds[-1] <= _OFFSET_MAX, where, f"offsets up to {_OFFSET_MAX}", bounds[-1])
+    return bounds
+
+
+def _varints(packed: bytes, where: str) -> list[int]:
+    """LEB128: 7 bits a byte, the lowest first; the highest bit says that there is more."""
+    steps = []
+    value = shift = 0
+    for byte in packed:
+        if byte > 127:
+            value |= (byte & 127) << shift
+            shift += 7
+            if shift >= 7 * _VARINT_MAX:
+                _refuse(where, f"numbers of at most {_VARINT_MAX} bytes", "a longer one")
+        elif shift:
+            if not byte:
+                _refuse(where, "numbers in as few bytes as they need", "one with a zero at its end")
+            steps.append(value | byte << shift)
+            value = shift = 0
+        else:
+            steps.append(byte)
+    _expect(not shift, where, "whole numbers", "one that is cut off")
+    return steps
+
+
+def _expect_ascending(hashes: Sequence[HashRange], where: str) -> None:
+    for one, two in pairwise(hashes):
+        if one.hi > two.lo:
+            _refuse(where, "ascending hash ranges that do not overlap", f"{one}, {two}")
+
+
+def _expect_known(place: TopicPartition, stable: Mapping[TopicPartition, int], part: str) -> None:
+    where = f"{EXTRA_KEY}.{part}.{place.topic}.{place.partition}"
+    _expect(place in stable, where, f"the stable offset of {place} beside it", None)
+
+
+def _expect(fits: bool, where: str, wanted: str, found: Any) -> None:
+    if not fits:
+        _refuse(where, wanted, found)
+
+
+def _refuse(where: str, wanted: str, found: Any) -> NoReturn:
+    raise CheckpointError(_fault(where, f"wanted {wanted}, found {repr(found)[:100]}"))
+
+
+def _fault(where: str, what: str) -> str:
+    return f"the checkpoint's offsets cannot be read: {where or 'the offsets'}: {what}"

@@ -1,0 +1,244 @@
+"""How many records each range may read in a batch, so that its task takes about as long as wanted.
+
+Law: limits are integers of at least 1, and a function of what is given here alone. A limit grows
+32-fold at most from one batch to the next, and shrinks at once.
+Cost: linear in the ranges (a range that was not there before looks at all those that were).
+
+Time per record is learned from tasks whose end was seen (``measured``). That costs, so it is done
+only when there is something to learn; in between, the time of whole batches says whether the
+estimates still hold.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kshare.core.hashing import HashRange
+
+__all__ = ["RangeSpeed", "learn", "next_limits", "ranges_to_measure"]
+
+FIRST_LIMIT: Final = 256
+"""Records of a range of which nothing is known."""
+
+GROWTH: Final = 32
+"""How many times its last limit a limit may be."""
+
+SLOW: Final = 1.5
+"""A batch that took more than this many times its target has estimates that do not hold."""
+
+MEASURE_EVERY: Final = 10
+"""In batches, while nothing changes."""
+
+_BLIND_GROWTH: Final = 2  # of ranges whose tasks tell no times
+_BLIND_LIMIT_MAX: Final = 1 << 20
+_LIMIT_MAX: Final = 2**63 - 1
+_CHANGED: Final = 1.5  # a limit that moved so far rests on an estimate worth another look
+_SHORT: Final = 0.05  # of the target: mostly the start of a task, not its records
+_SHORT_GROWTH: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RangeSpeed:
+    """What is known of a range's speed.
+
+    Attributes:
+        hashes: the range.
+        limit: how many records it may read in a batch; at least 1.
+        seconds_per_record: by the last measurement, or as whole batches have corrected it since;
+            None if there was none.
+    """
+
+    hashes: HashRange
+    limit: int
+    seconds_per_record: float | None = None
+
+
+def learn(
+    speeds: Sequence[RangeSpeed],
+    measured: Mapping[HashRange, tuple[int, float]],
+    *,
+    target_seconds: float | None,
+) -> tuple[RangeSpeed, ...]:
+    """Take in how long tasks took.
+
+    The last measurement counts, and no average of several: keys change their speed for good. Only
+    that a task which was short by itself may slow its range down 4-fold at most, since most of its
+    time was that of its start.
+
+    Args:
+        speeds: what was known, by range.
+        measured: records and seconds of the tasks of some ranges. Those without a record tell
+            nothing, nor do ranges that are not in ``speeds``.
+        target_seconds: how long tasks should take; None if that is not wanted.
+
+    Returns:
+        What is known now, in the order of ``speeds``.
+    """
+    learned = []
+    for speed in speeds:
+        records, seconds = measured.get(speed.hashes, (0, 0.0))
+        if records > 0:
+            each, before = seconds / records, speed.seconds_per_record
+            is_short = target_seconds is not None and seconds < _SHORT * target_seconds
+            if before is not None and is_short:
+                each = min(each, _SHORT_GROWTH * before)
+            speed = replace(speed, seconds_per_record=each)  # noqa: PLW2901
+        learned.append(speed)
+    return tuple(learned)
+
+
+def next_limits(
+    parts: Sequence[HashRange],
+    speeds: Sequence[RangeSpeed],
+    *,
+    target_seconds: float,
+    batch_seconds: float | None,
+    max_records: int | None,
+) -> tuple[RangeSpeed, ...]:
+    """How many records each range may read in the next batch.
+
+    As many as fit into the target by the last estimate; at most 32 times the last limit, at least
+    1; 256 of a range of which nothing is known. If the last batch took more than 1.5 times the
+    target, all limits are scaled down by what it took too long.
+
+    A range that is made of ranges that were there before starts from the slowest of them. One that
+    is cut out of a range starts from that one's speed, and no higher than 256: the slow key may be
+    in it.
+
+    Args:
+        parts: the ranges of the next batch, ascending, disjoint.
+        speeds: what is known of the ranges of the last one, ascending, disjoint.
+        target_seconds: how long a task should take.
+        batch_seconds: how long the last batch took, if no task of it was measured; else None.
+        max_records: no limit is higher than this (``maxRecordsPerTask``); None for none.
+
+    Returns:
+        The limits, in the order of ``parts``.
+    """
+    known = {speed.hashes: speed for speed in speeds}
+    firsts = [speed.hashes.lo for speed in speeds]
+    coming = []
+    for hashes in parts:
+        most = _LIMIT_MAX if max_records is None else max_records
+        before = known.get(hashes)
+        if before is None:
+            before, is_part = _inherited(hashes, speeds, firsts)
+            most = min(most, FIRST_LIMIT) if is_part else most
+        if before is None:
+            speed = RangeSpeed(hashes, FIRST_LIMIT)
+        elif before.seconds_per_record is None:
+            speed = _by_batches(before, target_seconds, batch_seconds)
+        else:
+            speed = _by_estimate(before, before.seconds_per_record, target_seconds, batch_seconds)
+        coming.append(replace(speed, limit=max(min(speed.limit, most), 1)))
+    return tuple(coming)
+
+
+def ranges_to_measure(
+    speeds: Sequence[RangeSpeed],
+    before: Sequence[RangeSpeed],
+    *,
+    target_seconds: float,
+    batch_seconds: float | None,
+    is_full: bool,
+    batches_unmeasured: int,
+) -> frozenset[HashRange]:
+    """The ranges whose tasks should be measured in the next batch.
+
+    All, if the last batch took more than 1.5 times the target; and, as long as limits are what ends
+    tasks, if it was that much faster than each of its ranges should have been, and in every tenth
+    batch. Else those that are new, and those whose limits have moved: an estimate from few records
+    is not worth much for many.
+
+    Args:
+        speeds: the limits of the next batch.
+        before: those of the last one.
+        target_seconds: how long a task should take.
+        batch_seconds: how long the last batch took; None if there was none.
+        is_full: whether a limit ended any of its tasks.
+        batches_unmeasured: how many batches have gone by without a measured task.
+    """
+    every = frozenset(speed.hashes for speed in speeds)
+    if batch_seconds is not None and batch_seconds > SLOW * target_seconds:
+        return every
+    if is_full and (_was_fast(before, batch_seconds) or _is_time(batches_unmeasured)):
+        return every
+    known = {speed.hashes: speed for speed in before}
+    return frozenset(
+        speed.hashes
+        for speed in speeds
+        if _is_unsure(speed, known.get(speed.hashes), told=not batches_unmeasured)
+    )
+
+
+def _was_fast(before: Sequence[RangeSpeed], batch_seconds: float | None) -> bool:
+    """Whether a batch was faster than any of its ranges that read up to its limit should be."""
+    if batch_seconds is None:
+        return False
+    times = [s.limit * s.seconds_per_record for s in before if s.seconds_per_record is not None]
+    return SLOW * batch_seconds < min(times, default=0.0)
+
+
+def _is_time(batches_unmeasured: int) -> bool:
+    return batches_unmeasured % MEASURE_EVERY == MEASURE_EVERY - 1
+
+
+def _is_unsure(speed: RangeSpeed, before: RangeSpeed | None, *, told: bool) -> bool:
+    """Whether a range's speed is worth a measurement, if the last batch ``told`` any times."""
+    if before is None:
+        return True
+    if speed.seconds_per_record is None:
+        return told  # if not, it was asked and nobody answered: not again in each batch
+    return not 1 / _CHANGED <= speed.limit / before.limit <= _CHANGED
+
+
+def _by_estimate(
+    before: RangeSpeed, each: float, target_seconds: float, batch_seconds: float | None
+) -> RangeSpeed:
+    """The records that fit into the target."""
+    if batch_seconds is not None and batch_seconds > SLOW * target_seconds:
+        # Kept in the estimate, or the batch after the next would be as slow as this one.
+        each = max(each, target_seconds / before.limit) * batch_seconds / target_seconds
+    fitting = target_seconds / each if each > 0 else float(_LIMIT_MAX)
+    limit = min(int(min(fitting, float(_LIMIT_MAX))), GROWTH * before.limit)
+    return RangeSpeed(before.hashes, limit, each)
+
+
+def _by_batches(
+    before: RangeSpeed, target_seconds: float, batch_seconds: float | None
+) -> RangeSpeed:
+    """The limit that whole batches suggest, where tasks tell no times.
+
+    Carefully: a batch may also be short because there was little to read.
+    """
+    limit = before.limit
+    if batch_seconds is None:
+        return before
+    if batch_seconds > SLOW * target_seconds:
+        limit = int(limit * target_seconds / batch_seconds)
+    elif batch_seconds * SLOW < target_seconds and limit < _BLIND_LIMIT_MAX:
+        growth = min(target_seconds / max(batch_seconds, 1e-9), _BLIND_GROWTH)
+        limit = min(int(limit * growth), _BLIND_LIMIT_MAX)
+    return RangeSpeed(before.hashes, limit)
+
+
+def _inherited(
+    hashes: HashRange, speeds: Sequence[RangeSpeed], firsts: Sequence[int]
+) -> tuple[RangeSpeed | None, bool]:
+    """What the ranges that a new one overlaps let expect of it; None if it overlaps none.
+
+    The slowest of them counts.
+
+    Returns:
+        That, and whether the new range has only a part of one of them.
+    """
+    first = max(bisect_right(firsts, hashes.lo) - 1, 0)
+    last = bisect_right(firsts, hashes.hi - 1)
+    parents = [s for s in speeds[first:last] if s.hashes.intersect(hashes) is not None]
+    if not parents:
+        return None, False
+    is_part = any(parent.hashes.intersect(hashes) != parent.hashes for parent in parents)
+    times = [s.seconds_per_record for s in parents if s.seconds_per_record is not None]
+    limit = min(parent.limit for parent in parents)
+    return RangeSpeed(hashes, limit, max(times, default=None)), is_part

@@ -1,0 +1,365 @@
+"""What the tasks of a batch read: pending work -> slices.
+
+Law: the slices of a plan tile the pending work exactly, with no gap and no overlap, whatever the
+assignor answered and however the ranges were cut before.
+Cost: linear in the slices and their rectangles.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NoReturn, TypeAlias
+
+from kshare.core.hashing import HASH_SPACE, HashRange
+from kshare.core.offsets import OffsetRange, from_pairs, length
+from kshare.core.progress import Progress, Slice, TopicPartition
+from kshare.core.region import Rectangle, canonical, hull
+from kshare.errors import PlanError
+
+__all__ = [
+    "PartitionLoad",
+    "RangeAssignor",
+    "RangeObservation",
+    "RangeRequest",
+    "check_plan",
+    "plan_by_key",
+    "plan_by_offset",
+    "plan_ranges",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeObservation:
+    """What the last task that read a range told about it.
+
+    Attributes:
+        hashes: the range.
+        records: how many records of it the task delivered.
+        offsets: of how many offsets of the log they came: end minus begin.
+        seconds: how long the task took; None if that was not measured.
+        sample: key hashes of evenly spaced records, ascending; a key may be there several times.
+    """
+
+    hashes: HashRange
+    records: int
+    offsets: int
+    seconds: float | None = None
+    sample: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLoad:
+    """The pending work of one partition.
+
+    Attributes:
+        topic: name of the topic.
+        partition: number of the partition.
+        pending: what to read; made canonical, as in a :class:`~kshare.core.progress.Slice`. Empty
+            if there is nothing.
+        allowed: the hash ranges that the user cut the partition by, disjoint and ascending, which
+            no assignor changes; None if it may choose. They hold all that is pending.
+        observed: what is known of its ranges from the batches before, ascending; a hint.
+    """
+
+    topic: str
+    partition: int
+    pending: tuple[Rectangle, ...]
+    allowed: tuple[HashRange, ...] | None = None
+    observed: tuple[RangeObservation, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.pending) > 1:
+            object.__setattr__(self, "pending", canonical(self.pending))
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def size(self) -> int:
+        """Of how many offsets anything is pending: at most so many records."""
+        if len(self.pending) == 1:
+            return len(self.pending[0].offsets)
+        offsets = [piece.offsets for piece in self.pending]
+        return length(from_pairs([o.start for o in offsets], [o.end for o in offsets]))
+
+    @property
+    def area(self) -> int:
+        """How many (offset, key hash) are pending: in proportion to the records, if keys spread."""
+        return sum(piece.area for piece in self.pending)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRequest:
+    """What a range assignor is asked.
+
+    Attributes:
+        loads: the partitions that want ranges, ascending; each has pending work.
+        min_tasks: wanted at least so many ranges in all of them; 0 for no wish.
+        key_ranges: wanted at least so many ranges in each of them; at least 1.
+    """
+
+    loads: tuple[PartitionLoad, ...]
+    min_tasks: int = 0
+    key_ranges: int = 1
+
+
+RangeAssignor: TypeAlias = Callable[[RangeRequest], Mapping[TopicPartition, Sequence[HashRange]]]
+"""A pure function: for each partition of the request hash ranges that tile the whole hash space."""
+
+
+# -- planning ------------------------------------------------------------------------------------
+
+
+def plan_ranges(
+    loads: Sequence[PartitionLoad],
+    assignor: RangeAssignor,
+    *,
+    min_tasks: int | None,
+    key_ranges: int | None,
+) -> dict[TopicPartition, tuple[HashRange, ...]]:
+    """The hash ranges that each partition is cut into.
+
+    Args:
+        loads: the partitions, in any order; those without pending work get no ranges.
+        assignor: asked for the ranges of those that the user has not cut.
+        min_tasks: wanted at least so many ranges in all, those that the user made included.
+        key_ranges: wanted at least so many ranges in each partition that the user has not cut.
+
+    Returns:
+        By partition, ascending; ranges ascending and disjoint. Those that the user made, else
+        ranges that tile the whole hash space.
+
+    Raises:
+        PlanError: the assignor's answer is not such.
+        ValueError: a partition is in two loads.
+    """
+    work = _sorted(loads)
+    free = tuple(load for load in work if load.allowed is None)
+    fixed = sum(len(load.allowed) for load in work if load.allowed is not None)
+    answer: Mapping[TopicPartition, Sequence[HashRange]] = {}
+    if free:
+        answer = assignor(RangeRequest(free, max((min_tasks or 0) - fixed, 0), key_ranges or 1))
+        _check_places(answer, free)
+    ranges = {}
+    seen: Sequence[HashRange] = ()  # mostly the same ranges for many partitions
+    tiling: tuple[HashRange, ...] = ()
+    for load in work:
+        place = load.topic_partition
+        if load.allowed is not None:
+            ranges[place] = load.allowed
+            continue
+        if answer[place] is not seen:
+            tiling = _checked_tiling(place, answer[place])
+            seen = answer[place]
+        ranges[place] = tiling
+    return ranges
+
+
+def plan_by_key(
+    loads: Sequence[PartitionLoad],
+    assignor: RangeAssignor,
+    *,
+    min_tasks: int | None,
+    key_ranges: int | None,
+) -> tuple[Slice, ...]:
+    """Slices of whole keys: what is pending of each hash range, see :func:`plan_ranges`.
+
+    Returns:
+        Slices ascending by partition, then by hash; none for a range without pending work.
+
+    Raises:
+        PlanError: the assignor's answer cannot be used.
+        ValueError: a partition is in two loads.
+    """
+    ranges = plan_ranges(loads, assignor, min_tasks=min_tasks, key_ranges=key_ranges)
+    slices = []
+    for load in _sorted(loads):
+        topic, partition, pending = load.topic, load.partition, load.pending
+        for hashes in ranges[load.topic_partition]:
+            pieces = tuple(
+                [
+                    piece if shared is piece.hashes else Rectangle(piece.offsets, shared)
+                    for piece in pending
+                    if (shared := piece.hashes.intersect(hashes)) is not None
+                ]
+            )
+            if pieces:
+                slices.append(Slice(topic, partition, pieces))
+    return tuple(slices)
+
+
+def plan_by_offset(loads: Sequence[PartitionLoad], *, min_tasks: int | None) -> tuple[Slice, ...]:
+    """Slices of offset ranges: Spark's own cut, which does not keep the order of keys.
+
+    ``KafkaOffsetRangeCalculator.getRanges`` of Apache Spark 4.2: with more tasks wanted than there
+    are partitions, those with much to read are divided, in proportion and rounded, so that there
+    are about ``min_tasks``. The last parts take what does not divide evenly.
+
+    Args:
+        loads: the partitions, in any order.
+        min_tasks: None for one slice each.
+
+    Returns:
+        Slices ascending by partition, then by offset; none for a part without pending work.
+
+    Raises:
+        ValueError: a partition is in two loads.
+    """
+    work = _sorted(loads)
+    whole = [hull(load.pending) for load in work]
+    parts = _part_counts([len(offsets) for offsets in whole], min_tasks)
+    slices = []
+    for load, offsets, count in zip(work, whole, parts, strict=True):
+        start, remaining = offsets.start, len(offsets)
+        for part in range(count):
+            end = start + remaining // (count - part)
+            remaining -= end - start
+            pieces = _between(load.pending, start, end)
+            if pieces:
+                slices.append(Slice(load.topic, load.partition, pieces))
+            start = end
+    return tuple(slices)
+
+
+def _sorted(loads: Sequence[PartitionLoad]) -> list[PartitionLoad]:
+    """Those with pending work, ascending."""
+    work = sorted(
+        (load for load in loads if load.pending), key=lambda load: (load.topic, load.partition)
+    )
+    for one, two in pairwise(work):
+        if one.partition == two.partition and one.topic == two.topic:
+            raise ValueError(f"{one.topic_partition} is in two loads")
+    return work
+
+
+def _part_counts(sizes: Sequence[int], min_tasks: int | None) -> list[int]:
+    """Into how many parts each of some ranges is divided."""
+    if min_tasks is None or len(sizes) >= min_tasks:
+        return [1] * len(sizes)
+    total = sum(sizes)
+    small = [_part_count(size, total, min_tasks) == 1 for size in sizes]
+    rest = sum(size for size, is_small in zip(sizes, small, strict=True) if not is_small)
+    wanted = max(min_tasks - sum(small), 1)
+    return [
+        1 if is_small else _part_count(size, rest, wanted)
+        for size, is_small in zip(sizes, small, strict=True)
+    ]
+
+
+def _part_count(size: int, total: int, parts: int) -> int:
+    return max(math.floor(size / total * parts + 0.5), 1)  # Java rounds a half up
+
+
+def _between(pieces: Sequence[Rectangle], start: int, end: int) -> tuple[Rectangle, ...]:
+    found = []
+    for piece in pieces:
+        first, last = max(piece.offsets.start, start), min(piece.offsets.end, end)
+        if first < last:
+            found.append(Rectangle(OffsetRange(first, last), piece.hashes))
+    return tuple(found)
+
+
+# -- checking ------------------------------------------------------------------------------------
+
+
+def check_plan(loads: Sequence[PartitionLoad], slices: Sequence[Slice]) -> None:
+    """See that slices tile pending work.
+
+    Raises:
+        PlanError: they do not; the text names a partition, and what of it is missing, read twice,
+            or not pending.
+    """
+    planned: defaultdict[tuple[str, int], list[Slice]] = defaultdict(list)
+    for slice_ in slices:
+        planned[slice_.topic, slice_.partition].append(slice_)
+    for load in loads:
+        _check_tiles(load, planned.pop((load.topic, load.partition), []))
+    for (topic, partition), surplus in planned.items():
+        _refuse(
+            TopicPartition(topic, partition),
+            f"{surplus[0].rectangles[0]} are read, but nothing of it is pending",
+        )
+
+
+def _check_tiles(load: PartitionLoad, slices: Sequence[Slice]) -> None:
+    pieces = [piece for slice_ in slices for piece in slice_.rectangles]
+    if len(load.pending) == 1 and _stack(pieces, load.pending[0]):
+        return
+    # Within a slice nothing overlaps. So if the union is what is pending, and the areas add up to
+    # no more than that, then nothing overlaps between slices.
+    if canonical(pieces) == load.pending and sum(piece.area for piece in pieces) == load.area:
+        return
+    place = load.topic_partition
+    wanted, given = Progress.of(0, load.pending), Progress.of(0, pieces)
+    for piece in wanted.minus(given)[:1]:
+        _refuse(place, f"{piece} are pending, but no task reads them")
+    for piece in given.minus(wanted)[:1]:
+        _refuse(place, f"{piece} are read, but they are not pending")
+    before = Progress.at(0)
+    for slice_ in slices:
+        after = before.commit(slice_.rectangles)
+        for piece in Progress.of(0, slice_.rectangles).minus(Progress.of(0, after.minus(before)))[
+            :1
+        ]:
+            _refuse(place, f"{piece} are read by two tasks")
+        before = after
+
+
+def _stack(pieces: Sequence[Rectangle], whole: Rectangle) -> bool:
+    """Whether rectangles, as they come, lie on each other and make up a larger one: seen fast."""
+    lo = whole.hashes.lo
+    for piece in pieces:
+        if piece.hashes.lo != lo or piece.offsets != whole.offsets:
+            return False
+        lo = piece.hashes.hi
+    return lo == whole.hashes.hi
+
+
+def _check_places(
+    answer: Mapping[TopicPartition, Sequence[HashRange]], loads: Sequence[PartitionLoad]
+) -> None:
+    """See that an assignor has answered what it was asked."""
+    if not isinstance(answer, Mapping):
+        raise PlanError(
+            "the range assignor must return a mapping of partitions to hash ranges, and returned "
+            f"{_shown(answer)}"
+        )
+    asked = {load.topic_partition for load in loads}
+    missing = sorted(asked - answer.keys())
+    if missing:
+        _refuse(missing[0], "the range assignor gave it no ranges")
+    surplus = [place for place in answer if place not in asked]
+    if surplus:
+        raise PlanError(
+            f"the range assignor gave ranges to {_shown(surplus[0])}, which it was not asked about"
+        )
+
+
+def _checked_tiling(place: TopicPartition, ranges: Sequence[HashRange]) -> tuple[HashRange, ...]:
+    """See that ranges tile the hash space, and put them in order."""
+    if not isinstance(ranges, Sequence) or not all(isinstance(one, HashRange) for one in ranges):
+        _refuse(place, f"wanted hash ranges of the range assignor, found {_shown(ranges)}")
+    tiling = tuple(sorted(ranges))
+    done = 0
+    for hashes in tiling:
+        if hashes.lo > done:
+            _refuse(place, f"no range of the range assignor has the hashes [{done},{hashes.lo})")
+        if hashes.lo < done:
+            both = min(done, hashes.hi)
+            _refuse(place, f"two ranges of the range assignor have the hashes [{hashes.lo},{both})")
+        done = hashes.hi
+    if done < HASH_SPACE:
+        _refuse(place, f"no range of the range assignor has the hashes [{done},{HASH_SPACE})")
+    return tiling
+
+
+def _refuse(place: TopicPartition, what: str) -> NoReturn:
+    raise PlanError(f"the plan of {place} cannot be used: {what}")
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:100]

@@ -1,0 +1,242 @@
+"""Sets of (offset, key hash), in three forms.
+
+- **Rectangles**, an offset range by a hash range each: what is written and read by people.
+- **Stripes**, a hash range with its offsets each: what the arithmetic is done with.
+- **Bands**, an offset range with its hash ranges each: what a scan of the log needs.
+
+Law: each form is canonical as these functions return it, one tuple for one set, so ``==`` is set
+equality, and going from one form to another loses nothing.
+Cost: a sort of the pieces; what is common to overlapping stripes is merged once for each hash range
+between two cuts, so linear in the pieces as long as few of them overlap.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
+from typing import TypeAlias
+
+from kshare.core.hashing import HASH_SPACE, HashRange
+from kshare.core.offsets import Bounds, OffsetRange, from_pairs, union
+
+__all__ = [
+    "Band",
+    "Rectangle",
+    "Segment",
+    "Stripe",
+    "bands",
+    "canonical",
+    "hull",
+    "overlay",
+    "rectangles",
+    "stripes",
+    "sweep",
+    "tile",
+]
+
+Segment: TypeAlias = tuple[int, int, Bounds]
+"""Key hashes ``[lo, hi)`` and the offsets that belong to them; or the other way round."""
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Rectangle:
+    """All (offset, key hash) with an offset of one range and a hash of another."""
+
+    offsets: OffsetRange
+    hashes: HashRange
+
+    def __str__(self) -> str:
+        return f"offsets {self.offsets} x hashes {self.hashes}"
+
+    @property
+    def area(self) -> int:
+        """How many (offset, key hash) it holds."""
+        return (self.offsets.end - self.offsets.start) * (self.hashes.hi - self.hashes.lo)
+
+
+@dataclass(frozen=True, slots=True)
+class Stripe:
+    """A hash range, and the offsets that belong to each of its hashes."""
+
+    hashes: HashRange
+    bounds: Bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """An offset range, and the hash ranges that belong to each of its offsets.
+
+    The hash ranges are ascending, disjoint, not adjacent; there is at least one.
+    """
+
+    offsets: OffsetRange
+    hashes: tuple[HashRange, ...]
+
+
+# -- rectangles ----------------------------------------------------------------------------------
+
+
+def canonical(pieces: Iterable[Rectangle]) -> tuple[Rectangle, ...]:
+    """Rectangles in any order, overlapping or not, as one tuple for one set.
+
+    Returns:
+        Disjoint rectangles, ascending by offsets, then by hash.
+    """
+    return rectangles(overlay(stripes(pieces)))
+
+
+def rectangles(tiling: Iterable[Stripe]) -> tuple[Rectangle, ...]:
+    """Stripes as rectangles.
+
+    Args:
+        tiling: disjoint stripes, ascending, no two neighbours alike, as :func:`tile` returns them.
+
+    Returns:
+        Disjoint rectangles, ascending by offsets, then by hash. Those that have the same offsets
+        and touch are one.
+    """
+    pieces = [
+        (start, end, stripe.hashes)
+        for stripe in tiling
+        for start, end in zip(stripe.bounds[::2], stripe.bounds[1::2], strict=True)
+    ]
+    pieces.sort()
+    found: list[Rectangle] = []
+    last_start = last_end = -1
+    for start, end, hashes in pieces:
+        if start == last_start and end == last_end:
+            before = found[-1]
+            if before.hashes.hi == hashes.lo:
+                found[-1] = Rectangle(before.offsets, HashRange(before.hashes.lo, hashes.hi))
+            else:
+                found.append(Rectangle(before.offsets, hashes))
+        else:
+            found.append(Rectangle(OffsetRange(start, end), hashes))
+            last_start, last_end = start, end
+    return tuple(found)
+
+
+def hull(pieces: Sequence[Rectangle]) -> OffsetRange:
+    """From the first offset of some rectangles to the last end; there is at least one."""
+    if len(pieces) == 1:
+        return pieces[0].offsets
+    return OffsetRange(
+        min(piece.offsets.start for piece in pieces), max(piece.offsets.end for piece in pieces)
+    )
+
+
+# -- stripes -------------------------------------------------------------------------------------
+
+
+def stripes(pieces: Iterable[Rectangle], start: int = 0) -> list[Stripe]:
+    """Rectangles as stripes, one for each hash range that occurs; these may overlap.
+
+    Args:
+        pieces: rectangles in any order, overlapping or not.
+        start: what is below this offset is left out.
+    """
+    found: dict[HashRange, tuple[list[int], list[int]]] = {}
+    last: HashRange | None = None
+    starts: list[int] = []
+    ends: list[int] = []
+    for piece in pieces:
+        offsets = piece.offsets
+        if offsets.end <= start:
+            continue
+        if piece.hashes is not last:
+            last = piece.hashes
+            starts, ends = found.setdefault(last, ([], []))
+        starts.append(max(start, offsets.start))
+        ends.append(offsets.end)
+    return [Stripe(hashes, from_pairs(*pairs)) for hashes, pairs in found.items()]
+
+
+def tile(segments: Iterable[Segment]) -> tuple[Stripe, ...]:
+    """Segments as stripes: neighbours with the same offsets are one.
+
+    Args:
+        segments: ascending, each beginning where the one before it ends; offsets may be empty.
+    """
+    return tuple(Stripe(HashRange(lo, hi), bounds) for lo, hi, bounds in _merged(segments))
+
+
+def overlay(layers: Iterable[Stripe]) -> tuple[Stripe, ...]:
+    """The union of stripes in any order, whose hash ranges may overlap.
+
+    Returns:
+        Stripes that tile the whole hash space, ascending, no two neighbours alike; those that no
+        layer covers have no offsets.
+    """
+    cut = [(layer.hashes.lo, layer.hashes.hi, layer.bounds) for layer in layers]
+    return tile(sweep(cut, 0, HASH_SPACE))
+
+
+# -- bands ---------------------------------------------------------------------------------------
+
+
+def bands(pieces: Sequence[Rectangle]) -> tuple[Band, ...]:
+    """Rectangles as bands.
+
+    Args:
+        pieces: rectangles in any order, overlapping or not.
+
+    Returns:
+        Disjoint bands, ascending by offset, no two that touch alike.
+    """
+    if len(pieces) == 1:
+        return (Band(pieces[0].offsets, (pieces[0].hashes,)),)
+    lying = [(p.offsets.start, p.offsets.end, (p.hashes.lo, p.hashes.hi)) for p in pieces]
+    if not lying:
+        return ()
+    whole = hull(pieces)
+    found = []
+    for start, end, bounds in _merged(sweep(lying, whole.start, whole.end)):
+        if bounds:
+            hashes = tuple(map(HashRange, bounds[::2], bounds[1::2]))
+            found.append(Band(OffsetRange(start, end), hashes))
+    return tuple(found)
+
+
+# -- both ----------------------------------------------------------------------------------------
+
+
+def sweep(layers: Sequence[Segment], first: int, last: int) -> Iterator[Segment]:
+    """Segments that may overlap as segments that tile ``[first, last)``.
+
+    Args:
+        layers: segments within ``[first, last)``, in any order.
+        first: where the tiling begins.
+        last: where it ends.
+
+    Yields:
+        Segments, ascending, without a hole: what all layers there hold, or nothing.
+    """
+    begins = sorted(layers, key=_begin)
+    cuts = sorted({first, last, *map(_begin, begins), *map(_end, begins)})
+    active: list[Segment] = []
+    at = 0
+    for lo, hi in pairwise(cuts):
+        active = [layer for layer in active if layer[1] > lo]
+        while at < len(begins) and begins[at][0] == lo:
+            active.append(begins[at])
+            at += 1
+        yield lo, hi, active[0][2] if len(active) == 1 else union(layer[2] for layer in active)
+
+
+_begin, _end = itemgetter(0), itemgetter(1)
+
+
+def _merged(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """The same, neighbours that touch and are alike as one."""
+    ahead = iter(segments)
+    held = next(ahead, None)
+    if held is None:
+        return
+    lo, hi, bounds = held
+    for begin, end, more in ahead:
+        if begin == hi and more == bounds:
+            hi = end
+            continue
+        yield lo, hi, bounds
+        lo, hi, bounds = begin, end, more
+    yield lo, hi, bounds

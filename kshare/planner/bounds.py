@@ -1,0 +1,162 @@
+"""What the filters of a batch query say about where its rows can lie.
+
+Law: a row that the filters may hold for lies within the bounds. So what is not understood cuts
+nothing: other columns, other types than the column's, nulls; and the filters are applied again to
+what is read. Cost: linear in the conditions, and again for each partition.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from operator import eq, ge, gt, le, lt
+from typing import Any, Final, Literal, TypeAlias
+
+from kshare.core.progress import TopicPartition
+
+__all__ = ["EVERYTHING", "Bounds", "Comparison", "Condition", "Interval", "bounds_of"]
+
+Comparison: TypeAlias = Literal["=", "<", "<=", ">", ">=", "in"]
+
+_HOLDS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "=": eq,
+    "<": lt,
+    "<=": le,
+    ">": gt,
+    ">=": ge,
+}
+_TYPES: Final[Mapping[str, type]] = {
+    "topic": str,
+    "partition": int,
+    "offset": int,
+    "timestamp": datetime,
+}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A comparison of a column with literals. It holds for no row whose value is null.
+
+    Attributes:
+        column: the column's name.
+        comparison: ``in`` holds if one of the values is equal.
+        values: the literals; one, unless the comparison is ``in``.
+    """
+
+    column: str
+    comparison: Comparison
+    values: tuple[Any, ...]
+
+    def holds(self, value: Any) -> bool:
+        """Whether it holds for a value of the literals' type."""
+        if self.comparison == "in":
+            return value in self.values
+        return _HOLDS[self.comparison](value, self.values[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Offsets ``[start, end)``; None is no bound on that side. Empty if start is not below end."""
+
+    start: int | None = None
+    end: int | None = None
+
+    def intersect(self, start: int | None, end: int | None) -> "Interval":
+        """What is in both."""
+        starts = [bound for bound in (self.start, start) if bound is not None]
+        ends = [bound for bound in (self.end, end) if bound is not None]
+        return Interval(max(starts, default=None), min(ends, default=None))
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where rows can lie.
+
+    Attributes:
+        offsets: in every partition.
+        places: conditions on ``topic`` and ``partition``, all of which hold.
+        since_ms: no row is older; milliseconds since 1970. None: rows may be of any age.
+    """
+
+    offsets: Interval = Interval()
+    places: tuple[Condition, ...] = ()
+    since_ms: int | None = None
+
+    def hold(self, place: TopicPartition) -> bool:
+        """Whether rows can lie in a partition."""
+        return all(
+            condition.holds(place.topic if condition.column == "topic" else place.partition)
+            for condition in self.places
+        )
+
+
+EVERYTHING: Final = Bounds()
+"""Rows may lie anywhere."""
+
+
+def bounds_of(conditions: Iterable[Condition]) -> Bounds:
+    """Where all of some conditions can hold."""
+    offsets, places, since_ms = Interval(), [], None
+    for given in conditions:
+        condition = _understood(given)
+        if condition is None:
+            continue
+        if condition.column == "offset":
+            offsets = offsets.intersect(*_offsets(condition))
+        elif condition.column == "timestamp":
+            since_ms = _later(since_ms, _since_ms(condition))
+        else:
+            places.append(condition)
+    return Bounds(offsets, tuple(places), since_ms)
+
+
+def _understood(condition: Condition) -> Condition | None:
+    """The condition, if its literals are of the column's type; without the nulls of an ``in``."""
+    wanted = _TYPES.get(condition.column)
+    values = condition.values
+    if condition.comparison == "in":
+        values = tuple(value for value in values if value is not None)
+    if wanted is None or not values:
+        return None
+    # True is an int to Python, and a time without a zone is not an instant.
+    if any(type(value) is not wanted for value in values):
+        return None
+    if wanted is datetime and any(value.tzinfo is None for value in values):
+        return None
+    return Condition(condition.column, condition.comparison, values)
+
+
+def _offsets(condition: Condition) -> tuple[int | None, int | None]:
+    """The smallest range of offsets that holds all for which a condition holds."""
+    lowest, highest = min(condition.values), max(condition.values)
+    match condition.comparison:
+        case "<":
+            return None, highest
+        case "<=":
+            return None, highest + 1
+        case ">":
+            return lowest + 1, None
+        case ">=":
+            return lowest, None
+        case _:
+            return lowest, highest + 1
+
+
+def _since_ms(condition: Condition) -> int | None:
+    """The first millisecond for which a condition can hold; records are stamped with these.
+
+    There is no last one to go by: in a log a later record may be older.
+    """
+    first = min(condition.values) - _EPOCH
+    match condition.comparison:
+        case "<" | "<=":
+            return None
+        case ">":
+            return first // _MILLISECOND + 1
+        case _:
+            return -(-first // _MILLISECOND)
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else max(one, other)

@@ -1,0 +1,44 @@
+"""Where a limited slice ends, found in the log by scanning keys.
+
+Law: the answer is that of a reader with the same limit, at any time, as long as the log holds what
+it held. Cost: all bytes to the end are fetched and their keys hashed; no value is copied.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from kshare.core.progress import Slice
+from kshare.options import SourceOptions
+from kshare.wire.fetch import SliceReader
+from kshare.wire.records import BatchIndex
+
+__all__ = ["find_end"]
+
+
+class _Scanner(SliceReader):
+    """Counts the records that a reader would deliver."""
+
+    def _take(
+        self, index: BatchIndex, aborted: Sequence[tuple[int, int]]
+    ) -> Iterator[pa.RecordBatch]:
+        assert self._max_records is not None
+        count, end = self._decoder.count(index, aborted, self._max_records - self._records)
+        self._records += count
+        if self._records == self._max_records:
+            self._stop = end
+        return iter(())
+
+
+def find_end(slice_: Slice, options: SourceOptions, max_records: int) -> int:
+    """The offset where the reading of a slice ends that stops after so many records.
+
+    Args:
+        slice_: the slice.
+        options: as for :func:`kshare.wire.fetch.read_slice`, and its errors.
+        max_records: the limit, at least 1.
+    """
+    reader = _Scanner(slice_, options, max_records=max_records)
+    for _ in reader.batches():
+        raise AssertionError("a scan delivers nothing")
+    return reader.slice_end.end

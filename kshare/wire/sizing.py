@@ -1,0 +1,48 @@
+"""How many bytes the next Fetch request asks for.
+
+Law: a request is large enough for the next record batch, sooner or later, whatever that one's size.
+Cost: what is asked for beyond a slice's end is at most a quarter of its rest, and 64 KiB.
+"""
+
+from kshare.options import KafkaConfig
+
+__all__ = ["FetchSize"]
+
+_FIRST_BYTES = 1 << 20
+_BYTES_MIN = 64 << 10
+_BYTES_MAX = 1 << 30
+_RECORD_BYTES = 1 << 10  # a guess, until the first response
+
+
+class FetchSize:
+    """The size of the requests of one reader: a quarter of full size at first, then full size.
+
+    Args:
+        kafka: ``max.partition.fetch.bytes`` is full size.
+        max_records: the most that is wanted in all; None if there is no limit.
+    """
+
+    def __init__(self, kafka: KafkaConfig, max_records: int | None) -> None:
+        self._full = kafka.max_partition_fetch_bytes
+        first = _FIRST_BYTES
+        if max_records is not None:
+            first = max(_BYTES_MIN, min(first, max_records * _RECORD_BYTES))
+        self._wanted = min(first, self._full)
+        self._per_offset: float | None = None
+
+    def bytes_for(self, offsets: float) -> int:
+        """As many bytes as so many offsets are likely to need, within the limits."""
+        if self._per_offset is None:
+            return self._wanted
+        rest = offsets * self._per_offset
+        return max(min(self._wanted, int(rest * 1.25) + _BYTES_MIN), _BYTES_MIN)
+
+    def learn(self, size: int, offsets: int) -> None:
+        """A response of ``size`` bytes brought so many offsets."""
+        self._per_offset = size / max(offsets, 1)
+        self._wanted = min(4 * self._wanted, self._full)
+
+    def grow(self) -> None:
+        """A response was too small for one record batch."""
+        self._wanted = min(2 * self._wanted, _BYTES_MAX)
+        self._per_offset = None

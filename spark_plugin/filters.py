@@ -1,0 +1,58 @@
+"""Spark's pushed filters as conditions of :mod:`kshare.planner.bounds`.
+
+Law: conditions say no more than the filters; a filter of another kind is left out, and Spark
+applies it. Cost: linear in the filters.
+"""
+
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from kshare.planner.bounds import Comparison, Condition
+
+__all__ = ["conditions_of", "filters_are_pushed"]
+
+_PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+_COMPARISONS: Final[dict[type[Filter], Comparison]] = {
+    EqualTo: "=",
+    EqualNullSafe: "=",  # `<=> NULL` has no value of the column's type, and so no say
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    In: "in",
+}
+
+
+def filters_are_pushed() -> bool:
+    """Whether this process was started to push filters.
+
+    A reader that can take filters makes Spark refuse the query if they are not switched on
+    (``spark.sql.python.filterPushdown.enabled``). That setting cannot be seen here; but where it is
+    on and there are filters, Spark plans in a worker of its own module.
+    """
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHING in sys.modules or getattr(spec, "name", None) == _PUSHING
+
+
+def conditions_of(filters: Iterable[Filter]) -> list[Condition]:
+    """The filters that are comparisons of a column with literals."""
+    found = []
+    for pushed in filters:
+        comparison = _COMPARISONS.get(type(pushed))
+        path, value = getattr(pushed, "attribute", ()), getattr(pushed, "value", None)
+        if comparison is not None and len(path) == 1:
+            values = tuple(value) if comparison == "in" else (value,)
+            found.append(Condition(path[0], comparison, values))
+    return found

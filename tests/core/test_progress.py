@@ -1,0 +1,243 @@
+"""Progress against plain sets of (offset, cell), and the reference texts' examples by name."""
+
+import pickle
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle, Slice, Stripe, TopicPartition
+from kshare.core.region import Band, stripes
+from tests.core.cells import (
+    CELLS,
+    END,
+    EVERYTHING,
+    Cells,
+    cells_of,
+    done,
+    hash_ranges,
+    of_bands,
+    pieces,
+    progresses,
+    tally,
+    within,
+)
+
+HALF = HASH_SPACE // 2
+LOW, HIGH = HashRange(0, HALF), HashRange(HALF, HASH_SPACE)
+stables = st.integers(0, END)
+
+
+def ic(*ranges: tuple[int, int]) -> list[Rectangle]:
+    """Individual commits as the reference texts write them, both ends included."""
+    return [Rectangle(OffsetRange(first, last + 1), WHOLE) for first, last in ranges]
+
+
+def below(offset: int) -> Cells:
+    return {cell for cell in EVERYTHING if cell[0] < offset}
+
+
+def check(progress: Progress) -> None:
+    """What its docstring promises."""
+    if progress.is_level:
+        assert progress.stripes == ()
+        return
+    assert (progress.stripes[0].hashes.lo, progress.stripes[-1].hashes.hi) == (0, HASH_SPACE)
+    for one, two in pairwise(progress.stripes):
+        assert one.hashes.hi == two.hashes.lo
+        assert one.bounds != two.bounds
+    assert all(progress.stable <= s.bounds[0] for s in progress.stripes if s.bounds)
+    assert any(not s.bounds or s.bounds[0] > progress.stable for s in progress.stripes)
+    assert any(s.bounds for s in progress.stripes)
+
+
+# -- laws ----------------------------------------------------------------------------------------
+
+
+@given(stables, pieces())
+def test_a_commit_is_a_union(stable: int, given_: list[Rectangle]) -> None:
+    reached = Progress.at(stable).commit(given_)
+    check(reached)
+    assert done(reached) == below(stable) | cells_of(given_)
+
+
+@given(stables, pieces(8), st.integers(0, 99))
+def test_order_and_repetition_of_commits_change_nothing(
+    stable: int, given_: list[Rectangle], seed: int
+) -> None:
+    chance = random.Random(seed)
+    again = chance.sample(given_, len(given_)) + [p for p in given_ if chance.random() < 0.5]
+    one_by_one = Progress.at(stable)
+    for piece in again:
+        one_by_one = one_by_one.commit([piece])
+    assert one_by_one == Progress.of(stable, given_)
+    assert hash(one_by_one) == hash(Progress.of(stable, given_))
+
+
+@given(progresses(), pieces(), stables)
+def test_the_stable_offset_never_goes_back(
+    progress: Progress, given_: list[Rectangle], offset: int
+) -> None:
+    assert progress.commit(given_).stable >= progress.stable
+    assert progress.advance(offset).stable >= max(progress.stable, offset)
+    assert progress.commit(given_).front >= progress.front
+
+
+@given(progresses())
+def test_the_stable_offset_is_the_highest_below_which_all_is_processed(progress: Progress) -> None:
+    whole = done(progress)
+    assert below(progress.stable) <= whole
+    assert progress.stable >= END or not below(progress.stable + 1) <= whole
+
+
+@given(progresses(), progresses())
+def test_equal_sets_compare_equal(one: Progress, other: Progress) -> None:
+    assert (one == other) == (done(one) == done(other))
+    rebuilt = Progress.of(
+        one.stable,
+        [Rectangle(OffsetRange(n, n + 1), CELLS[c]) for n, c in done(one) if n >= one.stable],
+    )
+    assert rebuilt == one
+
+
+@given(progresses(), stables)
+def test_advance_is_a_commit_of_all_hashes(progress: Progress, offset: int) -> None:
+    advanced = progress.advance(offset)
+    check(advanced)
+    assert done(advanced) == done(progress) | below(offset)
+
+
+@given(progresses(), stables, hash_ranges())
+def test_pending_is_what_is_not_processed(progress: Progress, end: int, hashes: HashRange) -> None:
+    asked = {cell for cell in below(end) if cell[1] in within(hashes)}
+    assert tally(progress.pending(end, hashes)) == sorted(asked - done(progress))
+    assert tally(progress.pending(end)) == sorted(below(end) - done(progress))
+
+
+@given(progresses(), stables, st.sets(st.integers(0, len(CELLS) - 1)))
+def test_pending_of_several_ranges(progress: Progress, end: int, chosen: set[int]) -> None:
+    hashes = [CELLS[cell] for cell in sorted(chosen)]
+    asked = {cell for cell in below(end) if cell[1] in chosen}
+    found = progress.pending_of(end, hashes)
+    assert tally(found) == sorted(asked - done(progress))
+    joined = progress.pending_of(end, [WHOLE]) if len(chosen) == len(CELLS) else found
+    assert joined == found
+
+
+@given(progresses(), stables)
+def test_commits_of_what_is_pending_level_it(progress: Progress, end: int) -> None:
+    top = max(end, progress.front)
+    assert progress.commit(progress.pending(top)) == Progress.at(top)
+
+
+@given(progresses(), progresses())
+def test_minus(one: Progress, other: Progress) -> None:
+    assert tally(one.minus(other)) == sorted(done(one) - done(other))
+    assert other.commit(one.minus(other)) == other.commit(one.individual_commits).advance(
+        one.stable
+    )
+
+
+@given(progresses(), hash_ranges())
+def test_position(progress: Progress, hashes: HashRange) -> None:
+    missing = [n for n, cell in EVERYTHING - done(progress) if cell in within(hashes)]
+    assert progress.position(hashes) == min(missing, default=END)
+    assert progress.position() == progress.stable
+
+
+@given(progresses())
+def test_front_and_gaps(progress: Progress) -> None:
+    assert progress.front == max((n + 1 for n, _ in done(progress)), default=0)
+    assert progress.gaps == sum(len(stripe.bounds) for stripe in progress.stripes) / 2
+    assert bool(progress.gaps) != progress.is_level
+
+
+@given(stables, pieces())
+def test_of_stripes_takes_overlapping_layers(stable: int, given_: list[Rectangle]) -> None:
+    assert Progress.of_stripes(stable, stripes(given_)) == Progress.of(stable, given_)
+
+
+# -- the reference texts -------------------------------------------------------------------------
+
+
+def test_reference_individual_commits_that_touch_are_merged() -> None:
+    """IC [45-47] and [50-50]; with [48-49] they are [45-50]."""
+    before = Progress.of(40, ic((45, 47), (50, 50)))
+    assert before.individual_commits == tuple(ic((45, 47), (50, 50)))
+    assert before.commit(ic((48, 49))).individual_commits == tuple(ic((45, 50)))
+
+
+def test_reference_the_stable_offset_moves_past_individual_commits() -> None:
+    """Stable 42, IC [45-47]: with [43-44] the stable offset is 47."""
+    before = Progress.of(43, ic((45, 47)))  # the text's stable offset is the last one processed
+    assert before.commit(ic((43, 44))) == Progress.at(48)
+
+
+def test_reference_gaps_are_amended() -> None:
+    """Stable 40, IC [43-45] and [48-49]: of 41 to 50 are fetched [41-42], [46-47] and [50-50]."""
+    before = Progress.of(41, ic((43, 45), (48, 49)))
+    assert before.pending(51) == tuple(ic((41, 42), (46, 47), (50, 50)))
+    assert before.commit(before.pending(51)) == Progress.at(51)
+
+
+# -- examples ------------------------------------------------------------------------------------
+
+
+def test_ranges_at_different_offsets() -> None:
+    ahead = Progress.of(10, [Rectangle(OffsetRange(10, 20), LOW)])
+    assert ahead.stripes == (Stripe(LOW, (10, 20)), Stripe(HIGH, ()))
+    assert (ahead.stable, ahead.front, ahead.gaps) == (10, 20, 1)
+    assert (ahead.position(LOW), ahead.position(HIGH)) == (20, 10)
+    assert ahead.pending(30) == (
+        Rectangle(OffsetRange(10, 30), HIGH),
+        Rectangle(OffsetRange(20, 30), LOW),
+    )
+    assert ahead.commit([Rectangle(OffsetRange(10, 20), HIGH)]) == Progress.at(20)
+
+
+def test_a_negative_offset_is_refused() -> None:
+    with pytest.raises(ValueError, match="not an offset: -1"):
+        Progress.at(-1)
+
+
+def test_topic_partitions_sort_and_show() -> None:
+    assert TopicPartition("t", 9) < TopicPartition("t", 10) < TopicPartition("u", 0)
+    assert str(TopicPartition("a-b", 3)) == "a-b-3"
+
+
+@given(progresses())
+def test_pickled(progress: Progress) -> None:
+    assert pickle.loads(pickle.dumps(progress)) == progress
+
+
+# -- slices --------------------------------------------------------------------------------------
+
+
+@given(pieces().filter(bool))
+def test_a_slice_is_one_value_for_one_set(given_: list[Rectangle]) -> None:
+    slice_ = Slice("t", 0, tuple(given_))
+    again = Slice("t", 0, (*reversed(given_), given_[0]))
+    assert tally(slice_.rectangles) == sorted(cells_of(given_)) or len(given_) == 1
+    assert len(given_) == 1 or slice_ == again
+    assert of_bands(slice_.bands()) == cells_of(given_)
+    touched = cells_of(given_)
+    assert slice_.offsets.start == min(n for n, _ in touched)
+    assert slice_.offsets.end == max(n for n, _ in touched) + 1
+    assert slice_.hashes == HashRange(
+        CELLS[min(c for _, c in touched)].lo, CELLS[max(c for _, c in touched)].hi
+    )
+    assert pickle.loads(pickle.dumps(slice_)) == slice_
+
+
+def test_a_slice_of_one_rectangle() -> None:
+    slice_ = Slice("t", 0, (Rectangle(OffsetRange(3, 5), LOW),))
+    assert slice_.bands() == (Band(OffsetRange(3, 5), (LOW,)),)
+
+
+def test_a_slice_holds_something() -> None:
+    with pytest.raises(ValueError, match="a slice of t-0 without a rectangle"):
+        Slice("t", 0, ())

@@ -1,0 +1,125 @@
+"""One set in three forms, against plain sets of (offset, cell)."""
+
+import random
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
+from kshare.core.offsets import OffsetRange
+from kshare.core.region import (
+    Band,
+    Rectangle,
+    Stripe,
+    bands,
+    canonical,
+    hull,
+    overlay,
+    rectangles,
+    stripes,
+    sweep,
+    tile,
+)
+from tests.core.cells import CELLS, CUTS, END, Cells, cells_of, of_bands, of_stripes, pieces, tally
+
+HALF = HASH_SPACE // 2
+LOW, HIGH = HashRange(0, HALF), HashRange(HALF, HASH_SPACE)
+
+
+def shredded(some: Cells, seed: int) -> list[Rectangle]:
+    """A rectangle for each cell, in any order, some of them twice."""
+    chance = random.Random(seed)
+    whole = sorted(some)
+    shuffled = chance.sample(whole, len(whole)) + [cell for cell in whole if chance.random() < 0.3]
+    return [Rectangle(OffsetRange(at, at + 1), CELLS[cell]) for at, cell in shuffled]
+
+
+@given(pieces())
+def test_rectangles_hold_the_same_and_overlap_nowhere(given_: list[Rectangle]) -> None:
+    found = canonical(given_)
+    assert tally(found) == sorted(cells_of(given_))
+    order = [(p.offsets.start, p.offsets.end, p.hashes.lo) for p in found]
+    assert order == sorted(order)
+
+
+@given(pieces(), st.integers(0, 99))
+def test_one_tuple_for_one_set(given_: list[Rectangle], seed: int) -> None:
+    found = canonical(given_)
+    assert canonical(shredded(cells_of(given_), seed)) == found
+    assert canonical(found) == found
+
+
+@given(pieces())
+def test_rectangles_with_the_same_offsets_do_not_touch(given_: list[Rectangle]) -> None:
+    for one, two in pairwise(canonical(given_)):
+        assert one.offsets != two.offsets or one.hashes.hi < two.hashes.lo
+
+
+@given(pieces(), st.integers(0, END))
+def test_stripes(given_: list[Rectangle], start: int) -> None:
+    layers = stripes(given_, start)
+    assert of_stripes(layers) == {cell for cell in cells_of(given_) if cell[0] >= start}
+    assert len({layer.hashes for layer in layers}) == len(layers)
+    assert all(layer.bounds for layer in layers)
+
+
+@given(pieces())
+def test_overlay_tiles_the_hash_space(given_: list[Rectangle]) -> None:
+    tiling = overlay(stripes(given_))
+    assert of_stripes(tiling) == cells_of(given_)
+    assert (tiling[0].hashes.lo, tiling[-1].hashes.hi) == (0, HASH_SPACE)
+    for one, two in pairwise(tiling):
+        assert one.hashes.hi == two.hashes.lo
+        assert one.bounds != two.bounds
+    assert cells_of(rectangles(tiling)) == cells_of(given_)
+
+
+@given(pieces(), st.integers(0, 99))
+def test_bands(given_: list[Rectangle], seed: int) -> None:
+    found = bands(given_)
+    assert of_bands(found) == cells_of(given_)
+    assert bands(shredded(cells_of(given_), seed)) == found
+    for one, two in pairwise(found):
+        assert one.offsets.end <= two.offsets.start
+        assert one.offsets.end < two.offsets.start or one.hashes != two.hashes
+    for band in found:
+        assert band.hashes
+        assert all(a.hi < b.lo for a, b in pairwise(band.hashes))
+
+
+@given(pieces().filter(bool))
+def test_hull(given_: list[Rectangle]) -> None:
+    touched = {offset for offset, _ in cells_of(given_)}
+    assert hull(given_) == OffsetRange(min(touched), max(touched) + 1)
+
+
+@given(st.lists(st.sampled_from([(), (1, 2), (3, 4)]), min_size=1, max_size=len(CUTS) - 1))
+def test_tile_merges_neighbours_that_are_alike(layers: list[tuple[int, ...]]) -> None:
+    cut = [(CUTS[i], CUTS[i + 1], bounds) for i, bounds in enumerate(layers)]
+    tiling = tile(cut)
+    assert tiling[0].hashes.lo == 0
+    assert tiling[-1].hashes.hi == CUTS[len(layers)]
+    assert all(one.bounds != two.bounds for one, two in pairwise(tiling))
+    assert of_stripes(tiling) == of_stripes([Stripe(HashRange(a, b), c) for a, b, c in cut])
+
+
+def test_nothing_is_nothing() -> None:
+    assert canonical([]) == bands([]) == tile([]) == ()
+    assert overlay([]) == (Stripe(WHOLE, ()),)
+    assert list(sweep([], 3, 5)) == [(3, 5, ())]
+
+
+def test_examples() -> None:
+    low, high = Rectangle(OffsetRange(1, 5), LOW), Rectangle(OffsetRange(3, 8), HIGH)
+    assert canonical([high, low]) == (low, high)
+    assert bands([high, low]) == (
+        Band(OffsetRange(1, 3), (LOW,)),
+        Band(OffsetRange(3, 5), (WHOLE,)),
+        Band(OffsetRange(5, 8), (HIGH,)),
+    )
+    assert canonical([low, Rectangle(OffsetRange(1, 5), HIGH)]) == (
+        Rectangle(OffsetRange(1, 5), WHOLE),
+    )
+    assert str(low) == f"offsets [1,5) x hashes [0,{HALF})"
+    assert low.area == 4 * HALF
