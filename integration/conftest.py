@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from pyspark.sql import SparkSession
 
 from integration.cluster import KafkaCluster
+from integration.differential import World, make_world
 from integration.kafka import SECURE_LISTENERS, KafkaBroker
 from integration.spark import start_spark
 
@@ -37,6 +38,12 @@ def cluster() -> Iterator[KafkaCluster]:
     """Two brokers, for leaders that move."""
     with KafkaCluster(2) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def world(broker: KafkaBroker) -> World:
+    """Topics that no test changes."""
+    return make_world(broker)
 
 
 @pytest.fixture

@@ -110,15 +110,20 @@ class Watch:
 
     Attributes:
         wanted: how many records are to be read.
-        began: when reading began, by ``time.monotonic``.
         rows: the rows of each batch; a batch that is run again replaces what it left.
         partitions: the ranges of each partition, as the planner told them for its newest batch.
     """
 
     wanted: int
-    began: float = field(default_factory=time.monotonic)
     rows: dict[int, pa.Table] = field(default_factory=dict)
     partitions: dict[TopicPartition, PartitionReport] = field(default_factory=dict)
+    _first: tuple[float, int] | None = None
+
+    def keep(self, batch: int, rows: pa.Table) -> None:
+        """Take in the rows of a batch."""
+        self.rows[batch] = rows
+        if self._first is None:
+            self._first = (time.monotonic(), rows.num_rows)
 
     @property
     def records(self) -> int:
@@ -126,9 +131,12 @@ class Watch:
         return sum(table.num_rows for table in list(self.rows.values()))
 
     @property
-    def per_second(self) -> float:
-        """Rows a second, since the first batch began."""
-        return self.records / max(time.monotonic() - self.began, 1e-9)
+    def per_second(self) -> float | None:
+        """Rows a second since the first batch, for which interpreters start; None before."""
+        if self._first is None or len(self.rows) < 2:
+            return None
+        since, records = self._first
+        return (self.records - records) / max(time.monotonic() - since, 1e-9)
 
     def received(self) -> pa.Table:
         """All rows, by batch, with the number of their batch."""
@@ -194,7 +202,8 @@ def run(options: DemoOptions, console: Console | None = None) -> int:
                 f"Stopped after {watch.records:,} of {wanted:,} records: what was read is judged."
             )
         report = verdict(feed, watch, all_read=all_read)
-        console.print(str(report), style="bold green" if report.ok else "bold red", markup=False)
+        colour = "bold green" if report.ok else "bold red"
+        console.print(str(report), style=colour, markup=False, highlight=False, soft_wrap=True)
         return 0 if report.ok and report.records else 1
 
 
@@ -295,7 +304,7 @@ def _start_query(
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     def keep(rows: "DataFrame", batch: int) -> None:
-        watch.rows[batch] = rows.toArrow()
+        watch.keep(batch, rows.toArrow())
 
     per_task = max(watch.wanted // (max(len(feed.logs), 1) * key_ranges * _BATCHES), 1)
     rows = (
@@ -392,10 +401,10 @@ def line(watch: Watch) -> str:
 
 
 def _headline(watch: Watch) -> str:
-    return (
-        f"batch {max(watch.rows, default=0)}: {watch.records:,} of {watch.wanted:,} records, "
-        f"{watch.per_second:,.0f} records/s"
-    )
+    rate = watch.per_second
+    speed = "" if rate is None else f", {rate:,.0f} records/s"
+    batch = max(watch.rows, default=0)
+    return f"batch {batch}: {watch.records:,} of {watch.wanted:,} records{speed}"
 
 
 def _share(lo: int, hi: int) -> str:
@@ -468,7 +477,7 @@ def _consumed(servers: str, bounds: Mapping[TopicPartition, tuple[int, int]]) ->
     try:
         consumer.assign([Place(*place, bounds[place][0]) for place in left])
         while left:
-            messages = consumer.consume(10_000, 1.0)
+            messages = consumer.consume(10_000, _LOOK_SECONDS)
             if messages:
                 deadline = time.monotonic() + _WAIT_SECONDS
             elif time.monotonic() > deadline:

@@ -174,7 +174,7 @@ class ParkWatch:
         self._table = _Table(replace(kafka, api_timeout_ms=timeout_ms, offset_attempts=1))
         self._clock = clock
         self._next: float | None = None
-        self._known: Collection[Place] = ()
+        self._known: frozenset[Place] = frozenset()
         self._warned = False
 
     def current(self, topics: Collection[str]) -> list[Place]:
@@ -208,14 +208,10 @@ class ParkWatch:
             self._warned = True
             return
         self._warned = False
-        for what, places in (("parked", found - self._seen), ("unparked", self._seen - found)):
+        for what, places in (("parked", found - self._known), ("unparked", self._known - found)):
             for topic, key in sorted(places):
                 _log.info("%s: key %r of topic %s", what, key, topic)
         self._known = found
-
-    @property
-    def _seen(self) -> frozenset[Place]:
-        return frozenset(self._known)
 
 
 class _Table:
@@ -302,6 +298,7 @@ class _Table:
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",
+                "fetch.wait.max.ms": 50,  # the end is known: nobody waits for more
             }
             self._consumer = Consumer(config, logger=_log)
         return self._consumer

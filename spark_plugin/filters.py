@@ -6,9 +6,10 @@ applies it. Cost: linear in the filters.
 
 import sys
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql.datasource import (
+    ColumnPath,
     EqualNullSafe,
     EqualTo,
     Filter,
@@ -51,8 +52,9 @@ def conditions_of(filters: Iterable[Filter]) -> list[Condition]:
     found = []
     for pushed in filters:
         comparison = _COMPARISONS.get(type(pushed))
-        path, value = getattr(pushed, "attribute", ()), getattr(pushed, "value", None)
+        path: ColumnPath = getattr(pushed, "attribute", ())
         if comparison is not None and len(path) == 1:
+            value: Any = getattr(pushed, "value", None)
             values = tuple(value) if comparison == "in" else (value,)
             found.append(Condition(path[0], comparison, values))
     return found

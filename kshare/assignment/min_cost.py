@@ -135,71 +135,80 @@ def _network(costs: Costs, start: _Ints, group: _Ints, caps: _Ints | None) -> _I
     """
     tasks = np.column_stack([group, start, costs.traffic])
     kinds, kind, count = np.unique(tasks, axis=0, return_inverse=True, return_counts=True)
-    kind_group, kind_start = kinds[:, 0], kinds[:, 1]
     many, racks = kinds[:, 2:].shape
     processes, groups = len(costs.rack), int(group.max()) + 1
-    own = np.bincount(start, minlength=processes)
-    # Edges: kind -> rack, kind -> its start, rack and group -> process and group.
-    by_rack, stays = many * racks, many
-    edges = by_rack + stays + processes * groups
-    from_kind = np.arange(by_rack) // racks
-    cell_process, cell_group = np.divmod(np.arange(processes * groups), groups)
-    into_rack = (np.arange(by_rack) % racks) * groups + kind_group[from_kind]
-    out_of_rack = costs.rack[cell_process] * groups + cell_group
-    into_cell = np.concatenate([kind_start * groups + kind_group, np.arange(processes * groups)])
-    late = np.arange(by_rack, edges)
-
-    def sums(rows: _Ints, columns: _Ints, signs: _Ints, height: int) -> csr_array:
-        return csr_array((signs, (rows, columns)), shape=(height, edges))
-
-    nodes = [
-        np.concatenate([from_kind, np.arange(many)]),  # what leaves a kind
-        np.concatenate([into_rack, out_of_rack]) + many,  # what comes to a rack leaves it
-        into_cell // groups + many + racks * groups,  # what comes to a process
-    ]
-    through = np.concatenate([np.arange(by_rack), late[stays:]])
-    signs = np.concatenate(
-        [
-            np.ones(by_rack + stays, dtype=np.intp),
-            np.repeat(np.array([1, -1]), [by_rack, processes * groups]),
-            np.ones(len(late), dtype=np.intp),
-        ]
-    )
-    columns = np.concatenate([np.arange(by_rack + stays), through, late])
-    height = many + racks * groups + processes
-    prices = np.concatenate(
-        [
-            (kinds[:, 2:] + costs.move).ravel(),
-            kinds[np.arange(many), 2 + costs.rack[kind_start]],
-            np.zeros(processes * groups),
-        ]
-    )
-    capped = (
-        {}
-        if caps is None
-        else {
-            "A_ub": sums(into_cell, late, np.ones_like(late), processes * groups),
-            "b_ub": caps.ravel(),
-        }
-    )
+    cells = processes * groups
+    home = kinds[:, 1]
+    edges = _edges(kinds[:, 0], home, costs.rack, groups, racks)
     solved = linprog(
-        prices,
-        A_eq=sums(np.concatenate(nodes), columns, signs, height),
-        b_eq=np.concatenate([count, np.zeros(racks * groups), own]),
+        np.concatenate(
+            [
+                (kinds[:, 2:] + costs.move).ravel(),
+                kinds[np.arange(many), 2 + costs.rack[home]],
+                np.zeros(cells),
+            ]
+        ),
+        A_eq=edges,
+        b_eq=np.concatenate(
+            [count, np.zeros(racks * groups), np.bincount(start, minlength=processes)]
+        ),
+        A_ub=None if caps is None else _into_cells(home * groups + kinds[:, 0], cells, racks),
+        b_ub=None if caps is None else caps.ravel(),
         bounds=(0, None),
         method="highs-ds",
-        **capped,
     )
-    flow = np.rint(solved.x).astype(np.intp)
+    to_rack, stays, to_process = np.split(
+        np.rint(solved.x).astype(np.intp), [many * racks, many * (racks + 1)]
+    )
     return _follow(
-        flow[:by_rack].reshape(many, racks),
-        flow[by_rack : by_rack + stays],
-        flow[by_rack + stays :].reshape(processes, groups),
+        to_rack.reshape(many, racks),
+        stays,
+        to_process,
         kind.ravel(),
         start,
         group,
         costs.rack,
     )
+
+
+def _edges(kind_group: _Ints, home: _Ints, rack: _Ints, groups: int, racks: int) -> csr_array:
+    """What goes in and out of each node: kinds, racks by group, processes.
+
+    Edges lead from a kind to each rack, from a kind to its home, from a rack to its processes by
+    group.
+    """
+    many, cells = len(home), len(rack) * groups
+    to_rack = np.arange(many * racks)
+    process, cell_group = np.divmod(np.arange(cells), groups)
+    pools = many + np.concatenate(
+        [
+            (to_rack % racks) * groups + kind_group[to_rack // racks],
+            rack[process] * groups + cell_group,
+        ]
+    )
+    nodes = np.concatenate(
+        [
+            to_rack // racks,
+            np.arange(many),
+            pools,
+            many + racks * groups + np.concatenate([home, process]),
+        ]
+    )
+    to_process = many * (racks + 1) + np.arange(cells)
+    stay = many * racks + np.arange(many)
+    columns = np.concatenate([to_rack, stay, to_rack, to_process, stay, to_process])
+    signs = np.ones(len(columns))
+    signs[many * (2 * racks + 1) :][:cells] = -1
+    shape = (many + racks * groups + len(rack), many * (racks + 1) + cells)
+    return csr_array((signs, (nodes, columns)), shape=shape)
+
+
+def _into_cells(home_cell: _Ints, cells: int, racks: int) -> csr_array:
+    """What comes to each process of each group."""
+    rows = np.concatenate([home_cell, np.arange(cells)])
+    first = len(home_cell) * racks
+    columns = first + np.arange(len(rows))
+    return csr_array((np.ones(len(rows)), (rows, columns)), shape=(cells, first + len(rows)))
 
 
 def _follow(
@@ -219,13 +228,12 @@ def _follow(
     rank[order] = np.arange(len(kind)) - firsts[kind[order]]
     movers = order[rank[order] >= stays[kind[order]]]
     # Movers come kind by kind, and each kind's flow is given rack by rack.
-    target = np.concatenate(
-        [np.repeat(np.arange(to_rack.shape[1]), flows) for flows in to_rack]
-    ).astype(np.intp)
-    groups = to_process.shape[1]
+    many, racks = to_rack.shape
+    target = np.repeat(np.tile(np.arange(racks), many), to_rack.ravel())
+    groups = len(to_process) // len(rack)
     by_pool = np.lexsort((movers, target * groups + group[movers]))
     cells = np.lexsort((np.arange(len(rack) * groups) // groups, _pools(rack, groups)))
-    placed[movers[by_pool]] = np.repeat(cells // groups, to_process.ravel()[cells])
+    placed[movers[by_pool]] = np.repeat(cells // groups, to_process[cells])
     return placed
 
 

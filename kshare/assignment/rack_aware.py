@@ -20,6 +20,7 @@ from kshare.assignment.task_id import ProcessId, TaskId
 __all__ = [
     "MayMove",
     "RackCosts",
+    "configured_costs",
     "has_racks",
     "keeps_tags",
     "optimize_active",
@@ -95,6 +96,38 @@ def rack_costs(
         },
         traffic_cost,
         non_overlap_cost,
+    )
+
+
+def configured_costs(
+    state: ApplicationState,
+    *,
+    inputs: bool,
+    traffic_cost: int | None = None,
+    non_overlap_cost: int | None = None,
+) -> RackCosts | None:
+    """The costs that the public helpers go by: changelogs count, inputs too if asked for.
+
+    Args:
+        state: tasks, processes and configs.
+        inputs: see :func:`rack_costs`.
+        traffic_cost: instead of the configured one.
+        non_overlap_cost: likewise.
+
+    Returns:
+        None if nothing may be optimised: no strategy, a rack is missing, or a cost is not
+        configured, for which the arguments do not stand in.
+    """
+    configs = state.assignment_configs
+    traffic, non_overlap = configs.rack_aware_traffic_cost, configs.rack_aware_non_overlap_cost
+    if configs.rack_aware_assignment_strategy == "none" or traffic is None or non_overlap is None:
+        return None
+    return rack_costs(
+        state,
+        inputs=inputs,
+        changelogs=True,
+        traffic_cost=traffic if traffic_cost is None else traffic_cost,
+        non_overlap_cost=non_overlap if non_overlap_cost is None else non_overlap_cost,
     )
 
 

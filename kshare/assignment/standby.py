@@ -38,7 +38,7 @@ def assign_standbys(
     """
     queue = _LeastLoaded(state, active, standby or {})
     replicas = state.assignment_configs.num_standby_replicas
-    tasks = [task for task, info in state.all_tasks.items() if info.has_changelog]
+    tasks = sorted(task for task, info in state.all_tasks.items() if info.has_changelog)
     if replicas <= 0:
         return queue.standby
     if not state.assignment_configs.rack_aware_assignment_tags:

@@ -17,13 +17,14 @@ from typing import Final
 from kshare.assignment.application import ApplicationState
 from kshare.assignment.assignor import TaskAssignment, TaskAssignor
 from kshare.assignment.placement import Placement
-from kshare.assignment.rack_aware import RackCosts, optimize_active, optimize_standby, rack_costs
+from kshare.assignment.rack_aware import configured_costs, optimize_active, optimize_standby
 from kshare.assignment.situation import Situation
 from kshare.assignment.sticky_standby import place_standbys
 
 __all__ = ["FallbackPriorTaskAssignor", "StickyTaskAssignor"]
 
-_STATELESS_COSTS: Final = (1, 0)  # a task without state may move for any gain
+_STATELESS_COSTS: Final = {"traffic_cost": 1, "non_overlap_cost": 0}
+"""A task without state may move for any gain."""
 
 
 class StickyTaskAssignor(TaskAssignor):
@@ -213,8 +214,8 @@ def _optimize_actives(situation: Situation, placement: Placement) -> None:
     stateful = [task for task in situation.tasks if state.all_tasks[task].is_stateful]
     stateless = [task for task in situation.tasks if not state.all_tasks[task].is_stateful]
     configs = state.assignment_configs
-    for tasks, overrides in ((stateful, None), (stateless, _STATELESS_COSTS)):
-        costs = _costs(state, inputs=True, overrides=overrides)
+    for tasks, overrides in ((stateful, {}), (stateless, _STATELESS_COSTS)):
+        costs = configured_costs(state, inputs=True, **overrides)
         if costs is not None and tasks:
             actives = optimize_active(
                 situation.actives(placement), tasks, costs, configs.rack_aware_assignment_strategy
@@ -225,8 +226,8 @@ def _optimize_actives(situation: Situation, placement: Placement) -> None:
 def _optimize_standbys(situation: Situation, placement: Placement) -> None:
     state = situation.state
     configs = state.assignment_configs
-    costs = _costs(state, inputs=False) if configs.num_standby_replicas > 0 else None
-    if costs is None:
+    costs = configured_costs(state, inputs=False)
+    if costs is None or configs.num_standby_replicas <= 0:
         return
     # Client tags hold nothing back: so it is in Kafka's public helper, which this assignor uses.
     standbys = optimize_standby(
@@ -237,22 +238,3 @@ def _optimize_standbys(situation: Situation, placement: Placement) -> None:
         configs.rack_aware_assignment_strategy,
     )
     placement.set_standby(situation.numbers(standbys))
-
-
-def _costs(
-    state: ApplicationState, *, inputs: bool, overrides: tuple[int, int] | None = None
-) -> RackCosts | None:
-    """None if nothing may be optimised; overrides do not stand in for configured costs."""
-    configs = state.assignment_configs
-    traffic, non_overlap = configs.rack_aware_traffic_cost, configs.rack_aware_non_overlap_cost
-    if configs.rack_aware_assignment_strategy == "none" or traffic is None or non_overlap is None:
-        return None
-    if overrides is not None:
-        traffic, non_overlap = overrides
-    return rack_costs(
-        state,
-        inputs=inputs,
-        changelogs=True,
-        traffic_cost=traffic,
-        non_overlap_cost=non_overlap,
-    )

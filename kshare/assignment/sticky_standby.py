@@ -38,10 +38,8 @@ def place_standbys(situation: Situation, placement: Placement) -> None:
         placement.set_standby(before)
 
 
-def _as_before(
-    situation: Situation, placement: Placement, replicas: int
-) -> list[set[int]] | None:
-    """The standbys that there were, if they will do: none where its task is active, none missing."""
+def _as_before(situation: Situation, placement: Placement, replicas: int) -> list[set[int]] | None:
+    """The standbys that there were, if none is missing without those where the task is active."""
     logged = set(situation.logged)
     before = [
         (had & logged) - active
@@ -146,7 +144,9 @@ class _Standbys:
         together = reduce(or_, (self._masks[process] for process in self._copies[task]), 0)
         count, targets, masks = self._count, self._targets, self._masks
         choices: tuple[Callable[[int], bool], ...] = (
-            lambda one: count[one] < targets[one] and (not count[one] or masks[one] & ~together > 0),
+            lambda one: (
+                count[one] < targets[one] and (not count[one] or masks[one] & ~together > 0)
+            ),
             lambda one: count[one] < targets[one],
             lambda _: True,
         )

@@ -21,10 +21,10 @@ from kshare.assignment.assignor import (
 )
 from kshare.assignment.rack_aware import (
     RackCosts,
+    configured_costs,
     keeps_tags,
     optimize_active,
     optimize_standby,
-    rack_costs,
 )
 from kshare.assignment.standby import assign_standbys
 from kshare.assignment.task_id import ProcessId, TaskId
@@ -200,21 +200,11 @@ def _tasks(
 
 
 def _costs(params: RackAwareOptimizationParams, *, inputs: bool) -> RackCosts | None:
-    """None if nothing may be optimised; overrides do not stand in for configured costs."""
-    configs = params.application_state.assignment_configs
-    traffic, non_overlap = configs.rack_aware_traffic_cost, configs.rack_aware_non_overlap_cost
-    if configs.rack_aware_assignment_strategy == "none" or traffic is None or non_overlap is None:
-        return None
-    if params.traffic_cost_override is not None:
-        traffic = params.traffic_cost_override
-    if params.non_overlap_cost_override is not None:
-        non_overlap = params.non_overlap_cost_override
-    return rack_costs(
+    return configured_costs(
         params.application_state,
         inputs=inputs,
-        changelogs=True,
-        traffic_cost=traffic,
-        non_overlap_cost=non_overlap,
+        traffic_cost=params.traffic_cost_override,
+        non_overlap_cost=params.non_overlap_cost_override,
     )
 
 

@@ -1,4 +1,4 @@
-"""The command line: ``kshare demo``, ``park``, ``unpark``, ``parked``, ``status``, ``--version``.
+"""The command line: ``kshare demo``, ``park``, ``parked``, ``status``, ``assign``, ...
 
 Cost: help and version need nothing but argparse; a command imports its module when it runs.
 """
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from kshare._version import __version__
-from kshare.cli import demo, keys, status
+from kshare.cli import assign, demo, keys, status
 from kshare.errors import KshareError
 
 __all__ = ["main"]
@@ -41,6 +41,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kshare {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    for module in (demo, keys, status):
+    for module in (demo, keys, status, assign):
         module.add_to(commands)
     return parser

@@ -96,24 +96,34 @@ def rectangles(tiling: Iterable[Stripe]) -> tuple[Rectangle, ...]:
         and touch are one.
     """
     pieces = [
-        (start, end, stripe.hashes)
+        (start, end, stripe.hashes.lo, stripe.hashes)  # the last one is never compared
         for stripe in tiling
         for start, end in zip(stripe.bounds[::2], stripe.bounds[1::2], strict=True)
     ]
     pieces.sort()
-    found: list[Rectangle] = []
-    last_start = last_end = -1
-    for start, end, hashes in pieces:
-        if start == last_start and end == last_end:
-            before = found[-1]
-            if before.hashes.hi == hashes.lo:
-                found[-1] = Rectangle(before.offsets, HashRange(before.hashes.lo, hashes.hi))
-            else:
-                found.append(Rectangle(before.offsets, hashes))
-        else:
-            found.append(Rectangle(OffsetRange(start, end), hashes))
-            last_start, last_end = start, end
-    return tuple(found)
+    return tuple(_stacked(pieces))
+
+
+def _stacked(pieces: Iterable[tuple[int, int, int, HashRange]]) -> Iterator[Rectangle]:
+    """Rectangles, ascending, as start, end, lowest hash and hashes; those that touch as one."""
+    ahead = iter(pieces)
+    first = next(ahead, None)
+    if first is None:
+        return
+    start, end, lo, hashes = first
+    hi = hashes.hi
+    offsets = OffsetRange(start, end)
+    for next_start, next_end, next_lo, above in ahead:
+        same = next_start == start and next_end == end
+        if same and next_lo == hi:
+            hi = above.hi
+            continue
+        yield Rectangle(offsets, hashes if hashes.hi == hi else HashRange(lo, hi))
+        if not same:
+            start, end = next_start, next_end
+            offsets = OffsetRange(start, end)
+        lo, hi, hashes = next_lo, above.hi, above
+    yield Rectangle(offsets, hashes if hashes.hi == hi else HashRange(lo, hi))
 
 
 def hull(pieces: Sequence[Rectangle]) -> OffsetRange:

@@ -14,10 +14,11 @@ __all__ = ["JaasEntry", "parse_jaas"]
 
 _FLAGS = frozenset({"required", "requisite", "sufficient", "optional"})
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_SHOWN = frozenset({"username", "password", "clientId", "clientSecret", "scope", "tokenauth"})
 _TOKEN = re.compile(
     r"""(?P<skip>[\x00-\x20]+|/\*.*?(?:\*/|\Z)|/[^\r\n]*)
     |(?P<number>-?(?:[0-9]+\.?[0-9]*|\.[0-9]+))
-    |(?P<word>[A-Za-z_$\-\xa0-\U0010ffff][A-Za-z0-9_$.\-\xa0-\U0010ffff]*)
+    |(?P<word>[A-Za-z_$\xa0-\U0010ffff][A-Za-z0-9_$.\-\xa0-\U0010ffff]*)
     |"(?P<double>(?:[^"\\\r\n]|\\.)*)"
     |'(?P<single>(?:[^'\\\r\n]|\\.)*)'
     |(?P<other>.)""",
@@ -66,14 +67,14 @@ def _entry(tokens: list[tuple[str, str]]) -> JaasEntry:
         raise ValueError("does not begin with the name of a login module")
     kind, flag = tokens.pop(0) if tokens else ("end", "")
     if kind != "text" or flag.lower() not in _FLAGS:
-        raise ValueError(f"lacks a control flag after {module}, such as 'required'")
+        raise ValueError(f"lacks a control flag after {_safe(module)}, such as 'required'")
     options: dict[str, str] = {}
     while tokens and tokens[0] != ("sign", ";"):
         kind, name = tokens.pop(0)
         if kind != "text":
-            raise ValueError(f"has something else where the name of an option of {module} belongs")
+            raise ValueError("has something else where the name of an option belongs")
         if not tokens or tokens.pop(0) != ("sign", "="):
-            raise ValueError(f"has no '=' after an option of {module}: {_safe(name)}")
+            raise ValueError(f"has no '=' after {_safe(name)}")
         kind, value = tokens.pop(0) if tokens else ("end", "")
         if kind == "number":
             raise ValueError(
@@ -90,8 +91,8 @@ def _entry(tokens: list[tuple[str, str]]) -> JaasEntry:
 
 
 def _safe(name: str) -> str:
-    """A name for an error; it may be a part of a password whose quotes are wrong."""
-    return name if re.fullmatch(r"[A-Za-z]+(_[A-Za-z]+)?", name) and len(name) < 48 else "an option"
+    """A name for an error: where quotes are missing, a piece of a password looks like one."""
+    return name if name in _SHOWN or name.endswith("LoginModule") else "what is not shown here"
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,6 @@ Law: a duration without a doubt, or an error that says how to write one. Cost: n
 """
 
 import json
-import math
 import re
 from typing import Any, Final
 
@@ -13,30 +12,30 @@ __all__ = ["DEFAULT_RANGES", "parse_delay", "parse_duration", "parse_keys"]
 DEFAULT_RANGES: Final = 10_000
 """``maxRangesInCheckpoint``, if it is not given."""
 
-_MAX_SECONDS = 2**63 / 1e9
-# JavaUtils.timeStringAs of Spark: the suffixes that it knows.
-_SPARK_SECONDS = {
-    "us": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-    "m": 60.0,
-    "min": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
+_MAX_US = 2**63 // 1000
+# JavaUtils.timeStringAs of Spark: the suffixes that it knows, in microseconds.
+_SPARK_US = {
+    "us": 1,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "min": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
 }
-_SECONDS = _SPARK_SECONDS | {
-    name: seconds
-    for names, seconds in (
-        ("millisecond milliseconds milli millis", 1e-3),
-        ("sec secs second seconds", 1.0),
-        ("mins minute minutes", 60.0),
-        ("hour hours", 3600.0),
-        ("day days", 86400.0),
+_US = _SPARK_US | {
+    name: _SPARK_US[unit]
+    for unit, names in (
+        ("ms", "millisecond milliseconds milli millis"),
+        ("s", "sec secs second seconds"),
+        ("m", "mins minute minutes"),
+        ("h", "hour hours"),
+        ("d", "day days"),
     )
     for name in names.split()
 }
-_DELAY = re.compile(r"([0-9]+)([a-z]+)?", re.ASCII)
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)", re.ASCII)
+_DELAY = re.compile(r"([0-9]{1,19})([a-z]+)?", re.ASCII)
+_DURATION = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,19})?)\s*([a-z]+)", re.ASCII)
 
 
 def parse_delay(text: str) -> float:
@@ -49,10 +48,10 @@ def parse_delay(text: str) -> float:
         ValueError: it is none.
     """
     match = _DELAY.fullmatch(text.strip().lower())
-    unit = match and _SPARK_SECONDS.get(match[2] or "ms")
-    if match is None or unit is None or int(match[1]) * unit > _MAX_SECONDS:
+    unit = match and _SPARK_US.get(match[2] or "ms")
+    if match is None or unit is None or int(match[1]) * unit > _MAX_US:
         raise ValueError("is not a time; write for example 15m, 30s, 500ms (us, ms, s, m, h, d)")
-    return math.floor(round(int(match[1]) * unit * 1000, 6)) / 1000
+    return int(match[1]) * unit // 1000 / 1000
 
 
 def parse_duration(text: str) -> float:
@@ -65,12 +64,12 @@ def parse_duration(text: str) -> float:
         ValueError: it is none.
     """
     match = _DURATION.fullmatch(text.strip().lower())
-    unit = match and _SECONDS.get(match[2])
-    if match is None or unit is None or not 0 < float(match[1]) * unit <= _MAX_SECONDS:
+    unit = match and _US.get(match[2])
+    if match is None or unit is None or not 0 < float(match[1]) * unit <= _MAX_US:
         raise ValueError(
             "is not a time above 0 with a unit; write for example 10s, 500ms, 2 minutes"
         )
-    return float(match[1]) * unit
+    return float(match[1]) * unit / 1e6
 
 
 def parse_keys(text: str) -> tuple[bytes, ...]:

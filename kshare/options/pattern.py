@@ -119,6 +119,9 @@ class _Translator:
         elif following in {"h", "H"}:
             self._take(f"\\{following}", r"[ \t]" if following == "h" else r"[^ \t]")
         elif following and following in "123456789":
+            two = self._text[self._at + 2 : self._at + 3]
+            if two and two in "0123456789" and self._text.count("(") > 9:
+                raise self._refused("a reference of two digits")
             self._take(f"\\{following}", f"(?:\\{following})")
         else:
             self._character(_PLAIN_ESCAPES)

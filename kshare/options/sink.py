@@ -26,14 +26,24 @@ from kshare.options.names import (
 )
 from kshare.options.parse import Given, topic_fault
 
-__all__ = ["SINK_COLUMNS", "ParsedSinkOptions", "SinkOptions", "parse_sink_options"]
+__all__ = [
+    "SINK_COLUMNS",
+    "TRANSACTION_TIMEOUT_MS",
+    "ParsedSinkOptions",
+    "SinkOptions",
+    "parse_sink_options",
+]
 
 SINK_COLUMNS: Final = ("key", "value", "topic", "partition", "headers")
 """The columns that are written; others are left out, as Spark's sink does."""
 
 _INT_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
+TRANSACTION_TIMEOUT_MS: Final = 900_000
+"""The longest that a broker allows by default (``transaction.max.timeout.ms``)."""
+
 _DELIVERY_MS: Final = 120_000  # Java's delivery.timeout.ms
+_LINGER_MS: Final = 20
 _SOCKET_MS: Final = 60_000  # librdkafka's socket.timeout.ms
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 
@@ -313,7 +323,7 @@ class _SinkParser:
         memory = self._integer("buffer.memory", 0, _LONG_MAX)
         if memory is not None:
             settings["queue.buffering.max.kbytes"] = min(max(memory >> 10, 1), _INT_MAX)
-        settings |= self._delivery(java)
+        settings |= self._delivery(java, exactly_once=exactly_once)
         if "transaction.timeout.ms" in java and not exactly_once:
             del settings["transaction.timeout.ms"]
             self._faults.warn(
@@ -330,22 +340,29 @@ class _SinkParser:
             return None
         return parse_integer(self._faults, f"kafka.{name}", text, lowest, highest)
 
-    def _delivery(self, java: Mapping[str, int]) -> dict[str, int]:
-        """KafkaProducer.configureDeliveryTimeout of Java, and a bound of librdkafka's."""
-        least = java.get("linger.ms", 5) + java.get("request.timeout.ms", 30_000)
-        found = {}
+    def _delivery(self, java: Mapping[str, int], *, exactly_once: bool) -> dict[str, int]:
+        """KafkaProducer.configureDeliveryTimeout of Java, and what librdkafka wants besides."""
+        linger = java.get("linger.ms", _LINGER_MS)
+        least = linger + java.get("request.timeout.ms", 30_000)
         if java.get("delivery.timeout.ms", least) < least:
             self._fault(
                 "delivery.timeout.ms",
                 "must not be less than kafka.linger.ms + kafka.request.timeout.ms, which are "
                 f"{least} together",
             )
-        elif "delivery.timeout.ms" not in java and least > _DELIVERY_MS:
-            found["message.timeout.ms"] = min(least, _INT_MAX)
-        if "transaction.timeout.ms" in java:
-            request = java.get("request.timeout.ms", _SOCKET_MS)
-            found["socket.timeout.ms"] = min(request, java["transaction.timeout.ms"], 300_000)
-        return found
+        delivery = java.get("delivery.timeout.ms", min(max(least, _DELIVERY_MS), _INT_MAX))
+        if not exactly_once:
+            return {} if delivery == _DELIVERY_MS else {"message.timeout.ms": delivery}
+        # In a transaction nothing may be waited for longer than the transaction itself.
+        transaction = java.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
+        delivery = min(delivery, transaction)
+        request = min(java.get("request.timeout.ms", _SOCKET_MS), transaction, 300_000)
+        return {
+            "linger.ms": min(linger, delivery - 1, 900_000),
+            "message.timeout.ms": delivery,
+            "socket.timeout.ms": max(request, 10),
+            "transaction.timeout.ms": transaction,
+        }
 
     def _compression(self) -> dict[str, Any]:
         codec = self._kafka.get("compression.type", "none").strip().lower()

@@ -1,28 +1,21 @@
 """Batch queries: what is there when the query runs, as far as its filters can hold for it."""
 
-from collections.abc import Collection, Mapping
-from typing import Protocol
+from collections.abc import Mapping
 
-from kshare.broker import TopicPolicy
 from kshare.core.plan import PartitionLoad
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import OptionsError
 from kshare.options import PerPartition, SourceOptions
 from kshare.planner.bounds import EVERYTHING, Bounds
 from kshare.planner.records import cut_by_records
-from kshare.planner.specs import View, resolve
+from kshare.planner.specs import TopicView, resolve
 from kshare.planner.tasks import Task, allowed_hashes, chosen_ranges
 
 __all__ = ["plan_batch"]
 
 
-class _TopicView(View, Protocol):
-    def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
-        """What topics are configured for."""
-
-
 def plan_batch(
-    options: SourceOptions, cluster: _TopicView, bounds: Bounds = EVERYTHING
+    options: SourceOptions, cluster: TopicView, bounds: Bounds = EVERYTHING
 ) -> tuple[Task, ...]:
     """The tasks of a batch query, with earliest and latest as they are now.
 
@@ -75,7 +68,7 @@ def _check_order(
 
 
 def _narrowed(
-    ranges: Mapping[TopicPartition, tuple[int, int]], cluster: _TopicView, bounds: Bounds
+    ranges: Mapping[TopicPartition, tuple[int, int]], cluster: TopicView, bounds: Bounds
 ) -> dict[TopicPartition, tuple[int, int]]:
     """The same ranges without what lies outside the bounds."""
     narrowed = {}

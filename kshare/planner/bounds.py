@@ -148,7 +148,7 @@ def _since_ms(condition: Condition) -> int | None:
 
     There is no last one to go by: in a log a later record may be older.
     """
-    first = min(condition.values) - _EPOCH
+    first: timedelta = min(condition.values) - _EPOCH
     match condition.comparison:
         case "<" | "<=":
             return None

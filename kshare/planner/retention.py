@@ -6,12 +6,11 @@ Cost: two round trips a minute, and only while a partition lags.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
-from kshare.broker import TopicPolicy
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KafkaError
+from kshare.planner.specs import TopicView
 
 __all__ = ["RetentionWatch"]
 
@@ -22,20 +21,12 @@ WARN_AT = 0.8
 """The share of a topic's retention time after which a pending record is at risk."""
 
 
-class _Cluster(Protocol):
-    def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]: ...
-
-    def at_timestamps(
-        self, timestamps_ms: Mapping[TopicPartition, int], /
-    ) -> dict[TopicPartition, int | None]: ...
-
-
 class RetentionWatch:
     """Compares the oldest pending offset of each partition with the age of the log there."""
 
     def __init__(
         self,
-        cluster: _Cluster,
+        cluster: TopicView,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
@@ -84,6 +75,8 @@ class RetentionWatch:
         retention_ms: int,
     ) -> set[TopicPartition]:
         limit_ms = int(self._wall_clock() * 1000 - WARN_AT * retention_ms)
+        if limit_ms <= 0:  # nothing is so old; retention.ms may be the largest number there is
+            return set()
         young = self._cluster.at_timestamps(dict.fromkeys(partitions, limit_ms))
         return {
             place

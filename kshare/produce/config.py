@@ -43,13 +43,14 @@ def producer_config(options: SinkOptions) -> dict[str, Any]:
 
 def transactional_config(options: SinkOptions, transactional_id: str) -> dict[str, Any]:
     """The same for one transaction; its statistics tell the producer's id and epoch."""
+    config = producer_config(options)
+    timeout = int(options.producer.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
     return {
-        **producer_config(options),
-        "enable.idempotence": True,
+        **config,
         "acks": -1,
-        "transactional.id": transactional_id,
-        "transaction.timeout.ms": options.producer.get(
-            "transaction.timeout.ms", TRANSACTION_TIMEOUT_MS
-        ),
+        "enable.idempotence": True,
+        "message.timeout.ms": min(int(config["message.timeout.ms"]), timeout),
         "statistics.interval.ms": _STATISTICS_MS,
+        "transaction.timeout.ms": timeout,
+        "transactional.id": transactional_id,
     }

@@ -24,14 +24,24 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from kshare.broker import Cluster
 from kshare.core.progress import TopicPartition
-from kshare.errors import CheckpointVersionError, KafkaError
+from kshare.errors import CheckpointVersionError, KafkaError, UnknownTopicError
 from kshare.options import Subscribe
 from kshare.options.sink import SinkOptions
 from kshare.produce.config import transactional_config
-from kshare.produce.sender import mapped
+from kshare.produce.sender import connect, mapped
 from kshare.wire.security.librdkafka import librdkafka_config
 
-__all__ = ["LEDGER_TOPIC", "Entry", "Ledger", "State", "Verdict", "decode", "encode", "judge"]
+__all__ = [
+    "LEDGER_TOPIC",
+    "Entry",
+    "Ledger",
+    "State",
+    "Verdict",
+    "decide",
+    "decode",
+    "encode",
+    "judge",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +51,8 @@ RUNS_MAX: Final = 50
 """How many runs of a query are remembered, to tell an older one that it is not the last."""
 
 _PARTITIONS: Final = 16
-_TIMEOUT_MS: Final = 30_000  # of a decision that was begun: what it holds up is other queries' reads
+# Of a decision that was begun: what it holds up is how others in its partition are read.
+_TIMEOUT_MS: Final = 60_000
 _CONFIG: Final = {
     "cleanup.policy": "compact",
     "compression.type": "producer",
@@ -50,6 +61,8 @@ _CONFIG: Final = {
     "segment.bytes": str(1 << 20),
     "segment.ms": "3600000",
 }
+_POLL_SECONDS: Final = 0.05
+_END: Final = RdKafkaError._PARTITION_EOF  # noqa: SLF001
 _EXISTS: Final = RdKafkaError.TOPIC_ALREADY_EXISTS
 _NO_SUCH_REQUEST: Final = RdKafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001
 
@@ -83,10 +96,6 @@ class State:
     entries: tuple[Entry, ...] = ()
     ended: bool = False
 
-    def decide(self, run: str, batch: int, entries: tuple[Entry, ...]) -> "State":
-        """The state after the decision for a later batch."""
-        return _decided(self.runs, run, batch, entries)
-
     def end(self) -> "State":
         """The same when all transactions are committed."""
         return replace(self, ended=True)
@@ -103,12 +112,9 @@ class Verdict(Enum):
     WRITTEN = "it was decided before: rows of a repetition do not count"
 
 
-def first(run: str, batch: int, entries: tuple[Entry, ...]) -> State:
-    """The state after the first decision of a query."""
-    return _decided((), run, batch, entries)
-
-
-def _decided(runs: tuple[str, ...], run: str, batch: int, entries: tuple[Entry, ...]) -> State:
+def decide(state: State | None, run: str, batch: int, entries: tuple[Entry, ...]) -> State:
+    """The state after the decision for a batch, not ended yet."""
+    runs = () if state is None else state.runs
     known = runs if run in runs else (*runs, run)
     return State(batch, run, known[-RUNS_MAX:], entries)
 
@@ -202,6 +208,7 @@ class Ledger:
                 **librdkafka_config(options.kafka),
                 "group.id": "kshare-sink-ledger",  # never joined
                 "enable.auto.commit": False,
+                "enable.partition.eof": True,
                 "isolation.level": "read_committed",
                 "fetch.wait.max.ms": 10,
                 "log_level": 3,
@@ -250,13 +257,16 @@ class Ledger:
     def take_over(self) -> None:
         """Shut out all others that have this query's ledger open; they cannot write any more."""
         config = transactional_config(self._options, f"kshare-ledger-{self._key.decode()}")
-        for surplus in ("statistics.interval.ms",):
-            config.pop(surplus)
-        config["transaction.timeout.ms"] = _TIMEOUT_MS
-        config["message.timeout.ms"] = _TIMEOUT_MS
-        config["linger.ms"] = 0
+        del config["statistics.interval.ms"]
+        config |= {
+            "linger.ms": 0,
+            "message.timeout.ms": _TIMEOUT_MS,
+            "socket.timeout.ms": min(config.get("socket.timeout.ms", _TIMEOUT_MS), _TIMEOUT_MS),
+            "transaction.timeout.ms": _TIMEOUT_MS,
+        }
         self._producer = Producer(config, logger=_log)
         try:
+            connect(self._producer, LEDGER_TOPIC, self._seconds)
             self._producer.init_transactions(self._seconds)
         except KafkaException as error:
             raise mapped(error.args[0], "open the ledger of exactlyOnce", LEDGER_TOPIC) from error
@@ -287,23 +297,20 @@ class Ledger:
     # -- reading ----------------------------------------------------------------------------
 
     def _take(self) -> None:
-        for message in self._consumer.consume(1000, 0.05):
+        for message in self._consumer.consume(1000, _POLL_SECONDS):
             error = message.error()
-            if error is not None:
-                if error.retriable() or error.code() < 0:
-                    continue
+            if error is None:
+                self._position = (message.offset() or 0) + 1
+                if message.key() == self._key:
+                    self._state = decode(message.value() or b"")
+            elif error.code() == _END:
+                # Beyond the last record there are marks of transactions, which are not handed out.
+                self._position = max(self._position, message.offset() or 0)
+            elif error.code() >= 0 and not error.retriable():
                 raise mapped(error, "read the ledger of exactlyOnce", *self._place)
-            if message.key() == self._key:
-                self._state = decode(message.value() or b"")
-        # Beyond the last record there are only marks of transactions, which are not handed out.
-        (place,) = self._consumer.position([RdTopicPartition(*self._place)])
-        if place.offset >= 0:
-            self._position = max(self._position, place.offset)
 
     def _partition(self) -> int:
         """Where the query's state is; the topic is made if it is not there."""
-        from kshare.errors import UnknownTopicError  # noqa: PLC0415
-
         try:
             found = self._cluster.partitions(Subscribe((LEDGER_TOPIC,)))
         except UnknownTopicError:
@@ -312,9 +319,7 @@ class Ledger:
         return zlib.crc32(self._key) % len(found)
 
     def _create(self) -> None:
-        admin = AdminClient(
-            {**librdkafka_config(self._options.kafka), "log_level": 3}, logger=_log
-        )
+        admin = AdminClient({**librdkafka_config(self._options.kafka), "log_level": 3}, logger=_log)
         new = NewTopic(LEDGER_TOPIC, _PARTITIONS, -1, config=_CONFIG)
         try:
             admin.create_topics([new], request_timeout=self._seconds)[LEDGER_TOPIC].result()

@@ -76,7 +76,7 @@ def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
     Raises:
         KafkaError: a row without a topic, or with a negative partition.
     """
-    columns = {name: batch.column(at) for at, name in _places(batch.schema.names).items()}
+    columns = {name: batch.column(name) for name in _COLUMNS if name in batch.schema.names}
     _check(columns, topic)
     for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
         part = {name: column.slice(start, _ROWS_AT_ONCE) for name, column in columns.items()}
@@ -87,11 +87,6 @@ def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
             partitions=_partitions(part.get("partition")),
             headers=_headers(part["headers"]) if "headers" in part else None,
         )
-
-
-def _places(names: list[str]) -> dict[int, str]:
-    """Where the sink's columns are; names without regard to case, as Spark resolves them."""
-    return {at: name.lower() for at, name in enumerate(names) if name.lower() in _COLUMNS}
 
 
 def _check(columns: Mapping[str, pa.Array], topic: str | None) -> None:

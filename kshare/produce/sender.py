@@ -35,7 +35,7 @@ from kshare.options.sink import SinkOptions
 from kshare.produce.config import producer_config
 from kshare.produce.rows import Rows, rows_of
 
-__all__ = ["Sender", "mapped", "write_rows"]
+__all__ = ["Sender", "connect", "mapped", "write_rows"]
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +67,32 @@ class Sender:
         given = {**config, "on_delivery": self._on_delivery, "error_cb": self._on_error}
         self.producer = Producer(given, logger=_log)
         self.rows = 0
+
+    def begin_transaction(self, topic: str | None, seconds: float) -> None:
+        """Get the producer's id, which shuts out an older one of the same name, and begin.
+
+        Args:
+            topic: one that will be written to.
+            seconds: how long that may take.
+
+        Raises:
+            KafkaError: the coordinator did not answer in time, or refused.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                connect(self.producer, topic, min(seconds, _DIAGNOSIS_AFTER_SECONDS))
+                self.producer.init_transactions(min(seconds, _DIAGNOSIS_AFTER_SECONDS))
+                self.producer.begin_transaction()
+            except KafkaException as error:
+                fault = error.args[0]
+                self.producer.poll(0)
+                self.raise_faults()
+                if not fault.retriable() or time.monotonic() >= deadline:
+                    raise mapped(fault, "begin a transaction") from error
+                self._heard(False)
+            else:
+                return
 
     def send(self, batch: pa.RecordBatch, topic: str | None) -> None:
         """Hand over a batch; waits while the queue is full.
@@ -199,6 +225,20 @@ def write_rows(batches: Iterable[pa.RecordBatch], options: SinkOptions) -> int:
             sender.discard()
         raise
     return rows
+
+
+def connect(producer: Producer, topic: str | None, seconds: float) -> None:
+    """Have a producer connected before it begins transactions.
+
+    If librdkafka has no connection when it looks for the coordinator, it looks again only after
+    500 ms. The first of two questions may be answered over the bootstrap connection.
+
+    Raises:
+        KafkaException: no answer in time.
+    """
+    if topic is not None:
+        for _ in range(2):
+            producer.list_topics(topic, seconds)
 
 
 def mapped(

@@ -1,5 +1,6 @@
-"""Public test kit: an embedded cluster, records to fill it with, and the order checker."""
+"""Public test kit: an embedded cluster, records to fill it with, and checkers of order and assignors."""
 
+from kshare.testing.assignors import AssignorReport, check_assignor, situations
 from kshare.testing.cluster import FakeCluster
 from kshare.testing.order import OrderReport, check_order
 from kshare.testing.records import (
@@ -12,13 +13,16 @@ from kshare.testing.records import (
 )
 
 __all__ = [
+    "AssignorReport",
     "FakeCluster",
     "OrderReport",
     "Record",
     "RecordLike",
+    "check_assignor",
     "check_order",
     "produce",
     "produce_all",
+    "situations",
     "skewed_records",
     "watermarks",
 ]

@@ -3,13 +3,13 @@
 Law: the batches hold exactly the records of the slice that the log holds, in offset order, or an
 error says what is missing; a passing fault never shows, a lasting one ends in an error that names
 broker, topic, partition and offset. With a limit, they hold the first so many of these: where that
-ends is a function of the log. Cost: one request is always under way while the last response is
+ends is a function of the log. A follower that is read instead of the leader changes nothing of
+that. Cost: one request is always under way while the last response is
 decoded (unless a limit is likely to be reached in it); memory is two fetch responses and one output
 batch, whatever the backlog.
 """
 
 import logging
-import random
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -17,18 +17,11 @@ from functools import partial
 from typing import NoReturn
 
 import pyarrow as pa
-from kafka.errors import for_code
 
+from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Slice
-from kshare.errors import (
-    AuthorizationError,
-    CorruptRecordError,
-    DataLossError,
-    FetchTimeoutError,
-    KafkaError,
-    UnknownTopicError,
-)
-from kshare.options import KafkaConfig, SourceOptions, parse_options
+from kshare.errors import DataLossError, FetchTimeoutError, RecordError, UnknownTopicError
+from kshare.options import SourceOptions, parse_options
 from kshare.wire.connection import Connection
 from kshare.wire.ends import KeySample, SliceEnd
 from kshare.wire.leaders import Leaders
@@ -39,21 +32,15 @@ from kshare.wire.messages import (
     list_offsets,
     parse_fetch_response,
 )
+from kshare.wire.patience import Patience
 from kshare.wire.records import ROWS_MAX, BatchIndex, Decoder, index_batches
+from kshare.wire.refusals import OFFSET_OUT_OF_RANGE, code_name, lasting_error
+from kshare.wire.replicas import ReadReplica
+from kshare.wire.sizing import FetchSize
 
 __all__ = ["SliceEnd", "SliceReader", "read_slice", "reader_options"]
 
 _log = logging.getLogger(__name__)
-
-_FIRST_FETCH_BYTES = 1 << 20
-_FETCH_BYTES_MIN = 64 << 10
-_FETCH_BYTES_MAX = 1 << 30
-_RECORD_BYTES = 1 << 10  # a guess, until the first response
-_OFFSET_OUT_OF_RANGE = 1
-_CORRUPT_MESSAGE = 2
-_AUTHORIZATION_FAILED = {29, 31}
-# Leadership moves, brokers start, storage fails over: ask for the leader again, and retry.
-_RETRIABLE = {-1, _CORRUPT_MESSAGE, 3, 5, 6, 7, 8, 9, 13, 56, 74, 75, 78, 100}
 
 
 def read_slice(
@@ -141,13 +128,15 @@ class SliceReader:
         if max_records is not None and max_records < 1:
             raise ValueError(f"max_records is {max_records}; wanted at least 1")
         self._topic, self._partition = slice_.topic, slice_.partition
-        self._bands = deque(band.offsets for band in slice_.bands())
+        self._slice = slice_
+        self._bands: deque[OffsetRange] = deque()  # what is still to be asked for
         self._end = slice_.offsets.end
         whole = slice_.hashes.is_whole
         self._of_hashes = "" if whole else f" of the key hashes {slice_.hashes}"
         self._options = options
         self._kafka = options.kafka
         self._leaders = Leaders(options.kafka)
+        self._replica = ReadReplica(self._leaders, options.kafka, self._topic, self._partition)
         self._decoder = Decoder(
             slice_,
             include_headers=options.include_headers,
@@ -162,14 +151,11 @@ class SliceReader:
         self._offsets_seen = 0
         self._stop: int | None = None  # where the limit was reached
         self._offset: int | None = None  # the next that is wanted; None: all is read
-        first_bytes = _FIRST_FETCH_BYTES
-        if max_records is not None:
-            first_bytes = max(_FETCH_BYTES_MIN, min(first_bytes, max_records * _RECORD_BYTES))
-        self._bytes_wanted = min(first_bytes, self._kafka.max_partition_fetch_bytes)
-        self._bytes_per_offset: float | None = None
+        self._delivered = 0  # all that is wanted below this offset
+        self._size = FetchSize(options.kafka, max_records)
         self._throttle_until = 0.0
         self._broker = ", ".join(f"{h}:{p}" for h, p in self._kafka.bootstrap_servers)
-        self._seek(0)
+        self._rewind()
 
     @property
     def slice_end(self) -> SliceEnd:
@@ -180,23 +166,29 @@ class SliceReader:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The record batches of the slice, up to the limit."""
-        waiting = _Patience(self._kafka)
+        waiting = Patience(self._kafka)
         while self._offset is not None:
             try:
-                with self._leaders.connection(self._topic, self._partition) as connection:
-                    self._broker = connection.broker
+                with self._replica.connection() as connection:
+                    if connection.broker != self._broker:
+                        self._broker, self._throttle_until = connection.broker, 0.0
                     yield from self._read_from(connection, waiting)
             except UnknownTopicError as error:
                 # A topic that was just made, or a broker that has just started, looks like this.
                 self._pause(waiting, error)
             except OSError as error:
                 self._leaders.forget(self._topic, self._partition)
-                self._pause(waiting, error)
+                if not self._replica.leave(error):
+                    self._pause(waiting, error)
+            except RecordError as error:
+                if not self._replica.leave(error):
+                    raise
+                self._rewind()  # the leader's copy of these records may be sound
 
     def _read_from(
-        self, connection: Connection, waiting: "_Patience"
+        self, connection: Connection, waiting: Patience
     ) -> Generator[pa.RecordBatch, None, None]:
-        """Read on from one leader until all is read; return early to ask who leads now."""
+        """Read on from one replica until all is read; return early to ask which one to ask."""
         self._send(connection)
         while self._offset is not None:
             waiting.begin()
@@ -216,23 +208,29 @@ class SliceReader:
                 partition=self._partition,
                 fetch_offset=self._offset,
             )
+            moves = self._replica.follow(answer.preferred_replica) or self._replica.is_over
             if index.next_offset is None:
-                self._starved(answer, waiting)
+                if moves or self._starved(answer, waiting):
+                    return
                 self._send(connection)
                 continue
             waiting.end()
             seen, offsets = index.records, index.next_offset - self._offset
-            self._learn(len(answer.records), offsets)
+            self._size.learn(len(answer.records), offsets)
             self._seek(index.next_offset)
-            ahead = self._offset is not None and not self._may_be_last(index)
-            if ahead:
-                self._send(connection)  # under way while this response is decoded
+            ahead = self._offset is not None and not moves and not self._may_be_last(index)
+            fault = self._send_ahead(connection) if ahead else None
             yield from self._take(index, answer.aborted)
             if self._stop is not None:
                 self._offset = None  # what is under way goes down with its connection
                 return
+            self._delivered = index.next_offset
             self._records_seen += seen
             self._offsets_seen += offsets
+            if fault is not None:
+                raise fault
+            if moves:
+                return
             if self._offset is not None and not ahead:
                 self._send(connection)
 
@@ -247,10 +245,11 @@ class SliceReader:
             if self._max_records is not None:
                 batch = decoded.slice(0, self._max_records - self._records)
             self._records += batch.num_rows
+            self._delivered = batch.column("offset")[-1].as_py() + 1
             if self._sample is not None:
                 self._sample.add(batch.num_rows, partial(_key_at, batch))
             if self._records == self._max_records:
-                self._stop = batch.column("offset")[-1].as_py() + 1
+                self._stop = self._delivered
             yield batch
             if self._stop is not None:
                 return
@@ -276,24 +275,34 @@ class SliceReader:
                 topic=self._topic,
                 partition=self._partition,
                 offset=self._offset,
-                max_bytes=self._next_fetch_bytes(),
+                max_bytes=self._size.bytes_for(self._offsets_left(self._offset)),
+                rack=self._replica.rack,
             )
         )
 
-    def _next_fetch_bytes(self) -> int:
-        """As many bytes as the rest of the slice is likely to need, within the limits."""
-        if self._bytes_per_offset is None or self._offset is None:
-            return self._bytes_wanted
-        offsets: float = self._end - self._offset
+    def _send_ahead(self, connection: Connection) -> OSError | None:
+        """Send the next request before this response is decoded; what of it fails, is for later.
+
+        This response is good all the same, and nobody would ask for it again.
+        """
+        try:
+            self._send(connection)
+        except OSError as error:
+            return error
+        return None
+
+    def _offsets_left(self, offset: int) -> float:
+        """How many offsets are likely to be needed from there on."""
+        left: float = self._end - offset
         if self._max_records is not None and self._records:
             missing = self._max_records - self._records
-            offsets = min(offsets, missing * self._offsets_seen / self._records)
-        rest = offsets * self._bytes_per_offset
-        return max(min(self._bytes_wanted, int(rest * 1.25) + _FETCH_BYTES_MIN), _FETCH_BYTES_MIN)
+            left = min(left, missing * self._offsets_seen / self._records)
+        return left
 
-    def _learn(self, size: int, offsets: int) -> None:
-        self._bytes_per_offset = size / max(offsets, 1)
-        self._bytes_wanted = min(4 * self._bytes_wanted, self._kafka.max_partition_fetch_bytes)
+    def _rewind(self) -> None:
+        """Set the next wanted offset: the first one that was not delivered."""
+        self._bands = deque(band.offsets for band in self._slice.bands())
+        self._seek(self._delivered)
 
     def _seek(self, offset: int) -> None:
         """Set the next wanted offset: the first one not before ``offset`` that a band holds."""
@@ -303,11 +312,16 @@ class SliceReader:
 
     # -- faults -----------------------------------------------------------------------------
 
-    def _starved(self, answer: FetchAnswer, waiting: "_Patience") -> None:
-        """No whole batch came: the fetch was too small, or there is nothing there yet."""
+    def _starved(self, answer: FetchAnswer, waiting: Patience) -> bool:
+        """No whole batch came: the fetch was too small, or there is nothing there yet.
+
+        Returns:
+            Whether the leader is to be asked, since a follower has nothing.
+        """
         if len(answer.records):
-            self._bytes_wanted = min(2 * self._bytes_wanted, _FETCH_BYTES_MAX)
-            self._bytes_per_offset = None
+            self._size.grow()
+        elif self._replica.leave("it has no records yet"):
+            return True
         visible = answer.last_stable_offset if self._kafka.read_committed else answer.high_watermark
         if waiting.expired:
             name = "last stable offset" if self._kafka.read_committed else "high watermark"
@@ -316,36 +330,30 @@ class SliceReader:
                 f"the broker returns no records there; its {name} is {visible}, and offsets up to "
                 f"{self._end} are wanted",
             )
+        return False
 
-    def _refused(self, connection: Connection, answer: FetchAnswer, waiting: "_Patience") -> bool:
-        """Deal with an error code. True: ask again who leads the partition."""
+    def _refused(self, connection: Connection, answer: FetchAnswer, waiting: Patience) -> bool:
+        """Deal with an error code. True: ask again which replica to ask."""
         code = answer.error_code
-        if code == _OFFSET_OUT_OF_RANGE:
+        if self._replica.leave(code_name(code)):
+            return True
+        if code == OFFSET_OUT_OF_RANGE:
             return self._out_of_range(connection, waiting)
-        place = self._place()
-        if code in _AUTHORIZATION_FAILED:
-            raise AuthorizationError(
-                f"not authorized to read topic {self._topic}: grant the principal Read on it",
-                **place,
-            )
-        name = for_code(code).__name__
-        if code not in _RETRIABLE:
-            raise KafkaError(
-                f"broker {self._broker} refused to read {self._topic}-{self._partition} at offset "
-                f"{self._offset}: {name} ({code})",
-                **place,
-            )
-        if code == _CORRUPT_MESSAGE and waiting.expired:
-            raise CorruptRecordError(
-                f"broker {self._broker} reports that its own log of {self._topic}-"
-                f"{self._partition} is corrupt at offset {self._offset}",
-                **place,
-            )
+        error = lasting_error(
+            code,
+            expired=waiting.expired,
+            broker=self._broker,
+            topic=self._topic,
+            partition=self._partition,
+            offset=self._offset,
+        )
+        if error is not None:
+            raise error
         self._leaders.forget(self._topic, self._partition)
-        self._pause(waiting, OSError(f"broker {self._broker} answered {name}"))
+        self._pause(waiting, OSError(f"broker {self._broker} answered {code_name(code)}"))
         return True
 
-    def _out_of_range(self, connection: Connection, waiting: "_Patience") -> bool:
+    def _out_of_range(self, connection: Connection, waiting: Patience) -> bool:
         """The log does not hold the wanted offset: trimmed before it, or ends before it."""
         earliest, latest = list_offsets(connection, self._topic, self._partition)
         assert self._offset is not None
@@ -380,7 +388,7 @@ class SliceReader:
         self._seek(lost_end)
         return False
 
-    def _pause(self, waiting: "_Patience", cause: Exception) -> None:
+    def _pause(self, waiting: Patience, cause: Exception) -> None:
         waiting.begin()
         if waiting.expired:
             if isinstance(cause, UnknownTopicError):
@@ -389,7 +397,7 @@ class SliceReader:
         _log.info("%s-%d: retrying after: %s", self._topic, self._partition, cause)
         waiting.sleep()
 
-    def _give_up(self, waiting: "_Patience", why: str, cause: Exception | None = None) -> NoReturn:
+    def _give_up(self, waiting: Patience, why: str, cause: Exception | None = None) -> NoReturn:
         stated = self._kafka.poll_timeout_ms is not None
         option = "kafkaConsumer.pollTimeoutMs" if stated else "kafka.default.api.timeout.ms"
         raise FetchTimeoutError(
@@ -405,37 +413,3 @@ class SliceReader:
             "partition": self._partition,
             "offset": self._offset,
         }
-
-
-class _Patience:
-    """How long a reader has waited without progress, and how long it pauses before a retry.
-
-    Only waiting counts, not the time that the reader's consumer takes.
-    """
-
-    def __init__(self, kafka: KafkaConfig) -> None:
-        self.seconds = kafka.read_timeout_ms / 1000
-        self._pause_first = kafka.retry_backoff_ms / 1000
-        self._pause_max = kafka.retry_backoff_max_ms / 1000
-        self._pause = self._pause_first
-        self._since: float | None = None
-
-    def begin(self) -> None:
-        """Waiting begins, unless it is going on."""
-        if self._since is None:
-            self._since = time.monotonic()
-
-    def end(self) -> None:
-        """There was progress."""
-        self._since = None
-        self._pause = self._pause_first
-
-    @property
-    def expired(self) -> bool:
-        """Whether the stated time is over."""
-        return self._since is not None and time.monotonic() - self._since >= self.seconds
-
-    def sleep(self) -> None:
-        """Pause before a retry: exponential, with a fifth of jitter as Kafka's clients do."""
-        time.sleep(self._pause * random.uniform(0.8, 1.2))  # noqa: S311
-        self._pause = min(2 * self._pause, self._pause_max)

@@ -76,6 +76,7 @@ __all__ = [
     "VALID",
     "VALUES",
     "copy_headers",
+    "find_marks",
     "index",
     "measure_headers",
     "murmur",
@@ -91,7 +92,7 @@ Word: TypeAlias = Any
 Array: TypeAlias = Any
 """BYTES, a TABLE, a row of one, or a STATE of :mod:`kshare.wire.native`."""
 
-NATIVE_DIGEST = "5e7d35c412e2234b"
+NATIVE_DIGEST = "0dd16f39d0b03fb0"
 """Of the text of ``native.py``: SHA-256, the first 16 digits. A test compares it."""
 
 COLUMNS_SLACK = COPY_SLACK
@@ -648,6 +649,36 @@ def scan(source: Array, batches: Array, state: Array) -> Int:
         batch += 1
     state[BATCH] = batch
     return DONE
+
+
+@kernel(BYTES, types.int64, STATE, STATE, STATE)
+def find_marks(source: Array, start: int, counts: Array, mark: Array, ends: Array) -> Int:
+    """Find where batches end that lie one after the other, a mark behind each.
+
+    Args:
+        source: where they are.
+        start: where the first one begins.
+        counts: how many records each has.
+        mark: 16 bytes, as two integers in the processor's order.
+        ends: gets where the records of each end, and its mark begins.
+
+    Returns:
+        Where the last mark ends; -1: one of them is not where the records before it end.
+    """
+    begin = source.ctypes.data
+    end = begin + len(source)
+    at = begin + start
+    for batch in range(len(counts)):
+        for _ in range(counts[batch]):
+            length, at = _varint(at, end)
+            if at == 0 or length < 0 or length > end - at:
+                return -1
+            at += length
+        if end - at < 16 or load_i64(at) != mark[0] or load_i64(at + 8) != mark[1]:
+            return -1
+        ends[batch] = at - begin
+        at += 16
+    return at - begin
 
 
 # -- headers ------------------------------------------------------------------------------------

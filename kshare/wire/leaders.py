@@ -1,4 +1,4 @@
-"""Who leads a partition, and idle connections to use again: one small memory for each process.
+"""Who leads a partition, who else is read, and idle connections: one small memory a process.
 
 Law: a connection belongs to one reader at a time, whatever partition it reads; several tasks may
 read the same partition at once. Nothing is opened at import, and a forked child starts empty.
@@ -24,7 +24,7 @@ from kshare.errors import AuthenticationError, AuthorizationError, KafkaError, U
 from kshare.options import KafkaConfig
 from kshare.wire.connection import Connection
 
-__all__ = ["LeaderUnknownError", "Leaders", "close_idle"]
+__all__ = ["LeaderUnknownError", "Leaders", "Preference", "close_idle"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +42,19 @@ class LeaderUnknownError(OSError):
     """No broker could say who leads the partition now; a retry may mend it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """Which replica of a partition is read, for a while.
+
+    Attributes:
+        node_id: a follower's; None: the leader's own records and nobody else's.
+        until: as of ``time.monotonic()``.
+    """
+
+    node_id: int | None
+    until: float
+
+
 @dataclass
 class _Memory:
     """What one process remembers; replaced in a forked child."""
@@ -49,6 +62,8 @@ class _Memory:
     pid: int = field(default_factory=os.getpid)
     lock: threading.Lock = field(default_factory=threading.Lock)
     leaders: dict[tuple[bytes, str, int], Address] = field(default_factory=dict)
+    brokers: dict[bytes, dict[int, Address]] = field(default_factory=dict)
+    preferences: dict[tuple[bytes, str, int], Preference] = field(default_factory=dict)
     idle: dict[tuple[bytes, Address], list[tuple[float, Connection]]] = field(default_factory=dict)
 
 
@@ -74,7 +89,7 @@ def _remembered() -> _Memory:
 
 
 class Leaders:
-    """The leaders of a cluster, as seen with one configuration."""
+    """The leaders of a cluster and its other brokers, as seen with one configuration."""
 
     def __init__(self, kafka: KafkaConfig) -> None:
         self._kafka = kafka
@@ -82,14 +97,21 @@ class Leaders:
         self._cluster = hashlib.sha256(pickle.dumps(kafka)).digest()
 
     @contextmanager
-    def connection(self, topic: str, partition: int) -> Iterator[Connection]:
+    def connection(
+        self, topic: str, partition: int, node_id: int | None = None
+    ) -> Iterator[Connection]:
         """A connection to the leader, kept for the next reader if it is left in order.
+
+        Args:
+            topic: the partition's topic.
+            partition: its number.
+            node_id: of the broker to connect to instead of the leader.
 
         Raises:
             AuthenticationError, AuthorizationError, KafkaError: not to be mended by a retry.
             OSError: a retry may mend it.
         """
-        address = self._leader(topic, partition)
+        address = self._leader(topic, partition) if node_id is None else self._broker(node_id)
         connection = self._idle(address)
         if connection is None:
             try:
@@ -109,6 +131,23 @@ class Leaders:
         memory = _remembered()
         with memory.lock:
             memory.leaders.pop((self._cluster, topic, partition), None)
+
+    def preference(self, topic: str, partition: int) -> Preference | None:
+        """What :meth:`prefer` said last, until that is over."""
+        memory, key = _remembered(), (self._cluster, topic, partition)
+        with memory.lock:
+            kept = memory.preferences.get(key)
+            if kept is not None and time.monotonic() >= kept.until:
+                del memory.preferences[key]
+                return None
+            return kept
+
+    def prefer(self, topic: str, partition: int, node_id: int | None, seconds: float) -> None:
+        """Let all readers of this process read one follower, or the leader alone, for a while."""
+        memory = _remembered()
+        with memory.lock:
+            kept = Preference(node_id, time.monotonic() + seconds)
+            memory.preferences[self._cluster, topic, partition] = kept
 
     # -- connections ------------------------------------------------------------------------
 
@@ -134,6 +173,14 @@ class Leaders:
 
     # -- metadata ---------------------------------------------------------------------------
 
+    def _broker(self, node_id: int) -> Address:
+        memory = _remembered()
+        with memory.lock:
+            known = memory.brokers.get(self._cluster, {}).get(node_id)
+        if known is None:
+            raise OSError(f"broker {node_id} is not in the cluster's metadata")
+        return known
+
     def _leader(self, topic: str, partition: int) -> Address:
         memory = _remembered()
         with memory.lock:
@@ -150,7 +197,7 @@ class Leaders:
                 faults.append(f"{host}:{port}: {error or type(error).__name__}")
                 continue
             try:
-                address = _ask(connection, topic, partition)
+                address, brokers = _ask(connection, topic, partition)
             except (LeaderUnknownError, UnknownTopicError, AuthorizationError):
                 self._keep((host, port), connection)
                 raise
@@ -164,11 +211,13 @@ class Leaders:
             self._keep((host, port), connection)
             with memory.lock:
                 memory.leaders[self._cluster, topic, partition] = address
+                memory.brokers[self._cluster] = brokers
             return address
         raise LeaderUnknownError("no bootstrap server answered: " + "; ".join(faults))
 
 
-def _ask(connection: Connection, topic: str, partition: int) -> Address:
+def _ask(connection: Connection, topic: str, partition: int) -> tuple[Address, dict[int, Address]]:
+    """The leader of a partition, and all brokers by their ids."""
     version = connection.version(MetadataRequest, _METADATA_LOWEST, _METADATA_HIGHEST)
     request = MetadataRequest(
         version=version,
@@ -201,4 +250,4 @@ def _ask(connection: Connection, topic: str, partition: int) -> Address:
     leader = brokers.get(partitions[partition].leader_id)
     if leader is None:
         raise LeaderUnknownError(f"{topic}-{partition} has no leader at the moment")
-    return leader
+    return leader, brokers

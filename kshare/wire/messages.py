@@ -40,6 +40,8 @@ class FetchAnswer:
         throttle_seconds: the broker's wish that no request be sent for so long.
         aborted: (producer id, first offset) of the aborted transactions within the records.
         records: record batches, maybe cut short at the end; valid until the next receive.
+        preferred_replica: the node that the leader wants to be asked instead (KIP-392); the answer
+            has no records then. None: nobody else.
     """
 
     error_code: int
@@ -48,6 +50,7 @@ class FetchAnswer:
     last_stable_offset: int
     aborted: tuple[tuple[int, int], ...]
     records: memoryview
+    preferred_replica: int | None = None
 
 
 def fetch_version(connection: Connection) -> int:
@@ -63,8 +66,20 @@ def fetch_request(
     partition: int,
     offset: int,
     max_bytes: int,
+    rack: str = "",
 ) -> Any:
-    """A Fetch request for one partition, without a fetch session."""
+    """A Fetch request for one partition, without a fetch session.
+
+    Args:
+        connection: to the broker that it is for.
+        kafka: bytes and times to wait.
+        topic: of it,
+        partition: this partition,
+        offset: from here on,
+        max_bytes: so many bytes, or one record batch if that is larger.
+        rack: where the reader stands: a leader may name a replica that is nearer. Brokers before
+            Kafka 2.4 are not told.
+    """
     topic_class = FetchRequest.FetchTopic
     return FetchRequest(
         version=fetch_version(connection),
@@ -89,7 +104,7 @@ def fetch_request(
             )
         ],
         forgotten_topics_data=[],
-        rack_id="",
+        rack_id=rack,
     )
 
 
@@ -119,7 +134,10 @@ def parse_fetch_response(body: memoryview, version: int) -> FetchAnswer:
         position += _PARTITION.size
         aborted_end = position + _ABORTED.size * max(count, 0)
         aborted = tuple(_ABORTED.iter_unpack(body[position:aborted_end]))
-        position = aborted_end + (_INT.size if version >= _FETCH_WITH_PREFERRED_REPLICA else 0)
+        position, preferred = aborted_end, -1
+        if version >= _FETCH_WITH_PREFERRED_REPLICA:
+            (preferred,) = _INT.unpack_from(body, position)
+            position += _INT.size
         (size,) = _INT.unpack_from(body, position)
     except struct.error:
         raise _cut_short(body) from None
@@ -134,6 +152,7 @@ def parse_fetch_response(body: memoryview, version: int) -> FetchAnswer:
         stable,
         aborted,
         body[position : position + size],
+        preferred if preferred >= 0 else None,
     )
 
 

@@ -85,7 +85,7 @@ def kernel(*arguments: Any, returns: Any = types.int64) -> Callable[[Any], Any]:
 
 def helper(function: Callable[..., Any]) -> Any:
     """Make a function part of the kernels that call it; it is not compiled by itself."""
-    return njit(nogil=True, boundscheck=False)(function)
+    return njit(nogil=True, boundscheck=False, forceinline=True)(function)
 
 
 def _loader(kind: Any, *, swapped: bool = False) -> Any:

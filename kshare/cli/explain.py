@@ -1,0 +1,245 @@
+"""An assignor's answer as tables: who got what, what moved and why, and what that is worth.
+
+Law: it says what the numbers say: a reason is given only where lags, racks or loads show it.
+Cost: linear in tasks and processes, and in the copies that moved.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from io import StringIO
+from itertools import takewhile
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from kshare.assignment.application import ApplicationState, KafkaStreamsState
+from kshare.assignment.assignor import KafkaStreamsAssignment, TaskAssignment
+from kshare.assignment.cases import Outcome
+from kshare.assignment.task_id import ProcessId, TaskId
+
+__all__ = ["explain_outcome"]
+
+_PREFIX_MAX = 8
+"""A longer common beginning of names is left out."""
+
+_SHOWN_MAX = 12
+"""How many tasks of a process are listed."""
+
+
+def explain_outcome(fields: Mapping[str, Any], outcome: Outcome) -> str:
+    """A case's outcome for people."""
+    out = Console(file=StringIO(), width=120, highlight=False)
+    out.print(f"{fields.get('id', '')}  {fields.get('description', '')}".rstrip(), markup=False)
+    if outcome.state is None or outcome.after is None:
+        rest = {name: value for name, value in outcome.answer.items() if name != "id"}
+        out.print(json.dumps(rest), markup=False)
+    else:
+        placed = _Explained(outcome.state, outcome.before, outcome.after)
+        out.print(placed.processes())
+        out.print(placed.moves())
+        out.print(placed.figures())
+        if outcome.after.wants_followup:
+            out.print("Another rebalance is asked for: not all is yet where it is wanted.")
+    out.print()
+    file = out.file
+    assert isinstance(file, StringIO)
+    return file.getvalue()
+
+
+class _Explained:
+    """A placement beside the one before."""
+
+    def __init__(
+        self,
+        state: ApplicationState,
+        before: Mapping[ProcessId, KafkaStreamsAssignment],
+        after: TaskAssignment,
+    ) -> None:
+        self._state = state
+        nothing = {process: KafkaStreamsAssignment(process) for process in state.states}
+        self._before = {**nothing, **before}
+        self._after = {**nothing, **{entry.process_id: entry for entry in after.assignment}}
+        self._names = _short_names([*self._before, *self._after])
+        self._owner = {task: one for one in self._before for task in self._before[one].active}
+
+    def processes(self) -> Table:
+        """Who got what."""
+        table = _table("process", "rack", "threads", "active", "standby", "load", "tasks")
+        for process, one in self._state.states.items():
+            entry, was = self._after[process], self._before[process]
+            table.add_row(
+                self._names[process],
+                one.rack_id or "",
+                str(one.num_processing_threads),
+                _change(len(was.active), len(entry.active)),
+                _change(len(was.standby), len(entry.standby)),
+                f"{(len(entry.active) + len(entry.standby)) / one.num_processing_threads:.2f}",
+                _listed([str(task) for task in sorted(entry.active)])
+                + "".join(
+                    f" ({name})" for name in [_listed(map(str, sorted(entry.standby)))] if name
+                ),
+            )
+        return table
+
+    def moves(self) -> Table:
+        """What moved, and why."""
+        table = _table("task", "as", "from", "to", "why")
+        names = self._names
+        rows: list[tuple[TaskId, str, str, str, str]] = []
+        for process, entry in self._after.items():
+            was, name = self._before[process], names[process]
+            for task in entry.active - was.active:
+                source = self._owner.get(task)
+                why = self._why_active(task, source, process)
+                rows.append((task, "active", "" if source is None else names[source], name, why))
+            for task in entry.standby - was.standby:
+                why = "was active there" if task in was.active else self._why_standby(task)
+                rows.append((task, "standby", "", name, why))
+            left = was.standby - entry.standby - entry.active
+            rows += [(task, "standby", name, "", "not wanted there any more") for task in left]
+        for task, *rest in sorted(rows):
+            table.add_row(str(task), *rest)
+        if not rows:
+            table.add_row("nothing", "", "", "", "")
+        return table
+
+    def _why_active(self, task: TaskId, source: ProcessId | None, to: ProcessId) -> str:
+        had_copy = task in self._before[to].standby
+        warm = "; it has a copy" if had_copy else ""
+        if source is None:
+            return f"no process has it active{warm}"
+        if source not in self._state.states:
+            return f"its process is gone{warm}"
+        reasons = [*self._by_lag(task, source, to), *self._by_rack(task, source, to)]
+        load, there = self._load(source), self._load(to)
+        if load > there:
+            reasons.append(f"{load:.2f} active tasks a thread there, {there:.2f} here")
+        if had_copy:
+            reasons.append("it has a copy")
+        return "; ".join(reasons) or "the assignor's choice: equally good"
+
+    def _by_lag(self, task: TaskId, source: ProcessId, to: ProcessId) -> Iterable[str]:
+        lags = [self._state.states[one].task_lags or {} for one in (source, to)]
+        if task in lags[0] and task in lags[1] and lags[1][task] < lags[0][task]:
+            yield f"lag {_lag(lags[0][task])} there, {_lag(lags[1][task])} here"
+
+    def _by_rack(self, task: TaskId, source: ProcessId, to: ProcessId) -> Iterable[str]:
+        states = self._state.states
+        crossing = [self._crossing(task, states[one], active=True) for one in (source, to)]
+        if crossing[0] is not None and crossing[1] is not None and crossing[1] < crossing[0]:
+            yield f"reads {crossing[0]} partitions from other racks there, {crossing[1]} here"
+
+    def _why_standby(self, task: TaskId) -> str:
+        copies = sum(task in entry.standby for entry in self._after.values())
+        wanted = max(0, self._state.assignment_configs.num_standby_replicas)
+        if copies > wanted:
+            return f"warms up, or stands by: {copies} copies where {wanted} are configured"
+        return "stands by"
+
+    def _load(self, process: ProcessId) -> float:
+        """Active tasks a thread, before."""
+        one = self._state.states[process]
+        return len(self._before[process].active) / one.num_processing_threads
+
+    def figures(self) -> Table:
+        """Traffic and balance."""
+        table = _table("", "before", "after")
+        for name, value in self._figures(self._before).items():
+            table.add_row(name, value, self._figures(self._after)[name])
+        moved = sum(
+            task not in self._before[process].active and self._owner.get(task) is not None
+            for process, entry in self._after.items()
+            for task in entry.active
+        )
+        cold = sum(
+            task not in self._before[process].active | self._before[process].standby
+            for process, entry in self._after.items()
+            for task in entry.active
+        )
+        table.add_row("active tasks that moved", "", str(moved))
+        table.add_row("active tasks without a copy there", "", str(cold))
+        return table
+
+    def _figures(self, placed: Mapping[ProcessId, KafkaStreamsAssignment]) -> dict[str, str]:
+        states = self._state.states
+        active = [len(placed[one].active) / states[one].num_processing_threads for one in states]
+        both = [
+            (len(placed[one].active) + len(placed[one].standby))
+            / states[one].num_processing_threads
+            for one in states
+        ]
+        subtopologies: dict[int, Counter[ProcessId]] = {}
+        for one in states:
+            for task in placed[one].active:
+                subtopologies.setdefault(task[0], Counter())[one] += 1
+        skews = [
+            max(counts[one] for one in states) - min(counts[one] for one in states)
+            for counts in subtopologies.values()
+        ]
+        traffic = [
+            self._crossing(task, states[one], active=task in placed[one].active)
+            for one in states
+            for task in placed[one].active | placed[one].standby
+            if task in self._state.all_tasks
+        ]
+        known = [partitions for partitions in traffic if partitions is not None]
+        return {
+            "active tasks a thread, most - least": _spread(active),
+            "all tasks a thread, most - least": _spread(both),
+            "of one subtopology, most - least": str(max(skews, default=0)),
+            "partitions read from another rack": (
+                str(sum(known)) if len(known) == len(traffic) else "racks are not known"
+            ),
+        }
+
+    def _crossing(self, task: TaskId, process: KafkaStreamsState, *, active: bool) -> int | None:
+        """Partitions that a process reads from other racks for a task; None if not known."""
+        info = self._state.all_tasks.get(task)
+        if info is None or process.rack_id is None:
+            return None
+        crossing = 0
+        for one in info.topic_partitions:
+            if active or one.is_changelog:
+                racks = one.rack_ids
+                if racks is None:
+                    return None
+                crossing += process.rack_id not in racks
+        return crossing
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _short_names(processes: Iterable[ProcessId]) -> dict[ProcessId, str]:
+    """Names without what all of them begin with: UUIDs fill a table."""
+    names = {process: str(process) for process in processes}
+    lowest, highest = min(names.values(), default=""), max(names.values(), default="")
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(lowest, highest, strict=False))
+    cut = len(list(same)) if len(names) > 1 else 0
+    if cut <= _PREFIX_MAX:
+        return names
+    return {process: "..." + name[cut - 1 :] for process, name in names.items()}
+
+
+def _change(before: int, after: int) -> str:
+    return str(after) if before == after else f"{before} -> {after}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    shown = list(names)
+    more = len(shown) - _SHOWN_MAX
+    return " ".join(shown[:_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _lag(lag: int) -> str:
+    return {-2: "none (it runs)", -3: "unknown"}.get(lag, f"{lag:,}")
+
+
+def _spread(loads: list[float]) -> str:
+    return f"{max(loads) - min(loads):.2f}" if loads else ""

@@ -1,0 +1,166 @@
+"""The sink: ``df.write.format("kshare")`` and ``writeStream.format("kshare")``.
+
+Law: options and columns are checked, all faults together, before a task starts; what is sent to
+tasks is plain data. Cost: a call of Spark is a call of :mod:`kshare.produce`, which only tasks and
+committing drivers import.
+
+Spark makes a writer anew for each batch, on the driver, and another to commit it: nothing is kept
+in them. Who a task is (query, run, batch), Spark tells it with the job's local properties.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from kshare.errors import KafkaError, OptionsError
+from kshare.options.sink import SinkOptions, parse_sink_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kshare.produce import Attempt, Prepared
+
+__all__ = ["BatchSink", "PreparedMessage", "StreamSink", "WrittenMessage", "batch_sink"]
+__all__ += ["stream_sink"]
+
+_log = logging.getLogger("kshare")
+
+_QUERY = "sql.streaming.queryId"
+_BATCH = "streaming.sql.batchId"
+_RUN = "spark.jobGroup.id"  # StreamExecution: one job group a run, named by the run's id
+_SPECULATION = "spark.speculation"
+
+
+@dataclass(frozen=True)
+class WrittenMessage(WriterCommitMessage):
+    """A task's rows are on the brokers."""
+
+    rows: int
+
+
+@dataclass(frozen=True)
+class PreparedMessage(WriterCommitMessage):
+    """A task's rows are on the brokers, in a transaction that the driver ends."""
+
+    prepared: "Prepared"
+
+
+class BatchSink(DataSourceArrowWriter):
+    """Writes a DataFrame, at least once."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+        """Write a task's rows; returns when the brokers have them."""
+        return _written(iterator, self._options)
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """Writes a stream's batches: at least once, or with ``exactlyOnce`` once."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._began = time.time()  # made on the driver when a batch begins
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+        """Write a task's rows, or have them ready for :meth:`commit`."""
+        if not self._options.exactly_once:
+            return _written(iterator, self._options)
+        from kshare.produce import prepare_rows  # noqa: PLC0415
+
+        return PreparedMessage(prepare_rows(iterator, self._options, _attempt(self._began)))
+
+    def commit(  # noqa: D102 - Spark's
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803
+    ) -> None:
+        if self._options.exactly_once:
+            from kshare.produce import commit_batch  # noqa: PLC0415
+
+            commit_batch(_prepared(messages), batchId, self._options)
+
+    def abort(  # noqa: D102 - Spark's
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803
+    ) -> None:
+        if self._options.exactly_once:
+            from kshare.produce import abort_batch  # noqa: PLC0415
+
+            abort_batch(_prepared(messages), batchId, self._options)
+
+
+def batch_sink(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchSink:
+    """The writer of a batch query.
+
+    Raises:
+        OptionsError: options or columns cannot be used, or the mode is ``overwrite``.
+    """
+    if overwrite:
+        raise OptionsError(
+            ["mode: 'overwrite' is not possible, a topic's records stay; use mode('append')"]
+        )
+    return BatchSink(_parse(options, schema, streaming=False))
+
+
+def stream_sink(options: Mapping[str, str], schema: StructType) -> StreamSink:
+    """The writer of a stream's batch.
+
+    Raises:
+        OptionsError: options or columns cannot be used.
+    """
+    return StreamSink(_parse(options, schema, streaming=True))
+
+
+def _parse(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> SinkOptions:
+    columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    parsed = parse_sink_options(dict(options), columns, streaming=streaming)
+    for warning in parsed.warnings:
+        _log.warning(warning)
+    return parsed.options
+
+
+def _written(batches: "Iterator[pa.RecordBatch]", options: SinkOptions) -> WrittenMessage:
+    from kshare.produce import write_rows  # noqa: PLC0415
+
+    return WrittenMessage(write_rows(batches, options))
+
+
+def _prepared(messages: Sequence[WriterCommitMessage | None]) -> "list[Prepared]":
+    return [message.prepared for message in messages if isinstance(message, PreparedMessage)]
+
+
+def _attempt(began: float) -> "Attempt":
+    """Which attempt at which task of which batch this worker runs."""
+    from kshare.produce import Attempt  # noqa: PLC0415
+
+    context = TaskContext.get()
+    if context is None:
+        raise KafkaError("exactlyOnce: this is no task of Spark")
+    query, run, batch = (context.getLocalProperty(name) for name in (_QUERY, _RUN, _BATCH))
+    if not query or not run or batch is None:
+        raise KafkaError(
+            "exactlyOnce: this Spark does not tell tasks which batch of which query they write "
+            f"({_QUERY}={query!r}, {_RUN}={run!r}, {_BATCH}={batch!r})"
+        )
+    return Attempt(
+        query=query,
+        run=run,
+        batch=int(batch),
+        task=context.partitionId(),
+        number=context.attemptNumber(),
+        began=began,
+        speculative=context.getLocalProperty(_SPECULATION) == "true",
+    )

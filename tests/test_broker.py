@@ -1,0 +1,129 @@
+"""The control path on a mock cluster: partitions, offsets, and what goes wrong."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from kshare import broker as broker_module
+from kshare.broker import Cluster
+from kshare.core.hashing import WHOLE
+from kshare.core.progress import TopicPartition
+from kshare.errors import AuthorizationError, KafkaError, UnknownTopicError
+from kshare.options import Assign, Subscribe, SubscribePattern, parse_options
+from kshare.options.frozen import FrozenMapping
+from kshare.testing import FakeCluster, Record
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+QUICK = {"kafka.retry.backoff.ms": "10", "fetchOffset.numRetries": "1"}
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"t": 2, "u": 1}) as running:
+        yield running
+
+
+def cluster_of(servers: str, **options: str) -> Cluster:
+    given = {"kafka.bootstrap.servers": servers, "subscribe": "t", **QUICK, **options}
+    return Cluster(parse_options(given, streaming=True).options.kafka)
+
+
+@pytest.fixture
+def cluster(fake: FakeCluster) -> Iterator[Cluster]:
+    with closing(cluster_of(fake.bootstrap_servers)) as made:
+        yield made
+
+
+def test_partitions_of_each_kind_of_subscription(fake: FakeCluster, cluster: Cluster) -> None:
+    assert cluster.partitions(Subscribe(("u", "t"))) == (T0, T1, U0)
+    assert cluster.partitions(Subscribe(("t", "t"))) == (T0, T1)
+    assert cluster.partitions(SubscribePattern("[a-t]")) == (T0, T1)
+    assert cluster.partitions(SubscribePattern("none")) == ()
+    chosen = Assign(FrozenMapping({T1: (WHOLE,), T0: ()}))
+    assert cluster.partitions(chosen) == (T0, T1)
+
+
+def test_a_pattern_matches_no_internal_topic(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create_topic("__consumer_offsets")
+    fake.create_topic("__kshare_parked_keys")
+    fake.create_topic("__mine")
+    found = cluster.partitions(SubscribePattern(".*"))
+    assert {place.topic for place in found} == {"t", "u", "__mine"}
+
+
+def test_a_topic_that_does_not_exist_is_named(cluster: Cluster) -> None:
+    with pytest.raises(UnknownTopicError, match="topic v does not exist on 127") as raised:
+        cluster.partitions(Subscribe(("t", "v")))
+    assert raised.value.topic == "v"
+
+
+def test_offsets(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.produce("t", [(b"k", b"v")] * 10, partition=0)
+    fake.trim("t", 0, 4)
+    assert cluster.earliest([T0, T1]) == {T0: 4, T1: 0}
+    assert cluster.latest([T0, T1]) == {T0: 10, T1: 0}
+    assert cluster.latest([]) == {}
+
+
+def test_a_partition_that_does_not_exist(cluster: Cluster) -> None:
+    with pytest.raises(KafkaError, match="cannot list offsets of topic t") as raised:
+        cluster.latest([TopicPartition("t", 9)])
+    assert (raised.value.topic, raised.value.partition) == ("t", 9)
+
+
+def test_what_may_pass_is_asked_again(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.produce("t", [Record(b"k", b"v")], partition=0)
+    fake.fail("ListOffsets", ["NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"])
+    assert cluster.latest([T0]) == {T0: 1}
+
+
+def test_not_authorized_is_not_asked_again(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.fail("ListOffsets", ["TOPIC_AUTHORIZATION_FAILED"])
+    with pytest.raises(AuthorizationError, match="not authorized to list offsets of topic t"):
+        cluster.latest([T0])
+    assert cluster.latest([T0]) == {T0: 0}
+
+
+def test_no_leader_in_the_stated_time(fake: FakeCluster) -> None:
+    fake.move_leader("t", 0, None)
+    options = {"kafka.default.api.timeout.ms": "1000"}
+    with (
+        closing(cluster_of(fake.bootstrap_servers, **options)) as cluster,
+        pytest.raises(KafkaError, match=r"cannot list offsets .*within 1 s"),
+    ):
+        cluster.latest([T0])
+
+
+def test_a_cluster_that_does_not_answer_is_asked_as_often_as_said(monkeypatch: Any) -> None:
+    pauses: list[float] = []
+    sleep = time.sleep
+    monkeypatch.setattr(
+        broker_module.time, "sleep", lambda s: pauses.append(s) if s > 0.5 else sleep(s)
+    )
+    options = {
+        "kafka.default.api.timeout.ms": "100",
+        "fetchOffset.numRetries": "3",
+        "fetchOffset.retryIntervalMs": "700",
+    }
+    with (
+        closing(cluster_of("127.0.0.1:1", **options)) as cluster,
+        pytest.raises(KafkaError, match=r"127\.0\.0\.1:1 within 0\.1 s"),
+    ):
+        cluster.latest([T0])
+    assert pauses == [0.7, 0.7]
+
+
+def test_a_closed_cluster_opens_again(fake: FakeCluster, cluster: Cluster) -> None:
+    assert cluster.latest([U0]) == {U0: 0}
+    cluster.close()
+    fake.produce("u", [(b"k", b"v")])
+    assert cluster.latest([U0]) == {U0: 1}
+
+
+def test_nothing_is_opened_before_the_first_call(fake: FakeCluster) -> None:
+    fake.track_requests()
+    cluster_of(fake.bootstrap_servers).close()
+    assert fake.requests() == {}
