@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from kshare.core.hashing import HASH_SPACE
 from kshare.wire.ends import SAMPLE_MAX, SliceEnd
 
-__all__ = ["FeedbackServer", "TaskReport", "TaskResult", "Ticket"]
+__all__ = ["Executor", "FeedbackServer", "TaskReport", "TaskResult", "Ticket"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ _TASK_SECONDS_MAX = 2.0  # a task waits no longer for its planner
 _UNREACHABLE_SECONDS = 60.0
 _OFFSET_MAX = 2**63 - 1
 _MAC_SIZE = 64  # hexadecimal
+_EXECUTOR_MAX = 300  # characters
+_SLOTS_MAX = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,18 @@ class TaskResult:
     seconds: float | None
     held: bool
     began: float | None = None
+
+
+class Executor(NamedTuple):
+    """Where a task runs.
+
+    Attributes:
+        name: unique among the executors of a query.
+        slots: how many tasks it runs at once; 0 if that is not known.
+    """
+
+    name: str
+    slots: int
 
 
 def _seal(key: bytes, message: Mapping[str, Any]) -> bytes:
@@ -129,6 +143,15 @@ def _end_told(message: Mapping[str, Any]) -> tuple[SliceEnd, bool]:
 # -- the planner's side ---------------------------------------------------------------------------
 
 
+def _executor_told(message: Mapping[str, Any]) -> Executor | None:
+    name = message.get("executor")
+    if name is None:
+        return None
+    if not isinstance(name, str) or not 0 < len(name) <= _EXECUTOR_MAX:
+        raise ValueError("'executor' is no name")
+    return Executor(name, _integer(message, "slots", _SLOTS_MAX))
+
+
 class _Place(NamedTuple):
     """A task of a batch."""
 
@@ -174,6 +197,7 @@ class FeedbackServer:
         self._closed = False
         self._changed = threading.Condition()  # guards what follows
         self._batches: dict[str, dict[int, _Entry | None]] = {}  # of each ticket; oldest first
+        self._executors: dict[str, dict[int, Executor]] = {}  # of the same batches
         self._rejected = 0
 
     def start(self) -> bool:
@@ -217,7 +241,9 @@ class FeedbackServer:
             tasks = self._batches.setdefault(batch, {})
             tasks.setdefault(task, None)
             while len(self._batches) > _BATCHES_MAX:
-                self._batches.pop(next(iter(self._batches)))
+                forgotten = next(iter(self._batches))
+                self._batches.pop(forgotten)
+                self._executors.pop(forgotten, None)
         host, port = self._address
         return Ticket(host, port, self._key, batch, task, hold)
 
@@ -233,11 +259,17 @@ class FeedbackServer:
             tasks = self._batches.get(batch, {})
             return {task: entry.result for task, entry in sorted(tasks.items()) if entry}
 
+    def executors(self, batch: str) -> dict[int, Executor]:
+        """Where the tasks of a batch began, by their numbers; only of those that told."""
+        with self._changed:
+            return dict(self._executors.get(batch, {}))
+
     def forget(self, before: str) -> None:
         """Forget the batches older than one."""
         with self._changed:
             while before in self._batches and (oldest := next(iter(self._batches))) != before:
                 self._batches.pop(oldest)
+                self._executors.pop(oldest, None)
 
     @property
     def rejected(self) -> int:
@@ -319,7 +351,11 @@ class FeedbackServer:
         place = _Place(batch, task)
         kind = message.get("kind")
         if kind == "hello" and peer.place is None:
+            executor = _executor_told(message)
             peer.place, peer.hello = place, time.monotonic()
+            with self._changed:
+                if executor is not None and task in self._batches.get(batch, {}):
+                    self._executors.setdefault(batch, {})[task] = executor
         elif kind == "done" and peer.place == place:
             self._done(peer, place, *_end_told(message))
         else:
@@ -403,8 +439,8 @@ class TaskReport:
         """Whether there is a planner that listens, as far as is known."""
         return self._socket is not None
 
-    def begin(self) -> None:
-        """Connect, and say that the task has begun."""
+    def begin(self, executor: Executor | None = None) -> None:
+        """Connect, and say that the task has begun, and where."""
         address = (self._ticket.host, self._ticket.port)
         if not self._ticket.port or time.monotonic() < _unreachable.get(address, 0.0):
             return
@@ -414,7 +450,8 @@ class TaskReport:
             _unreachable[address] = time.monotonic() + _UNREACHABLE_SECONDS
             _log.info("the planner at %s:%d takes no reports: %s", *address, error)
             return
-        self._send({"kind": "hello"})
+        where = {} if executor is None else {"executor": executor.name, "slots": executor.slots}
+        self._send({"kind": "hello", **where})
 
     def done(self, end: SliceEnd, *, held: bool) -> None:
         """Say where reading ended.

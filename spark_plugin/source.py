@@ -169,9 +169,10 @@ class _TaskReader:
     ) -> "Iterator[pa.RecordBatch]":
         """The same, and the planner is told when this begins and where it ends."""
         from kshare.feedback import TaskReport  # noqa: PLC0415
+        from spark_plugin.executor import this_executor  # noqa: PLC0415
 
         report = TaskReport(ticket)
-        report.begin()
+        report.begin(this_executor())
         try:
             yield from _imported_reader()(
                 partition.slice,

@@ -64,6 +64,8 @@ def test_defaults_of_a_stream() -> None:
         "max_ranges_in_checkpoint": 10_000,
         "max_offsets_ahead": None,
         "commit_offsets": False,
+        "task_assignor": None,
+        "task_assignor_configs": {},
     }
     assert not found.limits_records
 
@@ -237,7 +239,7 @@ def test_all_faults_are_told_at_once() -> None:
             "kafka.auto.offset.reset": "earliest",
             "kafka.ssl.engine.factory.class": "x.Y",
             "maxOffsetsPerTrigger": "0",
-            "taskAssignor": "x",
+            "envelope": "x",
             "startingOffsets": "nowhere",
             "endingOffsets": "latest",
             "parkedKeys": "k",
@@ -246,7 +248,7 @@ def test_all_faults_are_told_at_once() -> None:
         base={},
     )
     assert [text.partition(":")[0] for text in found] == [
-        "taskAssignor",
+        "envelope",
         "kafka.auto.offset.reset",
         "kafka.ssl.engine.factory.class",
         "kafka.isolation.level",
@@ -325,7 +327,8 @@ def test_configurations_of_spark_are_no_options() -> None:
 
 @pytest.mark.parametrize("name", IGNORED_IN_BATCH)
 def test_what_limits_streams_is_ignored_in_batch_queries(name: str) -> None:
-    value = "true" if name == "commitOffsets" else "what may not be looked at"
+    looked_at = {"commitOffsets": "true", "taskAssignor": "StickyTaskAssignor"}
+    value = looked_at.get(name, "what may not be looked at")
     (found,) = warnings({name: value}, streaming=False)
     assert found == f"option {name} is ignored in batch queries"
 
@@ -348,6 +351,8 @@ def test_values_of_python_are_taken_as_texts() -> None:
     given: Any = {"minPartitions": 3, "failOnDataLoss": False}
     found = options(given)
     assert (found.min_partitions, found.fail_on_data_loss) == (3, False)
+    spelled: Any = {"failOnDataLoss": False, "FAILONDATALOSS": "false"}
+    assert not options(spelled).fail_on_data_loss
     wrong: Any = {"minPartitions": 3.0, "subscribe": None}
     assert problems(wrong)[:2] == (
         "subscribe: must be a string, not NoneType",
@@ -540,7 +545,9 @@ def test_a_frozen_mapping_is_a_mapping_with_a_hash(items: dict[str, int]) -> Non
     assert hash(frozen) == hash(turned)
     assert pickle.loads(pickle.dumps(frozen)) == frozen
     assert (frozen != {**items, "more": 1}) or "more" in items
-    items["later"] = 1
+    before = dict(items)
+    items["later"] = len(items)
+    assert frozen == before
     assert FrozenMapping() == {}
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.progress import TopicPartition
-from kshare.errors import OptionsError
 from kshare.options import (
     EARLIEST,
     LATEST,
@@ -23,10 +22,14 @@ from kshare.options import (
     SubscribePattern,
     TimestampPerPartition,
     parse_options,
-    require_all_partitions,
 )
 from kshare.options.frozen import FrozenMapping
-from kshare.options.offsets import parse_assign, parse_per_partition, parse_timestamps
+from kshare.options.offsets import (
+    parse_assign,
+    parse_per_partition,
+    parse_timestamps,
+    partitions_fault,
+)
 from kshare.options.pattern import java_pattern
 from tests.option_helpers import SERVERS, problems, warnings
 
@@ -135,6 +138,9 @@ MATCHES = [
     (r"^[]a]$", ["a"], ["b"]),
     (r"^[^]a]$", ["b"], ["a"]),
     (r"^[a|b]$", ["a", "b"], ["c"]),
+    ("^[a~~b]$", ["a", "b"], ["c"]),
+    ("^[a||b]$", ["a", "b"], ["c"]),
+    (r"^\w$", ["a"], ["é"]),
     (r"^[a\-z]$", ["-", "a"], ["b"]),
     (r"^\x61\u0062\0143$", ["abc"], ["abd"]),
     (r"a\z", ["ba"], ["ab"]),
@@ -393,19 +399,17 @@ def test_a_batch_query_lists_what_is_read_and_no_more(read: dict[str, str], says
     assert reading(startingOffsets=text, **read)
 
 
-def test_all_partitions_must_be_listed_where_values_are_used() -> None:
+def test_what_is_wrong_with_a_list_of_partitions_is_told() -> None:
     spec = PerPartition(FrozenMapping({T0: 1, U0: 1}))
-    require_all_partitions("startingOffsets", spec, [T0, U0])
-    with pytest.raises(OptionsError) as caught:
-        require_all_partitions("startingOffsets", spec, [T0, T1])
-    (found,) = caught.value.problems
-    assert found == (
-        "startingOffsets: lists u-0, not read, and lacks t-1; all partitions that are read must be "
-        "listed and no others"
+    assert partitions_fault(spec, [T0, U0]) is None
+    assert partitions_fault(spec, [T0, T1]) == (
+        "lists u-0, not read, and lacks t-1; all partitions that are read must be listed and no "
+        "others"
     )
     many = [TopicPartition("t", number) for number in range(9)]
-    with pytest.raises(OptionsError, match="lacks t-1, t-2, t-3, t-4, t-5 and 3 more"):
-        require_all_partitions("x", TimestampPerPartition(FrozenMapping({T0: 1})), many)
+    found = partitions_fault(TimestampPerPartition(FrozenMapping({T0: 1})), many)
+    assert found is not None
+    assert found.startswith("lacks t-1, t-2, t-3, t-4, t-5 and 3 more; ")
 
 
 # -- timestamps -----------------------------------------------------------------------------------

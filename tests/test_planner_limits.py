@@ -14,13 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kshare.broker import TopicPolicy
-from kshare.core.codec import decode
-from kshare.core.hashing import HASH_SPACE, WHOLE, key_hash, split
-from kshare.core.progress import Slice, TopicPartition
-from kshare.errors import DataLossError
-from kshare.feedback import TaskResult, Ticket
+from kshare.core.codec import Offsets, RangeLimit, decode
+from kshare.core.hashing import HASH_SPACE, WHOLE, key_hash, split, without
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
+from kshare.errors import DataLossError, UnknownTopicError
+from kshare.feedback import Executor, TaskResult, Ticket
 from kshare.options import SourceOptions, parse_options
 from kshare.planner import StreamPlanner, Task
+from kshare.planner.settle import limited_tasks
 
 KEYS = [f"key-{number}".encode() for number in range(12)]
 T0 = TopicPartition("t", 0)
@@ -111,6 +113,9 @@ class Feedback:
         self.held.append(hold)
         return Ticket("nowhere", 1, b"", batch, task, hold)
 
+    def executors(self, batch: str) -> dict[int, Executor]:
+        return {}
+
     def reports(self, batch: str, *, wait_seconds: float = 0.0) -> Mapping[int, TaskResult]:
         return dict(self.told.get(batch, {}))
 
@@ -151,9 +156,9 @@ class Query:
             clock=lambda: self.now,
         )
 
-    def scan(self, slice_: Slice, _: SourceOptions, most: int) -> int:
+    def scan(self, slice_: Slice, options: SourceOptions, most: int) -> int:
         self.scans += 1
-        return self.log.read(slice_, most)[1]
+        return self.log.read(slice_, most, lenient=not options.fail_on_data_loss)[1]
 
     def trigger(self, max_offsets: int | None = None) -> Sequence[Task]:
         """One batch. Returns its tasks; none if there was nothing new."""
@@ -179,7 +184,9 @@ class Query:
         if ticket is not None and self.lost_messages.random() >= self.loss:
             hashes = [key_hash(key, at) for key, at in zip(keys, offsets, strict=True)]
             sample = tuple(sorted(hashes[:: max(len(hashes) // 200, 1)]))
-            told = TaskResult(end, len(offsets), sample, seconds, ticket.hold, self.now)
+            # Of a task that is not measured, the end of its reader is seen: long before its own.
+            seen = seconds if ticket.hold else 0.0
+            told = TaskResult(end, len(offsets), sample, seen, ticket.hold, self.now)
             self.feedback.told.setdefault(ticket.batch, {})[ticket.task] = told
         return seconds
 
@@ -518,12 +525,22 @@ def test_no_range_is_further_ahead_than_it_may_be():
 
 
 def test_with_too_many_gaps_those_that_lag_go_first():
-    log = grown(2_000)
-    query = Query(log, keyRanges="4", maxRecordsPerTask="50", maxRangesInCheckpoint="2")
-    most = 0
-    while query.trigger():
-        most = max(most, decode(query.at).progress[T0].gaps)
-    assert most <= 8
+    query = Query(Log(), keyRanges="6", maxRecordsPerTask="3", maxRangesInCheckpoint="4")
+    chance, held = random.Random(1), 0
+    for _ in range(30):
+        query.log.grow(chance.choices(KEYS, weights=[5] + [1] * 11, k=40))
+        parked = {key for key in KEYS if chance.random() < 0.2}
+        query.parking.keys = {("t", key) for key in parked}
+        query.trigger()
+        begin = decode(query.at)
+        reached = begin.progress[T0]
+        readable = without((WHOLE,), [key_hash(key, 0) for key in parked])
+        if reached.gaps >= 4 and reached.pending_of(reached.front, readable):
+            held += 1
+            assert max(limit.end for limit in begin.limits[T0]) <= reached.front
+    assert held > 5
+    query.parking.keys = set()
+    query.drain()
     query.check_all()
 
 
@@ -556,7 +573,9 @@ def test_what_is_gone_is_passed_over_if_the_user_said_so(caplog: pytest.LogCaptu
     before = set(query.delivered)
     query.log.first[T0] = 150
     query.restart(failOnDataLoss="false")
-    query.loss = 0.0
+    tasks = query.trigger()
+    assert all(task.max_records is not None for task in tasks)
+    assert min(task.slice.offsets.start for task in tasks) == 150
     query.drain()
     query.check_order()
     assert set(query.delivered) == before | {(T0, offset) for offset in range(150, 200)}
@@ -591,6 +610,87 @@ def test_rather_twice_than_never(first: int, ranges: int, most: int, batches: in
     query.drain()
     assert {offset for _, offset in query.delivered} >= set(range(first, 100))
     assert query.at == {"t": {"0": 100}}
+
+
+def test_a_log_that_was_truncated_below_the_front():
+    query = Query(grown(200), keyRanges="2", maxRecordsPerTask="20")
+    query.parking.keys = {("t", KEYS[3])}
+    query.drain()
+    del query.log.keys[T0][100:]
+    with pytest.raises(DataLossError, match="ends at offset 100, but was read up to 200"):
+        query.trigger()
+    query.restart(failOnDataLoss="false")
+    query.drain()
+    query.parking.keys = set()
+    query.log.grow(KEYS)
+    kept = len(query.delivered)
+    query.drain()
+    late = [offset for _, offset in query.delivered[kept:]]
+    keys = query.log.keys[T0]
+    assert set(late) == {o for o in range(100) if keys[o] == KEYS[3]} | set(range(100, 112))
+
+
+def test_a_topic_that_is_deleted_before_its_ends_were_found(caplog: pytest.LogCaptureFixture):
+    query = Query(grown(100, partitions=2), keyRanges="2", maxRecordsPerTask="10")
+    query.loss = 1.0
+    query.trigger()
+    gone = TopicPartition("t", 1)
+    kept = query.log.keys.pop(gone)
+    read = query.log.read
+
+    def deleted(slice_: Slice, most: int | None, *, lenient: bool = False) -> Any:
+        if slice_.partition == 1:
+            raise UnknownTopicError("topic t has no partition 1")
+        return read(slice_, most, lenient=lenient)
+
+    query.log.read = deleted  # type: ignore[method-assign]
+    with pytest.raises(DataLossError, match="it was read up to offset 0"):
+        query.trigger()
+    query.restart(failOnDataLoss="false")
+    query.drain()
+    assert "t-1 is gone" in caplog.text
+    assert query.at == {"t": {"0": 50}}
+    query.log.keys[gone] = kept
+    query.check_order()
+
+
+def test_a_partition_that_is_not_assigned_any_more():
+    log = grown(60, partitions=2)
+    query = Query(log, keyRanges="2", maxRecordsPerTask="10")
+    query.loss = 1.0
+    query.trigger()
+    options = {
+        "kafka.bootstrap.servers": "nowhere:9092",
+        "assign": '{"t": [0]}',
+        "maxRecordsPerTask": "10",
+        "failOnDataLoss": "false",
+    }
+    log.partitions = lambda topics: (T0,)  # type: ignore[method-assign]
+    query.planner = StreamPlanner(
+        parse_options(options, streaming=True).options,
+        log,  # type: ignore[arg-type]
+        parking=Parking(),  # type: ignore[arg-type]
+        feedback=Feedback(),  # type: ignore[arg-type]
+        scan=query.scan,
+    )
+    query.drain()
+    assert query.at == {"t": {"0": 30}}
+    assert {offset for place, offset in query.delivered if place == T0} == set(range(30))
+    query.check_order()
+
+
+def test_tasks_are_in_the_order_of_partitions_then_of_ranges():
+    low, high = split(WHOLE, 2)
+    places = [TopicPartition("u", 0), TopicPartition("t", 10), TopicPartition("t", 2)]
+    limits = (RangeLimit((low,), 9, 3), RangeLimit((high,), 9, 4))
+    offsets = Offsets(dict.fromkeys(places, Progress.at(5)), limits=dict.fromkeys(places, limits))
+    tasks = limited_tasks(offsets)
+    assert [(t.slice.topic, t.slice.partition, t.max_records) for t in tasks] == [
+        (*place, most) for place in sorted(places) for most in (3, 4)
+    ]
+    done = Progress.of(5, [Rectangle(OffsetRange(5, 9), low)])
+    (task,) = limited_tasks(Offsets({T0: done}, limits={T0: limits}))  # nothing is left of one
+    assert task.slice.hashes == high
 
 
 def test_an_end_that_is_not_in_the_log_any_more_is_an_error():

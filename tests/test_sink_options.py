@@ -76,7 +76,7 @@ def test_what_spark_hands_over_besides_is_no_option() -> None:
     assert sink({"checkpointLocation": "c", "path": "p", "includeHeaders": "true"}) == sink()
 
 
-@pytest.mark.parametrize("name", SOURCE_BUILT)
+@pytest.mark.parametrize("name", [*SOURCE_BUILT, "taskAssignor.num.standby.replicas"])
 def test_options_of_the_source_are_ignored_with_a_warning(name: str) -> None:
     if name != "includeHeaders":  # which both have
         assert warned({name: "x"}) == f"option {name} is ignored, it is an option of the source"

@@ -25,7 +25,6 @@ from kshare.options.model import (
     TimestampPerPartition,
     Topics,
 )
-from kshare.options.offsets import require_all_partitions
 from kshare.options.parse import parse_options
 
 if TYPE_CHECKING:
@@ -51,7 +50,6 @@ __all__ = [
     "Topics",
     "parse_options",
     "parse_sink_options",
-    "require_all_partitions",
 ]
 
 

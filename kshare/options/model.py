@@ -200,6 +200,8 @@ class SourceOptions:
     max_ranges_in_checkpoint: int = 10_000
     max_offsets_ahead: int | None = None
     commit_offsets: bool = False
+    task_assignor: str | None = None
+    task_assignor_configs: FrozenMapping[str, str] = field(default_factory=FrozenMapping)
 
     @property
     def limits_records(self) -> bool:

@@ -51,13 +51,11 @@ SOURCE_BUILT: Final = (
     "subscribe",
     "subscribePattern",
     "targetTaskDuration",
+    "taskAssignor",
 )
 """Options of the source that work."""
 
-NOT_BUILT: Final = (
-    "envelope",
-    "taskAssignor",
-)
+NOT_BUILT: Final = ("envelope",)
 """Options that are known and refused, because to ignore them would change what is read."""
 
 SINK_ONLY: Final = (
@@ -76,6 +74,7 @@ IGNORED_IN_BATCH: Final = (
     "minOffsetsPerTrigger",
     "parkedKeys",
     "targetTaskDuration",
+    "taskAssignor",
 )
 """Options that limit or defer: ignored in batch queries, with a warning, as Spark's source does."""
 
@@ -258,6 +257,10 @@ LIBRDKAFKA_NAMES: Final = {
 _CANONICAL: Final = {name.lower(): name for name in (*SOURCE_BUILT, *NOT_BUILT, *SINK_ONLY)}
 
 
+# What Kafka Streams and the key-shared consumption proposal call them.
+_KAFKAS_NAMES: Final = {"task.assignor.class": "taskassignor"}
+
+
 def canonical(name: str) -> str:
     """The documented spelling of an option; an unknown name is given back as it is.
 
@@ -267,4 +270,4 @@ def canonical(name: str) -> str:
     lowered = name.lower()
     if lowered.startswith("kafka."):
         return lowered
-    return _CANONICAL.get(lowered, name)
+    return _CANONICAL.get(_KAFKAS_NAMES.get(lowered, lowered), name)

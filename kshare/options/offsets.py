@@ -12,7 +12,6 @@ from typing import Any, NoReturn, TypeVar
 
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.progress import TopicPartition
-from kshare.errors import OptionsError
 from kshare.options.frozen import FrozenMapping
 from kshare.options.model import (
     EARLIEST,
@@ -24,13 +23,7 @@ from kshare.options.model import (
     TimestampPerPartition,
 )
 
-__all__ = [
-    "parse_assign",
-    "parse_per_partition",
-    "parse_timestamps",
-    "partitions_fault",
-    "require_all_partitions",
-]
+__all__ = ["parse_assign", "parse_per_partition", "parse_timestamps", "partitions_fault"]
 
 _PARTITION = re.compile(r"[0-9]+", re.ASCII)
 _INT_MAX = 2**31 - 1
@@ -104,24 +97,6 @@ def partitions_fault(
     if not wrong:
         return None
     return f"{', and '.join(wrong)}; all partitions that are read must be listed and no others"
-
-
-def require_all_partitions(
-    name: str, spec: PerPartition | TimestampPerPartition, partitions: Collection[TopicPartition]
-) -> None:
-    """See that values per partition are given for the partitions that are read, and no others.
-
-    Args:
-        name: the option's.
-        spec: its value.
-        partitions: those that are read.
-
-    Raises:
-        OptionsError: it is not so.
-    """
-    fault = partitions_fault(spec, partitions)
-    if fault is not None:
-        raise OptionsError([f"{name}: {fault}"])
 
 
 def _names(places: Collection[TopicPartition]) -> str:

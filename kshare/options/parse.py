@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from kshare.assignment import load_range_assignor
+from kshare.options.assignors import is_assignor_config, parse_task_assignor
 from kshare.options.faults import Faults
 from kshare.options.frozen import HIDDEN, FrozenMapping, Properties
 from kshare.options.kafka import parse_boolean, parse_integer, parse_kafka
@@ -117,6 +118,7 @@ class _Parser:
         max_records = self._positive("maxRecordsPerPartition", _LONG_MAX)
         per_trigger = self._per_trigger()
         assignor = self._range_assignor()
+        task_assignor, assignor_configs = parse_task_assignor(self._given, self._faults)
         fail_on_data_loss = self._boolean("failOnDataLoss", default=True)
         include_headers = self._boolean("includeHeaders", default=False)
         self._check_splitting(topics, split_by)
@@ -140,6 +142,8 @@ class _Parser:
             key_ranges=key_ranges,
             split_by=split_by,
             range_assignor=assignor,
+            task_assignor=task_assignor,
+            task_assignor_configs=assignor_configs,
             **per_trigger,
             **pacing,
         )
@@ -159,7 +163,7 @@ class _Parser:
                 self._faults.warn(
                     name, "is ignored, it is no option but a configuration of Spark's"
                 )
-            elif name not in SOURCE_BUILT:
+            elif name not in SOURCE_BUILT and not is_assignor_config(name):
                 known = {n.lower(): n for n in (*SOURCE_BUILT, *NOT_BUILT)}
                 known["kafka.bootstrap.servers"] = "kafka.bootstrap.servers"
                 near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]

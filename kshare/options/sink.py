@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kshare.options.assignors import is_assignor_config
 from kshare.options.faults import Faults
 from kshare.options.frozen import FrozenMapping, Properties
 from kshare.options.kafka import judge_name, parse_boolean, parse_integer, parse_kafka
@@ -230,7 +231,7 @@ class _SinkParser:
         for name in self._given:
             if name in SINK_ONLY or name.lower() in _OF_SPARK:
                 continue
-            if name in SOURCE_BUILT or name in NOT_BUILT:
+            if name in SOURCE_BUILT or name in NOT_BUILT or is_assignor_config(name):
                 self._faults.warn(name, "is ignored, it is an option of the source")
             elif name.lower().startswith("spark."):
                 self._faults.warn(

@@ -13,7 +13,7 @@ from kshare.core.hashing import HashRange
 from kshare.core.pacing import RangeSpeed, learn, next_limits, ranges_to_measure
 from kshare.core.plan import RangeObservation
 from kshare.core.progress import TopicPartition
-from kshare.feedback import FeedbackServer, TaskResult
+from kshare.feedback import Executor, FeedbackServer, TaskResult
 from kshare.options import SourceOptions
 from kshare.planner.tasks import Task
 
@@ -64,8 +64,14 @@ class Pacer:
         """What the last batches told about a partition's ranges."""
         return self._observed.get(partition, ())
 
-    def began(self, name: str, tasks: Sequence[Task]) -> tuple[Task, ...]:
-        """A batch is about to run: give its tasks tickets."""
+    def began(self, name: str, tasks: Sequence[Task], *, asks: bool = False) -> tuple[Task, ...]:
+        """A batch is about to run: give its tasks tickets.
+
+        Args:
+            name: the batch's.
+            tasks: of the batch.
+            asks: whether tasks shall tell where they run, even if nothing else depends on them.
+        """
         held = frozenset(
             number
             for number, task in enumerate(tasks)
@@ -73,7 +79,7 @@ class Pacer:
             in self._to_measure.get(place, frozenset())
         )
         self._batch = _Batch(name, tuple(tasks), self._clock(), held)
-        if not self.listens or not tasks:
+        if not (self.listens or asks) or not tasks:
             return tuple(tasks)
         if self._server is None:
             self._server = FeedbackServer(self._options.kafka.bootstrap_servers[0])
@@ -92,12 +98,16 @@ class Pacer:
         if batch is None or batch.name != name:
             return self._server.reports(name) if self._server else {}
         results: Mapping[int, TaskResult] = {}
-        if self._server is not None and batch.tasks:
+        if self._server is not None and batch.tasks and self.listens:
             wait = _WAIT_HELD_SECONDS if batch.held else _WAIT_SECONDS
             results = self._server.reports(name, wait_seconds=wait)
         if batch.tasks:
             self._learn(batch, results, ended)
         return results
+
+    def executors(self, name: str) -> dict[int, Executor]:
+        """Where the tasks of a batch ran, by their numbers, as far as they told."""
+        return {} if self._server is None else self._server.executors(name)
 
     def limits(
         self, ranges: Mapping[TopicPartition, Sequence[HashRange]]

@@ -23,6 +23,7 @@ from kshare.options import Earliest, PerPartition, SourceOptions
 from kshare.parking import ParkWatch
 from kshare.planner.loss import LossGuard
 from kshare.planner.pace import Pacer
+from kshare.planner.placement import Placement
 from kshare.planner.records import cut_by_records
 from kshare.planner.retention import RetentionWatch
 from kshare.planner.settle import Scan, Settler, limited_tasks, scan_log
@@ -69,6 +70,8 @@ class StreamPlanner:
         self._went: float | None = None  # when a trigger last did not wait for more
         self._commits = committer(options)
         self._parking = parking or ParkWatch(options.kafka)
+        self._placement = Placement(options, clock=clock)
+        self._last: tuple[str, tuple[Task, ...]] = ("", ())
         self._always_parked = frozenset(key_hash(key, 0) for key in options.parked_keys)
         self._retention = RetentionWatch(cluster)
         self._settler = Settler(options, scan)
@@ -111,6 +114,7 @@ class StreamPlanner:
         name = batch_name(start)
         before, tasks = self._read(name, start)
         available = self._view.latest(self._view.partitions(self._options.topics))
+        self._placement.saw(self._last[1], self._pacer.executors(self._last[0]))
         settled = self._settled(name, before, tasks)
         if self._commits is not None:
             self._commits.commit({place: reached.stable for place, reached in settled.items()})
@@ -175,7 +179,9 @@ class StreamPlanner:
             if pending:
                 loads.append(self._load(place, pending))
         tasks += [Task(slice_) for slice_ in cut_by_records(self._options, loads)]
-        return self._pacer.began(name, tasks)
+        planned = self._pacer.began(name, tasks, asks=self._placement.asks(tasks))
+        self._last = (name, planned)
+        return self._placement.ordered(planned)
 
     def close(self) -> None:
         """Let go of the cluster."""

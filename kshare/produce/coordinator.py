@@ -273,9 +273,12 @@ class Coordinators:
 
     def _connection(self, address: Address) -> Connection:
         kept = self._connections.get(address)
-        if kept is None or not kept.idle:
-            kept = self._connections[address] = Connection(*address, self._kafka)
-        return kept
+        if kept is not None and kept.idle:
+            return kept
+        if kept is not None:
+            kept.close()
+        made = self._connections[address] = Connection(*address, self._kafka)
+        return made
 
 
 def _raise(code: int, what: str, again: Iterable[int]) -> None:

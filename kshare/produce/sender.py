@@ -35,11 +35,12 @@ from kshare.options.sink import SinkOptions
 from kshare.produce.config import producer_config
 from kshare.produce.rows import Rows, rows_of
 
-__all__ = ["Sender", "connect", "mapped", "write_rows"]
+__all__ = ["Sender", "connect", "first_topic", "mapped", "write_rows"]
 
 _log = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 0.1
+_CONNECT_SECONDS: Final = 1.0
 # Rows that nothing was heard of for so long are looked at by diagnosis; both together are < 30 s.
 _DIAGNOSIS_AFTER_SECONDS: Final = 10.0
 _DIAGNOSIS_SECONDS: Final = 15.0
@@ -214,7 +215,7 @@ def write_rows(batches: Iterable[pa.RecordBatch], options: SinkOptions) -> int:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            sender = sender or _kept_sender(options)
+            sender = sender or _kept_sender(options, batch)
             sender.send(batch, options.topic)
             rows += batch.num_rows
         if sender is not None:
@@ -228,10 +229,10 @@ def write_rows(batches: Iterable[pa.RecordBatch], options: SinkOptions) -> int:
 
 
 def connect(producer: Producer, topic: str | None, seconds: float) -> None:
-    """Have a producer connected before it begins transactions.
+    """Have a producer connected before it asks for its id.
 
-    If librdkafka has no connection when it looks for the coordinator, it looks again only after
-    500 ms. The first of two questions may be answered over the bootstrap connection.
+    If librdkafka has no connection when it asks, or looks for a coordinator, it asks again only
+    after 500 ms. The first of two questions may be answered over the bootstrap connection.
 
     Raises:
         KafkaException: no answer in time.
@@ -274,7 +275,7 @@ def mapped(
 _kept: tuple[int, bytes, Sender] | None = None
 
 
-def _kept_sender(options: SinkOptions) -> Sender:
+def _kept_sender(options: SinkOptions, batch: pa.RecordBatch) -> Sender:
     """The producer of the task before, if it was in order and had the same options."""
     global _kept  # noqa: PLW0603
     # A digest: the memory of the process holds no second copy of a secret.
@@ -283,8 +284,18 @@ def _kept_sender(options: SinkOptions) -> Sender:
         return _kept[2]
     _kept = None
     sender = Sender(producer_config(options), options.kafka)
+    with suppress(KafkaException):  # what is wrong is found when rows are sent
+        connect(sender.producer, first_topic(options, batch), _CONNECT_SECONDS)
     _kept = (os.getpid(), digest, sender)
     return sender
+
+
+def first_topic(options: SinkOptions, batch: pa.RecordBatch) -> str | None:
+    """A topic that a batch, which is not empty, writes to; None if there is none."""
+    if options.topic is not None or "topic" not in batch.schema.names:
+        return options.topic
+    found: str | None = batch.column("topic")[0].as_py()
+    return found
 
 
 def _forget() -> None:

@@ -26,7 +26,7 @@ from kshare.options.sink import SinkOptions
 from kshare.produce.config import TRANSACTION_TIMEOUT_MS, transactional_config
 from kshare.produce.coordinator import Coordinators, Transaction
 from kshare.produce.ledger import Entry, Ledger, State, Verdict, decide, judge
-from kshare.produce.sender import Sender
+from kshare.produce.sender import Sender, first_topic
 
 __all__ = ["Attempt", "Prepared", "abort_batch", "commit_batch", "prepare_rows"]
 
@@ -100,8 +100,7 @@ def prepare_rows(
     config = transactional_config(options, attempt.transactional_id)
     sender = Sender({**config, "stats_cb": statistics}, options.kafka)
     try:
-        topic = options.topic or first.column("topic")[0].as_py()
-        sender.begin_transaction(topic, options.kafka.api_timeout_ms / 1000)
+        sender.begin_transaction(first_topic(options, first), options.kafka.api_timeout_ms / 1000)
         sender.send(first, options.topic)
         for batch in full:
             sender.send(batch, options.topic)
@@ -237,7 +236,7 @@ class _Batch:
                 "(kafka.transaction.timeout.ms). Make batches smaller (maxOffsetsPerTrigger), or "
                 "raise it; brokers allow transaction.max.timeout.ms"
             )
-        open_ = self._coordinators.each(Coordinators.is_open, list(self._own.values()))
+        open_ = self._coordinators.each(_is_open, list(self._own.values()))
         ended = [attempt for attempt, is_open in zip(self._own, open_, strict=True) if not is_open]
         if ended:
             raise KafkaError(
@@ -271,17 +270,20 @@ class _Batch:
             self._coordinators.each(_aborted, others)
             return retracted
         done = self._coordinators.each(_committed, others)
-        self._ledger.write(state.end())
         lost = [entry for entry, ok in zip(state.entries[1:], done, strict=True) if not ok]
-        if lost:
-            raise KafkaError(
-                f"exactlyOnce: of batch {state.batch}, {sum(entry.rows for entry in lost):,} rows "
-                f"are lost, those of tasks {_names(entry.task for entry in lost)} of run "
-                f"{state.run}: it was decided and partly committed when its driver ended, and the "
-                "rest timed out before the query was started again "
-                "(kafka.transaction.timeout.ms). The next start goes on without them"
-            )
-        return state.end()
+        if not lost:
+            self._ledger.write(state.end())
+            return state.end()
+        text = (
+            f"exactlyOnce: of batch {state.batch}, {sum(entry.rows for entry in lost):,} rows are "
+            f"lost, those of tasks {_names(entry.task for entry in lost)} of run {state.run}: it "
+            "was decided and partly committed when its driver ended, and the rest timed out before "
+            "the query was started again (kafka.transaction.timeout.ms). The next start goes on "
+            "without them"
+        )
+        _log.error(text)  # before it is written down: a driver that dies here leaves it to the next
+        self._ledger.write(state.end())
+        raise KafkaError(text)
 
     def _drop(self) -> None:
         """Abort own transactions; what is not reached times out."""
@@ -303,6 +305,10 @@ class _Batch:
                     self._coordinators.fence(name)
         except KshareError as error:
             _log.warning("open transactions %s... are left to time out: %s", prefix, error)
+
+
+def _is_open(coordinators: Coordinators, transaction: Transaction) -> bool:
+    return coordinators.is_open(transaction)
 
 
 def _committed(coordinators: Coordinators, transaction: Transaction) -> bool:

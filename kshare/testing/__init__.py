@@ -1,4 +1,4 @@
-"""Public test kit: an embedded cluster, records to fill it with, and checkers of order and assignors."""
+"""Public test kit: an embedded cluster, records to fill it with, checks of order and assignors."""
 
 from kshare.testing.assignors import AssignorReport, check_assignor, situations
 from kshare.testing.cluster import FakeCluster

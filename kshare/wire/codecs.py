@@ -11,7 +11,6 @@ format that pyarrow knows: there are blocks, bare (librdkafka) or in the framing
 (Java's clients), https://github.com/xerial/snappy-java.
 """
 
-import builtins
 import os
 import struct
 from collections.abc import Iterator, Sequence
@@ -83,7 +82,7 @@ class Arena:
         return len(self._room)
 
     @property
-    def bytes(self) -> Bytes:
+    def data(self) -> Bytes:
         """These bytes, read-only; valid until the next :meth:`clear`."""
         view = np.frombuffer(self._room, np.uint8, self._used)
         view.flags.writeable = False
@@ -106,7 +105,7 @@ class Arena:
             counts: how many each has.
 
         Returns:
-            Where those of each are in :attr:`bytes`; nothing if it must be tried one by one:
+            Where those of each are in :attr:`data`; nothing if it must be tried one by one:
             because of the codec, because one of them is damaged, or because they are large.
         """
         name = CODECS[codec]
@@ -117,7 +116,7 @@ class Arena:
         ends = np.empty(len(parts), np.int64)
         try:
             self._inflate_stream(name, frame.join((*parts, b"")), _JOINED_MAX)
-            reached = kernels.find_marks(self.bytes, start, counts, mark, ends)
+            reached = kernels.find_marks(self.data, start, counts, mark, ends)
         except _FAULTS:
             reached = -1
         if reached != self._used:
@@ -135,7 +134,7 @@ class Arena:
             compressed: the records.
 
         Returns:
-            Where they are in :attr:`bytes`: start and end.
+            Where they are in :attr:`data`: start and end.
 
         Raises:
             InflateError: they are damaged, or larger than is allowed.
@@ -154,9 +153,7 @@ class Arena:
             raise InflateError(f"its records cannot be decompressed by {name}: {error}") from error
         return start, self._used
 
-    def _inflate_stream(
-        self, name: str, compressed: memoryview | builtins.bytes, most: int
-    ) -> None:
+    def _inflate_stream(self, name: str, compressed: memoryview | bytes, most: int) -> None:
         start = self._used
         stream = pa.CompressedInputStream(pa.BufferReader(compressed), name)
         while True:

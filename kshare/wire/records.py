@@ -83,7 +83,7 @@ class BatchIndex:
 def index_batches(records: Any, *, topic: str, partition: int, fetch_offset: int) -> BatchIndex:
     """Read the headers of all complete batches of a Fetch response.
 
-    Cheap (some 10 ns a batch), so that the next request can be sent before the records are decoded.
+    Cheap (0.1 us a batch), so that the next request can be sent before the records are decoded.
 
     Args:
         records: bytes-like: the records of one partition; cut off anywhere.
@@ -366,7 +366,7 @@ class Decoder:
                 row = rows[len(moved)]
             group = batches[rows[: len(moved)]]
             group[:, [kernels.START, kernels.END]] = moved
-            yield (self._arena.bytes if codec else index.source), group
+            yield (self._arena.data if codec else index.source), group
 
     def _sound_rows(
         self, view: memoryview, codecs: list[int], places: list[list[int]], row: int

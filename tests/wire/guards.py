@@ -45,6 +45,7 @@ class Fence:
         place = self._begin if first else self.end - len(data)
         ctypes.memmove(place, data, len(data))
         room = (ctypes.c_uint8 * len(data)).from_address(place)
+        room.fence = self  # lives as long as the array
         array: npt.NDArray[np.uint8] = np.ctypeslib.as_array(room)
         array.flags.writeable = False
         return array

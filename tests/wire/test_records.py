@@ -25,7 +25,7 @@ from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, key_hash
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice
 from kshare.errors import CorruptRecordError, RecordError, UnsupportedFormatError
-from kshare.wire import records
+from kshare.wire import codecs, records
 from kshare.wire.records import SCHEMA, SCHEMA_WITH_HEADERS, Decoder, index_batches
 from tests.wire.batches import (
     ABORT,
@@ -467,6 +467,32 @@ def test_compressed_bytes_that_are_damaged(codec: str, damage: str):
     with pytest.raises(CorruptRecordError, match=r"batch at offset 2 is corrupt") as raised:
         decode(replace(batch, payload=payload))
     assert fault(raised)[1:] == ("t", 3, 2)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+def test_small_batches_are_decompressed_together(monkeypatch: pytest.MonkeyPatch, codec: str):
+    decoder = Decoder(slice_of())
+    monkeypatch.setattr(decoder._arena, "inflate", None)
+    found = decoder.decode(indexed(simple(base, 10, codec=codec) for base in range(0, 200, 10)))
+    assert [offset for batch in found for offset in batch["offset"].to_pylist()] == list(range(200))
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+@pytest.mark.parametrize("damage", ["cut", "none", "count", "more", "marked"])
+def test_one_bad_batch_of_those_that_are_decompressed_together(codec: str, damage: str):
+    batches = [simple(base, 10, codec=codec) for base in range(0, 50, 10)]
+    raw = b"".join(map(encode_record, numbered([Rec(b"k", b"v")] * 10)))
+    batches[3] = {
+        "cut": replace(batches[3], payload=batches[3].payload[:-3]),
+        "none": replace(batches[3], payload=b""),
+        "count": replace(batches[3], count=9),
+        "more": replace(batches[3], payload=compress(raw + b"\0\0", codec)),
+        "marked": replace(batches[3], payload=batches[3].payload + codecs._mark(codec)[1]),
+    }[damage]
+    rows = Decoder(slice_of(), max_rows=30).decode(indexed(batches))
+    assert next(rows)["offset"].to_pylist() == list(range(30))
+    with pytest.raises(CorruptRecordError, match="batch at offset 30 is corrupt"):
+        next(rows)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,127 @@
+"""The high-availability assignor: the judge's hard rules on random cases, and its own laws."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kshare.assignment import (
+    ApplicationState,
+    HighAvailabilityTaskAssignor,
+    KafkaStreamsState,
+    ProcessId,
+    TaskId,
+    TaskInfo,
+)
+from kshare.core.hashing import WHOLE, split
+from kshare.errors import TaskAssignmentException
+from tests.assignment.case_tools import (
+    HA,
+    answer,
+    judge,
+    next_round,
+    random_case,
+    relabelled,
+    violations,
+)
+
+seeds = st.integers(0, 2**32)
+quick = settings(deadline=None, max_examples=40)
+
+
+@given(seeds)
+@settings(deadline=None, max_examples=120)
+def test_answers_are_valid(seed: int) -> None:
+    assert violations(random_case(seed)) == []
+
+
+@pytest.mark.parametrize("strategy", ["none", "min_traffic", "balance_subtopology"])
+def test_answers_to_large_cases_are_valid(strategy: str) -> None:
+    assert violations(random_case(1, tasks=500, processes=50, strategy=strategy, racks=3)) == []
+
+
+@given(seeds)
+@quick
+def test_names_and_order_mean_nothing(seed: int) -> None:
+    case = random_case(seed)
+    other, names = relabelled(case, seed)
+    found = answer(other)
+    renamed = {names[process]: held for process, held in found["assignment"].items()}
+    assert {**found, "assignment": renamed} == answer(case)
+
+
+@given(seeds)
+@quick
+def test_warmed_up_placements_come_to_rest(seed: int) -> None:
+    case = random_case(seed, tasks=20, processes=5)
+    for _ in range(150):
+        out = answer(case)
+        next_round(case, out)
+        if not out["followup"]:
+            break
+    assert not out["followup"]
+    assert answer(case) == out
+
+
+@given(seeds)
+@quick
+def test_the_wanted_placement_depends_on_no_previous_one(seed: int) -> None:
+    # With any lag acceptable nothing is behind.
+    now = random_case(seed, acceptable=judge.MAXLONG)
+    fresh = {
+        **now,
+        "processes": [
+            {**one, "prev_active": [], "prev_standby": [], "lags": {}} for one in now["processes"]
+        ],
+    }
+    assert answer(now) == answer(fresh)
+    assert not answer(now)["followup"]
+
+
+@given(seeds)
+@quick
+def test_a_follow_up_is_wanted_if_and_only_if_something_is_behind(seed: int) -> None:
+    case = random_case(seed)
+    calm = random_case(seed, acceptable=judge.MAXLONG)
+    out, wanted = answer(case), answer(calm)
+    if not out["followup"]:
+        assert out == wanted
+
+
+def state(tasks: list[TaskId], **threads: int) -> ApplicationState:
+    processes = [
+        KafkaStreamsState(ProcessId(name[1:]), count, task_lags={})
+        for name, count in threads.items()
+    ]
+    return ApplicationState.of([TaskInfo(task) for task in tasks], processes)
+
+
+def test_both_halves_of_a_partition_are_on_one_process() -> None:
+    halves = split(WHOLE, 2)
+    tasks = [TaskId(0, partition, part) for partition in range(2) for part in halves]
+    found = HighAvailabilityTaskAssignor().assign(state(tasks, p1=2, p2=2))
+    assert [sorted(entry.active) for entry in found.assignment] == [tasks[:2], tasks[2:]]
+
+
+@given(st.integers(1, 12), st.integers(2, 8), st.lists(st.integers(1, 4), min_size=1, max_size=6))
+def test_shared_tasks_of_a_partition_are_neighbours(partitions, ranges, threads) -> None:
+    tasks = [TaskId(0, n, part) for n in range(partitions) for part in split(WHOLE, ranges)]
+    app = state(tasks, **{f"p{n}": count for n, count in enumerate(threads)})
+    found = HighAvailabilityTaskAssignor().assign(app)
+    held = [sorted(entry.active) for entry in found.assignment]
+    assert [task for tasks in held for task in tasks] == sorted(tasks)
+    loads = [len(mine) / count for mine, count in zip(held, threads, strict=True)]
+    assert max(loads) - min(loads) <= 1
+
+
+def test_without_a_process_or_lags_there_is_no_answer() -> None:
+    with pytest.raises(ValueError, match="no process"):
+        HighAvailabilityTaskAssignor().assign(state([TaskId(0, 0)]))
+    app = ApplicationState.of([], [KafkaStreamsState(ProcessId("1"))])
+    with pytest.raises(TaskAssignmentException, match="process 1"):
+        HighAvailabilityTaskAssignor().assign(app)
+
+
+def test_the_first_process_asks_for_the_follow_up() -> None:
+    case = random_case(3, scenario="out", tasks=60, processes=8, acceptable=0, standbys=1)
+    assert case["assignor"] == HA
+    assert answer(case)["followup"]

@@ -1,0 +1,265 @@
+"""The helpers for those who write assignors: least cost, standbys, tags."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kshare.assignment import (
+    ApplicationState,
+    AssignmentConfigs,
+    KafkaStreamsAssignment,
+    KafkaStreamsState,
+    ProcessId,
+    RackAwareOptimizationParams,
+    TaskId,
+    TaskInfo,
+    TaskTopicPartition,
+    default_standby_task_assignment,
+    identity_assignment,
+    min_cost,
+    optimize_rack_aware_active_tasks,
+    optimize_rack_aware_standby_tasks,
+)
+from kshare.core.progress import TopicPartition
+
+
+@st.composite
+def problems(draw, tasks: int = 25, processes: int = 6):
+    """Costs, start and groups of a placement."""
+    n, p, r = draw(st.integers(1, tasks)), draw(st.integers(1, processes)), draw(st.integers(1, 4))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    costs = min_cost.Costs(
+        draw(st.sampled_from([0, 1, 10])) * rng.integers(0, 3, (n, r)),
+        rng.integers(0, r, p),
+        draw(st.sampled_from([0, 1, 10])),
+    )
+    group = np.unique(rng.integers(0, 4, n), return_inverse=True)[1]
+    return costs, rng.integers(0, p, n), group
+
+
+def total(costs, start, placed) -> tuple[int, int]:
+    """The cost, and how many tasks moved."""
+    price = costs.matrix(start)[np.arange(len(start)), placed].sum()
+    return int(price), int((placed != start).sum())
+
+
+def cheapest(costs, start, group=None) -> tuple[int, int]:
+    """All placements there are."""
+    own = Counter(start.tolist())
+    found = []
+    for placed in set(itertools.permutations(start.tolist())):
+        if group is not None:
+            cells = Counter(zip(placed, group.tolist(), strict=True))
+            width = Counter(group.tolist())
+            if any(n > -(-own[p] * width[g] // len(start)) for (p, g), n in cells.items()):
+                continue
+        found.append(total(costs, start, np.array(placed)))
+    return min(found)
+
+
+@pytest.fixture(params=["matrix", "network"])
+def solver(request, monkeypatch) -> str:
+    if request.param == "network":
+        monkeypatch.setattr(min_cost, "_DENSE_MAX", 0)
+    return request.param
+
+
+class TestLeastCost:
+    @given(problems(tasks=6, processes=3))
+    @settings(max_examples=60, deadline=None)
+    def test_is_the_least_of_all_placements_with_the_fewest_moves(self, problem) -> None:
+        costs, start, group = problem
+        assert total(costs, start, min_cost.place(costs, start)) == cheapest(costs, start)
+        capped = min_cost.place_capped(costs, start, group)
+        assert total(costs, start, capped) == cheapest(costs, start, group)
+
+    @given(problems())
+    @settings(max_examples=60, deadline=None)
+    def test_matrix_and_network_agree(self, problem) -> None:
+        costs, start, group = problem
+        by_matrix = [min_cost.place(costs, start), min_cost.place_capped(costs, start, group)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(min_cost, "_DENSE_MAX", 0)
+            by_network = [min_cost.place(costs, start), min_cost.place_capped(costs, start, group)]
+        for one, other in zip(by_matrix, by_network, strict=True):
+            assert total(costs, start, one) == total(costs, start, other)
+            assert Counter(other.tolist()) == Counter(start.tolist())
+
+    @pytest.mark.usefixtures("solver")
+    def test_groups_are_spread(self) -> None:
+        # All wants to the first rack; each process may have half of each group.
+        costs = min_cost.Costs(np.array([[0, 5]] * 4 + [[5, 0]] * 4), np.array([0, 1]))
+        start = np.array([0, 1] * 4)
+        group = np.array([0] * 4 + [1] * 4)
+        placed = min_cost.place_capped(costs, start, group)
+        assert Counter(zip(placed.tolist(), group.tolist(), strict=True)) == {
+            (0, 0): 2, (0, 1): 2, (1, 0): 2, (1, 1): 2,
+        }  # fmt: skip
+
+    @pytest.mark.usefixtures("solver")
+    def test_a_thousand_tasks_need_no_matrix_of_processes(self) -> None:
+        rng = np.random.default_rng(3)
+        costs = min_cost.Costs(rng.integers(0, 3, (1600, 3)), rng.integers(0, 3, 160), 1)
+        start = np.arange(1600) % 160
+        placed = min_cost.place(costs, start)
+        assert np.bincount(placed).tolist() == [10] * 160
+        assert total(costs, start, placed)[0] < total(costs, start, start)[0]
+
+
+def application(
+    racks: dict[str, str | None],
+    task_racks: dict[str, list[str | None] | None],
+    *,
+    standbys: int = 0,
+    tags: dict[str, dict[str, str]] | None = None,
+    **configs,
+) -> ApplicationState:
+    """Processes in racks; tasks whose partitions are in racks."""
+    given = {"traffic_cost": 10, "non_overlap_cost": 1, "assignment_strategy": "min_traffic"}
+    tasks = [
+        TaskInfo(
+            TaskId.parse(task),
+            True,
+            (
+                TaskTopicPartition(
+                    TopicPartition("t", n), True, True, None if known is None else tuple(known)
+                ),
+            ),
+        )
+        for n, (task, known) in enumerate(task_racks.items())
+    ]
+    states = [
+        KafkaStreamsState(ProcessId(name), rack_id=rack, client_tags=(tags or {}).get(name, {}))
+        for name, rack in racks.items()
+    ]
+    return ApplicationState.of(
+        tasks,
+        states,
+        AssignmentConfigs(
+            num_standby_replicas=standbys,
+            rack_aware_assignment_tags=("zone",) if tags else (),
+            **{f"rack_aware_{name}": value for name, value in {**given, **configs}.items()},
+        ),
+    )
+
+
+def placed(kind: str, **held: str) -> dict[ProcessId, KafkaStreamsAssignment]:
+    """``p1="0_0 0_1"``: the tasks of process 1."""
+    return {
+        ProcessId(name[1:]): KafkaStreamsAssignment(
+            ProcessId(name[1:]), **{kind: frozenset(map(TaskId.parse, tasks.split()))}
+        )
+        for name, tasks in held.items()
+    }
+
+
+CROSSED = {"0_0": ["b"], "0_1": ["a"]}
+TWO = {"1": "a", "2": "b"}
+
+
+class TestActives:
+    def test_go_to_their_racks(self) -> None:
+        app = application(TWO, CROSSED)
+        after = optimize_rack_aware_active_tasks(
+            RackAwareOptimizationParams.of(app), placed("active", p1="0_0", p2="0_1")
+        )
+        assert after == placed("active", p1="0_1", p2="0_0")
+
+    @pytest.mark.parametrize(
+        "app",
+        [
+            application(TWO, CROSSED, assignment_strategy="none"),
+            application(TWO, CROSSED, traffic_cost=None),
+            application(TWO, CROSSED, non_overlap_cost=None),
+            application({"1": "a", "2": None}, CROSSED),
+            application(TWO, {**CROSSED, "0_2": None}),
+            application(TWO, {**CROSSED, "0_2": [None]}),
+        ],
+        ids=["no strategy", "no cost", "no other cost", "no rack", "no racks", "brokers without"],
+    )
+    def test_stay_where_anything_is_missing_whatever_the_overrides(self, app) -> None:
+        start = placed("active", p1="0_0", p2="0_1")
+        params = RackAwareOptimizationParams.of(app).with_traffic_cost_override(5)
+        after = optimize_rack_aware_active_tasks(params.with_non_overlap_cost_override(0), start)
+        assert {process: entry.active for process, entry in after.items()} == {
+            process: entry.active for process, entry in start.items()
+        }
+
+    def test_stay_where_a_move_costs_more_than_the_traffic(self) -> None:
+        start = placed("active", p1="0_0", p2="0_1")
+        params = RackAwareOptimizationParams.of(application(TWO, CROSSED))
+        assert (
+            optimize_rack_aware_active_tasks(params.with_non_overlap_cost_override(10), start)
+            == start
+        )
+
+    def test_stay_if_they_are_not_among_those_to_optimize(self) -> None:
+        start = placed("active", p1="0_0", p2="0_1")
+        params = RackAwareOptimizationParams.of(application(TWO, CROSSED))
+        assert optimize_rack_aware_active_tasks(params.for_stateless_tasks(), start) == start
+        assert optimize_rack_aware_active_tasks(params.for_tasks([TaskId(0, 0)]), start) == start
+        assert optimize_rack_aware_active_tasks(params.for_stateful_tasks(), start) != start
+
+
+class TestStandbys:
+    def test_swap_between_racks(self) -> None:
+        app = application(TWO, CROSSED)
+        after = optimize_rack_aware_standby_tasks(
+            RackAwareOptimizationParams.of(app), placed("standby", p1="0_0", p2="0_1")
+        )
+        assert after == placed("standby", p1="0_1", p2="0_0")
+
+    def test_do_not_come_beside_their_active_task(self) -> None:
+        app = application(TWO, CROSSED)
+        start = placed("standby", p1="0_0", p2="0_1")
+        start[ProcessId("2")] = KafkaStreamsAssignment(
+            ProcessId("2"), frozenset([TaskId(0, 0)]), frozenset([TaskId(0, 1)])
+        )
+        after = optimize_rack_aware_standby_tasks(RackAwareOptimizationParams.of(app), start)
+        assert after == start
+
+    def test_keep_their_tags_only_if_asked_to(self) -> None:
+        tags = {"1": {"zone": "x"}, "2": {"zone": "y"}, "3": {"zone": "y"}}
+        app = application({**TWO, "3": "b"}, CROSSED, standbys=1, tags=tags)
+        start = placed("standby", p1="0_0", p2="0_1") | placed("active", p3="0_0 0_1")
+        params = RackAwareOptimizationParams.of(app)
+        assert optimize_rack_aware_standby_tasks(params, start) != start
+        careful = RackAwareOptimizationParams(app, keep_client_tags=True)
+        assert optimize_rack_aware_standby_tasks(careful, start) == start
+
+    @given(st.integers(1, 6), st.integers(0, 4), st.integers(0, 12))
+    def test_each_task_has_as_many_as_there_can_be(self, many, standbys, tasks) -> None:
+        names = {str(n): None for n in range(many)}
+        app = application(names, {f"0_{n}": None for n in range(tasks)}, standbys=standbys)
+        start = placed("active", p0=" ".join(f"0_{n}" for n in range(tasks)))
+        after = default_standby_task_assignment(app, start)
+        copies = Counter(task for entry in after.values() for task in entry.standby)
+        assert set(copies.values()) <= {min(standbys, many - 1)}
+        loads = [len(entry.standby) for name, entry in after.items() if name != ProcessId("0")]
+        assert max(loads, default=0) - min(loads, default=0) <= 1
+
+    def test_go_where_no_copy_has_the_tag(self) -> None:
+        tags = {name: {"zone": zone} for name, zone in zip("1234", "xxyz", strict=True)}
+        app = application(dict.fromkeys("1234"), {"0_0": None}, standbys=2, tags=tags)
+        after = default_standby_task_assignment(app, placed("active", p1="0_0"))
+        assert {str(name) for name, entry in after.items() if entry.standby} == {"3", "4"}
+
+
+def test_identity_is_what_there_was() -> None:
+    held = frozenset([TaskId(7, 7)])
+    app = ApplicationState.of([], [KafkaStreamsState(ProcessId("1"), previous_active_tasks=held)])
+    assert identity_assignment(app)[ProcessId("1")].active == held
+
+
+def test_nothing_that_is_passed_in_is_changed_and_all_processes_have_an_entry() -> None:
+    app = application(TWO, CROSSED, standbys=1)
+    after = default_standby_task_assignment(app, {})
+    assert list(after) == [ProcessId("1"), ProcessId("2")]
+    with pytest.raises(ValueError, match="is under 2"):
+        default_standby_task_assignment(
+            app, {ProcessId("2"): placed("active", p1="")[ProcessId("1")]}
+        )

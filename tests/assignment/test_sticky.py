@@ -1,0 +1,205 @@
+"""The sticky assignor: the judge's hard rules on random cases, and its own laws."""
+
+from collections import Counter
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kshare.assignment import (
+    ApplicationState,
+    AssignmentConfigs,
+    FallbackPriorTaskAssignor,
+    KafkaStreamsState,
+    ProcessId,
+    StickyTaskAssignor,
+    TaskId,
+    TaskInfo,
+    TaskTopicPartition,
+)
+from kshare.core.hashing import WHOLE, split
+from kshare.core.progress import TopicPartition
+from tests.assignment.case_tools import (
+    STICKY,
+    answer,
+    judge,
+    next_round,
+    random_case,
+    relabelled,
+    violations,
+)
+
+seeds = st.integers(0, 2**32)
+quick = settings(deadline=None, max_examples=40)
+
+
+@given(seeds)
+@settings(deadline=None, max_examples=120)
+def test_answers_are_valid(seed: int) -> None:
+    assert violations(random_case(seed, STICKY)) == []
+
+
+@pytest.mark.parametrize("strategy", ["none", "min_traffic", "balance_subtopology"])
+def test_answers_to_large_cases_are_valid(strategy: str) -> None:
+    case = random_case(1, STICKY, tasks=500, processes=50, strategy=strategy, racks=3)
+    assert violations(case) == []
+
+
+@given(seeds)
+@quick
+def test_names_and_order_mean_nothing(seed: int) -> None:
+    case = random_case(seed, STICKY)
+    other, names = relabelled(case, seed)
+    found = answer(other)
+    renamed = {names[process]: held for process, held in found["assignment"].items()}
+    assert {**found, "assignment": renamed} == answer(case)
+
+
+@given(seeds)
+@quick
+def test_a_run_on_its_own_answer_changes_nothing(seed: int) -> None:
+    case = random_case(seed, STICKY, strategy="none")
+    out = answer(case)
+    next_round(case, out)
+    assert answer(case) == out
+
+
+@given(seeds)
+@quick
+def test_no_standby_is_missing(seed: int) -> None:
+    case = random_case(seed, STICKY)
+    assert judge.metrics(case, answer(case))["standby_shortfall"] == sum(
+        max(0, case["configs"]["num_standby_replicas"] - len(case["processes"]) + 1)
+        for task in case["tasks"]
+        if task.get("changelogs")
+    )
+
+
+def loads(case: dict[str, Any], out: dict[str, Any]) -> list[Fraction]:
+    return [
+        Fraction(len(out["assignment"][one["id"]]["active"]), one["threads"])
+        for one in case["processes"]
+    ]
+
+
+@given(seeds)
+@quick
+def test_active_tasks_are_dealt_a_thread(seed: int) -> None:
+    case = random_case(seed, STICKY, preserve=False)
+    share = len(case["tasks"]) // sum(one["threads"] for one in case["processes"])
+    found = loads(case, answer(case))
+    if share:
+        assert min(found) >= share
+    assert max(found) <= share + 1
+
+
+@given(seeds)
+@quick
+def test_an_owner_within_its_share_keeps_all(seed: int) -> None:
+    case = random_case(seed, STICKY, preserve=False, strategy="none")
+    share = len(case["tasks"]) // sum(one["threads"] for one in case["processes"])
+    out = answer(case)["assignment"]
+    known = {task["id"] for task in case["tasks"]}
+    for one in case["processes"]:
+        had = set(one["prev_active"]) & known
+        if len(had) <= share * one["threads"]:
+            assert had <= set(out[one["id"]]["active"])
+        elif share:
+            assert len(had & set(out[one["id"]]["active"])) >= share * one["threads"]
+
+
+@given(seeds)
+@quick
+def test_preserving_moves_no_active_task_and_asks_for_a_follow_up(seed: int) -> None:
+    case = random_case(seed, STICKY, preserve=True)
+    out = answer(case)
+    assert judge.metrics(case, out)["active_moved"] == 0
+    assert out["followup"]
+
+
+def app(
+    tasks: dict[TaskId, bool],
+    processes: dict[str, tuple[int, str, str]],
+    standbys: int = 0,
+) -> ApplicationState:
+    """Tasks, whether they have a changelog; processes with threads and what they had."""
+    infos = [
+        TaskInfo(task, logged, (TaskTopicPartition(TopicPartition("t", task[1]), True, logged),))
+        for task, logged in tasks.items()
+    ]
+
+    def parsed(names: str) -> frozenset[TaskId]:
+        return frozenset(map(TaskId.parse, names.split()))
+
+    states = [
+        KafkaStreamsState(ProcessId(name), threads, (), parsed(active), parsed(standby))
+        for name, (threads, active, standby) in processes.items()
+    ]
+    return ApplicationState.of(infos, states, AssignmentConfigs(num_standby_replicas=standbys))
+
+
+def actives(state: ApplicationState, assignor: StickyTaskAssignor) -> dict[str, list[str]]:
+    return {
+        str(entry.process_id): [str(task) for task in sorted(entry.active)]
+        for entry in assignor.assign(state).assignment
+    }
+
+
+FOUR = {TaskId(0, n): True for n in range(4)}
+
+
+def test_over_its_share_a_process_keeps_what_no_other_has_room_for_and_a_copy_of() -> None:
+    state = app(FOUR, {"1": (1, "0_0 0_1 0_2 0_3", ""), "2": (1, "", "0_0 0_3")})
+    assert actives(state, StickyTaskAssignor()) == {"1": ["0_1", "0_2"], "2": ["0_0", "0_3"]}
+
+
+def test_of_each_subtopology_the_first_ones_stay() -> None:
+    tasks = {TaskId(sub, n): False for sub in range(2) for n in range(4)}
+    had = " ".join(map(str, tasks))
+    state = app(tasks, {"1": (1, had, ""), "2": (1, "", "")})
+    assert actives(state, StickyTaskAssignor())["1"] == ["0_0", "0_1", "1_0", "1_1"]
+
+
+def test_with_less_than_a_task_a_thread_owners_keep_one_a_thread() -> None:
+    state = app(FOUR, {"1": (4, "0_0 0_1 0_2 0_3", ""), "2": (4, "", "")})
+    assert actives(state, StickyTaskAssignor())["2"] == []
+    state = app(FOUR, {"1": (2, "0_0 0_1 0_2 0_3", ""), "2": (4, "", "")})
+    assert actives(state, StickyTaskAssignor())["2"] == ["0_2", "0_3"]
+
+
+def test_of_two_that_had_a_task_the_second_keeps_it_if_the_first_has_no_room() -> None:
+    state = app(FOUR, {"1": (1, "0_0 0_1 0_2", ""), "2": (1, "0_2", "")})
+    assert actives(state, StickyTaskAssignor()) == {"1": ["0_0", "0_1"], "2": ["0_2", "0_3"]}
+    kept = actives(state, FallbackPriorTaskAssignor())
+    assert kept == {"1": ["0_0", "0_1", "0_2"], "2": ["0_3"]}
+
+
+def test_standbys_are_where_copies_were() -> None:
+    state = app(FOUR, {"1": (2, "0_0 0_1", "0_2 0_3"), "2": (2, "0_2 0_3", "0_0 0_1")}, 1)
+    entries = StickyTaskAssignor().assign(state).assignment
+    assert [sorted(entry.standby) for entry in entries] == [
+        [TaskId(0, 2), TaskId(0, 3)],
+        [TaskId(0, 0), TaskId(0, 1)],
+    ]
+
+
+def test_processes_do_not_mirror_each_other() -> None:
+    tasks = {TaskId(0, n): True for n in range(8)}
+    state = app(tasks, {str(n): (1, "", "") for n in range(4)}, 1)
+    held = [entry.active | entry.standby for entry in StickyTaskAssignor().assign(state).assignment]
+    pairs = Counter(len(one & other) for n, one in enumerate(held) for other in held[:n])
+    assert max(pairs) < 4
+
+
+def test_shared_tasks_of_a_partition_are_side_by_side() -> None:
+    tasks = {TaskId(0, n, part): False for n in range(2) for part in split(WHOLE, 2)}
+    state = app(tasks, {"1": (2, "", ""), "2": (2, "", "")})
+    entries = StickyTaskAssignor().assign(state).assignment
+    assert [{task[1] for task in entry.active} for entry in entries] == [{0}, {1}]
+
+
+def test_without_a_process_there_is_no_answer() -> None:
+    with pytest.raises(ValueError, match="no process"):
+        StickyTaskAssignor().assign(app(FOUR, {}))
