@@ -1,7 +1,6 @@
 """``make bench``: every figure of the README, both sides in one run, interleaved.
 
-``python -m bench [--runs N] [--only wire|spark|core|slow] [--bootstrap-servers HOST:PORT]``;
-the sink's: ``python -m bench.sink_jobs``
+``python -m bench [--runs N] [--only wire|spark|core|slow|sink|assign] [--bootstrap-servers HOST:PORT]``
 """
 
 import argparse
@@ -13,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench import core_jobs, data, slow_key
+from bench import assign_jobs, core_jobs, data, sink_jobs, slow_key
 from bench.spark_jobs import (
     available_now,
     batch_one_task,
@@ -197,16 +196,17 @@ def main() -> int:
     """Run and print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--only", choices=["wire", "spark", "core", "slow"])
+    parser.add_argument("--only", choices=["wire", "spark", "core", "slow", "sink", "assign"])
     parser.add_argument("--bootstrap-servers", help="a running broker, instead of one made here")
     arguments = parser.parse_args()
     from contextlib import nullcontext
 
     from integration.kafka import KafkaBroker
 
-    broker = nullcontext() if arguments.bootstrap_servers else KafkaBroker()
+    needs_broker = not arguments.bootstrap_servers and arguments.only not in {"core", "assign"}
+    broker = KafkaBroker() if needs_broker else nullcontext()
     with broker as running:
-        servers = arguments.bootstrap_servers or running.bootstrap_servers
+        servers = running.bootstrap_servers if running else arguments.bootstrap_servers
         rows: list[Row] = []
         only = arguments.only
         if only in {None, "core"}:
@@ -214,12 +214,18 @@ def main() -> int:
                 Row(name, "-", shown, "-", target, met)
                 for name, _, shown, target, met in core_jobs.measure(arguments.runs)
             ]
+        if only in {None, "assign"}:
+            rows += [Row(*row) for row in assign_jobs.measure(arguments.runs)]
         if only in {None, "wire", "spark"}:
             data.make_topics(servers)
         if only in {None, "wire"}:
             rows += wire_rows(servers, arguments.runs)
         if only in {None, "spark"}:
             rows += spark_rows(servers, arguments.runs)
+        if only in {None, "sink"}:
+            for row in sink_jobs.measure(servers, max(1, arguments.runs // 2), interleaved):
+                rows.append(speed_row(*row))
+                print(rows[-1], flush=True)
         if only in {None, "slow"}:
             rows += slow_rows(servers, max(1, arguments.runs // 3))
     print("\nbest (median) of", arguments.runs, "interleaved runs after a warm-up\n")

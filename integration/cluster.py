@@ -1,7 +1,7 @@
 """Several real brokers, for leaders that move: one JVM each, 3.5 s to start three."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from confluent_kafka import ElectionType
@@ -18,16 +18,23 @@ class KafkaCluster(Topics):
         brokers: How many.
         config: More properties for all of them.
         heap_mib: Each JVM's -Xmx.
+        racks: Where each broker stands, in their order; none: nowhere.
     """
 
     def __init__(
-        self, brokers: int = 2, *, config: Mapping[str, str] | None = None, heap_mib: int = 320
+        self,
+        brokers: int = 2,
+        *,
+        config: Mapping[str, str] | None = None,
+        heap_mib: int = 320,
+        racks: Sequence[str] = (),
     ) -> None:
         settings = {"replica.lag.time.max.ms": "5000", **(config or {})}
-        first = KafkaBroker(config=settings, heap_mib=heap_mib)
+        places = [{"broker.rack": rack} for rack in racks] or [{} for _ in range(brokers)]
+        first = KafkaBroker(config=settings | places[0], heap_mib=heap_mib)
         others = [
             KafkaBroker(
-                config=settings,
+                config=settings | places[number - 1],
                 heap_mib=heap_mib,
                 node_id=number,
                 cluster_id=first.cluster_id,

@@ -33,12 +33,13 @@ from integration.topics import Topics
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 90.0
-# What each listener speaks. MISNAMED: with a certificate for another host. MUTUAL: wants the
-# client's certificate.
+# What each listener speaks. MISNAMED: with a certificate for another host. EXPIRED: with one
+# that was good until yesterday. MUTUAL: wants the client's certificate.
 LISTENERS = {
     "PLAINTEXT": "PLAINTEXT",
     "SSL": "SSL",
     "MISNAMED": "SSL",
+    "EXPIRED": "SSL",
     "MUTUAL": "SSL",
     "SASL_PLAINTEXT": "SASL_PLAINTEXT",
     "SASL_SSL": "SASL_SSL",
@@ -340,7 +341,8 @@ class KafkaBroker(Topics):
         made = self.certificates
         assert made
         prefix = f"listener.name.{listener.lower()}.ssl."
-        pair = made.misnamed_pair if listener == "MISNAMED" else made.server_pair
+        pairs = {"MISNAMED": made.misnamed_pair, "EXPIRED": made.expired_pair}
+        pair = pairs.get(listener, made.server_pair)
         return {
             f"{prefix}keystore.type": "PEM",
             f"{prefix}keystore.location": str(pair),

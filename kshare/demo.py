@@ -50,6 +50,7 @@ _KEYS: Final = 1_000
 _BATCHES: Final = 8  # about so many, were the keys spread evenly; the hot range needs more
 _WAIT_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.2
+_START_SECONDS: Final = 300.0  # Spark, interpreters, and kernels that are compiled once
 _PRODUCER: Final = {"compression.type": "lz4", "linger.ms": 50}
 _SCHEMA: Final = pa.schema(
     {
@@ -72,7 +73,7 @@ class DemoOptions:
         topic: an existing topic, which is only read; None: one that is made, and deleted again.
         records: how many to produce, or of ``topic`` to read; None: 200,000, or all.
         key_ranges: tasks for each partition.
-        seconds_max: reading stops after that time.
+        seconds_max: reading stops that long after the first batch.
     """
 
     bootstrap_servers: str | None = None
@@ -197,14 +198,16 @@ def run(options: DemoOptions, console: Console | None = None) -> int:
         stack.callback(query.stop)
         all_read = _follow(query, feed, watch, console, options.seconds_max)
         query.stop()
-        if not all_read:
+        if not watch.records:
+            raise KshareError(f"Spark read nothing within {_START_SECONDS:g} s of its start")
+        if watch.records < wanted:
             console.print(
                 f"Stopped after {watch.records:,} of {wanted:,} records: what was read is judged."
             )
         report = verdict(feed, watch, all_read=all_read)
         colour = "bold green" if report.ok else "bold red"
         console.print(str(report), style=colour, markup=False, highlight=False, soft_wrap=True)
-        return 0 if report.ok and report.records else 1
+        return 0 if report.ok else 1
 
 
 # -- what is read ----------------------------------------------------------------------------------
@@ -333,7 +336,7 @@ def _follow(
     Returns:
         Whether it has read all that there was.
     """
-    deadline = time.monotonic() + seconds_max
+    deadline, reading = time.monotonic() + _START_SECONDS, False
     with ExitStack() as stack:
         live = None
         if console.is_terminal:
@@ -341,6 +344,8 @@ def _follow(
         shown = 0
         while True:
             ended = _ended(query)
+            if watch.rows and not reading:
+                deadline, reading = time.monotonic() + seconds_max, True
             if query.lastProgress is not None:
                 watch.told(json.loads(query.lastProgress.json))
             if live is not None:

@@ -362,6 +362,20 @@ def test_the_demo_that_takes_too_long(monkeypatch: Any) -> None:
     assert query.stopped
 
 
+def test_the_demo_that_reads_nothing(monkeypatch: Any) -> None:
+    monkeypatch.setattr(demo, "_START_SECONDS", 0.01)
+    with pytest.raises(KshareError, match=r"Spark read nothing within 0\.01 s of its start"):
+        run_demo(monkeypatch, [], ends=False)
+
+
+def test_the_demo_that_has_read_enough(monkeypatch: Any) -> None:
+    watch = demo.Watch(wanted=50)
+    query = FakeQuery(watch, [range(30), range(30, 60), range(60, 90)])
+    console = Console(file=io.StringIO())
+    assert not demo._follow(query, DENSE, watch, console, seconds_max=60)  # type: ignore[arg-type]
+    assert watch.records == 60
+
+
 def test_the_demo_needs_java(monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)

@@ -156,6 +156,19 @@ def test_of_attempts_that_differ_the_lowest_end_counts(
     assert server.reports("b")[0].end == 110
 
 
+def test_the_time_is_that_of_the_attempt_that_counts(server: FeedbackServer):
+    ticket = server.ticket("b", 0, hold=True)
+    with closing(Stranger(ticket)) as counts, closing(Stranger(ticket)) as another:
+        counts.say(line(ticket, "hello") + done_line(ticket, end=110))
+        until(lambda: 0 in server.reports("b"))
+        another.say(line(ticket, "hello") + done_line(ticket, end=120))
+        another.close()
+        tell(server.ticket("b", 1, hold=False))  # heard after that
+        until(lambda: 1 in server.reports("b"))
+        assert server.reports("b")[0].seconds is None
+    assert result(server).seconds is not None
+
+
 def test_two_batches_are_remembered(server: FeedbackServer):
     tickets = [server.ticket(name, 0, hold=False) for name in ("a", "b", "c")]
     for ticket in tickets:
@@ -273,7 +286,8 @@ def test_a_task_that_has_no_ticket_counts_for_nothing(server: FeedbackServer):
     assert server.rejected == 0
 
 
-def test_lines_without_end_are_dropped(server: FeedbackServer):
+def test_lines_without_end_are_dropped(server: FeedbackServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(feedback, "_HELLO_SECONDS_MAX", 10 * WAIT_S)  # not for their silence
     ticket = server.ticket("b", 0, hold=False)
     with closing(Stranger(ticket)) as stranger:
         stranger.say(b"x" * (feedback._FIRST_LINE_MAX + 1))
@@ -294,6 +308,9 @@ def test_nested_without_end(server: FeedbackServer, monkeypatch: pytest.MonkeyPa
     with closing(Stranger(ticket)) as stranger:
         stranger.say(data)
         assert stranger.is_dropped()
+    assert server.rejected == 1
+    tell(ticket)  # the server goes on
+    assert result(server).end == 120
 
 
 def test_silent_strangers_are_dropped(monkeypatch: pytest.MonkeyPatch):

@@ -567,14 +567,19 @@ def test_what_was_pending_and_is_gone_is_an_error():
     assert (caught.value.topic, caught.value.partition) == ("t", 0)
 
 
-def test_what_is_gone_is_passed_over_if_the_user_said_so(caplog: pytest.LogCaptureFixture):
-    query = Query(grown(200), keyRanges="2", maxRecordsPerTask="10")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_is_gone_is_passed_over_if_the_user_said_so(
+    restarted: bool, caplog: pytest.LogCaptureFixture
+):
+    lenient = {"failOnDataLoss": "false"}
+    query = Query(grown(200), keyRanges="2", maxRecordsPerTask="10", **lenient)
     query.trigger()
     before = set(query.delivered)
     query.log.first[T0] = 150
-    query.restart(failOnDataLoss="false")
+    if restarted:
+        query.restart()
     tasks = query.trigger()
-    assert all(task.max_records is not None for task in tasks)
+    assert [task.max_records for task in tasks] == [10, 10]
     assert min(task.slice.offsets.start for task in tasks) == 150
     query.drain()
     query.check_order()

@@ -27,7 +27,8 @@ from kshare.options.sink import SinkOptions, parse_sink_options
 from kshare.produce import Attempt, Prepared, abort_batch, commit_batch, prepare_rows, write_rows
 from kshare.produce import sender as sender_module
 from kshare.produce.config import TRANSACTION_TIMEOUT_MS, producer_config, transactional_config
-from kshare.produce.coordinator import Coordinators, Transaction
+from kshare.produce.coordinator import Coordinators
+from kshare.produce.decision import Batch
 from kshare.produce.ledger import (
     LEDGER_TOPIC,
     RUNS_MAX,
@@ -40,7 +41,7 @@ from kshare.produce.ledger import (
     judge,
 )
 from kshare.produce.rows import rows_of
-from kshare.produce.transactions import _Batch
+from kshare.produce.transactions import Transaction
 from kshare.testing import FakeCluster
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -515,9 +516,9 @@ class Query:
             messages.append(Prepared(attempt, found))
         return messages
 
-    def work(self, messages: list[Prepared], batch: int) -> _Batch:
+    def work(self, messages: list[Prepared], batch: int) -> Batch:
         coordinators, ledger = FakeCoordinators(self.kafka, self.lists), FakeLedger(self.kafka)
-        return _Batch(messages, batch, self.options, ledger, coordinators)  # type: ignore[arg-type]
+        return Batch(messages, batch, self.options, ledger, coordinators)  # type: ignore[arg-type]
 
     def run_on(self, batches: int | None = None) -> None:
         """One start of the query, up to its end or the first failure."""
@@ -589,7 +590,7 @@ def test_commits_that_fail_are_followed_by_abort(data):
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_two_drivers_on_one_checkpoint_write_no_row_twice(data):
-    query = Query(Kafka(), OPTIONS, True, data)
+    query = Query(Kafka(), OPTIONS, data.draw(st.booleans(), "lists"), data)
     query.run_on(data.draw(st.integers(0, 1), "batches before"))
     other = data.draw(st.integers(1, 2), "batches of the other")
     query.kafka.event = lambda: query.run_on(other)
@@ -623,7 +624,7 @@ class Told(logging.Handler):
 def test_what_times_out_is_written_again_or_named(data):
     query = Query(Kafka(), OPTIONS, data.draw(st.booleans()), data)
     told = Told()
-    log = logging.getLogger("kshare.produce.transactions")
+    log = logging.getLogger("kshare.produce.decision")
     log.addHandler(told)
     try:
         for _ in range(data.draw(st.integers(1, 3), "kills")):

@@ -42,9 +42,10 @@ def test_the_built_in_ones_are_valid(assignor: Any) -> None:
 
 
 def test_the_one_for_emergencies_is_valid_but_uneven_and_never_done() -> None:
-    assert check_assignor(FallbackPriorTaskAssignor, spread_max=None, rounds_max=0).is_valid
-    assert "rebalances come to an end" in str(check_assignor(FallbackPriorTaskAssignor))
-    uneven = check_assignor(FallbackPriorTaskAssignor, rounds_max=0)
+    some = list(situations(30))
+    assert check_assignor(FallbackPriorTaskAssignor, some, spread_max=None, rounds_max=0).is_valid
+    assert "rebalances come to an end" in str(check_assignor(FallbackPriorTaskAssignor, some))
+    uneven = check_assignor(FallbackPriorTaskAssignor, some, rounds_max=0)
     assert {breach.law for breach in uneven.breaches} == {"active loads are even"}
 
 
@@ -130,7 +131,8 @@ def turn_round(state: ApplicationState, entries: list[Any]) -> Any:
     ],
 )
 def test_a_broken_one_is_found_out(spoil: Any, law: str, what: str) -> None:
-    report = check_assignor(Broken(spoil), spread_max=None if spoil is turn_round else 1.0)
+    spread_max = None if spoil is turn_round else 1.0
+    report = check_assignor(Broken(spoil), situations(40), spread_max=spread_max)
     assert not report.is_valid
     assert {breach.law for breach in report.breaches} == {law}
     assert what in str(report)

@@ -89,13 +89,8 @@ def _place_standbys(situation: Situation, placement: Placement, racks: "_Racks")
 def _run_where_state_is(situation: Situation, placement: Placement) -> bool:
     """Move what is behind; whether anything was."""
     state, configs = situation.state, situation.state.assignment_configs
-    tasks = situation.tasks
     sums = [state.states[process].stateful_tasks_to_lag_sums() for process in situation.processes]
-    lags = Lags(
-        lambda process, task: sums[process][tasks[task]],
-        len(sums),
-        configs.acceptable_recovery_lag,
-    )
+    lags = Lags(sums, situation.tasks, configs.acceptable_recovery_lag)
     warmups = Warmups(configs.max_warmup_replicas)
     actives = move_actives(placement, situation.logged, lags, warmups)
     return bool(move_standbys(placement, lags, warmups) or actives)

@@ -7,10 +7,11 @@ Cost: one row of lags for each task that is not caught up where it is wanted.
 The rules are those of Kafka Streams' high-availability assignor (KIP-441).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from kshare.assignment.placement import Placement
+from kshare.assignment.task_id import TaskId
 
 __all__ = ["RUNNING", "UNBOUNDED", "Lags", "Warmups", "move_actives", "move_standbys"]
 
@@ -25,42 +26,50 @@ class Lags:
     """How far each process is behind on each task, read when it is asked for.
 
     Args:
-        lag_of: the lag of a process (first argument) on a task.
-        processes: how many processes there are.
+        lags: of each process, the lag of each task.
+        tasks: the tasks by their numbers.
         acceptable: a lag from 0 up to this counts as caught up.
     """
 
-    def __init__(self, lag_of: Callable[[int, int], int], processes: int, acceptable: int) -> None:
-        self._lag_of = lag_of
-        self._processes = range(processes)
+    def __init__(
+        self, lags: Sequence[Mapping[TaskId, int]], tasks: Sequence[TaskId], acceptable: int
+    ) -> None:
+        self._lags = lags
+        self._tasks = tasks
         self._acceptable = acceptable
-        self._rows: dict[int, tuple[list[int], list[int]]] = {}
+        self._rows: dict[int, list[int]] = {}
+        self._caught_up: dict[int, list[int]] = {}
 
     def caught_up(self, task: int) -> list[int]:
         """The processes that are caught up on a task, in order."""
-        return self._row(task)[1]
+        found = self._caught_up.get(task)
+        if found is None:
+            is_caught_up, lags = self._is_caught_up, self._row(task)
+            good = {lag for lag in set(lags) if is_caught_up(lag)}
+            found = [process for process, lag in enumerate(lags) if lag in good]
+            self._caught_up[task] = found
+        return found
 
     def is_behind(self, process: int, task: int) -> bool:
         """Whether the process is not caught up, and another one is nearer to it."""
-        lag = self._lag_of(process, task)
-        return not self._is_caught_up(lag) and min(self._row(task)[0]) < lag
+        lag = self._lags[process][self._tasks[task]]
+        return not self._is_caught_up(lag) and min(self._row(task)) < lag
 
-    def freshest(
-        self, task: int, than: int, is_eligible: Callable[[int], bool] = lambda _: True
-    ) -> int | None:
-        """The eligible process with the smallest lag; none if ``than`` has it, ties by number."""
-        lags = self._row(task)[0]
-        bound = (lags[than], than)
-        fresher = ((lag, process) for process, lag in enumerate(lags) if is_eligible(process))
-        best = min((entry for entry in fresher if entry < bound), default=None)
-        return None if best is None else best[1]
+    def freshest(self, task: int, than: int, passed_over: Collection[int] = ()) -> int | None:
+        """The process with the smallest lag, by number on a tie; none if ``than`` is before it."""
+        lags = self._row(task)
+        best = than
+        for process, lag in enumerate(lags):
+            is_better = lag < lags[best] or (lag == lags[best] and process < best)
+            if is_better and process not in passed_over:
+                best = process
+        return None if best == than else best
 
-    def _row(self, task: int) -> tuple[list[int], list[int]]:
+    def _row(self, task: int) -> list[int]:
         row = self._rows.get(task)
         if row is None:
-            lags = [self._lag_of(process, task) for process in self._processes]
-            caught_up = [p for p, lag in enumerate(lags) if self._is_caught_up(lag)]
-            row = self._rows[task] = (lags, caught_up)
+            id_ = self._tasks[task]
+            row = self._rows[task] = [lags[id_] for lags in self._lags]
         return row
 
     def _is_caught_up(self, lag: int) -> bool:
@@ -132,13 +141,12 @@ def move_standbys(placement: Placement, lags: Lags, warmups: Warmups) -> list[in
     ]
     moved = []
     for _, task, wanted in sorted(behind):
-
-        def has_none(process: int, task: int = task) -> bool:
-            return not placement.has(process, task)
-
-        source = _least_loaded(placement, [p for p in lags.caught_up(task) if has_none(p)])
+        holders = {process for process, held in enumerate(placement.standby) if task in held}
+        holders.add(placement.owner[task])
+        having_none = [process for process in lags.caught_up(task) if process not in holders]
+        source = _least_loaded(placement, having_none)
         if source is None:
-            source = lags.freshest(task, wanted, has_none)
+            source = lags.freshest(task, wanted, holders)
         if source is not None:
             moved.append(task)
             placement.add_standby(source, task)

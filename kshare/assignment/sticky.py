@@ -12,6 +12,7 @@ tasks stay that no other process has seen, and of each subtopology the first one
 
 import heapq
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from kshare.assignment.application import ApplicationState
@@ -77,7 +78,9 @@ class _Actives:
         self._must_preserve = must_preserve
         self._had = situation.previous_active()
         self._had_standby = situation.previous_standby()
+        self._widths = Counter(task[0] for task in self._tasks)
         self._count = [0] * len(self._threads)
+        self._in_subtopology: list[Counter[int]] = [Counter() for _ in self._threads]
         self._seen = Counter(task for had in (*self._had, *self._had_standby) for task in had)
         self._targets = _targets(
             self._threads,
@@ -98,6 +101,7 @@ class _Actives:
     def _give(self, process: int, task: int) -> None:
         self._placement.add_active(process, task)
         self._count[process] += 1
+        self._in_subtopology[process][self._tasks[task][0]] += 1
 
     def _to_owners(self) -> None:
         owner, limits = self._placement.owner, self._limits
@@ -113,14 +117,18 @@ class _Actives:
                 self._give(process, task)
 
     def _worth_keeping(self, tasks: list[int], welcome: set[int]) -> list[int]:
-        """Those last that a former holder has room for; else the first ones of each subtopology."""
+        """An even share of each subtopology first; in it, those last that others have room for."""
+        return self._mixed(sorted(tasks, key=lambda one: (one in welcome, one)))
+
+    def _mixed(self, tasks: Iterable[int]) -> list[int]:
+        """Subtopologies mixed, each as often as it is wide."""
         ranks: Counter[int] = Counter()
         order = []
         for task in tasks:
             subtopology = self._tasks[task][0]
-            order.append((task in welcome, ranks[subtopology], task))
+            order.append(((ranks[subtopology] + 0.5) / self._widths[subtopology], task))
             ranks[subtopology] += 1
-        return [task for _, _, task in sorted(order)]
+        return [task for _, task in sorted(order)]
 
     def _to_standbys(self) -> None:
         holders: dict[int, list[int]] = {}
@@ -129,21 +137,41 @@ class _Actives:
             for task in had:
                 if owner[task] < 0:
                     holders.setdefault(task, []).append(process)
-        for task in sorted(holders):
+        for task in self._mixed(sorted(holders)):
             having_room = [one for one in holders[task] if count[one] < self._limits[one]]
             if having_room:
-                self._give(min(having_room, key=lambda one: (self._load(one), one)), task)
+                self._give(self._with_fewest(having_room, self._tasks[task][0]), task)
+
+    def _with_fewest(self, processes: list[int], subtopology: int) -> int:
+        """The one with the fewest of a subtopology a thread, then of all."""
+
+        def load(process: int) -> tuple[float, float, int]:
+            threads = self._threads[process]
+            few = self._in_subtopology[process][subtopology] / threads
+            return few, self._count[process] / threads, process
+
+        return min(processes, key=load)
 
     def _to_anybody(self) -> None:
-        """The least loaded with room; shared tasks of a partition side by side as far as it goes.
+        """The one that has been given the least part of its room, so that nobody is filled first.
 
-        Targets add up to all tasks, so that there is room.
+        Shared tasks of a partition come side by side as far as it goes. Targets add up to all
+        tasks, so that there is room.
         """
         owner, count, targets = self._placement.owner, self._count, self._targets
+        share = len(owner) / sum(self._threads)
+        before = list(count)
+        room = [
+            max(0.5, share * threads - had)
+            for threads, had in zip(self._threads, before, strict=True)
+        ]
+
+        def entry(process: int) -> tuple[float, float, int]:
+            given = count[process] - before[process]
+            return given / room[process], count[process] / self._threads[process], process
+
         heap = [
-            (self._load(process), process)
-            for process in range(len(count))
-            if count[process] < targets[process]
+            entry(process) for process in range(len(count)) if count[process] < targets[process]
         ]
         heapq.heapify(heap)
         siblings = self._siblings()
@@ -154,21 +182,19 @@ class _Actives:
             near = siblings.get(id_[:2], ()) if len(id_) > 2 else ()
             process = next((one for one in near if count[one] < targets[one]), None)
             if process is None:
-                process = self._first(heap)
+                # Entries are brought up to date when they come up.
+                while heap[0] < (latest := entry(heap[0][-1])) or self._is_full(heap[0][-1]):
+                    if self._is_full(heap[0][-1]):
+                        heapq.heappop(heap)
+                    else:
+                        heapq.heapreplace(heap, latest)
+                process = heap[0][-1]
                 if len(id_) > 2:
                     siblings.setdefault(id_[:2], []).append(process)
             self._give(process, task)
 
-    def _first(self, heap: list[tuple[float, int]]) -> int:
-        """The least loaded process with room. Entries are brought up to date when they come up."""
-        while True:
-            load, process = heap[0]
-            if self._count[process] >= self._targets[process]:
-                heapq.heappop(heap)
-            elif load < self._load(process):
-                heapq.heapreplace(heap, (self._load(process), process))
-            else:
-                return process
+    def _is_full(self, process: int) -> bool:
+        return self._count[process] >= self._targets[process]
 
     def _siblings(self) -> dict[tuple[int, ...], list[int]]:
         """The processes that have shared tasks of a partition."""
@@ -180,9 +206,6 @@ class _Actives:
                 if process not in near:
                     near.append(process)
         return found
-
-    def _load(self, process: int) -> float:
-        return self._count[process] / self._threads[process]
 
 
 def _targets(threads: list[int], unique: list[int], had: list[int], tasks: int) -> list[int]:

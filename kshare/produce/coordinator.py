@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from kafka.errors import for_code
@@ -26,9 +25,10 @@ from kafka.protocol.producer import (
 
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
 from kshare.options import KafkaConfig
+from kshare.produce.transactions import Transaction
 from kshare.wire.connection import Connection
 
-__all__ = ["Coordinators", "Transaction"]
+__all__ = ["Coordinators"]
 
 _log = logging.getLogger(__name__)
 
@@ -55,24 +55,6 @@ _DENIED: Final = {29, 31, 53}
 
 _Answer = TypeVar("_Answer")
 Address = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """A transaction of a task, with what it takes to end it.
-
-    Attributes:
-        id: the transactional id.
-        topic, partition: a place that it has written to.
-        rows: how many rows it holds.
-    """
-
-    id: str
-    producer_id: int
-    epoch: int
-    topic: str
-    partition: int
-    rows: int
 
 
 class _NotNowError(OSError):

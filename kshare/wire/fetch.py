@@ -152,6 +152,7 @@ class SliceReader:
         self._stop: int | None = None  # where the limit was reached
         self._offset: int | None = None  # the next that is wanted; None: all is read
         self._delivered = 0  # all that is wanted below this offset
+        self._sent_on = False  # to another replica, without a record since
         self._size = FetchSize(options.kafka, max_records)
         self._throttle_until = 0.0
         self._broker = ", ".join(f"{h}:{p}" for h, p in self._kafka.bootstrap_servers)
@@ -192,10 +193,7 @@ class SliceReader:
         self._send(connection)
         while self._offset is not None:
             waiting.begin()
-            throttled = max(0.0, self._throttle_until - time.monotonic())
-            answer = parse_fetch_response(connection.receive(throttled), fetch_version(connection))
-            if answer.throttle_seconds:
-                self._throttle_until = time.monotonic() + answer.throttle_seconds
+            answer = self._receive(connection)
             if answer.error_code:
                 if self._refused(connection, answer, waiting):
                     return
@@ -210,11 +208,12 @@ class SliceReader:
             )
             moves = self._replica.follow(answer.preferred_replica) or self._replica.is_over
             if index.next_offset is None:
-                if moves or self._starved(answer, waiting):
+                if self._turns(waiting) if moves else self._starved(answer, waiting):
                     return
                 self._send(connection)
                 continue
             waiting.end()
+            self._sent_on = False
             seen, offsets = index.records, index.next_offset - self._offset
             self._size.learn(len(answer.records), offsets)
             self._seek(index.next_offset)
@@ -280,6 +279,13 @@ class SliceReader:
             )
         )
 
+    def _receive(self, connection: Connection) -> FetchAnswer:
+        throttled = max(0.0, self._throttle_until - time.monotonic())
+        answer = parse_fetch_response(connection.receive(throttled), fetch_version(connection))
+        if answer.throttle_seconds:
+            self._throttle_until = time.monotonic() + answer.throttle_seconds
+        return answer
+
     def _send_ahead(self, connection: Connection) -> OSError | None:
         """Send the next request before this response is decoded; what of it fails, is for later.
 
@@ -311,6 +317,13 @@ class SliceReader:
         self._offset = max(offset, self._bands[0].start) if self._bands else None
 
     # -- faults -----------------------------------------------------------------------------
+
+    def _turns(self, waiting: Patience) -> bool:
+        """Another replica is to be asked; to and fro without a record: not at once."""
+        if self._sent_on:
+            self._pause(waiting, OSError("the leader names a follower that answers nothing"))
+        self._sent_on = True
+        return True
 
     def _starved(self, answer: FetchAnswer, waiting: Patience) -> bool:
         """No whole batch came: the fetch was too small, or there is nothing there yet.

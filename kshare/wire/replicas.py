@@ -27,8 +27,8 @@ LEADER_ALONE_SECONDS = 30.0
 class ReadReplica:
     """The replica that one reader of one partition asks.
 
-    Without ``client.rack`` that is the leader. With it, the leader may name a follower: that is
-    read until ``metadata.max.age.ms`` is over or it fails, by all readers of the process.
+    That is the leader, until it names a follower, as it may when it is told ``client.rack``: this
+    is read until ``metadata.max.age.ms`` is over or it fails, by all readers of the process.
     """
 
     def __init__(self, leaders: Leaders, kafka: KafkaConfig, topic: str, partition: int) -> None:
@@ -70,17 +70,17 @@ class ReadReplica:
 
     def follow(self, node_id: int | None) -> bool:
         """The answer names a replica to ask instead. True: it is to be asked now."""
-        if node_id is None or not self._rack:
+        if node_id is None:
             return False
         if self._follower is not None:  # a follower cannot know: back to the leader
             return self.leave(f"it names broker {node_id} instead")
         self._leaders.prefer(self._topic, self._partition, node_id, self._seconds)
         _log.info(
-            "%s-%d: the leader names broker %d to be read from rack %s",
+            "%s-%d: the leader names broker %d to be read (client.rack: %s)",
             self._topic,
             self._partition,
             node_id,
-            self._rack,
+            self._rack or "none",
         )
         return True
 
@@ -99,7 +99,5 @@ class ReadReplica:
         return True
 
     def _preferred(self) -> int | None:
-        if not self._rack:
-            return None
         kept = self._leaders.preference(self._topic, self._partition)
         return None if kept is None else kept.node_id

@@ -192,6 +192,17 @@ def test_a_hash_that_stands_out_gets_a_range_of_its_own() -> None:
     assert HashRange(key + 1, hot.hi) in found
 
 
+@pytest.mark.parametrize("counts", [(6, 4), (5, 5)])
+def test_half_of_a_sample_is_a_hash_that_stands_out(counts: tuple[int, int]) -> None:
+    """Whatever the other half is: here one other key."""
+    ranges = split(WHOLE, 4)
+    hot = ranges[2]
+    key, other = (hot.lo + hot.width // 10 * n for n in (3, 6))
+    observed = [seen(part, 1.0, evenly(part)) for part in ranges]
+    observed[2] = seen(hot, 50.0, [key] * counts[0] + [other] * counts[1])
+    assert HashRange(key, key + 1) in adapted(observed, 4)
+
+
 def test_a_range_of_one_hash_is_never_split_nor_merged_while_it_is_hot() -> None:
     key = KEYS[0]
     ranges = (HashRange(0, key), HashRange(key, key + 1), HashRange(key + 1, HASH_SPACE))
@@ -263,6 +274,21 @@ def test_what_was_not_observed_is_filled_in() -> None:
     ranges = split(WHOLE, 4)
     observed = [seen(part, 1.0, evenly(part)) for part in ranges]
     assert adapted([*observed[:2], observed[3]], 4) == ranges
+
+
+def test_a_hole_counts_by_its_width() -> None:
+    eighths = split(WHOLE, 8)
+    observed = [
+        seen(part, work, evenly(part))
+        for part, work in zip(eighths[:4], [1.0, 1.0, 1.0, 1.2], strict=True)
+    ]
+    assert adapted(observed, 6) == (*eighths[:4], *split(HashRange(1 << 62, HASH_SPACE), 2))
+
+
+def test_of_ranges_with_the_same_work_the_widest_is_split() -> None:
+    low, high = split(WHOLE, 2)
+    observed = [seen(part, 1.0) for part in (low, *split(high, 2))]
+    assert adapted(observed, 4) == split(WHOLE, 4)
 
 
 def test_observations_that_overlap_are_no_fault() -> None:

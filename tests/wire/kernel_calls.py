@@ -66,7 +66,9 @@ class Scan:
 
     def again(self, source: npt.NDArray[np.uint8], count: int, last_delta: int) -> int:
         """The same with another batch, from the start."""
-        if self._rows:
+        if self._counting:
+            self.state[kernels.ROWS] = 0
+        elif self._rows:
             self._columns.begin(12)
         else:  # the same columns, as good as new
             self.state[kernels.ROWS] = 0

@@ -37,7 +37,7 @@ class ScriptedLog:
         for data in batches:
             (batch,), _ = split_batches(data)
             self._batches.append((batch.base + batch.last_delta + 1, data))
-        self._response_bytes = response_bytes
+        self.response_bytes = response_bytes
         self._aborted = aborted
         self._waiting: list[Any] = []
         self.fetches: list[tuple[int, int]] = []  # offset, bytes asked for
@@ -65,7 +65,7 @@ class ScriptedLog:
 
     def receive(self, extra_seconds: float) -> memoryview:
         wanted = self._waiting.pop(0)
-        room = min(self._response_bytes, wanted.partition_max_bytes)
+        room = min(self.response_bytes, wanted.partition_max_bytes)
         records, reached = b"", 0
         for end, data in self._batches:
             if end > wanted.fetch_offset and (not records or len(records) + len(data) <= room):

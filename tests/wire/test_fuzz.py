@@ -36,6 +36,16 @@ from tests.wire.kernel_calls import EVERYTHING, Scan
 
 FENCE = Fence(1 << 16)
 Damage = Callable[[random.Random, bytearray], None]
+HALF = Slice(
+    "t", 0, (Rectangle(OffsetRange(1, 500), HashRange(HASH_SPACE // 4, HASH_SPACE // 4 * 3)),)
+)
+
+
+def is_wanted(slice_: Slice, offset: int, key: bytes | None) -> bool:
+    return any(
+        piece.offsets.start <= offset < piece.offsets.end and key_hash(key, offset) in piece.hashes
+        for piece in slice_.rectangles
+    )
 
 
 # -- damage -------------------------------------------------------------------------------------
@@ -116,6 +126,7 @@ def test_damaged_records(seed: int):
     refused = 0
     with guarded_columns():
         scan = Scan(rows=12, with_headers=True)
+        count_half = Scan(rows=1 << 30, slice_=HALF, counting=True)
         for number in range(8_000):
             if number % 8 == 0:
                 records = some_records(rng, 5)
@@ -123,7 +134,9 @@ def test_damaged_records(seed: int):
             raw = damaged(rng, good)
             count = max(0, len(records) + rng.choice([0, 0, 0, 0, 0, -1, 1, 1 << 30]))
             last = records[-1].delta if records else 0
-            status = scan.again(FENCE.put(raw, first=rng.random() < 0.5), count, last)
+            source = FENCE.put(raw, first=rng.random() < 0.5)
+            status = scan.again(source, count, last)
+            assert count_half.again(source, count, last) in {kernels.DONE, *kernels.FAULTS}
             try:
                 expected = decode_records(raw, count, last)
             except DamagedError:
@@ -133,6 +146,8 @@ def test_damaged_records(seed: int):
             if status != kernels.DONE:
                 assert "timestamp" in kernels.FAULTS[status]
                 continue
+            wanted = sum(is_wanted(HALF, record.delta, record.key) for record in expected)
+            assert count_half.state[kernels.ROWS] == wanted
             assert [(row[0], row[3], row[4], row[5]) for row in scan.rows()] == [
                 (r.delta, r.key, r.value, java_headers(r.headers)) for r in expected
             ]
@@ -181,18 +196,6 @@ def response(rng: random.Random, codec: str) -> bytes:
         batch = batch_of(some_records(rng, 6), base=base, codec=codec, xerial=xerial, **fields)
         found, base = found + batch.encode(), base + batch.last_delta + 1
     return found + control_batch(base, 7, ABORT).encode()
-
-
-HALF = Slice(
-    "t", 0, (Rectangle(OffsetRange(1, 500), HashRange(HASH_SPACE // 4, HASH_SPACE // 4 * 3)),)
-)
-
-
-def is_wanted(slice_: Slice, offset: int, key: bytes | None) -> bool:
-    return any(
-        piece.offsets.start <= offset < piece.offsets.end and key_hash(key, offset) in piece.hashes
-        for piece in slice_.rectangles
-    )
 
 
 def decoded(decoder: Decoder, raw: bytes, slice_: Slice) -> int:

@@ -10,11 +10,19 @@ from hypothesis import strategies as st
 
 import kshare
 from kshare.core.hashing import WHOLE
-from kshare.errors import AuthenticationError, CorruptRecordError, DataLossError
+from kshare.errors import (
+    AuthenticationError,
+    CorruptRecordError,
+    DataLossError,
+    FetchTimeoutError,
+)
 from kshare.options import KafkaConfig
 from kshare.testing import FakeCluster, Record
 from kshare.wire import fetch, leaders
+from kshare.wire.fetch import reader_options
+from kshare.wire.patience import Patience
 from kshare.wire.replicas import LEADER_ALONE_SECONDS
+from kshare.wire.scan import find_end
 from tests.wire.batches import Rec, batch_of, numbered
 from tests.wire.scripted import ScriptedBrokers, ScriptedReplica
 
@@ -103,8 +111,8 @@ def test_the_next_reader_begins_with_the_follower(monkeypatch: pytest.MonkeyPatc
     assert len(leader.fetches) == 1
 
 
-def test_without_a_rack_none_is_told_and_nobody_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    leader, follower = replica(), replica("follower:1")
+def test_without_a_rack_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader, follower = replica(names=FOLLOWER), replica("follower:1")
     brokers(monkeypatch, leader, follower)
     assert read(**{"kafka.client.rack": ""}) == list(range(COUNT))
     assert set(leader.racks) == {""}
@@ -140,6 +148,21 @@ def test_the_leader_is_asked_again_when_the_metadata_is_old(
     assert rest == list(range(10, COUNT))
     # The request for 10 was under way.
     assert (asked(follower), asked(leader)) == ([0, 10], [0, *range(20, COUNT, 10)])
+
+
+def test_the_same_follower_may_be_named_again_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    leader, follower = replica(names=FOLLOWER), replica("follower:1")
+    brokers(monkeypatch, leader, follower)
+    monkeypatch.delattr(Patience, "sleep")
+    found = kshare.read_slice(whole(), IN_RACK | {"kafka.metadata.max.age.ms": "60000"})
+    offsets: list[int] = []
+    for batch in found:
+        offsets += batch["offset"].to_pylist()
+        clock.now += 25
+    assert offsets == list(range(COUNT))
+    assert asked(leader) == [0, 40, 80]
 
 
 @pytest.mark.parametrize(
@@ -215,9 +238,13 @@ def test_what_the_leader_does_not_hold_either_is_lost(monkeypatch: pytest.Monkey
     assert read(whole(7), failOnDataLoss="false") == list(range(40, COUNT))
 
 
+@pytest.mark.parametrize("rows_max", [7, 1000])
 @pytest.mark.parametrize("damaged", [0, 4, 9])
-def test_a_follower_whose_copy_is_damaged(monkeypatch: pytest.MonkeyPatch, damaged: int) -> None:
+def test_a_follower_whose_copy_is_damaged(
+    monkeypatch: pytest.MonkeyPatch, damaged: int, rows_max: int
+) -> None:
     """A flipped bit that the checksum tells: the leader's copy is read, each record once."""
+    monkeypatch.setattr(fetch, "ROWS_MAX", rows_max)  # of a record batch
     bad = bytearray(LOG[damaged])
     bad[-3] ^= 0x40
     batches = [*LOG[:damaged], bytes(bad), *LOG[damaged + 1 :]]
@@ -227,6 +254,9 @@ def test_a_follower_whose_copy_is_damaged(monkeypatch: pytest.MonkeyPatch, damag
     brokers(monkeypatch, leader, follower)
     assert read(whole(3, 97)) == list(range(3, 97))
     assert len(follower.fetches) == 1
+    leaders._remembered().preferences.clear()
+    follower.response_bytes = 1
+    assert find_end(whole(3, 97), reader_options(IN_RACK, "t"), 90) == 93
     brokers(monkeypatch, replica(batches=batches), None)
     with pytest.raises(CorruptRecordError):
         read()
@@ -240,6 +270,43 @@ def test_a_follower_that_names_another_is_left(monkeypatch: pytest.MonkeyPatch) 
     assert asked(follower) == [0]
 
 
+class Stubborn(ScriptedReplica):
+    """A leader that names a follower whatever the rack, as a replica.selector.class may."""
+
+    def send(self, request: Any) -> None:
+        request.rack_id = "any"
+        super().send(request)
+
+
+def test_a_follower_is_read_without_a_rack_if_the_leader_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leader = Stubborn(LOG, "leader:1", names=FOLLOWER, response_bytes=1)
+    brokers(monkeypatch, leader, replica("follower:1"))
+    assert read(**{"kafka.client.rack": ""}) == list(range(COUNT))
+    assert asked(leader) == [0]
+
+
+def test_a_leader_that_names_a_dead_follower_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader is asked with pauses; if it gives in, the reader goes on, else an error tells."""
+    options = {"kafka.retry.backoff.ms": "40", "kafka.default.api.timeout.ms": "300"}
+    leader = Stubborn(LOG, "leader:1", names=FOLLOWER, response_bytes=1)
+    brokers(monkeypatch, leader, None)
+    with pytest.raises(FetchTimeoutError, match="the leader names a follower that answers nothing"):
+        read(**options)
+    assert 2 < len(leader.fetches) < 12
+    receive = leader.receive
+
+    def giving_in(extra_seconds: float) -> memoryview:
+        if len(leader.fetches) > 4:
+            leader.names = None
+        return receive(extra_seconds)
+
+    leader.fetches.clear()
+    monkeypatch.setattr(leader, "receive", giving_in)
+    assert read(**options) == list(range(COUNT))
+
+
 def test_the_log_tells_where_records_come_from(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -247,7 +314,7 @@ def test_the_log_tells_where_records_come_from(
     with caplog.at_level(logging.INFO, "kshare.wire.replicas"):
         read()
     assert caplog.messages == [
-        "t-0: the leader names broker 2 to be read from rack r1",
+        "t-0: the leader names broker 2 to be read (client.rack: r1)",
         "t-0: back from follower 2 to the leader: FencedLeaderEpochError",
     ]
 
@@ -344,15 +411,8 @@ def test_over_sockets_the_follower_is_asked(cluster: FakeCluster) -> None:
     assert read(**servers) == list(range(COUNT))
     assert fetches(cluster) == {FOLLOWER: 1}
     cluster.stop_broker(FOLLOWER)
+    cluster.set_follower("t", 0, None)  # this leader would name it whatever the rack
     assert read(**servers) == list(range(COUNT))
-
-
-def test_over_sockets_a_follower_that_lags(cluster: FakeCluster) -> None:
-    cluster.set_follower("t", 0, FOLLOWER, 0, 10)
-    cluster.track_requests()
-    servers = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
-    assert read(whole(20), **servers) == list(range(20, COUNT))
-    assert fetches(cluster) == {LEADER: 2, FOLLOWER: 1}
 
 
 def test_an_old_broker_is_not_told_the_rack(cluster: FakeCluster) -> None:
@@ -374,5 +434,6 @@ def test_a_broker_that_the_metadata_does_not_hold(cluster: FakeCluster) -> None:
     memory.brokers[brokers_of] = {}
     cluster.track_requests()
     assert read(**servers) == list(range(COUNT))
-    assert fetches(cluster) == {LEADER: 2}
+    # Whatever the rack, this leader names it again: by then it is known.
+    assert fetches(cluster) == {LEADER: 2, FOLLOWER: 1}
     assert sorted(memory.brokers[brokers_of]) == [LEADER, FOLLOWER]  # asked for again

@@ -3,7 +3,8 @@
 Law: a token is fetched again before it expires, never sent over a redirect, and never in a text.
 What the token endpoint refuses is an :class:`~kshare.errors.AuthenticationError`; what may pass is
 tried again for ``sasl.login.retry.backoff.max.ms``, and then an ``OSError``.
-Cost: one HTTP request for each process and four fifths of a token's life.
+Cost: one HTTP request for each process and four fifths of a token's life (threads that ask at the
+same time may each make one).
 
 Follows ``HttpJwtRetriever`` and ``OAuthBearerUnsecuredLoginCallbackHandler`` of Kafka 4.1.
 """
@@ -97,11 +98,13 @@ def obtain(kafka: KafkaConfig) -> Token:
     asked = hashlib.sha256(pickle.dumps((kafka.properties, options))).digest()
     with _memory.lock:
         fresh_until, token = _memory.tokens.get(asked, (0.0, None))
-        if token is None or time.time() >= fresh_until:
-            began = time.time()
-            token = _Endpoint(kafka, options, url).token(extensions)
-            _memory.tokens[asked] = (began + _FRESH_PART * (token.expires - began), token)
-        return token
+    began = time.time()
+    if token is None or began >= fresh_until:
+        token = _Endpoint(kafka, options, url).token(extensions)  # may take seconds: no lock
+        fresh_until = began + _FRESH_PART * (token.expires - began)
+        with _memory.lock:
+            _memory.tokens[asked] = (fresh_until, token)
+    return token
 
 
 def _extensions(options: Properties, prefix: str) -> FrozenMapping[str, str]:

@@ -1,0 +1,185 @@
+"""One slow key among a thousand: what the others get done meanwhile.
+
+``python -m bench.slow_key [--runs N]``. A UDF takes ``SLOW_SECONDS`` over each record of one key,
+and nothing over the others. Counted are records of other keys a second, with 4 slots:
+
+``alone``   kshare, 8 ranges, nothing is slow: what there is to be had
+``beside``  kshare, 8 adaptive ranges that follow their times, beside the slow key
+``parked``  the same, with the slow key parked
+``kafka``   Spark's source, ``repartition(8, "key")``, beside the slow key
+"""
+
+import argparse
+import json
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from integration.kafka import KafkaBroker
+from integration.spark import start_spark
+from kshare.testing import Record, produce
+
+TOPIC = "bench-slow-key"
+RECORDS = 400_000
+KEYS = 1_000
+SLOW = b"key-slow"
+SLOW_SECONDS = 0.05
+SLOTS = 4
+OTHERS_WANTED = 200_000
+TIMEOUT = 120.0
+
+Line = tuple[str, str, str, str, bool]
+
+
+def make_topics(servers: str, count: int) -> None:
+    """One partition; each hundredth record is of the slow key."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    if TOPIC in admin.list_topics(timeout=30).topics:
+        return
+    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
+    chance = random.Random(3)
+    produce(
+        servers,
+        TOPIC,
+        (
+            Record(SLOW if number % 100 == 7 else b"key-%d" % chance.randrange(KEYS), b"v" * 50)
+            for number in range(count)
+        ),
+    )
+
+
+def slow_work(folder: str, seconds: float) -> Callable[[Any], int]:
+    """A function of a key that counts its calls for other keys, in a file of each process."""
+
+    def work(key):  # type: ignore[no-untyped-def] - Spark asks for pandas otherwise
+        import os
+
+        if bytes(key) == SLOW:
+            time.sleep(seconds)
+            return 0
+        with open(f"{folder}/{os.getpid()}", "ab", buffering=0) as out:  # noqa: PTH123
+            out.write(b".")
+        return 1
+
+    return work
+
+
+def done(folder: str) -> int:
+    """How many records of other keys are done."""
+    return sum(file.stat().st_size for file in Path(folder).iterdir())
+
+
+def others_per_second(
+    spark: SparkSession,
+    source: str,
+    servers: str,
+    topic: str,
+    *,
+    slow_seconds: float,
+    wanted: int = OTHERS_WANTED,
+    timeout: float = TIMEOUT,
+    **options: str,
+) -> float:
+    """Records of other keys a second, until ``wanted`` of them are done or time is out."""
+    folder, checkpoint = tempfile.mkdtemp(), tempfile.mkdtemp()
+    try:
+        reader = spark.readStream.format(source).option("kafka.bootstrap.servers", servers)
+        frame = reader.option("subscribe", topic).option("startingOffsets", "earliest")
+        rows = frame.options(**options).load()
+        if source == "kafka":
+            rows = rows.repartition(8, "key")
+        worked = rows.withColumn("done", F.udf(slow_work(folder, slow_seconds), "int")("key"))
+        writer = worked.writeStream.format("noop").option("checkpointLocation", checkpoint)
+        began = time.perf_counter()
+        query = writer.trigger(processingTime="0 seconds").start()
+        finished = 0
+        while finished < wanted and time.perf_counter() - began < timeout and query.isActive:
+            time.sleep(0.1)
+            finished = done(folder)
+        seconds = time.perf_counter() - began
+        if query.exception() is not None:
+            raise RuntimeError(str(query.exception()))
+        query.stop()
+        return min(finished, wanted) / seconds
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def in_session(slots: int, measure: Callable[[SparkSession], float]) -> float:
+    """Measure in a Spark of so many slots."""
+    config = {"spark.python.daemon.module": "spark_plugin.daemon"}
+    spark = start_spark(master=f"local[{slots}]", config=config, quick=False)
+    try:
+        return measure(spark)
+    finally:
+        spark.stop()
+
+
+def measure(servers: str, runs: int, count: int) -> list[Line]:
+    """The lines of the table: name, rate, ratio, target, whether it was met."""
+    wanted = count // 2
+    paced = {"keyRanges": "8", "rangeAssignor": "adaptive", "targetTaskDuration": "2s"}
+    limited = {"maxOffsetsPerTrigger": str(count // 10)}
+    parked = {**paced, "parkedKeys": json.dumps([SLOW.decode()])}
+    cases: dict[str, tuple[str, float, dict[str, str]]] = {
+        "alone": ("kshare", 0.0, paced),
+        "beside": ("kshare", SLOW_SECONDS, paced),
+        "parked": ("kshare", SLOW_SECONDS, parked),
+        "kafka": ("kafka", SLOW_SECONDS, limited),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(runs):
+        for name, (source, slow, options) in cases.items():
+            rates[name].append(
+                in_session(
+                    SLOTS,
+                    lambda spark, source=source, slow=slow, options=options: others_per_second(
+                        spark,
+                        source,
+                        servers,
+                        TOPIC,
+                        slow_seconds=slow,
+                        wanted=wanted,
+                        **options,
+                    ),
+                )
+            )
+    alone = statistics.median(rates["alone"])
+
+    def line(name: str, shown: str, least: float | None) -> Line:
+        rate = statistics.median(rates[name])
+        ratio = rate / alone
+        target = "printed" if least is None else f">= {least}x"
+        return shown, f"{rate:,.0f}", f"{ratio:.2f}x", target, least is None or ratio >= least
+
+    return [
+        line("alone", "nothing is slow", None),
+        line("beside", "other keys beside the slow one", 0.8),
+        line("parked", "other keys, the slow one parked", 0.95),
+        line("kafka", "format(kafka), repartition(8, key)", None),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--records", type=int, default=RECORDS)
+    given = parser.parse_args()
+    with KafkaBroker() as broker:
+        make_topics(broker.bootstrap_servers, given.records)
+        for line in measure(broker.bootstrap_servers, given.runs, given.records):
+            print(*line, sep=" | ")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Jobs through Spark, with either source: ``format("kafka")`` or ``format("kshare")``."""
+
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+TRIGGER_ROWS = 100
+TRIGGERS = 60
+
+
+def _batch(spark: SparkSession, source: str, servers: str, topic: str, **options: str) -> DataFrame:
+    reader = spark.read.format(source).option("kafka.bootstrap.servers", servers)
+    return reader.option("subscribe", topic).options(**options).load()
+
+
+def _noop(frame: DataFrame) -> float:
+    """Seconds to read all of it, and do nothing with it."""
+    started = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - started
+
+
+def batch_one_task(spark: SparkSession, source: str, servers: str, topic: str) -> float:
+    """Seconds to read it with one task into the noop sink."""
+    return _noop(_batch(spark, source, servers, topic))
+
+
+def batch_two_ranges(spark: SparkSession, source: str, servers: str, topic: str) -> float:
+    """Seconds to read it with two tasks that keep the order of keys.
+
+    kshare: two key ranges. Spark: two offset ranges, then a shuffle by key, which is what a user
+    does today (and which does not even keep the order).
+    """
+    frame = _batch(spark, source, servers, topic, minPartitions="2")
+    if source == "kafka":
+        frame = frame.repartition(2, "key")
+    return _noop(frame)
+
+
+def available_now(spark: SparkSession, source: str, servers: str, topic: str) -> float:
+    """Seconds of a streaming query over the topic with Trigger.AvailableNow, one task."""
+    folder = tempfile.mkdtemp(prefix="kshare-bench-")
+    try:
+        stream = _stream(spark, source, servers, topic).writeStream.format("noop")
+        started = time.perf_counter()
+        query = stream.option("checkpointLocation", folder).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return time.perf_counter() - started
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def trigger_times(spark: SparkSession, source: str, servers: str, topic: str) -> float:
+    """Median trigger time in seconds of 100-row batches, two tasks, noop sink."""
+    folder = tempfile.mkdtemp(prefix="kshare-bench-")
+    times: list[float] = []
+    try:
+        frame = _stream(
+            spark, source, servers, topic, maxOffsetsPerTrigger=str(TRIGGER_ROWS), minPartitions="2"
+        )
+        query = (
+            frame.writeStream.format("noop")
+            .option("checkpointLocation", folder)
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+        seen: set[int] = set()
+        while len(times) < TRIGGERS and query.isActive:
+            time.sleep(0.2)
+            for progress in query.recentProgress:
+                batch = progress.batchId
+                # The first triggers load classes and start Python workers, on both sides.
+                if progress.numInputRows == TRIGGER_ROWS and batch >= 10 and batch not in seen:
+                    seen.add(batch)
+                    times.append(progress.durationMs["triggerExecution"] / 1000)
+        query.stop()
+        if query.exception() is not None:
+            raise RuntimeError(str(query.exception()))
+        return statistics.median(times)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _stream(
+    spark: SparkSession, source: str, servers: str, topic: str, **options: str
+) -> DataFrame:
+    reader = spark.readStream.format(source).option("kafka.bootstrap.servers", servers)
+    return (
+        reader.option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .options(**options)
+        .load()
+    )
+
+
+def worker_rss_mib(spark: SparkSession, servers: str, topic: str) -> float:
+    """Peak resident memory of a Python worker that reads the whole topic, in MiB."""
+    peak = 0.0
+    frame = _batch(spark, "kshare", servers, topic)
+    import threading
+
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.02):
+            for pid in _workers():
+                peak = max(peak, _rss(pid))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        _noop(frame)
+    finally:
+        done.set()
+        watcher.join()
+    assert peak, "no Python worker was seen"
+    return peak
+
+
+def _workers() -> list[int]:
+    """The Python workers below this process's JVM (daemons' children)."""
+    import psutil
+
+    children = psutil.Process().children(recursive=True)
+    return [child.pid for child in children if "pyspark.daemon" in _command(child)]
+
+
+def _command(process: object) -> list[str]:
+    import psutil
+
+    try:
+        return list(process.cmdline())  # type: ignore[attr-defined]
+    except psutil.Error:
+        return []
+
+
+def _rss(pid: int) -> float:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    for line in status.splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return 0.0

@@ -1,0 +1,217 @@
+"""Every listener and mechanism of a real broker, for source and sink; and what can be wrong.
+
+Law: an error comes within 30 s and says which it was; no secret is in it, or in any log.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import kshare
+from integration.certs import KEY_PASSWORD, STORE_PASSWORD, Certificates
+from integration.differential import error_of
+from integration.kafka import MECHANISMS, USERS, KafkaBroker, jaas
+from kshare.broker import Cluster
+from kshare.core.hashing import WHOLE
+from kshare.errors import AuthenticationError, KafkaError
+from kshare.options import parse_options
+from kshare.options.sink import parse_sink_options
+from kshare.produce import write_rows
+from kshare.testing import Record
+
+SECONDS_MAX = 30
+WAYS = [
+    ("PLAINTEXT", None),
+    ("SSL", None),
+    ("MUTUAL", None),
+    *[(listener, name) for listener in ("SASL_PLAINTEXT", "SASL_SSL") for name in MECHANISMS],
+]
+SECRETS = [*USERS.values(), STORE_PASSWORD, KEY_PASSWORD, "PRIVATE KEY", "wrong-secret"]
+
+
+def made(broker: KafkaBroker) -> Certificates:
+    assert broker.certificates
+    return broker.certificates
+
+
+def options_for(broker: KafkaBroker, listener: str, mechanism: str | None) -> dict[str, str]:
+    options = broker.client_options(listener, mechanism)
+    if listener == "MUTUAL":
+        options |= {
+            "kafka.ssl.keystore.type": "PKCS12",
+            "kafka.ssl.keystore.location": str(made(broker).client_p12),
+            "kafka.ssl.keystore.password": STORE_PASSWORD,
+        }
+    return options
+
+
+@pytest.fixture
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Whatever is logged in this process holds no secret."""
+    caplog.set_level(logging.DEBUG)
+    yield
+    assert_no_secret(caplog.text)
+
+
+def assert_no_secret(text: str) -> None:
+    found = [secret for secret in SECRETS if secret in text]
+    assert not found, found
+
+
+def read_all(topic: str, options: dict[str, str], count: int) -> pa.Table:
+    offsets = kshare.OffsetRange(0, count)
+    slice_ = kshare.Slice(topic, 0, (kshare.Rectangle(offsets, WHOLE),))
+    return pa.Table.from_batches(kshare.read_slice(slice_, options))
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize(("listener", "mechanism"), WAYS)
+def test_the_planner_and_the_reader(
+    secure_broker: KafkaBroker, listener: str, mechanism: str | None
+):
+    topic = secure_broker.create_topic()
+    secure_broker.produce(topic, [Record(b"k", b"%d" % i) for i in range(20)])
+    options = options_for(secure_broker, listener, mechanism)
+    parsed = parse_options({**options, "subscribe": topic}, streaming=True).options
+    cluster = Cluster(parsed.kafka)
+    places = cluster.partitions(parsed.topics)
+    assert list(cluster.latest(places).values()) == [20]
+    cluster.close()
+    assert read_all(topic, options, 20)["offset"].to_pylist() == list(range(20))
+    assert_no_secret(repr(parsed))
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize(("listener", "mechanism"), WAYS)
+def test_the_sinks_producer(secure_broker: KafkaBroker, listener: str, mechanism: str | None):
+    """What the sink's tasks do, without Spark around them."""
+    topic = secure_broker.create_topic()
+    options = options_for(secure_broker, listener, mechanism)
+    parsed = parse_sink_options({**options, "topic": topic}, streaming=False).options
+    rows = pa.record_batch({"key": [b"a", None], "value": [b"1", b"2"]})
+    write_rows(iter([rows]), parsed)
+    assert read_all(topic, options, 2)["value"].to_pylist() == [b"1", b"2"]
+    assert_no_secret(repr(parsed))
+
+
+def test_through_spark(
+    spark: SparkSession,
+    secure_broker: KafkaBroker,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+):
+    """From a topic to another, over SASL_SSL; nothing that Spark prints holds a secret."""
+    source, target = secure_broker.create_topic(), secure_broker.create_topic()
+    secure_broker.produce(source, [Record(b"k%d" % (i % 3), b"%d" % i) for i in range(30)])
+    options = options_for(secure_broker, "SASL_SSL", "SCRAM-SHA-512")
+    reader = spark.readStream.format("kshare").options(**options)
+    frame = reader.option("subscribe", source).option("startingOffsets", "earliest").load()
+    query = (
+        frame.select("key", "value")
+        .writeStream.format("kshare")
+        .options(**options)
+        .option("topic", target)
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    assert_no_secret(query.lastProgress.json)
+    read = spark.read.format("kshare").options(**options).option("subscribe", target).load()
+    assert read.count() == 30
+    read.explain(extended=True)
+    for file in tmp_path.rglob("*"):
+        if file.is_file():
+            assert_no_secret(file.read_text(errors="replace"))
+    told = capfd.readouterr()
+    assert_no_secret(told.out + told.err)
+
+
+def wrong_ways(broker: KafkaBroker) -> dict[str, tuple[dict[str, str], str]]:
+    """Options that must fail, and what the error says."""
+    trusted = made(broker)
+    stranger = {"kafka.ssl.truststore.location": str(trusted.stranger_ca)}
+    found: dict[str, tuple[dict[str, str], str]] = {
+        "an unknown authority": (
+            {**options_for(broker, "SSL", None), **stranger},
+            "(?i)unknown|authority|issuer|self.signed",
+        ),
+        "another host's certificate": (
+            options_for(broker, "MISNAMED", None),
+            "(?i)host ?name|127.0.0.1",
+        ),
+        "an expired certificate": (options_for(broker, "EXPIRED", None), "(?i)expired"),
+        "no client certificate": (broker.client_options("MUTUAL"), "(?i)certificate"),
+    }
+    for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
+        options = options_for(broker, "SASL_SSL", mechanism)
+        login = {"kafka.sasl.jaas.config": jaas(mechanism, "reader", "wrong-secret")}
+        found[f"a wrong password, {mechanism}"] = (
+            {**options, **login},
+            "(?i)authentication|credential|password",
+        )
+    return found
+
+
+WRONG = (
+    "an unknown authority",
+    "another host's certificate",
+    "an expired certificate",
+    "no client certificate",
+    "a wrong password, PLAIN",
+    "a wrong password, SCRAM-SHA-256",
+    "a wrong password, SCRAM-SHA-512",
+)
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_told(secure_broker: KafkaBroker, case: str):
+    """By the planner, the reader and the sink's producer."""
+    topic = secure_broker.create_topic()
+    options, said = wrong_ways(secure_broker)[case]
+    parsed = parse_options({**options, "subscribe": topic}, streaming=True).options
+    writing = parse_sink_options({**options, "topic": topic}, streaming=False).options
+    rows = pa.record_batch({"key": [b"a"], "value": [b"1"]})
+
+    def plan() -> None:
+        cluster = Cluster(parsed.kafka)
+        try:
+            cluster.partitions(parsed.topics)
+        finally:
+            cluster.close()
+
+    for attempt in (
+        plan,
+        lambda: read_all(topic, options, 1),
+        lambda: write_rows(iter([rows]), writing),
+    ):
+        began = time.monotonic()
+        with pytest.raises(KafkaError, match=said) as raised:
+            attempt()
+        assert time.monotonic() - began < SECONDS_MAX
+        assert isinstance(raised.value, AuthenticationError)
+        assert_no_secret(f"{raised.value!r} {raised.value}")
+
+
+def test_a_wrong_password_in_a_query(
+    spark: SparkSession, secure_broker: KafkaBroker, capfd: pytest.CaptureFixture[str]
+):
+    """What a user sees, from the source and from the sink."""
+    options, _ = wrong_ways(secure_broker)["a wrong password, PLAIN"]
+    topic = secure_broker.create_topic()
+    began = time.monotonic()
+    reading = spark.read.format("kshare").options(**options).option("subscribe", topic)
+    told = error_of(lambda: reading.load().collect())
+    rows = spark.createDataFrame([("k", "v")], "key string, value string")
+    writing = rows.write.format("kshare").options(**options).option("topic", topic)
+    told += error_of(lambda: writing.mode("append").save())
+    assert time.monotonic() - began < 2 * SECONDS_MAX
+    assert told.count("AuthenticationError") >= 2
+    printed = capfd.readouterr()
+    assert_no_secret(told + printed.out + printed.err)

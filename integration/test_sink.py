@@ -1,0 +1,422 @@
+"""The sink against a real broker: brokers, workers and drivers that are killed, and slow brokers.
+
+``python -m integration.test_sink JOB`` runs one streaming query with ``exactlyOnce`` in a process
+of its own, and kills it at a step of a batch's commit or in a task, as the job (JSON) says.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka import TopicPartition as Place
+
+from integration.kafka import KafkaBroker
+from integration.spark import start_spark
+from integration.topics import Topics
+from kshare.errors import KafkaError
+from kshare.options.sink import SinkOptions, parse_sink_options
+from kshare.produce import Attempt, Prepared, abort_batch, commit_batch, prepare_rows, write_rows
+from kshare.produce.coordinator import Coordinators
+from spark_plugin.sink import StreamSink
+from spark_plugin.source import KshareDataSource
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def fragile() -> Iterator[KafkaBroker]:
+    """A broker to be killed and frozen."""
+    with KafkaBroker() as running:
+        yield running
+
+
+def options_for(broker: Topics, topic: str, **options: str) -> SinkOptions:
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic, **options}
+    return parse_sink_options(given, streaming=True).options
+
+
+def numbered(start: int, count: int, value_bytes: int = 0) -> pa.RecordBatch:
+    numbers = range(start, start + count)
+    return pa.RecordBatch.from_pydict(
+        {
+            "key": [f"k{number % 50}" for number in numbers],
+            "value": [str(number).ljust(value_bytes) for number in numbers],
+        }
+    )
+
+
+def received(broker: Topics, topic: str, level: str = "read_committed") -> list[tuple[int, int]]:
+    """(partition, number) of all records of a topic, each partition in order."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "test-sink",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "isolation.level": level,
+            "log_level": 2,
+        }
+    )
+    consumer.assign([Place(topic, number, 0) for number in range(PARTITIONS)])
+    found, ends, deadline = [], 0, time.monotonic() + 60
+    while ends < PARTITIONS:
+        assert time.monotonic() < deadline
+        for message in consumer.consume(1000, 0.5):
+            if message.error() is None:
+                found.append((message.partition(), int(message.value())))
+            elif message.error().code() == RdKafkaError._PARTITION_EOF:
+                ends += 1
+    consumer.close()
+    return found
+
+
+def eventually(ask: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not ask():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+# -- at least once ---------------------------------------------------------------------------
+
+
+def test_a_broker_is_killed_while_rows_are_written(fragile: KafkaBroker):
+    topic = fragile.create_topic(partitions=PARTITIONS)
+    count, at_once = 60_000, 500
+    killed = threading.Event()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start in range(0, count, at_once):
+            if start == count // 3:
+                fragile.kill9()
+                killed.set()
+            yield numbered(start, at_once)
+
+    def restart() -> None:
+        killed.wait(60)
+        fragile.start()
+
+    starter = threading.Thread(target=restart)
+    starter.start()
+    assert write_rows(batches(), options_for(fragile, topic)) == count
+    starter.join()
+    found = received(fragile, topic)
+    # Idempotent: none is missing, none is there twice, and a key's rows are in order.
+    assert Counter(number for _, number in found) == Counter(range(count))
+    for partition in range(PARTITIONS):
+        numbers = [number for where, number in found if where == partition]
+        assert numbers == sorted(numbers)
+
+
+def test_a_broker_that_stays_away_fails_the_task(fragile: KafkaBroker):
+    topic = fragile.create_topic(partitions=PARTITIONS)
+    options = options_for(
+        fragile,
+        topic,
+        **{"kafka.delivery.timeout.ms": "3000", "kafka.request.timeout.ms": "1000"},
+    )
+    write_rows([numbered(0, 10)], options)
+    fragile.kill9()
+    try:
+        with pytest.raises(KafkaError, match=rf"write to topic {topic}, partition \d: .*timed out"):
+            write_rows([numbered(10, 10)], options)
+    finally:
+        fragile.start()
+
+
+def test_memory_is_bounded_when_the_broker_is_slow(fragile: KafkaBroker):
+    topic = fragile.create_topic(partitions=PARTITIONS)
+    count, at_once, value_bytes = 100, 1_000, 2_000  # 200 MB
+    taken = 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal taken
+        for start in range(count):
+            yield numbered(start * at_once, at_once, value_bytes)
+            taken += 1
+
+    fragile.freeze()
+    try:
+        options = options_for(fragile, topic, **{"kafka.buffer.memory": str(16 << 20)})
+        writer = threading.Thread(target=write_rows, args=(batches(), options))
+        writer.start()
+        time.sleep(4)
+        assert taken * at_once * value_bytes <= 20 << 20
+    finally:
+        fragile.thaw()
+    writer.join(120)
+    assert taken == count
+    assert Counter(n for _, n in received(fragile, topic)) == Counter(range(count * at_once))
+
+
+# -- transactions ----------------------------------------------------------------------------
+
+
+class Query:
+    """A query's batches, written without Spark."""
+
+    def __init__(self, broker: KafkaBroker, **options: str) -> None:
+        self.broker = broker
+        self.topic = broker.create_topic(partitions=PARTITIONS)
+        self.options = options_for(broker, self.topic, exactlyOnce="true", **options)
+        self.id = str(uuid.uuid4())
+        self.coordinators = Coordinators(self.options.kafka)
+
+    def prepare(self, run: str, batch: int, number: int = 0, tasks: int = 3) -> list[Prepared]:
+        return [
+            prepare_rows(
+                [numbered(batch * 100 + task * 10, 10)],
+                self.options,
+                Attempt(self.id, run, batch, task, number, time.time()),
+            )
+            for task in range(tasks)
+        ]
+
+    def commit(self, messages: list[Prepared], batch: int) -> None:
+        commit_batch(messages, batch, self.options)
+
+    def rows(self) -> Counter[int]:
+        return Counter(number for _, number in received(self.broker, self.topic))
+
+    def open(self) -> list[str]:
+        return self.coordinators.open_ids(f"kshare-{self.id}-")
+
+
+@pytest.fixture
+def query(broker: KafkaBroker) -> Iterator[Query]:
+    made = Query(broker)
+    yield made
+    made.coordinators.close()
+
+
+def expected(*batches: int) -> Counter[int]:
+    return Counter(100 * batch + number for batch in batches for number in range(30))
+
+
+def test_rows_are_seen_when_their_batch_is_committed(query: Query):
+    for batch in range(3):
+        messages = query.prepare("r", batch)
+        assert len(query.open()) == 3
+        assert query.rows() == expected(*range(batch))
+        query.commit(messages, batch)
+        eventually(lambda batch=batch: query.rows() == expected(*range(batch + 1)))
+    assert query.open() == []
+
+
+def test_a_batch_that_is_run_again_counts_once(query: Query):
+    query.commit(query.prepare("r1", 0), 0)
+    query.prepare("r1", 1)  # its driver is killed
+    query.commit(query.prepare("r2", 0), 0)
+    query.commit(query.prepare("r2", 1), 1)
+    eventually(lambda: query.rows() == expected(0, 1))
+    eventually(lambda: query.open() == [])  # those of the first run too
+
+
+def test_attempts_that_do_not_count_are_aborted(query: Query):
+    query.commit(query.prepare("r", 0), 0)
+    query.prepare("r", 1, number=0)
+    query.commit(query.prepare("r", 1, number=1), 1)
+    eventually(lambda: query.rows() == expected(0, 1))
+    eventually(lambda: query.open() == [])
+
+
+def test_the_older_of_two_drivers_has_to_stop(query: Query):
+    query.commit(query.prepare("old", 0), 0)
+    olds = query.prepare("old", 1)
+    query.commit(query.prepare("new", 1), 1)
+    with pytest.raises(KafkaError, match=r"batch 1 is not written: .* this is an older run"):
+        query.commit(olds, 1)
+    abort_batch(olds, 1, query.options)
+    query.commit(query.prepare("new", 2), 2)
+    eventually(lambda: query.rows() == expected(0, 1, 2))
+
+
+def test_a_transaction_that_timed_out_keeps_its_batch_back(broker: KafkaBroker):
+    query = Query(broker, **{"kafka.transaction.timeout.ms": "1000"})
+    messages = query.prepare("r1", 0)
+    eventually(lambda: query.open() == [], 60)  # brokers look every 10 s
+    with pytest.raises(KafkaError, match="batch 0 is not written"):
+        query.commit(messages, 0)
+    abort_batch(messages, 0, query.options)
+    query.commit(query.prepare("r2", 0), 0)
+    eventually(lambda: query.rows() == expected(0))
+    query.coordinators.close()
+
+
+def test_an_abort_after_the_decision_commits(query: Query, monkeypatch: pytest.MonkeyPatch):
+    # Spark calls abort when commit fails, wherever it was.
+    messages, ends = query.prepare("r", 0), []
+    end = Coordinators.end
+
+    def fails_second(self: Coordinators, transaction: Any, *, commit: bool) -> bool:
+        ends.append(transaction)
+        if len(ends) == 2:
+            raise KafkaError("no answer")
+        return end(self, transaction, commit=commit)
+
+    monkeypatch.setattr(Coordinators, "end", fails_second)
+    with pytest.raises(KafkaError, match="no answer"):
+        query.commit(messages, 0)
+    abort_batch(messages, 0, query.options)
+    eventually(lambda: query.rows() == expected(0))
+    query.commit(query.prepare("r2", 0), 0)
+    eventually(lambda: query.open() == [])
+    assert query.rows() == expected(0)
+
+
+# -- through Spark ---------------------------------------------------------------------------
+
+FILES, ROWS = 9, 40
+# Before which step of a commit the driver is killed; start number N kills in batch N.
+STEPS = {
+    1: "the ledger is opened",
+    4: "the decision",
+    5: "the leader is committed",
+    6: "the other transaction is",
+    7: "the ledger says that all are ended",
+    8: "Spark notes that the batch is done",
+}
+
+
+@pytest.mark.timeout(900)  # a Spark for each kill
+def test_drivers_and_workers_are_killed(broker: KafkaBroker, tmp_path: Path):
+    topic = broker.create_topic(partitions=PARTITIONS)
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    for number in range(FILES):
+        batch = numbered(number * ROWS, ROWS)
+        pq.write_table(pa.Table.from_batches([batch]), rows / f"{number}.parquet")
+        os.utime(rows / f"{number}.parquet", (1e9 + number, 1e9 + number))
+    kills: list[dict[str, Any]] = [
+        *({"what": "driver", "batch": batch, "step": step} for batch, step in enumerate(STEPS)),
+        {"what": "worker"},
+    ]
+    for number, kill in enumerate(kills):
+        job = {
+            "servers": broker.bootstrap_servers,
+            "topic": topic,
+            "rows": str(rows),
+            "checkpoint": str(tmp_path / "checkpoint"),
+            "kill": {**kill, "marker": str(tmp_path / f"killed-{number}")},
+        }
+        log = tmp_path / f"{number}.log"
+        with log.open("wb") as out:
+            done = subprocess.run(
+                [sys.executable, "-m", "integration.test_sink", json.dumps(job)],
+                check=False,
+                cwd=ROOT,
+                stdout=out,
+                stderr=out,
+                timeout=200,
+            )
+        text = log.read_text(errors="replace")[-6000:]
+        assert Path(job["kill"]["marker"]).exists(), text
+        assert done.returncode == (-signal.SIGKILL if kill["what"] == "driver" else 0), text
+        counts = Counter(value for _, value in received(broker, topic))
+        assert max(counts.values(), default=1) == 1, (kill, counts)
+    eventually(
+        lambda: Counter(n for _, n in received(broker, topic)) == Counter(range(FILES * ROWS))
+    )
+    assert Coordinators(options_for(broker, topic).kafka).open_ids("kshare-") == []
+
+
+def die(kill: dict[str, Any], driver: int) -> None:
+    """Kill -9 this worker, or the driver: Python and JVM."""
+    Path(kill["marker"]).touch()
+    if kill["what"] == "driver":
+        python = psutil.Process(driver)
+        for process in [*python.children(), python]:
+            process.kill()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def source_of(kill: dict[str, Any], driver: int) -> type[KshareDataSource]:
+    """``format("kshare")`` that is killed at a step of a commit."""
+
+    class Sink(StreamSink):
+        def write(self, iterator: Any) -> Any:
+            message = super().write(iterator)
+            if kill["what"] == "worker" and not Path(kill["marker"]).exists():
+                die(kill, driver)  # all is ready, and nobody was told
+            return message
+
+        def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803
+            from kshare.produce.coordinator import Coordinators
+            from kshare.produce.ledger import Ledger
+
+            if batchId != kill.get("batch"):
+                super().commit(messages, batchId)
+                return
+            steps = 0
+
+            def counted(kind: type[Any], name: str) -> None:
+                method = getattr(kind, name)
+
+                def step(*arguments: Any, **named: Any) -> Any:
+                    nonlocal steps
+                    steps += 1
+                    if steps == kill["step"]:
+                        die(kill, driver)
+                    return method(*arguments, **named)
+
+                setattr(kind, name, step)
+
+            counted(Ledger, "take_over")
+            counted(Ledger, "write")
+            counted(Coordinators, "is_open")
+            counted(Coordinators, "end")
+            super().commit(messages, batchId)
+            assert steps == 7 == kill["step"] - 1
+            die(kill, driver)
+
+    class Source(KshareDataSource):
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+            made = super().streamWriter(schema, overwrite)
+            made.__class__ = Sink
+            return made
+
+    return Source
+
+
+def run(job: dict[str, Any]) -> None:
+    """Run the query of a job until it has read all files, a batch each."""
+    kill, driver = job["kill"], os.getpid()
+
+    config = {"spark.python.daemon.module": "spark_plugin.daemon"}
+    spark = start_spark(master="local[2,4]", config=config)
+    spark.dataSource.register(source_of(kill, driver))
+    (
+        spark.readStream.schema("key string, value string")
+        .option("maxFilesPerTrigger", 1)
+        .parquet(job["rows"])
+        .repartition(2, "key")
+        .writeStream.format("kshare")
+        .option("kafka.bootstrap.servers", job["servers"])
+        .option("topic", job["topic"])
+        .option("exactlyOnce", "true")
+        .option("checkpointLocation", job["checkpoint"])
+        .trigger(availableNow=True)
+        .start()
+        .awaitTermination()
+    )
+    spark.stop()
+
+
+if __name__ == "__main__":
+    run(json.loads(sys.argv[1]))

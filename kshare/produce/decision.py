@@ -1,0 +1,195 @@
+"""The driver's part of exactly once: decide a batch, end its transactions, settle the last one.
+
+Law: nothing is committed but what the ledger names, and nothing that it names is aborted while it
+can be committed. The leader is ended first, alone: if it is gone, nothing of its batch is visible.
+Cost: three requests a transaction, several at a time, and a few to the ledger.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from kshare.errors import KafkaError, KshareError
+from kshare.options.sink import SinkOptions
+from kshare.produce.config import TRANSACTION_TIMEOUT_MS
+from kshare.produce.coordinator import Coordinators
+from kshare.produce.ledger import Entry, Ledger, State, Verdict, decide, judge
+from kshare.produce.transactions import Prepared, Transaction, id_prefix, transactional_id
+
+__all__ = ["Batch"]
+
+_log = logging.getLogger(__name__)
+
+_TIME_SHARE: Final = 0.9
+"""Of transaction.timeout.ms: a batch that took longer is not decided."""
+_NAMED_MAX: Final = 20
+
+
+class Batch:
+    """A batch on the driver, with its query's ledger."""
+
+    def __init__(
+        self,
+        messages: Sequence[Prepared],
+        batch: int,
+        options: SinkOptions,
+        ledger: Ledger,
+        coordinators: Coordinators,
+    ) -> None:
+        attempts = [message.attempt for message in messages]
+        of = {(attempt.query, attempt.run, attempt.batch) for attempt in attempts}
+        self._query, self._run, _ = (attempts[0].query, attempts[0].run, batch)
+        if of != {(self._query, self._run, batch)}:
+            raise KafkaError(f"exactlyOnce: tasks of other batches report to batch {batch}: {of}")
+        self._attempts = attempts
+        self._number = batch
+        self._ledger = ledger
+        self._coordinators = coordinators
+        self._timeout_seconds = (
+            int(options.producer.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)) / 1000
+        )
+        self._own = {
+            message.attempt: message.transaction
+            for message in sorted(messages, key=lambda message: message.attempt.task)
+            if message.transaction is not None
+        }
+
+    def commit(self) -> None:
+        """Decide, and end; see :func:`commit_batch`."""
+        state = self._ledger.read()
+        judge(state, self._run, self._number)  # an older run shuts nobody out
+        if not self._own and (state is None or state.ended):
+            return  # no rows, and nothing left to do
+        self._ledger.take_over()
+        state = self._settled(self._ledger.read())
+        if judge(state, self._run, self._number) is Verdict.WRITTEN:
+            _log.info("batch %d of query %s was written before", self._number, self._query)
+            self._drop()
+            return
+        if self._own:
+            self._check()
+            decided = decide(state, self._run, self._number, self._entries())
+            self._ledger.write(decided)
+            # From here on nothing may abort: whoever runs the batch again commits it.
+            if self._settled(decided) != decided.end():
+                raise KafkaError(
+                    f"exactlyOnce: batch {self._number} is not written: its first transaction was "
+                    "ended before it could be committed. Running the batch again writes it"
+                )
+        self._sweep(state)
+
+    def abort(self) -> None:
+        """Abort what was not decided."""
+        state = self._ledger.read()
+        if state is None or self._run not in state.runs[:-1]:
+            self._ledger.take_over()  # what was about to be decided is decided now, or never
+            state = self._ledger.read()
+        if state is not None and (state.run, state.batch) == (self._run, self._number):
+            self._settled(state)
+        else:
+            self._drop()
+
+    def _entries(self) -> tuple[Entry, ...]:
+        return tuple(
+            Entry(attempt.task, attempt.number, found.producer_id, found.epoch, found.rows)
+            for attempt, found in self._own.items()
+        )
+
+    def _check(self) -> None:
+        """Refuse the batch unless all its transactions are open, and will be for a while."""
+        took = time.time() - min(attempt.began for attempt in self._own)
+        if took > _TIME_SHARE * self._timeout_seconds:
+            raise KafkaError(
+                f"exactlyOnce: batch {self._number} is not written: it took {took:.0f} s, and its "
+                f"transactions end after {self._timeout_seconds:g} s "
+                "(kafka.transaction.timeout.ms). Make batches smaller (maxOffsetsPerTrigger), or "
+                "raise it; brokers allow transaction.max.timeout.ms"
+            )
+        open_ = self._coordinators.each(_is_open, list(self._own.values()))
+        ended = [attempt for attempt, is_open in zip(self._own, open_, strict=True) if not is_open]
+        if ended:
+            raise KafkaError(
+                f"exactlyOnce: batch {self._number} is not written: the transactions of tasks "
+                f"{_names(attempt.task for attempt in ended)} were ended by others (a second run "
+                "of the query, or a time-out). Running the batch again writes it"
+            )
+
+    def _settled(self, state: State | None) -> State | None:
+        """End what was decided: commit it, or take the decision back if nothing can be committed.
+
+        The leader is always ended first. So if it is gone, nothing of the batch was committed.
+        """
+        if state is None or state.ended:
+            return state
+        leader, *others = [
+            Transaction(
+                transactional_id(self._query, state.run, state.batch, entry.task, entry.attempt),
+                entry.producer_id,
+                entry.epoch,
+                topic="",
+                partition=-1,
+                rows=entry.rows,
+            )
+            for entry in state.entries
+        ]
+        if not self._coordinators.end(leader, commit=True):
+            _log.warning("batch %d: %s is gone, nothing is written", state.batch, leader.id)
+            retracted = state.retract()
+            self._ledger.write(retracted)
+            self._coordinators.each(_aborted, others)
+            return retracted
+        done = self._coordinators.each(_committed, others)
+        lost = [entry for entry, ok in zip(state.entries[1:], done, strict=True) if not ok]
+        if not lost:
+            self._ledger.write(state.end())
+            return state.end()
+        text = (
+            f"exactlyOnce: of batch {state.batch}, {sum(entry.rows for entry in lost):,} rows are "
+            f"lost, those of tasks {_names(entry.task for entry in lost)} of run {state.run}: it "
+            "was decided and partly committed when its driver ended, and the rest timed out before "
+            "the query was started again (kafka.transaction.timeout.ms). The next start goes on "
+            "without them"
+        )
+        _log.error(text)  # before it is written down: a driver that dies here leaves it to the next
+        self._ledger.write(state.end())
+        raise KafkaError(text)
+
+    def _drop(self) -> None:
+        """Abort own transactions; what is not reached times out."""
+        try:
+            self._coordinators.each(_aborted, list(self._own.values()))
+        except KshareError as error:
+            _log.warning("transactions of batch %d are left to time out: %s", self._number, error)
+
+    def _sweep(self, before: State | None) -> None:
+        """Abort what attempts left open that do not count, so that no reader waits for them."""
+        newcomer = before is None or self._run not in before.runs
+        if not newcomer and not any(a.number or a.speculative for a in self._attempts):
+            return
+        prefix = id_prefix(self._query) if newcomer else id_prefix(self._query, self._run)
+        try:
+            own = {transaction.id for transaction in self._own.values()}
+            for name in self._coordinators.open_ids(prefix):
+                if name not in own:
+                    self._coordinators.fence(name)
+        except KshareError as error:
+            _log.warning("open transactions %s... are left to time out: %s", prefix, error)
+
+
+def _is_open(coordinators: Coordinators, transaction: Transaction) -> bool:
+    return coordinators.is_open(transaction)
+
+
+def _committed(coordinators: Coordinators, transaction: Transaction) -> bool:
+    return coordinators.end(transaction, commit=True)
+
+
+def _aborted(coordinators: Coordinators, transaction: Transaction) -> bool:
+    return coordinators.end(transaction, commit=False)
+
+
+def _names(tasks: Iterable[int]) -> str:
+    numbers = [str(task) for task in tasks]
+    more = len(numbers) - _NAMED_MAX
+    return ", ".join(numbers[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
