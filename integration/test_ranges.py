@@ -323,7 +323,8 @@ def test_parked_by_an_option_at_a_restart(spark: SparkSession, broker: KafkaBrok
     with Query(spark, run, AVAILABLE_NOW, **options) as query:
         query.end()
         assert query.received() == {key: 30 for key in KEYS if key != parked}
-    assert run.offsets()[max(run.offsets())][topic]["0"] == KEYS.index(parked)
+    # Which records wait is in the log, not in the plan: its hash is pending from the first offset.
+    assert run.offsets()[max(run.offsets())][topic]["0"] == 0
     broker.produce(topic, of_all_keys(10))
     with Query(spark, run, AVAILABLE_NOW, keyRanges="3") as query:
         query.end()

@@ -333,7 +333,10 @@ def test_drivers_and_workers_are_killed(broker: KafkaBroker, tmp_path: Path):
     eventually(
         lambda: Counter(n for _, n in received(broker, topic)) == Counter(range(FILES * ROWS))
     )
-    assert Coordinators(options_for(broker, topic).kafka).open_ids("kshare-") == []
+    query = json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]
+    coordinators = Coordinators(options_for(broker, topic).kafka)
+    assert coordinators.open_ids(f"kshare-{query}-") == []  # no reader waits
+    coordinators.close()
 
 
 def die(kill: dict[str, Any], driver: int) -> None:

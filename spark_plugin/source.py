@@ -160,8 +160,12 @@ class _TaskReader:
             return iter(())  # an empty plan still gets one bare partition from Spark
         read_slice = _imported_reader()
         if partition.ticket is None:
-            limit = partition.max_records
-            return read_slice(partition.slice, self._options, max_records=limit)
+            return read_slice(
+                partition.slice,
+                self._options,
+                max_records=partition.max_records,
+                siblings=partition.siblings,
+            )
         return self._read_and_report(partition, partition.ticket)
 
     def _read_and_report(
@@ -179,6 +183,7 @@ class _TaskReader:
                 self._options,
                 max_records=partition.max_records,
                 on_end=lambda end: _tell(report, ticket, end),
+                siblings=partition.siblings,
             )
         finally:
             report.close()

@@ -113,6 +113,10 @@ def test_a_bad_line_is_said_with_its_number_and_the_others_are_answered(
     assert error.count("\n") == 1
 
 
+def test_blank_lines_count(run: Run) -> None:
+    assert run(given="\n \n[]\n")[2].startswith("kshare assign: <stdin>:3: ")
+
+
 def test_faults_in_a_document_name_its_case_and_a_missing_file_is_one(
     run: Run, tmp_path: Path
 ) -> None:

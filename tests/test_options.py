@@ -64,6 +64,7 @@ def test_defaults_of_a_stream() -> None:
         "max_ranges_in_checkpoint": 10_000,
         "max_offsets_ahead": None,
         "commit_offsets": False,
+        "max_bytes_key_range_results": 209_715_200,
         "task_assignor": None,
         "task_assignor_configs": {},
     }
@@ -102,6 +103,7 @@ NUMBERS = [
     ("maxRecordsPerPartition", "max_records_per_partition", 1, LONG_MAX),
     ("keyRanges", "key_ranges", 1, 1 << 16),
     ("maxRecordsPerTask", "max_records_per_task", 1, LONG_MAX),
+    ("max.bytes.key.range.results", "max_bytes_key_range_results", 0, LONG_MAX),
     ("maxRangesInCheckpoint", "max_ranges_in_checkpoint", 1, INT_MAX),
     ("maxOffsetsAhead", "max_offsets_ahead", 1, LONG_MAX),
     ("kafkaConsumer.pollTimeoutMs", "kafka.poll_timeout_ms", 1, LONG_MAX),

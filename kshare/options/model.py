@@ -200,6 +200,7 @@ class SourceOptions:
     max_ranges_in_checkpoint: int = 10_000
     max_offsets_ahead: int | None = None
     commit_offsets: bool = False
+    max_bytes_key_range_results: int = 200 << 20
     task_assignor: str | None = None
     task_assignor_configs: FrozenMapping[str, str] = field(default_factory=FrozenMapping)
 

@@ -33,6 +33,7 @@ SOURCE_BUILT: Final = (
     "includeHeaders",
     "kafkaConsumer.pollTimeoutMs",
     "keyRanges",
+    "max.bytes.key.range.results",
     "maxOffsetsAhead",
     "maxOffsetsPerTrigger",
     "maxRangesInCheckpoint",
@@ -257,8 +258,12 @@ LIBRDKAFKA_NAMES: Final = {
 _CANONICAL: Final = {name.lower(): name for name in (*SOURCE_BUILT, *NOT_BUILT, *SINK_ONLY)}
 
 
-# What Kafka Streams and the key-shared consumption proposal call them.
-_KAFKAS_NAMES: Final = {"task.assignor.class": "taskassignor"}
+# What Kafka Streams calls them, and the spelling of Spark's options for the name of the key-shared
+# consumption proposal.
+_KAFKAS_NAMES: Final = {
+    "maxbyteskeyrangeresults": "max.bytes.key.range.results",
+    "task.assignor.class": "taskassignor",
+}
 
 
 def canonical(name: str) -> str:

@@ -36,6 +36,7 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
 _KEY_RANGES_MAX = 1 << 16
+_CHUNK_BYTES = 209_715_200  # the proposal's default
 # Spark's defaults of fetchOffset.numRetries, which counts attempts, and .retryIntervalMs.
 _ATTEMPTS = 3
 _ATTEMPTS_PAUSE_MS = 1_000
@@ -117,6 +118,7 @@ class _Parser:
         min_partitions = self._positive("minPartitions", _INT_MAX)
         max_records = self._positive("maxRecordsPerPartition", _LONG_MAX)
         per_trigger = self._per_trigger()
+        cached = self._number("max.bytes.key.range.results", 0)
         assignor = self._range_assignor()
         task_assignor, assignor_configs = parse_task_assignor(self._given, self._faults)
         fail_on_data_loss = self._boolean("failOnDataLoss", default=True)
@@ -142,6 +144,7 @@ class _Parser:
             key_ranges=key_ranges,
             split_by=split_by,
             range_assignor=assignor,
+            max_bytes_key_range_results=_CHUNK_BYTES if cached is None else cached,
             task_assignor=task_assignor,
             task_assignor_configs=assignor_configs,
             **per_trigger,

@@ -1,6 +1,7 @@
 """Batch queries: what is there when the query runs, as far as its filters can hold for it."""
 
 from collections.abc import Mapping
+from secrets import token_hex
 
 from kshare.core.plan import PartitionLoad
 from kshare.core.progress import Progress, TopicPartition
@@ -9,7 +10,7 @@ from kshare.options import PerPartition, SourceOptions
 from kshare.planner.bounds import EVERYTHING, Bounds
 from kshare.planner.records import cut_by_records
 from kshare.planner.specs import TopicView, resolve
-from kshare.planner.tasks import Task, allowed_hashes, chosen_ranges
+from kshare.planner.tasks import Task, allowed_hashes, chosen_ranges, with_siblings
 
 __all__ = ["plan_batch"]
 
@@ -48,7 +49,8 @@ def plan_batch(
         for place, (start, end) in ranges.items()
         if start < end
     ]
-    return tuple(Task(slice_) for slice_ in cut_by_records(options, loads))
+    tasks = [Task(slice_) for slice_ in cut_by_records(options, loads)]
+    return with_siblings(options, token_hex(8), "", tasks)
 
 
 def _check_order(

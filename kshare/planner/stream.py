@@ -7,6 +7,7 @@ of limited batches, are in the offset dict or follow from it and the log.
 import logging
 import time
 from collections.abc import Callable, Mapping
+from secrets import token_hex
 from typing import Any
 
 from kshare.assignment import load_range_assignor
@@ -28,7 +29,7 @@ from kshare.planner.records import cut_by_records
 from kshare.planner.retention import RetentionWatch
 from kshare.planner.settle import Scan, Settler, limited_tasks, scan_log
 from kshare.planner.specs import PinnedView, resolve
-from kshare.planner.tasks import Task, allowed_hashes, batch_name, chosen_ranges
+from kshare.planner.tasks import Task, allowed_hashes, batch_name, chosen_ranges, with_siblings
 from kshare.report import encode_report, partition_report
 
 __all__ = ["StreamPlanner"]
@@ -80,6 +81,8 @@ class StreamPlanner:
         self._written: dict[str, tuple[Offsets, list[Task]]] = {}
         self._compacted: dict[str, bool] = {}
         self._shown: Offsets | None = None
+        self._run = token_hex(8)  # by which tasks on a host know their siblings
+        self._has_siblings = False
 
     def initial_offsets(self) -> dict[str, Any]:
         """Where the query starts: partitions that have started, but made no progress yet.
@@ -180,11 +183,17 @@ class StreamPlanner:
                 loads.append(self._load(place, pending))
         tasks += [Task(slice_) for slice_ in cut_by_records(self._options, loads)]
         planned = self._pacer.began(name, tasks, asks=self._placement.asks(tasks))
+        planned = with_siblings(self._options, self._run, name, planned)
+        self._has_siblings |= any(task.siblings is not None for task in planned)
         self._last = (name, planned)
         return self._placement.ordered(planned)
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Let go of the cluster, and of what tasks have fetched for each other on this host."""
+        if self._has_siblings:
+            from kshare.wire.chunks import forget_query  # noqa: PLC0415 - most do without
+
+            forget_query(self._run)
         self._pacer.close()
         self._parking.close()
         if self._commits is not None:

@@ -2,18 +2,20 @@
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kshare.assignment import load_range_assignor
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.plan import PartitionLoad, check_plan, plan_by_key, plan_by_offset
 from kshare.core.progress import Slice, TopicPartition
+from kshare.core.siblings import Siblings, families
 from kshare.feedback import Ticket
 from kshare.options import Assign, SourceOptions
 
-__all__ = ["Task", "allowed_hashes", "batch_name", "cut"]
+__all__ = ["Task", "allowed_hashes", "batch_name", "cut", "with_siblings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +26,14 @@ class Task:
         slice: what it reads.
         max_records: it ends after so many records; None is no limit.
         ticket: how it tells the planner where it ended; None if the planner need not know.
+        siblings: those that read the same offsets, with which it shares what it fetches; None if
+            there are none.
     """
 
     slice: Slice
     max_records: int | None = None
     ticket: Ticket | None = None
+    siblings: Siblings | None = None
 
 
 def allowed_hashes(options: SourceOptions, partition: TopicPartition) -> tuple[HashRange, ...]:
@@ -63,6 +68,32 @@ def cut(options: SourceOptions, loads: Sequence[PartitionLoad]) -> tuple[Slice, 
         )
     check_plan(loads, slices)
     return slices
+
+
+def with_siblings(
+    options: SourceOptions, query: str, batch: str, tasks: Sequence[Task]
+) -> tuple[Task, ...]:
+    """Tasks that know their siblings, unless ``max.bytes.key.range.results`` is 0.
+
+    Args:
+        options: the query's.
+        query: a random name of the query run.
+        batch: the batch's name within it.
+        tasks: of one batch.
+    """
+    if not options.max_bytes_key_range_results:
+        return tuple(tasks)
+    places: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for number, task in enumerate(tasks):
+        places[task.slice.topic, task.slice.partition].append(number)
+    known = list(tasks)
+    for numbers in places.values():
+        if len(numbers) > 1:
+            found = families(query, batch, [tasks[number].slice.offsets for number in numbers])
+            for number, siblings in zip(numbers, found, strict=True):
+                if siblings is not None:
+                    known[number] = replace(tasks[number], siblings=siblings)
+    return tuple(known)
 
 
 def batch_name(end: Mapping[str, Any]) -> str:

@@ -39,7 +39,7 @@ class Batch:
     ) -> None:
         attempts = [message.attempt for message in messages]
         of = {(attempt.query, attempt.run, attempt.batch) for attempt in attempts}
-        self._query, self._run, _ = (attempts[0].query, attempts[0].run, batch)
+        self._query, self._run = attempts[0].query, attempts[0].run
         if of != {(self._query, self._run, batch)}:
             raise KafkaError(f"exactlyOnce: tasks of other batches report to batch {batch}: {of}")
         self._attempts = attempts

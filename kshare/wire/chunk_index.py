@@ -396,8 +396,6 @@ def _owner_of(found: list[Any]) -> Owner:
 
 
 def _chunk_of(name: str, start: int, end: int, size: int, owner: list[Any], *rest: int) -> Chunk:
-    handle, device, inode, serial, rolling = rest
-    numbers = map(int, (handle, device, inode, serial))
-    return Chunk(
-        str(name), int(start), int(end), int(size), _owner_of(owner), *numbers, bool(rolling)
-    )
+    handle, device, inode, serial, rolling = map(int, rest)
+    place = (int(start), int(end), int(size), _owner_of(owner))
+    return Chunk(str(name), *place, handle, device, inode, serial, bool(rolling))

@@ -4,9 +4,9 @@ Law: the batches hold exactly the records of the slice that the log holds, in of
 error says what is missing; a passing fault never shows, a lasting one ends in an error that names
 broker, topic, partition and offset. With a limit, they hold the first so many of these: where that
 ends is a function of the log. A follower that is read instead of the leader changes nothing of
-that. Cost: one request is always under way while the last response is
-decoded (unless a limit is likely to be reached in it); memory is two fetch responses and one output
-batch, whatever the backlog.
+that, nor do chunks that siblings on the host have fetched. Cost: one request is always under way
+while the last response is decoded (unless a limit is likely to be reached in it, or a sibling makes
+it); memory is two fetch responses and one output batch, whatever the backlog.
 """
 
 import logging
@@ -20,8 +20,10 @@ import pyarrow as pa
 
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Slice
+from kshare.core.siblings import Siblings
 from kshare.errors import DataLossError, FetchTimeoutError, RecordError, UnknownTopicError
 from kshare.options import SourceOptions, parse_options
+from kshare.wire.chunks import SharedChunks
 from kshare.wire.connection import Connection
 from kshare.wire.ends import KeySample, SliceEnd
 from kshare.wire.leaders import Leaders
@@ -49,6 +51,7 @@ def read_slice(
     *,
     max_records: int | None = None,
     on_end: Callable[[SliceEnd], None] | None = None,
+    siblings: Siblings | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the records of a slice from Kafka, without Spark.
 
@@ -61,6 +64,8 @@ def read_slice(
         max_records: stop after so many records, at least 1; None is no limit.
         on_end: called once, after the last batch was taken, with where reading ended. Not called
             when the reader fails or is closed before.
+        siblings: tasks that read the same offsets: what one of them fetches on this host, the
+            others take from there. None, or ``max.bytes.key.range.results`` = 0: fetch all.
 
     Yields:
         Batches of the columns of Spark's kafka source, about 8 MiB each at most, in offset order.
@@ -74,7 +79,7 @@ def read_slice(
     """
     options = reader_options(options, slice_.topic)
     sample = None if on_end is None else KeySample()
-    reader = SliceReader(slice_, options, max_records=max_records, sample=sample)
+    reader = SliceReader(slice_, options, max_records=max_records, sample=sample, siblings=siblings)
     return reader.batches() if on_end is None else _reported(reader, on_end)
 
 
@@ -112,6 +117,7 @@ class SliceReader:
         options: parsed; see :func:`read_slice`.
         max_records: stop after so many records.
         sample: gets the keys of the delivered records.
+        siblings: see :func:`read_slice`.
 
     Raises:
         ValueError: ``max_records`` is not at least 1.
@@ -124,6 +130,7 @@ class SliceReader:
         *,
         max_records: int | None = None,
         sample: KeySample | None = None,
+        siblings: Siblings | None = None,
     ) -> None:
         if max_records is not None and max_records < 1:
             raise ValueError(f"max_records is {max_records}; wanted at least 1")
@@ -152,10 +159,13 @@ class SliceReader:
         self._stop: int | None = None  # where the limit was reached
         self._offset: int | None = None  # the next that is wanted; None: all is read
         self._delivered = 0  # all that is wanted below this offset
+        self._asked = 0  # where the last response begins
         self._sent_on = False  # to another replica, without a record since
         self._size = FetchSize(options.kafka, max_records)
         self._throttle_until = 0.0
         self._broker = ", ".join(f"{h}:{p}" for h, p in self._kafka.bootstrap_servers)
+        self._siblings = siblings if options.max_bytes_key_range_results else None
+        self._shared: SharedChunks | None = None
         self._rewind()
 
     @property
@@ -167,9 +177,23 @@ class SliceReader:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The record batches of the slice, up to the limit."""
+        if self._siblings is None:
+            yield from self._batches()
+            return
+        limit = self._options.max_bytes_key_range_results
+        self._shared = SharedChunks(self._siblings, self._topic, self._partition, limit)
+        try:
+            yield from self._batches()
+        finally:
+            self._shared.close(done=self._offset is None)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
         waiting = Patience(self._kafka)
         while self._offset is not None:
             try:
+                if self._shared is not None and (yield from self._take_shared(self._shared)):
+                    waiting.end()
+                    continue
                 with self._replica.connection() as connection:
                     if connection.broker != self._broker:
                         self._broker, self._throttle_until = connection.broker, 0.0
@@ -182,6 +206,8 @@ class SliceReader:
                 if not self._replica.leave(error):
                     self._pause(waiting, error)
             except RecordError as error:
+                if self._shared is not None:  # a next attempt shall ask the broker
+                    self._shared.condemn(self._asked)
                 if not self._replica.leave(error):
                     raise
                 self._rewind()  # the leader's copy of these records may be sound
@@ -206,6 +232,7 @@ class SliceReader:
                 partition=self._partition,
                 fetch_offset=self._offset,
             )
+            self._asked = self._offset
             moves = self._replica.follow(answer.preferred_replica) or self._replica.is_over
             if index.next_offset is None:
                 if self._turns(waiting) if moves else self._starved(answer, waiting):
@@ -214,24 +241,60 @@ class SliceReader:
                 continue
             waiting.end()
             self._sent_on = False
-            seen, offsets = index.records, index.next_offset - self._offset
-            self._size.learn(len(answer.records), offsets)
+            self._size.learn(len(answer.records), index.next_offset - self._offset)
             self._seek(index.next_offset)
-            ahead = self._offset is not None and not moves and not self._may_be_last(index)
+            if self._shared is not None:
+                whole = answer.records[: len(answer.records) - index.tail_bytes]
+                self._shared.put(self._asked, index.next_offset, answer.aborted, whole)
+            ahead = not moves and not self._may_be_last(index) and self._is_ours()
             fault = self._send_ahead(connection) if ahead else None
             yield from self._take(index, answer.aborted)
             if self._stop is not None:
-                self._offset = None  # what is under way goes down with its connection
-                return
-            self._delivered = index.next_offset
-            self._records_seen += seen
-            self._offsets_seen += offsets
+                return  # what is under way goes down with its connection
             if fault is not None:
                 raise fault
-            if moves:
+            if moves or (self._shared is not None and not ahead):
                 return
             if self._offset is not None and not ahead:
                 self._send(connection)
+
+    # -- what siblings have fetched ---------------------------------------------------------
+
+    def _take_shared(self, shared: SharedChunks) -> Generator[pa.RecordBatch, None, bool]:
+        """Deliver a chunk that a sibling has fetched. False: the broker is to be asked."""
+        assert self._offset is not None
+        found = shared.find(self._offset, self._expected_end(self._offset))
+        if found is None:
+            return False
+        try:
+            index = index_batches(
+                found.records,
+                topic=self._topic,
+                partition=self._partition,
+                fetch_offset=self._offset,
+            )
+            if index.next_offset is not None:
+                self._size.learn(len(found.records), index.next_offset - found.start)
+                self._seek(index.next_offset)
+                yield from self._take(index, found.aborted)
+                return True
+        except RecordError as error:
+            _log.info("%s-%d: not from a sibling: %s", self._topic, self._partition, error)
+        # What is wrong with the log, if anything, the broker's own answer shall say.
+        shared.condemn(found.start)
+        shared.close(done=False)
+        self._rewind()
+        return False
+
+    def _is_ours(self) -> bool:
+        """Whether it is for this task to fetch what comes next, if anything does."""
+        if self._offset is None or self._shared is None:
+            return self._offset is not None
+        return self._shared.claim(self._offset, self._expected_end(self._offset))
+
+    def _expected_end(self, offset: int) -> int:
+        """The offset after the last one that a fetch from there would probably bring."""
+        return min(self._end, offset + self._size.offsets_for(self._offsets_left(offset)))
 
     # -- the limit --------------------------------------------------------------------------
 
@@ -251,7 +314,12 @@ class SliceReader:
                 self._stop = self._delivered
             yield batch
             if self._stop is not None:
+                self._offset = None
                 return
+        assert index.next_offset is not None
+        self._delivered = index.next_offset
+        self._records_seen += index.records
+        self._offsets_seen += index.next_offset - index.fetch_offset
 
     def _may_be_last(self, index: BatchIndex) -> bool:
         """Whether the limit is likely to be reached by this response."""

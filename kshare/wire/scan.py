@@ -23,10 +23,16 @@ class _Scanner(SliceReader):
         self, index: BatchIndex, aborted: Sequence[tuple[int, int]]
     ) -> Iterator[pa.RecordBatch]:
         assert self._max_records is not None
+        assert index.next_offset is not None
         count, end = self._decoder.count(index, aborted, self._max_records - self._records)
         self._records += count
         if self._records == self._max_records:
             self._stop = end
+            self._offset = None
+        else:
+            self._delivered = index.next_offset
+            self._records_seen += index.records
+            self._offsets_seen += index.next_offset - index.fetch_offset
         return iter(())
 
 

@@ -37,6 +37,12 @@ class FetchSize:
         rest = offsets * self._per_offset
         return max(min(self._wanted, int(rest * 1.25) + _BYTES_MIN), _BYTES_MIN)
 
+    def offsets_for(self, offsets: float) -> int:
+        """How many of so many offsets the next request is likely to bring, at least 1."""
+        if self._per_offset is None:
+            return 1
+        return max(int(self.bytes_for(offsets) / max(self._per_offset, 1.0)), 1)
+
     def learn(self, size: int, offsets: int) -> None:
         """A response of ``size`` bytes brought so many offsets."""
         self._per_offset = size / max(offsets, 1)

@@ -121,6 +121,23 @@ def test_without_a_process_or_lags_there_is_no_answer() -> None:
         HighAvailabilityTaskAssignor().assign(app)
 
 
+@pytest.mark.parametrize(("lag", "runs_on"), [(-3, "3"), (-2, "2"), (0, "2"), (10, "2"), (11, "3")])
+def test_an_unknown_lag_is_not_caught_up(lag: int, runs_on: str) -> None:
+    # 0_0 is wanted on process 1, which is behind. Process 3 is caught up; so may process 2 be.
+    case = {
+        "configs": {"acceptable_recovery_lag": 10},
+        "tasks": [
+            {"id": f"0_{n}", "inputs": [f"t-{n}"], "changelogs": [f"s-{n}"]} for n in range(3)
+        ],
+        "processes": [
+            {"id": str(n), "threads": 1, "lags": {"0_0": at}}
+            for n, at in enumerate([20, lag, 10], start=1)
+        ],
+    }
+    held = answer(case)["assignment"]
+    assert [process for process in held if "0_0" in held[process]["active"]] == [runs_on]
+
+
 def test_the_first_process_asks_for_the_follow_up() -> None:
     case = random_case(3, scenario="out", tasks=60, processes=8, acceptable=0, standbys=1)
     assert case["assignor"] == HA

@@ -185,6 +185,16 @@ def test_standbys_are_where_copies_were() -> None:
     ]
 
 
+def test_copies_stay_where_they_are_when_others_are_missing() -> None:
+    tasks = {TaskId(0, n): True for n in range(12)}
+    copies = {"1": "0_9 0_10 0_11", "2": "0_0 0_1 0_3", "3": "0_2 0_4"}
+    had = {"1": "0_0 0_1 0_2 0_3", "2": "0_4 0_5 0_6 0_7", "3": "0_8 0_9 0_10 0_11"}
+    state = app(tasks, {name: (4, had[name], copies[name]) for name in had}, 1)
+    for entry in StickyTaskAssignor().assign(state).assignment:
+        assert entry.standby >= set(map(TaskId.parse, copies[str(entry.process_id)].split()))
+        assert len(entry.standby) == 4
+
+
 def test_processes_do_not_mirror_each_other() -> None:
     tasks = {TaskId(0, n): True for n in range(8)}
     state = app(tasks, {str(n): (1, "", "") for n in range(4)}, 1)

@@ -55,6 +55,9 @@ class ScriptedLog:
         yield self
         self.left_in_flight.append(len(self._waiting))
 
+    def preference(self, topic: str, partition: int) -> None:
+        """No follower is read."""
+
     def version(self, request: type[Any], lowest: int, highest: int) -> int:
         return highest
 

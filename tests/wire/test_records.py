@@ -351,6 +351,11 @@ def test_aborted_transactions_come_only_if_uncommitted_is_read():
     assert offsets(rows) == [4, 5, 7, 8, 10, 11, 13, 14]
 
 
+def test_an_aborted_transaction_of_one_record():
+    log = (transaction(0, 1, 1), control_batch(1, 1, ABORT))
+    assert decode(*log, aborted=[(1, 0)], read_committed=True) == []
+
+
 def test_what_the_broker_does_not_call_aborted_is_committed():
     assert offsets(decode(*LOG, read_committed=True))[:4] == [0, 1, 2, 3]
 
@@ -503,11 +508,16 @@ def test_one_bad_batch_of_those_that_are_decompressed_together(codec: str, damag
         b"\x82SNAPPY\0" + struct.pack(">iih", 1, 1, 1),
         b"\xff\xff\xff\xff\x0f" + b"x" * 20,  # says that it is 4 GiB
         b"\xff\xff\xff\xff\xff\xff",
-        b"\x80\x80\x04" + b"x" * 20,  # 64 KiB
     ],
 )
 def test_snappy_that_lies_about_its_size(payload: bytes):
     with pytest.raises(CorruptRecordError, match=r"snappy|decompressed"):
+        decode(replace(batch_of(FEW, codec="snappy"), payload=payload))
+
+
+def test_no_room_is_made_for_more_than_a_snappy_block_can_hold():
+    payload = b"\x80\x80\x04" + b"x" * 20  # says that it is 64 KiB
+    with pytest.raises(CorruptRecordError, match="claims to be larger than it can be"):
         decode(replace(batch_of(FEW, codec="snappy"), payload=payload))
 
 

@@ -1,0 +1,60 @@
+"""Ranges of a partition on one host fetch it about once, from a real broker, through Spark."""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import spark_partition_id
+
+from integration.kafka import KafkaBroker
+from integration.proxy import CountingProxy
+from kshare.testing import Record
+from kshare.wire.chunks import chunk_folder
+
+COUNT, KEYS, RANGES = 24_000, 997, 8
+
+
+@pytest.fixture
+def counted() -> Iterator[tuple[KafkaBroker, CountingProxy]]:
+    """A broker whose clients come to it through a proxy."""
+    broker = KafkaBroker()
+    with CountingProxy(broker.ports["PLAINTEXT"]) as proxy:
+        broker.config["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{proxy.port}"
+        with broker:
+            yield broker, proxy
+
+
+def test_eight_ranges_of_a_partition_fetch_it_about_once(
+    counted: tuple[KafkaBroker, CountingProxy], spark: SparkSession
+) -> None:
+    broker, proxy = counted
+    topic = broker.create_topic()
+    chance = random.Random(1)
+    keys = [b"key-%d" % chance.randrange(KEYS) for _ in range(COUNT)]
+    broker.produce(topic, [Record(key, chance.randbytes(1000)) for key in keys])
+
+    def read(ranges: int) -> tuple[int, list[list[tuple[bytes, int]]]]:
+        """Bytes that the broker sent, and what each task read."""
+        before = proxy.received
+        reader = spark.read.format("kshare").option("subscribe", topic)
+        reader = reader.option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        rows = reader.option("keyRanges", ranges).load()
+        tasks: defaultdict[int, list[tuple[bytes, int]]] = defaultdict(list)
+        for task, key, offset in rows.select(spark_partition_id(), "key", "offset").collect():
+            tasks[task].append((bytes(key), offset))
+        return proxy.received - before, [*tasks.values()]
+
+    alone, (whole,) = read(1)
+    assert whole == [*zip(keys, range(COUNT), strict=True)]
+    assert alone > COUNT * 1000
+    shared, tasks = read(RANGES)
+    print(f"bytes: {shared} / {alone} = {shared / alone:.3f}")
+    assert len(tasks) == RANGES
+    assert all(offsets == sorted(offsets) for task in tasks for offsets in [[o for _, o in task]])
+    assert sorted((row for task in tasks for row in task), key=lambda row: row[1]) == whole
+    assert sum(len({key for key, _ in task}) for task in tasks) == len(set(keys))
+    assert shared <= 1.3 * alone
+    index = chunk_folder() / "index"
+    assert not index.exists() or topic not in index.read_text()

@@ -1,0 +1,432 @@
+"""Siblings on one host take each other's chunks; whatever is in the cache, rows are the log's."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import kshare
+from kshare.core.hashing import WHOLE, split
+from kshare.core.offsets import OffsetRange
+from kshare.core.siblings import Siblings, families
+from kshare.errors import RecordError
+from kshare.wire import chunks, fetch
+from kshare.wire.chunks import SharedChunks, chunk_folder, forget_query
+from kshare.wire.fetch import read_slice
+from tests.wire.batches import ABORT, COMMIT, TRANSACTIONAL, Rec, batch_of, control_batch, numbered
+from tests.wire.scripted import ScriptedLog
+
+PER_BATCH, BATCHES = 10, 30
+COUNT = PER_BATCH * BATCHES
+LOG = [
+    batch_of(
+        numbered([Rec(b"k%d" % (n % 7), random.Random(n).randbytes(90)) for n in range(PER_BATCH)]),
+        base=base,
+        codec="zstd" if base % 20 else "none",
+    ).encode()
+    for base in range(0, COUNT, PER_BATCH)
+]
+NOBODY = {"kafka.bootstrap.servers": "127.0.0.1:1"}
+RANGES = 4
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A temporary folder for each test; what a test leaves in the cache is freed after it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield chunk_folder()
+    forget_query("q")
+    assert not chunks._held()
+
+
+class Brokers:
+    """Counts the fetches of all readers, each of which has a connection of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, batches: Sequence[bytes] = LOG) -> None:
+        self._batches = batches
+        self.aborted: tuple[tuple[int, int, int], ...] = ()
+        self._made: list[ScriptedLog] = []
+        monkeypatch.setattr(fetch, "Leaders", lambda kafka: self._connect())
+
+    def _connect(self) -> ScriptedLog:
+        log = ScriptedLog(self._batches, response_bytes=4000, aborted=self.aborted)
+        self._made.append(log)
+        return log
+
+    @property
+    def fetches(self) -> int:
+        """How many there were since this was asked last."""
+        count = sum(len(log.fetches) for log in self._made)
+        self._made.clear()
+        return count
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    return Brokers(monkeypatch)
+
+
+def family(
+    parts: Sequence[tuple[int, int]] = ((0, COUNT),) * RANGES, batch: str = "b"
+) -> list[Siblings]:
+    found = families("q", batch, [OffsetRange(*part) for part in parts])
+    return [siblings for siblings in found if siblings is not None]
+
+
+def read(
+    siblings: Siblings | None,
+    number: int,
+    part: tuple[int, int] = (0, COUNT),
+    limit: int | None = None,
+    **options: str,
+) -> list[dict[str, object]]:
+    """The rows of one of the ranges."""
+    hashes = split(WHOLE, RANGES)[number]
+    slice_ = kshare.Slice("t", 0, (kshare.Rectangle(OffsetRange(*part), hashes),))
+    batches = read_slice(slice_, NOBODY | options, siblings=siblings, max_records=limit)
+    return [row for found in batches for row in found.to_pylist()]
+
+
+def held() -> list[int]:
+    """The files of chunks."""
+    return list(chunks._held().values())
+
+
+def test_one_fetches_for_all(brokers: Brokers, folder: Path):
+    alone = [read(None, number) for number in range(RANGES)]
+    each = brokers.fetches // RANGES
+    assert each > 5
+    for number, siblings in enumerate(family()):
+        assert read(siblings, number) == alone[number]
+        assert brokers.fetches == (0 if number else each)
+        assert folder.exists() == (number < RANGES - 1)
+    assert sorted(row["offset"] for rows in alone for row in rows) == list(range(COUNT))
+
+
+def test_siblings_side_by_side_fetch_once(brokers: Brokers, folder: Path, monkeypatch):
+    monkeypatch.setattr(chunks, "_STALLED_SECONDS", 60.0)  # a slow machine is no stalled sibling
+    monkeypatch.setattr(chunks, "_WAIT_SECONDS_MAX", 60.0)
+    alone = [read(None, number) for number in range(RANGES)]
+    each = brokers.fetches // RANGES
+    found: dict[int, object] = {}
+
+    def run(siblings: Siblings) -> None:
+        found[siblings.number] = read(siblings, siblings.number)
+
+    threads = [threading.Thread(target=run, args=(siblings,)) for siblings in family()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[number] for number in range(RANGES)] == alone
+    assert brokers.fetches == each
+    assert not folder.exists()
+
+
+def test_siblings_that_begin_and_end_elsewhere(brokers: Brokers):
+    parts = [(0, COUNT), (35, 222), (103, 104), (150, COUNT)]
+    alone = [read(None, number, part) for number, part in enumerate(parts)]
+    assert brokers.fetches
+    for number, siblings in enumerate(family(parts)):
+        assert read(siblings, number, parts[number]) == alone[number]
+        assert bool(brokers.fetches) == (number == 0)
+
+
+def test_a_sibling_begins_behind_the_end_of_an_aborted_transaction(monkeypatch):
+    """Its first chunk lists a transaction that ended in the same chunk, before its first offset."""
+    log, producer = [], 7
+    for base, end in ((0, ABORT), (20, COMMIT), (40, ABORT), (60, COMMIT)):
+        records = numbered([Rec(b"k%d" % n, b"%d" % base) for n in range(10)])
+        fields = {"producer": producer, "attributes": TRANSACTIONAL}
+        log += [batch_of(records, base=base, **fields), control_batch(base + 10, producer, end)]
+    brokers = Brokers(monkeypatch, [batch.encode() for batch in log])
+    brokers.aborted = ((producer, 0, 10), (producer, 40, 50))
+    parts = [(0, 71), (12, 71), (45, 71), (55, 71)]
+    options = {"kafka.isolation.level": "read_committed"}
+    alone = [read(None, number, part, **options) for number, part in enumerate(parts)]
+    committed = {*range(20, 30), *range(60, 70)}
+    assert {row["offset"] for rows in alone for row in rows} <= committed
+    assert brokers.fetches
+    for number, siblings in enumerate(family(parts)):
+        assert read(siblings, number, parts[number], **options) == alone[number]
+        assert bool(brokers.fetches) == (number == 0)
+
+
+@pytest.mark.parametrize("limit", [1, 17, 40])
+def test_limits(brokers: Brokers, limit: int):
+    for number, siblings in enumerate(family()):
+        wanted = read(None, number)[:limit]
+        assert read(siblings, number, limit=limit) == wanted
+
+
+def test_an_index_of_another_shape(brokers: Brokers, folder: Path):
+    """Siblings that were planned otherwise under the same name are no siblings."""
+    first, other = family(), family([(0, COUNT), (0, COUNT)])
+    rows = read(None, 1)
+    read(first[0], 0)
+    assert brokers.fetches
+    assert read(other[1], 1) == rows
+    assert brokers.fetches > 5
+    assert folder.exists()
+
+
+# -- whatever is in the cache -------------------------------------------------------------------
+
+
+def mutate(rng: random.Random) -> None:
+    for handle in held():
+        if rng.random() < 0.7:
+            at = rng.randrange(os.fstat(handle).st_size)
+            byte = os.pread(handle, 1, at)[0]
+            os.pwrite(handle, bytes([byte ^ 1 << rng.randrange(8)]), at)
+
+
+def truncate(rng: random.Random) -> None:
+    for handle in held():
+        os.ftruncate(handle, rng.randrange(os.fstat(handle).st_size))
+
+
+def cut_in_the_same_size(rng: random.Random) -> None:
+    for handle in held():
+        size = os.fstat(handle).st_size
+        os.ftruncate(handle, rng.randrange(size))
+        os.ftruncate(handle, size)
+
+
+def exchange(rng: random.Random) -> None:
+    """The content of another chunk, as good as it is."""
+    files = held()
+    content = [os.pread(handle, 1 << 20, 0) for handle in files]
+    for handle, data in zip(files, [*content[1:], content[0]], strict=True):
+        os.pwrite(handle, data, 0)
+        os.ftruncate(handle, len(data))
+
+
+def remove(rng: random.Random) -> None:
+    for handle in held():
+        os.close(handle)
+    chunks._held().clear()
+
+
+def another_file(rng: random.Random) -> None:
+    """The numbers of the files are another's now."""
+    for handle in held():
+        other = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR, 0o600)
+        os.pwrite(other, os.pread(handle, 1 << 20, 0), 0)
+        os.dup2(other, handle)
+        os.close(other)
+
+
+def index_of_noise(rng: random.Random) -> None:
+    (chunk_folder() / "index").write_bytes(rng.randbytes(300))
+
+
+def index_mutated(rng: random.Random) -> None:
+    path = chunk_folder() / "index"
+    data = bytearray(path.read_bytes())
+    data[rng.randrange(len(data))] ^= 1
+    path.write_bytes(data)
+
+
+def index_gone(rng: random.Random) -> None:
+    (chunk_folder() / "index").unlink()
+
+
+def folder_of_others(rng: random.Random) -> None:
+    chunk_folder().chmod(0o755)
+
+
+FAULTS = [mutate, truncate, cut_in_the_same_size, exchange, remove, another_file]
+FAULTS += [index_of_noise, index_mutated, index_gone, folder_of_others]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_rows_do_not_depend_on_the_cache(brokers: Brokers, folder: Path, fault, seed: int):
+    siblings = family()
+    alone = [read(None, number) for number in range(RANGES)]
+    each = brokers.fetches // RANGES
+    assert read(siblings[0], 0) == alone[0]
+    assert len(held()) == each == brokers.fetches
+    fault(random.Random(seed))
+    assert read(siblings[1], 1) == alone[1]
+    assert brokers.fetches > 0  # the fault was met
+    for number in (2, 3):
+        assert read(siblings[number], number) == alone[number]
+    folder.chmod(0o700) if folder.exists() else None
+
+
+def test_a_chunk_whose_records_are_damaged(brokers: Brokers):
+    """The bytes are those that were put; then the broker's own answer counts."""
+    first, second, *_ = family()
+    bad = bytearray(b"".join(LOG[:5]))
+    bad[150] ^= 1
+    shared = SharedChunks(first, "t", 0, 1 << 20)
+    assert shared.find(0, 50) is None
+    shared.put(0, 50, [], memoryview(bytes(bad)))
+    assert len(held()) == 1
+    assert read(second, 1) == read(None, 1)
+    shared.close(done=False)
+
+
+def test_what_a_broker_sends_damaged_does_not_stay(monkeypatch):
+    """A next attempt asks the broker."""
+    bad = bytearray(LOG[3])
+    bad[-1] ^= 1
+    brokers = Brokers(monkeypatch, [*LOG[:3], bytes(bad), *LOG[4:]])
+    siblings = family()
+    with pytest.raises(RecordError, match="t-0, batch at offset 30 is corrupt"):
+        read(siblings[0], 0)
+    brokers._batches = LOG
+    for number in range(RANGES):
+        rows = read(siblings[number], number)
+        assert rows == read(None, number)
+
+
+def test_siblings_of_a_task_that_found_damage_find_it_themselves(monkeypatch):
+    bad = bytearray(LOG[3])
+    bad[-1] ^= 1
+    Brokers(monkeypatch, [*LOG[:3], bytes(bad), *LOG[4:]])
+    for number, siblings in enumerate(family()):
+        with pytest.raises(RecordError, match="t-0, batch at offset 30 is corrupt"):
+            read(siblings, number)
+
+
+# -- room ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, 5_000, 12_000, 20_000])
+def test_a_full_cache(brokers: Brokers, limit: int):
+    options = {"max.bytes.key.range.results": str(limit)}
+    alone = read(None, 0)
+    each = brokers.fetches
+    for number, siblings in enumerate(family()):
+        rows = read(siblings, number, **options)
+        assert sum(os.fstat(handle).st_size for handle in held()) <= limit
+        fetches = brokers.fetches
+        assert (fetches < each) == (number > 0 and limit > 5_000)
+        assert rows == (alone if number == 0 else read(None, number))
+        brokers.fetches  # noqa: B018 - begins anew
+
+
+def test_a_disk_without_room(brokers: Brokers, monkeypatch):
+    real = os.fstatvfs
+
+    def full(handle: int) -> object:
+        found = list(real(handle))
+        found[4] = 0
+        return os.statvfs_result(found)
+
+    monkeypatch.setattr(os, "fstatvfs", full)
+    assert read(family()[0], 0) == read(None, 0)
+    assert not held()
+
+
+def test_nothing_is_written_when_the_cache_is_off(brokers: Brokers, folder: Path):
+    rows = read(family()[0], 0, maxBytesKeyRangeResults="0")
+    assert rows == read(None, 0)
+    assert not folder.exists()
+
+
+def test_errors_of_the_system_are_warned_of_once(
+    brokers: Brokers, folder: Path, monkeypatch, caplog
+):
+    told: list[int] = []
+    monkeypatch.setattr(chunks, "_warned", lambda: told)
+    folder.mkdir(0o755)
+    for number in (0, 1):
+        assert read(family()[number], number) == read(None, number)
+    (warning,) = [r.getMessage() for r in caplog.records if r.name == "kshare.wire.chunks"]
+    assert "not this user's alone" in warning
+    assert "max.bytes.key.range.results" in warning
+
+
+# -- the ends of tasks and queries --------------------------------------------------------------
+
+
+def test_a_task_that_ends_early_leaves_its_chunks_and_may_come_again(
+    brokers: Brokers, folder: Path
+):
+    siblings = family()
+    hashes = split(WHOLE, RANGES)[0]
+    slice_ = kshare.Slice("t", 0, (kshare.Rectangle(OffsetRange(0, COUNT), hashes),))
+    reader = read_slice(slice_, NOBODY, siblings=siblings[0])
+    next(reader)
+    reader.close()  # type: ignore[attr-defined]
+    before = brokers.fetches
+    assert before >= 1
+    rows = [read(siblings[number], number) for number in range(RANGES)]
+    assert rows == [read(None, number) for number in range(RANGES)]
+    assert not folder.exists()
+
+
+def test_the_next_batch_frees_what_is_left_of_the_last(brokers: Brokers, folder: Path):
+    read(family(batch="1")[0], 0)
+    assert held()
+    later = family(batch="2")
+    SharedChunks(later[0], "t", 0, 1 << 20).close(done=True)
+    assert not held()
+
+
+def test_a_query_ends(brokers: Brokers, folder: Path):
+    siblings = family()
+    read(siblings[0], 0)
+    late = SharedChunks(siblings[1], "t", 0, 1 << 20)
+    forget_query("another")
+    assert held()
+    forget_query("q")
+    assert not held()
+    assert not folder.exists()
+    assert late.find(0, 10) is None
+    late.put(0, 10, [], memoryview(LOG[0]))
+    late.close(done=True)
+    assert not folder.exists()
+
+
+HOLDER = """
+import signal, sys, tempfile
+tempfile.tempdir = sys.argv[1]
+from kshare.core.offsets import OffsetRange
+from kshare.core.siblings import families
+from kshare.wire.chunks import SharedChunks
+first = families("q", "b", [OffsetRange(0, 300)] * 4)[0]
+shared = SharedChunks(first, "t", 0, 1 << 20)
+assert shared.find(0, 300) is None
+if sys.argv[2] == "chunk":
+    shared.put(0, 10, [], memoryview(sys.stdin.buffer.read()))
+print("there", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("what", ["claim", "chunk"])
+def test_the_holder_is_killed(brokers: Brokers, folder: Path, monkeypatch, what: str):
+    """Its chunks go with it, and its claims are waited for no longer."""
+    monkeypatch.setattr(chunks, "_STALLED_SECONDS", 600.0)
+    monkeypatch.setattr(chunks, "_WAIT_SECONDS_MAX", 600.0)
+    command = [sys.executable, "-c", HOLDER, tempfile.gettempdir(), what]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as holder:
+        assert holder.stdin
+        assert holder.stdout
+        holder.stdin.write(LOG[0])
+        holder.stdin.close()
+        assert holder.stdout.readline() == b"there\n"
+        second = SharedChunks(family()[1], "t", 0, 1 << 20)
+        found = second.find(0, 1) if what == "chunk" else None
+        holder.send_signal(signal.SIGKILL)
+    assert (found is not None) == (what == "chunk")
+    if found is not None:
+        assert bytes(found.records) == LOG[0]
+    assert second.find(0, 1) is None
+    second.close(done=False)
+    rows = [read(siblings, siblings.number) for siblings in family()]
+    assert rows == [read(None, number) for number in range(RANGES)]
+    assert not folder.exists()
