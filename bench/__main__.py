@@ -1,6 +1,6 @@
 """``make bench``: every figure of the README, both sides in one run, interleaved.
 
-``python -m bench [--runs N] [--only wire|spark|core|slow|sink|assign] [--bootstrap-servers HOST:PORT]``
+``python -m bench [--runs N] [--only wire|spark|core|slow|sink|assign|chunks] [--bootstrap-servers HOST:PORT]``
 """
 
 import argparse
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench import assign_jobs, core_jobs, data, sink_jobs, slow_key
+from bench import assign_jobs, chunk_jobs, core_jobs, data, sink_jobs, slow_key
 from bench.spark_jobs import (
     available_now,
     batch_one_task,
@@ -20,6 +20,8 @@ from bench.spark_jobs import (
     trigger_times,
     worker_rss_mib,
 )
+
+ONLY = ("wire", "spark", "core", "slow", "sink", "assign", "chunks")
 
 
 @dataclass
@@ -183,6 +185,21 @@ def trigger_row(spark: object, servers: str, runs: int) -> Row:
     )
 
 
+def chunk_rows(servers: str, runs: int) -> list[Row]:
+    """Ranges of one partition on one host."""
+    from integration.spark import start_spark
+
+    spark = start_spark(master="local[4]", quick=False)
+    try:
+        rows = [Row(*chunk_jobs.measure_bytes(spark))]
+        rows.append(speed_row(*chunk_jobs.measure_speed(spark, servers, runs, interleaved)))
+    finally:
+        spark.stop()
+    for row in rows:
+        print(row, flush=True)
+    return rows
+
+
 def slow_rows(servers: str, runs: int) -> list[Row]:
     """A slow key among a thousand."""
     slow_key.make_topics(servers, slow_key.RECORDS)
@@ -196,7 +213,7 @@ def main() -> int:
     """Run and print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--only", choices=["wire", "spark", "core", "slow", "sink", "assign"])
+    parser.add_argument("--only", choices=ONLY)
     parser.add_argument("--bootstrap-servers", help="a running broker, instead of one made here")
     arguments = parser.parse_args()
     from contextlib import nullcontext
@@ -216,12 +233,14 @@ def main() -> int:
             ]
         if only in {None, "assign"}:
             rows += [Row(*row) for row in assign_jobs.measure(arguments.runs)]
-        if only in {None, "wire", "spark"}:
+        if only in {None, "wire", "spark", "chunks"}:
             data.make_topics(servers)
         if only in {None, "wire"}:
             rows += wire_rows(servers, arguments.runs)
         if only in {None, "spark"}:
             rows += spark_rows(servers, arguments.runs)
+        if only in {None, "chunks"}:
+            rows += chunk_rows(servers, arguments.runs)
         if only in {None, "sink"}:
             for row in sink_jobs.measure(servers, max(1, arguments.runs // 2), interleaved):
                 rows.append(speed_row(*row))

@@ -41,6 +41,13 @@ def batch_two_ranges(spark: SparkSession, source: str, servers: str, topic: str)
     return _noop(frame)
 
 
+def batch_ranges(
+    spark: SparkSession, servers: str, topic: str, ranges: int, **options: str
+) -> float:
+    """Seconds to read it with so many key ranges."""
+    return _noop(_batch(spark, "kshare", servers, topic, keyRanges=str(ranges), **options))
+
+
 def available_now(spark: SparkSession, source: str, servers: str, topic: str) -> float:
     """Seconds of a streaming query over the topic with Trigger.AvailableNow, one task."""
     folder = tempfile.mkdtemp(prefix="kshare-bench-")

@@ -33,6 +33,7 @@ def start_spark(
     master: str = "local[2]",
     config: Mapping[str, str] | None = None,
     quick: bool = True,
+    keep_home: bool = False,
 ) -> SparkSession:
     """Start a Spark session, with Spark's own kafka source on its class path.
 
@@ -41,12 +42,14 @@ def start_spark(
         config: More settings; they win.
         quick: For short jobs: a JVM with an archive of classes and its first compiler only, and
             Python workers that keep their compiled modules. False: as a user would start it.
+        keep_home: Leave SPARK_HOME as it is, which ``local-cluster`` needs.
     """
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ[name] = sys.executable
     os.environ["PYTHONPATH"] = _python_path([_site_customize()] if quick else [])
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.pop("SPARK_HOME", None)  # this environment's pyspark, not one of the machine's
+    if not keep_home:
+        os.environ.pop("SPARK_HOME", None)  # this environment's pyspark, not the machine's
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",

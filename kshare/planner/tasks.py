@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from kshare.assignment import load_range_assignor
@@ -92,7 +92,8 @@ def with_siblings(
             found = families(query, batch, [tasks[number].slice.offsets for number in numbers])
             for number, siblings in zip(numbers, found, strict=True):
                 if siblings is not None:
-                    known[number] = replace(tasks[number], siblings=siblings)
+                    task = tasks[number]
+                    known[number] = Task(task.slice, task.max_records, task.ticket, siblings)
     return tuple(known)
 
 

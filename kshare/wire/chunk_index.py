@@ -253,9 +253,9 @@ class ChunkIndex:
         group.claims = kept if found else [*kept, claim]
         return found
 
-    def is_worth(self, key: GroupKey, number: int, offset: int) -> bool:
-        """Whether another sibling may want an offset."""
-        return self._group(key).is_wanted(offset, offset + 1, besides=number)
+    def is_worth(self, key: GroupKey, claim: Claim) -> bool:
+        """Whether another sibling may want some of what a claim is for."""
+        return self._group(key).is_wanted(claim.start, claim.end, besides=claim.number)
 
     def put(self, key: GroupKey, number: int, chunk: Chunk, limit: int) -> bool:
         """A sibling has fetched a chunk.

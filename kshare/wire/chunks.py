@@ -219,7 +219,7 @@ class SharedChunks:
     def _look(self, claim: Claim, stalled: Claim | None) -> Chunk | Claim | None:
         with _opened_index() as index:
             found = index.look(self._key, claim, is_alive=_is_alive, stalled=stalled)
-            self._is_worth = found is None and index.is_worth(self._key, self._number, claim.start)
+            self._is_worth = found is None and index.is_worth(self._key, claim)
             return found
 
     def _parts(

@@ -39,9 +39,8 @@ class FetchSize:
 
     def offsets_for(self, offsets: float) -> int:
         """How many of so many offsets the next request is likely to bring, at least 1."""
-        if self._per_offset is None:
-            return 1
-        return max(int(self.bytes_for(offsets) / max(self._per_offset, 1.0)), 1)
+        per_offset = self._per_offset or _RECORD_BYTES
+        return max(int(self.bytes_for(offsets) / max(per_offset, 1.0)), 1)
 
     def learn(self, size: int, offsets: int) -> None:
         """A response of ``size`` bytes brought so many offsets."""
