@@ -113,7 +113,7 @@ REFUSED: dict[str, tuple[Rows, dict[str, str], str, str]] = {
         "value",
         "column value: is required",
     ),
-    "no topic": (FRAMES["text"], {}, "(?i)topic", "topic option required"),
+    "no topic": (FRAMES["text"], {}, "(?i)topic", "topic: must be specified"),
     "a null topic": (
         lambda s: s.createDataFrame([(None, "k", "v")], f"topic string, {TEXT}"),
         {},

@@ -58,6 +58,7 @@ def test_who_reads_alone_has_none():
         {},
         {"minPartitions": "8", "splitBy": "offset"},
         {"keyRanges": "3", "max.bytes.key.range.results": "0"},
+        {"keyRanges": "3", "maxBytesKeyRangeResults": "0"},
     ]
     for options in alone:
         tasks = plan_batch(batch(**options), FakeCluster(LOGS))  # type: ignore[arg-type]

@@ -36,6 +36,7 @@ CHUNKS_MAX = 1024
 OWNED_MAX = 128
 """Chunks of one process: each is an open file."""
 _ROLLING_SHARE = 4
+_LEFT_ALONE_SECONDS = 60
 _MAGIC = b"kshare-chunks 1 "
 _HEAD_BYTES = len(_MAGIC) + 9
 
@@ -105,9 +106,10 @@ class Claim(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """Attributes: what siblings read, where they are, which processes they are, and what waits."""
+    """Attributes: what siblings read, when the last came or left, where they are, and so on."""
 
     runs: tuple[Run, ...]
+    touched: int = 0
     positions: dict[int, int] = field(default_factory=dict)
     members: dict[int, Owner] = field(default_factory=dict)
     chunks: list[Chunk] = field(default_factory=list)
@@ -162,9 +164,13 @@ class ChunkIndex:
         owner: Owner,
         *,
         is_alive: Callable[[Owner], bool],
+        now: int,
     ) -> None:
-        """A task begins. What is left of dead processes and of the query's older batches goes."""
-        self._sweep(is_alive)
+        """A task begins. What is left of dead processes and of the query's older batches goes.
+
+        So does what nobody came back to for a minute: ``now`` are seconds of the host's clock.
+        """
+        self._sweep(is_alive, now)
         for other in list(self._groups):
             if other.query == key.query and other.batch != key.batch:
                 self._drop(other)
@@ -175,10 +181,12 @@ class ChunkIndex:
         group.end_of(number)
         group.positions.pop(number, None)  # it may be there for the second time
         group.members[number] = owner
+        group.touched = now
 
-    def leave(self, key: GroupKey, number: int, owner: Owner, *, done: bool) -> None:
+    def leave(self, key: GroupKey, number: int, owner: Owner, *, done: bool, now: int) -> None:
         """A task has ended; ``done``: and will not come again, as far as can be known."""
         group = self._group(key)
+        group.touched = now
         group.claims = [c for c in group.claims if (c.number, c.owner) != (number, owner)]
         if group.members.get(number) == owner:
             del group.members[number]
@@ -335,7 +343,7 @@ class ChunkIndex:
         if group is not None:
             self.gone += group.chunks
 
-    def _sweep(self, is_alive: Callable[[Owner], bool]) -> None:
+    def _sweep(self, is_alive: Callable[[Owner], bool], now: int) -> None:
         known: dict[Owner, bool] = {}
 
         def lives(owner: Owner) -> bool:
@@ -348,15 +356,24 @@ class ChunkIndex:
             group.chunks = [chunk for chunk in group.chunks if lives(chunk.owner)]
             group.claims = [claim for claim in group.claims if lives(claim.owner)]
             group.members = {n: owner for n, owner in group.members.items() if lives(owner)}
-            if not (group.chunks or group.members):
-                del self._groups[key]
+            # One that has only just lost its last member is between two waves of tasks.
+            if not group.members and abs(now - group.touched) > _LEFT_ALONE_SECONDS:
+                self._drop(key)
 
     # -- as bytes ---------------------------------------------------------------------------
 
     def encode(self) -> bytes:
         """The index as bytes."""
         groups = [
-            [key, g.runs, [*g.positions.items()], [*g.members.items()], g.chunks, g.claims]
+            [
+                key,
+                g.runs,
+                g.touched,
+                [*g.positions.items()],
+                [*g.members.items()],
+                g.chunks,
+                g.claims,
+            ]
             for key, g in self._groups.items()
         ]
         text = json.dumps([self._serial, groups], separators=(",", ":")).encode()
@@ -377,12 +394,18 @@ class ChunkIndex:
 
 
 def _group_of(
-    runs: list[Any], positions: list[Any], members: list[Any], chunks: list[Any], claims: list[Any]
+    runs: list[Any],
+    touched: int,
+    positions: list[Any],
+    members: list[Any],
+    chunks: list[Any],
+    claims: list[Any],
 ) -> _Group:
     if not 0 < sum(count for _, _, count in runs) <= FAMILY_MAX:
         raise ValueError("an impossible number of siblings")
     return _Group(
         runs=tuple((int(low), int(high), int(count)) for low, high, count in runs),
+        touched=int(touched),
         positions={int(number): int(offset) for number, offset in positions},
         members={int(number): _owner_of(owner) for number, owner in members},
         chunks=[_chunk_of(*chunk) for chunk in chunks],

@@ -110,7 +110,14 @@ class SharedChunks:
         with self._or_not():
             self._owner = _this_process()
             with _opened_index(create=True) as index:
-                index.join(self._key, siblings.runs, self._number, self._owner, is_alive=_is_alive)
+                index.join(
+                    self._key,
+                    siblings.runs,
+                    self._number,
+                    self._owner,
+                    is_alive=_is_alive,
+                    now=int(time.monotonic()),
+                )
 
     def find(self, offset: int, expected_end: int) -> FetchedChunk | None:
         """The chunk that holds an offset; waits for a sibling that is fetching it.
@@ -199,7 +206,8 @@ class SharedChunks:
         with self._or_not():
             if self._works:
                 with _opened_index() as index:
-                    index.leave(self._key, self._number, self._owner, done=done)
+                    now = int(time.monotonic())
+                    index.leave(self._key, self._number, self._owner, done=done, now=now)
         self._works = False
         self._buffer = np.empty(0, np.uint8)
 

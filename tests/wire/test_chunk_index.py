@@ -35,7 +35,7 @@ def chunk(start: int, end: int, size: int = 10, owner: Owner = ME, key: str = ""
 def joined(runs=RUNS, key: GroupKey = KEY, owner: Owner = ME) -> ChunkIndex:
     index = ChunkIndex()
     for number in range(sum(count for *_, count in runs)):
-        index.join(key, runs, number, owner, is_alive=alive)
+        index.join(key, runs, number, owner, is_alive=alive, now=0)
     return index
 
 
@@ -176,13 +176,13 @@ def test_there_are_no_more_chunks_than_files_that_may_be_open():
 def test_a_sibling_that_is_done_wants_nothing():
     index = joined()
     index.put(KEY, 0, chunk(0, 40), 1000)
-    index.leave(KEY, 0, ME, done=True)
-    index.leave(KEY, 1, ME, done=True)
+    index.leave(KEY, 0, ME, done=True, now=0)
+    index.leave(KEY, 1, ME, done=True, now=0)
     assert starts(index) == [0]
-    index.leave(KEY, 2, ME, done=False)  # it may come again
+    index.leave(KEY, 2, ME, done=False, now=0)  # it may come again
     assert starts(index) == [0]
-    index.join(KEY, RUNS, 2, ME, is_alive=alive)
-    index.leave(KEY, 2, ME, done=True)
+    index.join(KEY, RUNS, 2, ME, is_alive=alive, now=0)
+    index.leave(KEY, 2, ME, done=True, now=0)
     assert index.is_empty
     with pytest.raises(LostGroupError):
         index.look(KEY, Claim(0, ME, 0, 1), is_alive=alive)
@@ -192,11 +192,42 @@ def test_older_batches_of_the_query_and_the_dead_go():
     index = joined()
     index.put(KEY, 0, chunk(0, 40), 1000)
     another = KEY._replace(query="another")
-    index.join(another, RUNS, 0, ME, is_alive=alive)
+    index.join(another, RUNS, 0, ME, is_alive=alive, now=0)
     index.put(another, 0, chunk(0, 40, key="x"), 1000)
-    index.join(KEY._replace(batch="c"), RUNS, 0, OTHER, is_alive=alive)
+    index.join(KEY._replace(batch="c"), RUNS, 0, OTHER, is_alive=alive, now=0)
     assert [found.name for found in index.chunks] == ["x0-40"]
-    index.join(KEY._replace(batch="c"), RUNS, 1, OTHER, is_alive=lambda owner: owner == OTHER)
+    only = {"is_alive": lambda owner: owner == OTHER}
+    index.join(KEY._replace(batch="c"), RUNS, 1, OTHER, **only, now=60)
     assert not list(index.chunks)
+    assert another in index._groups  # its positions count until it is left alone for long
+    index.join(KEY._replace(batch="c"), RUNS, 1, OTHER, **only, now=61)
+    assert another not in index._groups
     index.drop_query("q")
+    assert index.is_empty
+
+
+def test_what_nobody_comes_back_to_goes():
+    """A query that never ran all its tasks, say: its holders live on, and hold files for nobody."""
+    index = joined()
+    index.put(KEY, 0, chunk(0, 40), 1000)
+    for number in range(3):
+        index.leave(KEY, number, ME, done=False, now=100)
+    another = KEY._replace(query="another")
+    index.join(another, RUNS, 0, ME, is_alive=alive, now=160)
+    assert starts(index) == [0]
+    index.join(another, RUNS, 1, ME, is_alive=alive, now=161)
+    assert starts(index) == []
+    assert [gone.start for gone in index.gone] == [0]
+
+
+def test_waves_of_tasks_whose_processes_end():
+    """What the first has passed is not waited for by it, although nobody was there in between."""
+    index = ChunkIndex()
+    for number in range(3):
+        owner = Owner(number, 0)
+        index.join(
+            KEY, RUNS, number, owner, is_alive=lambda other, me=owner: other == me, now=number
+        )
+        index.put(KEY, number, chunk(0, 40, owner=owner), 1000)
+        index.leave(KEY, number, owner, done=True, now=number)
     assert index.is_empty
