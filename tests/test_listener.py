@@ -338,7 +338,9 @@ try:
 except ModuleNotFoundError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert "needs prometheus-client: pip install 'kshare[prometheus]'" in done.stdout
 
 
