@@ -418,7 +418,9 @@ def _escaped(value: str) -> str:
 
 
 def _new_uuid() -> str:
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    """A cluster's id. One that begins with a hyphen would be an option to kafka-storage."""
+    made = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    return made if made[0] != "-" else _new_uuid()
 
 
 def _class_path() -> str:
