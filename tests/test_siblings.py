@@ -38,15 +38,15 @@ def test_families_have_a_limit():
     assert found[0].runs == ((0, 9, FAMILY_MAX),)
 
 
-LOGS = {("t", 0): (0, 90), ("t", 1): (5, 80)}
+LOGS = {("t", 0): (0, 9_000), ("t", 1): (5, 8_000)}
 
 
 def test_the_ranges_of_a_batch_query():
     tasks = plan_batch(batch(keyRanges="3"), FakeCluster(LOGS))  # type: ignore[arg-type]
     known = [(t.slice.partition, t.siblings.number, t.siblings.runs) for t in tasks if t.siblings]
     assert sorted(known) == [
-        *((0, number, ((0, 90, 3),)) for number in range(3)),
-        *((1, number, ((5, 80, 3),)) for number in range(3)),
+        *((0, number, ((0, 9_000, 3),)) for number in range(3)),
+        *((1, number, ((5, 8_000, 3),)) for number in range(3)),
     ]
     assert len({task.siblings.query for task in tasks if task.siblings}) == 1
     again = plan_batch(batch(keyRanges="3"), FakeCluster(LOGS))  # type: ignore[arg-type]
@@ -68,11 +68,11 @@ def test_who_reads_alone_has_none():
 def test_a_stream_names_its_batches_and_frees_what_is_left(monkeypatch: Any):
     freed: list[str] = []
     monkeypatch.setattr(chunks, "forget_query", freed.append)
-    cluster = FakeCluster({("t", 0): (0, 90)})
+    cluster = FakeCluster({("t", 0): (0, 9_000)})
     made = planner(cluster, keyRanges="2", startingOffsets="earliest")
     starts = made.initial_offsets()
-    first = made.latest_offsets(starts, 50)
-    second = made.latest_offsets(first, 50)
+    first = made.latest_offsets(starts, 5_000)
+    second = made.latest_offsets(first, 5_000)
     found = [*made.tasks(starts, first), *made.tasks(first, second)]
     siblings = [task.siblings for task in found]
     assert len(siblings) == 4
@@ -91,3 +91,11 @@ def test_a_stream_without_siblings_frees_nothing(monkeypatch: Any):
     (task,) = made.tasks(starts, made.latest_offsets(starts, None))
     assert task.siblings is None
     made.close()
+
+
+def test_small_batches_do_not_share():
+    """To look for a chunk takes as long as to fetch one record."""
+    small = {("t", 0): (0, 499), ("t", 1): (0, 500)}
+    tasks = plan_batch(batch(keyRanges="2"), FakeCluster(small))  # type: ignore[arg-type]
+    shared = {(task.slice.partition, task.siblings is not None) for task in tasks}
+    assert shared == {(0, False), (1, True)}

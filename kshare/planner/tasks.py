@@ -17,6 +17,8 @@ from kshare.options import Assign, SourceOptions
 
 __all__ = ["Task", "allowed_hashes", "batch_name", "cut", "with_siblings"]
 
+_SHARED_OFFSETS_MIN = 500
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -75,6 +77,8 @@ def with_siblings(
 ) -> tuple[Task, ...]:
     """Tasks that know their siblings, unless ``max.bytes.key.range.results`` is 0.
 
+    In small batches they need not: to look into the host's index takes as long as such a fetch.
+
     Args:
         options: the query's.
         query: a random name of the query run.
@@ -88,13 +92,18 @@ def with_siblings(
         places[task.slice.topic, task.slice.partition].append(number)
     known = list(tasks)
     for numbers in places.values():
-        if len(numbers) > 1:
+        if len(numbers) > 1 and _longest(tasks, numbers) >= _SHARED_OFFSETS_MIN:
             found = families(query, batch, [tasks[number].slice.offsets for number in numbers])
             for number, siblings in zip(numbers, found, strict=True):
                 if siblings is not None:
                     task = tasks[number]
                     known[number] = Task(task.slice, task.max_records, task.ticket, siblings)
     return tuple(known)
+
+
+def _longest(tasks: Sequence[Task], numbers: Sequence[int]) -> int:
+    """The offsets that the task with the longest way has to go."""
+    return max(len(tasks[number].slice.offsets) for number in numbers)
 
 
 def batch_name(end: Mapping[str, Any]) -> str:
