@@ -1,6 +1,7 @@
 """One program, two formats: what ``format("kafka")`` does is what ``format("kshare")`` must do."""
 
 import itertools
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -123,6 +124,11 @@ def _compacted(broker: KafkaBroker) -> str:
             raise TimeoutError(f"{topic} was not compacted")
         time.sleep(0.1)
     return topic
+
+
+def per_partition(topic: str, *offsets: int) -> str:
+    """Offsets or timestamps of a topic's partitions, in their order, as the options take them."""
+    return json.dumps({topic: {str(i): offset for i, offset in enumerate(offsets)}})
 
 
 # -- running a program with a format ------------------------------------------------------------

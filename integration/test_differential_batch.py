@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from integration.differential import DAY_MS, FORMATS, T0, World, both, error_of, read
+from integration.differential import DAY_MS, FORMATS, T0, World, both, error_of, per_partition, read
 
 
 @pytest.fixture(params=[False, True], ids=["rows", "pushed"])
@@ -22,10 +22,6 @@ def pushed(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[bool
 
 
 Options = dict[str, Any]
-
-
-def per_partition(topic: str, *offsets: int) -> str:
-    return json.dumps({topic: {str(i): offset for i, offset in enumerate(offsets)}})
 
 
 READS: dict[str, Callable[[World], Options]] = {

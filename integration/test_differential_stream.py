@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from integration.differential import FORMATS, T0, Stream, World, error_of, streams
+from integration.differential import FORMATS, T0, Stream, World, error_of, per_partition, streams
 from integration.kafka import KafkaBroker
 from kshare.core.codec import EXTRA_KEY
 from kshare.testing import Record
@@ -19,10 +19,6 @@ Options = dict[str, Any]
 
 def numbered(count: int) -> list[Record]:
     return [Record(b"key-%d" % (i % 5), b"%d" % i) for i in range(count)]
-
-
-def per_partition(topic: str, *offsets: int) -> str:
-    return json.dumps({topic: {str(i): offset for i, offset in enumerate(offsets)}})
 
 
 def assert_same(found: dict[str, Stream]) -> Stream:

@@ -12,10 +12,10 @@ transactions make the batch, which is the decision, and then commits them, one a
 import json
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from confluent_kafka import KafkaException
@@ -24,6 +24,9 @@ from kshare.errors import KafkaError
 from kshare.options.sink import SinkOptions
 from kshare.produce.config import transactional_config
 from kshare.produce.sender import Sender, first_topic
+
+if TYPE_CHECKING:
+    from kshare.produce.decision import Batch
 
 __all__ = [
     "Attempt",
@@ -161,17 +164,8 @@ def commit_batch(messages: Sequence[Prepared], batch: int, options: SinkOptions)
     """
     if not messages:
         return
-    # Tasks do without the protocol's classes, which take long to import.
-    from kshare.produce.coordinator import Coordinators  # noqa: PLC0415
-    from kshare.produce.decision import Batch  # noqa: PLC0415
-    from kshare.produce.ledger import Ledger  # noqa: PLC0415
-
-    coordinators = Coordinators(options.kafka)
-    try:
-        with Ledger(options, messages[0].attempt.query) as ledger:
-            Batch(messages, batch, options, ledger, coordinators).commit()
-    finally:
-        coordinators.close()
+    with _batch_of(messages, batch, options) as found:
+        found.commit()
 
 
 def abort_batch(messages: Iterable[Prepared | None], batch: int, options: SinkOptions) -> None:
@@ -182,6 +176,13 @@ def abort_batch(messages: Iterable[Prepared | None], batch: int, options: SinkOp
     own = [message for message in messages if message is not None and message.transaction]
     if not own:
         return
+    with _batch_of(own, batch, options) as found:
+        found.abort()
+
+
+@contextmanager
+def _batch_of(messages: Sequence[Prepared], batch: int, options: SinkOptions) -> Iterator["Batch"]:
+    """A batch of at least one task, with what it takes to decide about it."""
     # Tasks do without the protocol's classes, which take long to import.
     from kshare.produce.coordinator import Coordinators  # noqa: PLC0415
     from kshare.produce.decision import Batch  # noqa: PLC0415
@@ -189,8 +190,8 @@ def abort_batch(messages: Iterable[Prepared | None], batch: int, options: SinkOp
 
     coordinators = Coordinators(options.kafka)
     try:
-        with Ledger(options, own[0].attempt.query) as ledger:
-            Batch(own, batch, options, ledger, coordinators).abort()
+        with Ledger(options, messages[0].attempt.query) as ledger:
+            yield Batch(messages, batch, options, ledger, coordinators)
     finally:
         coordinators.close()
 
