@@ -9,14 +9,14 @@ only when there is something to learn; in between, the time of whole batches say
 estimates still hold.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from kshare.core.hashing import HashRange
 
-__all__ = ["RangeSpeed", "learn", "next_limits", "ranges_to_measure"]
+__all__ = ["Measured", "RangeSpeed", "learn", "next_limits", "ranges_to_measure"]
 
 FIRST_LIMIT: Final = 256
 """Records of a range of which nothing is known."""
@@ -38,6 +38,20 @@ _SHORT: Final = 0.05  # of the target: mostly the start of a task, not its recor
 _SHORT_GROWTH: Final = 4
 
 
+class Measured(NamedTuple):
+    """What a task whose end was seen tells of its range.
+
+    Attributes:
+        records: how many it delivered.
+        seconds: how long it took.
+        sample: key hashes of evenly spaced ones of them, ascending; may be empty.
+    """
+
+    records: int
+    seconds: float
+    sample: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class RangeSpeed:
     """What is known of a range's speed.
@@ -47,16 +61,18 @@ class RangeSpeed:
         limit: how many records it may read in a batch; at least 1.
         seconds_per_record: by the last measurement, or as whole batches have corrected it since;
             None if there was none.
+        sample: key hashes of the records that were measured, ascending; may be empty.
     """
 
     hashes: HashRange
     limit: int
     seconds_per_record: float | None = None
+    sample: tuple[int, ...] = ()
 
 
 def learn(
     speeds: Sequence[RangeSpeed],
-    measured: Mapping[HashRange, tuple[int, float]],
+    measured: Mapping[HashRange, Measured],
     *,
     target_seconds: float | None,
 ) -> tuple[RangeSpeed, ...]:
@@ -68,8 +84,8 @@ def learn(
 
     Args:
         speeds: what was known, by range.
-        measured: records and seconds of the tasks of some ranges. Those without a record tell
-            nothing, nor do ranges that are not in ``speeds``.
+        measured: the tasks of some ranges. Those without a record tell nothing, nor do ranges
+            that are not in ``speeds``.
         target_seconds: how long tasks should take; None if that is not wanted.
 
     Returns:
@@ -77,13 +93,13 @@ def learn(
     """
     learned = []
     for speed in speeds:
-        records, seconds = measured.get(speed.hashes, (0, 0.0))
+        records, seconds, sample = measured.get(speed.hashes, Measured(0, 0.0))
         if records > 0:
             each, before = seconds / records, speed.seconds_per_record
             is_short = target_seconds is not None and seconds < _SHORT * target_seconds
             if before is not None and is_short:
                 each = min(each, _SHORT_GROWTH * before)
-            speed = replace(speed, seconds_per_record=each)  # noqa: PLW2901
+            speed = replace(speed, seconds_per_record=each, sample=sample)  # noqa: PLW2901
         learned.append(speed)
     return tuple(learned)
 
@@ -102,9 +118,9 @@ def next_limits(
     1; 256 of a range of which nothing is known. If the last batch took more than 1.5 times the
     target, all limits are scaled down by what it took too long.
 
-    A range that is made of ranges that were there before starts from the slowest of them. One that
-    is cut out of a range starts from that one's speed, and no higher than 256: the slow key may be
-    in it.
+    A range that is made of ranges that were there before starts from the slowest of them. In one
+    that is cut out of a range may be the slow key: it starts as if all the time of that range had
+    been spent on it, by its part of the sample, and from 256 at most if there is no sample.
 
     Args:
         parts: the ranges of the next batch, ascending, disjoint.
@@ -123,8 +139,8 @@ def next_limits(
         most = _LIMIT_MAX if max_records is None else max_records
         before = known.get(hashes)
         if before is None:
-            before, is_part = _inherited(hashes, speeds, firsts)
-            most = min(most, FIRST_LIMIT) if is_part else most
+            before, is_blind = _inherited(hashes, speeds, firsts)
+            most = min(most, FIRST_LIMIT) if is_blind else most
         if before is None:
             speed = RangeSpeed(hashes, FIRST_LIMIT)
         elif before.seconds_per_record is None:
@@ -202,7 +218,7 @@ def _by_estimate(
         each = max(each, target_seconds / before.limit) * batch_seconds / target_seconds
     fitting = target_seconds / each if each > 0 else float(_LIMIT_MAX)
     limit = min(int(min(fitting, float(_LIMIT_MAX))), GROWTH * before.limit)
-    return RangeSpeed(before.hashes, limit, each)
+    return replace(before, limit=limit, seconds_per_record=each)
 
 
 def _by_batches(
@@ -231,14 +247,23 @@ def _inherited(
     The slowest of them counts.
 
     Returns:
-        That, and whether the new range has only a part of one of them.
+        That, and whether it has a part of one of them of which no sample tells how much.
     """
     first = max(bisect_right(firsts, hashes.lo) - 1, 0)
     last = bisect_right(firsts, hashes.hi - 1)
     parents = [s for s in speeds[first:last] if s.hashes.intersect(hashes) is not None]
     if not parents:
         return None, False
-    is_part = any(parent.hashes.intersect(hashes) != parent.hashes for parent in parents)
-    times = [s.seconds_per_record for s in parents if s.seconds_per_record is not None]
+    is_blind = any(not s.sample and s.hashes.intersect(hashes) != s.hashes for s in parents)
+    times = [each for s in parents if (each := _worst(s, hashes)) is not None]
     limit = min(parent.limit for parent in parents)
-    return RangeSpeed(hashes, limit, max(times, default=None)), is_part
+    return RangeSpeed(hashes, limit, max(times, default=None)), is_blind
+
+
+def _worst(parent: RangeSpeed, hashes: HashRange) -> float | None:
+    """Seconds per record of what a range takes of another, if all the time went there."""
+    each, shared = parent.seconds_per_record, parent.hashes.intersect(hashes)
+    if each is None or not parent.sample or shared is None or shared == parent.hashes:
+        return each
+    seen = bisect_left(parent.sample, shared.hi) - bisect_left(parent.sample, shared.lo)
+    return each * len(parent.sample) / max(seen, 1)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kshare.core.hashing import HashRange
-from kshare.core.pacing import RangeSpeed, learn, next_limits, ranges_to_measure
+from kshare.core.pacing import Measured, RangeSpeed, learn, next_limits, ranges_to_measure
 from kshare.core.plan import RangeObservation
 from kshare.core.progress import TopicPartition
 from kshare.feedback import Executor, FeedbackServer, TaskResult
@@ -149,7 +149,7 @@ class Pacer:
 
     def _learn(self, batch: _Batch, results: Mapping[int, TaskResult], ended: float) -> None:
         told: dict[TopicPartition, list[RangeObservation]] = {}
-        measured: dict[TopicPartition, dict[HashRange, tuple[int, float]]] = {}
+        measured: dict[TopicPartition, dict[HashRange, Measured]] = {}
         for number, task in enumerate(batch.tasks):
             result = results.get(number)
             if result is None:
@@ -163,7 +163,8 @@ class Pacer:
                 RangeObservation(hashes, result.records, offsets, seconds, result.sample)
             )
             if seconds is not None:
-                measured.setdefault(place, {})[hashes] = (result.records, seconds)
+                found = Measured(result.records, seconds, result.sample)
+                measured.setdefault(place, {})[hashes] = found
         for place, seen in told.items():
             self._observed[place] = self._merged(place, sorted(seen, key=lambda o: o.hashes.lo))
         for place, times in measured.items():
@@ -183,12 +184,12 @@ class Pacer:
         self,
         batch: _Batch,
         results: Mapping[int, TaskResult],
-        measured: Mapping[TopicPartition, Mapping[HashRange, tuple[int, float]]],
+        measured: Mapping[TopicPartition, Mapping[HashRange, Measured]],
         ended: float,
     ) -> float:
         """How long the batch's tasks took. Workers that had to start do not make a batch slow."""
         last = max((r.began for r in results.values() if r.began is not None), default=batch.began)
-        times = [seconds for found in measured.values() for _, seconds in found.values()]
+        times = [task.seconds for found in measured.values() for task in found.values()]
         return max(ended - max(last, batch.began), *times, 0.0)
 
     def _range_of(self, place: TopicPartition, task: Task) -> HashRange:

@@ -1,6 +1,7 @@
 """Limits of ranges: laws, and runs of batches whose ranges have a speed of their own."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
-from kshare.core.pacing import RangeSpeed, learn, next_limits, ranges_to_measure
+from kshare.core.pacing import Measured, RangeSpeed, learn, next_limits, ranges_to_measure
 
 A, B = split(WHOLE, 2)
 A1, A2 = split(A, 2)
@@ -76,7 +77,7 @@ class Batches:
         )
         read = {s.hashes: min(s.limit, self.backlog) for s in coming}
         took = {hashes: n * self.pace(self.number, hashes) for hashes, n in read.items()}
-        found = {h: (read[h], took[h]) for h in asked} if self.told else {}
+        found = {h: Measured(read[h], took[h]) for h in asked} if self.told else {}
         self.speeds = learn(coming, found, target_seconds=TARGET)
         self.full = any(read[s.hashes] == s.limit for s in coming)
         self.unmeasured = 0 if found else self.unmeasured + 1
@@ -166,10 +167,11 @@ def test_only_ranges_of_the_batch_are_measured(
 
 
 @given(
-    known(), st.dictionaries(st.sampled_from([A, B, WHOLE]), st.tuples(st.integers(0, 9), times))
+    known(),
+    st.dictionaries(st.sampled_from([A, B, WHOLE]), st.builds(Measured, st.integers(0, 9), times)),
 )
 def test_learning_changes_estimates_and_nothing_else(
-    speeds: tuple[RangeSpeed, ...], measured: dict[HashRange, tuple[int, float]]
+    speeds: tuple[RangeSpeed, ...], measured: dict[HashRange, Measured]
 ) -> None:
     learned = learn(speeds, measured, target_seconds=TARGET)
     assert [(s.hashes, s.limit) for s in learned] == [(s.hashes, s.limit) for s in speeds]
@@ -241,28 +243,49 @@ def test_without_times_whole_batches_say_how_fast() -> None:
     assert limits([A], [RangeSpeed(A, 1 << 20)], batch_seconds=0.1) == [1 << 20]
 
 
+def test_a_part_may_have_all_the_time_of_its_range() -> None:
+    """A key with 20 of 256 records: if it is the slow one, each took 12.8 times the mean."""
+    key = A.lo + 1000
+    sample = tuple([A.lo] * 100 + [key] * 20 + [A.hi - 1] * 136)
+    (before,) = learn([RangeSpeed(A, 256)], {A: Measured(256, 20.0, sample)}, target_seconds=TARGET)
+    parts = [HashRange(A.lo, key), HashRange(key, key + 1), HashRange(key + 1, A.hi)]
+    assert limits(parts, [before]) == [50, 10, 68]
+    assert limits(parts, [replace(before, limit=1)]) == [32, 10, 32]
+    unseen = HashRange(A.lo + 1, A.lo + 2)
+    assert limits([unseen], [before]) == [1]  # less than one record of the sample
+
+
+def test_a_part_with_little_time_starts_from_many_records() -> None:
+    before = RangeSpeed(A, 10_000, 0.001, tuple(range(0, A.hi, A.hi // 256)))
+    assert limits([A1, A2], [before]) == [pytest.approx(5000, rel=0.05)] * 2
+    # Next to a part of which nothing is known.
+    assert limits([HashRange(A1.hi, B.lo + 9)], [before, RangeSpeed(B, 10_000, 0.001)]) == [256]
+
+
 # -- estimates -----------------------------------------------------------------------------------
 
 
 def test_the_last_measurement_counts() -> None:
-    (speed,) = learn([RangeSpeed(A, 100, 0.1)], {A: (100, 50.0)}, target_seconds=TARGET)
+    (speed,) = learn([RangeSpeed(A, 100, 0.1)], {A: Measured(100, 50.0)}, target_seconds=TARGET)
     assert speed == RangeSpeed(A, 100, 0.5)
-    (speed,) = learn([RangeSpeed(A, 100, 0.1)], {A: (100, 0.1)}, target_seconds=TARGET)
+    (speed,) = learn([RangeSpeed(A, 100, 0.1)], {A: Measured(100, 0.1)}, target_seconds=TARGET)
     assert speed == RangeSpeed(A, 100, 0.001)
 
 
 def test_a_task_without_records_tells_nothing() -> None:
     before = (RangeSpeed(A, 100, 0.1), RangeSpeed(B, 100))
-    assert learn(before, {A: (0, 5.0), B: (0, 1.0)}, target_seconds=TARGET) == before
+    assert (
+        learn(before, {A: Measured(0, 5.0), B: Measured(0, 1.0)}, target_seconds=TARGET) == before
+    )
 
 
 def test_a_short_task_slows_its_range_down_a_little_only() -> None:
     before = [RangeSpeed(A, 10_000, 0.001)]
-    (speed,) = learn(before, {A: (1, 0.4)}, target_seconds=TARGET)
+    (speed,) = learn(before, {A: Measured(1, 0.4)}, target_seconds=TARGET)
     assert speed.seconds_per_record == 0.004
-    (speed,) = learn(before, {A: (1, 0.6)}, target_seconds=TARGET)
+    (speed,) = learn(before, {A: Measured(1, 0.6)}, target_seconds=TARGET)
     assert speed.seconds_per_record == 0.6
-    (speed,) = learn(before, {A: (1, 0.4)}, target_seconds=None)
+    (speed,) = learn(before, {A: Measured(1, 0.4)}, target_seconds=None)
     assert speed.seconds_per_record == 0.4
 
 
