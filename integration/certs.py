@@ -5,6 +5,7 @@ All files are PEM; a pair is a certificate followed by its key.
 
 import datetime as dt
 import ipaddress
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from integration.jars import java
 
 DAY = dt.timedelta(days=1)
 STORE_PASSWORD = "store-secret"
@@ -96,6 +99,16 @@ def make_certificates(folder: Path) -> Certificates:
         )
     )
     return made
+
+
+def make_client_jks(certificates: Certificates, path: Path) -> None:
+    """The client's key store as Java's keytool writes JKS, the key with ``KEY_PASSWORD``."""
+    keytool = Path(java()).resolve().with_name("keytool")
+    command = [str(keytool), "-importkeystore", "-srckeystore", str(certificates.client_p12)]
+    command += ["-srcstoretype", "PKCS12", "-srcstorepass", STORE_PASSWORD, "-srcalias", "client"]
+    command += ["-destkeystore", str(path), "-deststoretype", "JKS"]
+    command += ["-deststorepass", STORE_PASSWORD, "-destkeypass", KEY_PASSWORD]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
 
 
 def _authority(name: str) -> _Authority:

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import kshare
-from integration.certs import KEY_PASSWORD, STORE_PASSWORD, Certificates
+from integration.certs import KEY_PASSWORD, STORE_PASSWORD, Certificates, make_client_jks
 from integration.differential import error_of
 from integration.kafka import MECHANISMS, USERS, KafkaBroker, jaas
 from kshare.broker import Cluster
@@ -97,6 +97,21 @@ def test_the_sinks_producer(secure_broker: KafkaBroker, listener: str, mechanism
     write_rows(iter([rows]), parsed)
     assert read_all(topic, options, 2)["value"].to_pylist() == [b"1", b"2"]
     assert_no_secret(repr(parsed))
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_jks_key_store(secure_broker: KafkaBroker, tmp_path: Path):
+    """Of keytool, its key with a password of its own; the sink writes with it, the reader reads."""
+    topic, path = secure_broker.create_topic(), tmp_path / "client.jks"
+    make_client_jks(made(secure_broker), path)
+    options = options_for(secure_broker, "MUTUAL", None) | {
+        "kafka.ssl.keystore.type": "JKS",
+        "kafka.ssl.keystore.location": str(path),
+        "kafka.ssl.key.password": KEY_PASSWORD,
+    }
+    parsed = parse_sink_options({**options, "topic": topic}, streaming=False).options
+    write_rows(iter([pa.record_batch({"key": [b"a", None], "value": [b"1", b"2"]})]), parsed)
+    assert read_all(topic, options, 2)["value"].to_pylist() == [b"1", b"2"]
 
 
 def test_through_spark(

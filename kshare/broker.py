@@ -52,9 +52,13 @@ _INTERNAL_TOPICS = {
 _AUTHENTICATION = {RdKafkaError._AUTHENTICATION, RdKafkaError._SSL, 33, 34, 58}  # noqa: SLF001
 _AUTHORIZATION = {29, 30, 31}
 _ALL_BROKERS_DOWN = RdKafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
-_UNKNOWN = {3, RdKafkaError._UNKNOWN_TOPIC, RdKafkaError._UNKNOWN_PARTITION}  # noqa: SLF001
+_UNKNOWN_PARTITION = RdKafkaError._UNKNOWN_PARTITION  # noqa: SLF001
+_UNKNOWN = {3, RdKafkaError._UNKNOWN_TOPIC, _UNKNOWN_PARTITION}  # noqa: SLF001
+# No partition of those asked for has a leader, or exists: librdkafka says the same of both.
+_NO_LEADERS = RdKafkaError._NOENT  # noqa: SLF001
+_NO_ANSWER = {RdKafkaError._TRANSPORT, RdKafkaError._TIMED_OUT}  # noqa: SLF001
 # What a moving leader or a starting broker answers; asked again until the time is over.
-_RETRIABLE = {5, 6, 7, 9, 13, 56, 74, 75, 78, RdKafkaError._TRANSPORT, RdKafkaError._TIMED_OUT}  # noqa: SLF001
+_RETRIABLE = {5, 6, 7, 9, 13, 56, 74, 75, 78, _NO_LEADERS, *_NO_ANSWER}
 
 _LASTING = (AuthenticationError, AuthorizationError, UnknownTopicError)
 
@@ -109,22 +113,16 @@ class Cluster:
         names = sorted(set(names))
         if not names:
             return ()
-        described = self._ask(
-            lambda client, seconds: client.describe_topics(
-                TopicCollection(names), request_timeout=seconds
-            ),
-            "describe the topics",
-        )
-        return tuple(
-            sorted(
-                TopicPartition(name, partition.id)
-                for name, topic in described.items()
-                for partition in topic.partitions
-            )
-        )
+        return tuple(sorted(self._patiently(lambda: self._listed(names, self._deadline()))))
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that each partition's log holds."""
+        """The first offset that each partition's log holds.
+
+        Raises:
+            UnknownTopicError: a partition does not exist.
+            KafkaError: the cluster did not answer in time (so for a partition that has no leader
+                for so long), or refused. Of all that asks for offsets.
+        """
         spec: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
         return self._offsets(dict.fromkeys(partitions, spec))
 
@@ -148,7 +146,7 @@ class Cluster:
         if not wanted:
             return {}
         futures = self._open().describe_configs([*wanted], request_timeout=self._seconds)
-        self._wait(futures.values(), time.monotonic() + self._seconds)
+        self._wait(futures.values(), self._deadline())
         found = {}
         for resource, future in futures.items():
             if future.done() and future.exception(timeout=0) is None:
@@ -185,7 +183,7 @@ class Cluster:
 
     def _list_topics(self) -> list[str]:
         client = self._open()
-        deadline = time.monotonic() + self._seconds
+        deadline = self._deadline()
         while True:
             try:
                 topics = list(client.list_topics(timeout=1.0).topics)
@@ -207,28 +205,45 @@ class Cluster:
             if self._kafka.read_committed
             else IsolationLevel.READ_UNCOMMITTED
         )
-        found = self._ask(
-            lambda client, seconds: client.list_offsets(
-                wanted, isolation_level=level, request_timeout=seconds
-            ),
-            "list offsets",
+        found = self._patiently(
+            lambda: self._ask(
+                lambda client, seconds: client.list_offsets(
+                    wanted, isolation_level=level, request_timeout=seconds
+                ),
+                "list offsets",
+                self._deadline(),
+            )
         )
         return {
             TopicPartition(place.topic, place.partition): f.offset for place, f in found.items()
         }
 
-    def _ask(self, request: _Request, what: str) -> dict[Any, Any]:
-        return self._patiently(lambda: self._ask_once(request, what))
+    def _listed(self, topics: Collection[str], deadline: float) -> set[TopicPartition]:
+        """The partitions that topics have by the cluster's metadata, with a leader or without."""
+        described = self._ask(
+            lambda client, seconds: client.describe_topics(
+                TopicCollection([*topics]), request_timeout=seconds
+            ),
+            "describe the topics",
+            deadline,
+        )
+        return {
+            TopicPartition(name, partition.id)
+            for name, topic in described.items()
+            for partition in topic.partitions
+        }
 
-    def _ask_once(self, request: _Request, what: str) -> dict[Any, Any]:
+    def _deadline(self) -> float:
+        return time.monotonic() + self._seconds
+
+    def _ask(self, request: _Request, what: str, deadline: float) -> dict[Any, Any]:
         """Send a request of many parts; ask again while a part fails in a way that may pass."""
-        deadline = time.monotonic() + self._seconds
         pause = self._kafka.retry_backoff_ms / 1000
         while True:
             left = max(deadline - time.monotonic(), 1.0)
             futures = request(self._open(), left)
             self._wait(futures.values(), deadline)
-            answers, fault = {}, None
+            answers, leaderless, fault = {}, [], None
             for part, future in futures.items():
                 error = future.exception(timeout=0) if future.done() else TimeoutError()
                 if error is None:
@@ -239,11 +254,24 @@ class Cluster:
                 if not _may_pass(error) or time.monotonic() >= deadline:
                     raise mapped from error
                 fault = mapped
+                if _code(error) == _NO_LEADERS:
+                    leaderless.append(part)
             if fault is None:
                 return answers
+            if leaderless:
+                self._refuse_missing(leaderless, what, deadline)
             _log.info("asking again after: %s", fault)
             time.sleep(pause)
             pause = min(2 * pause, self._kafka.retry_backoff_max_ms / 1000)
+
+    def _refuse_missing(
+        self, places: Collection[RdTopicPartition], what: str, deadline: float
+    ) -> None:
+        """Raise UnknownTopicError for a partition that is not there, and so has no leader."""
+        listed = self._listed({place.topic for place in places}, deadline)
+        for place in places:
+            if (place.topic, place.partition) not in listed:
+                raise self._mapped(RdKafkaError(_UNKNOWN_PARTITION), what, place)
 
     def _wait(self, futures: Collection[Future[Any]], deadline: float) -> None:
         client = self._open()
@@ -293,17 +321,21 @@ class Cluster:
         if isinstance(error, KafkaException):
             error = error.args[0]
         servers = ", ".join(f"{host}:{port}" for host, port in self._kafka.bootstrap_servers)
-        code = error.code() if isinstance(error, RdKafkaError) else None
+        code = _code(error)
         text = error.str() if isinstance(error, RdKafkaError) else f"{error or 'timed out'}"
-        topic = getattr(part, "topic", part if isinstance(part, str) else None)
-        place = {"broker": servers, "topic": topic, "partition": getattr(part, "partition", None)}
+        topic, partition = getattr(part, "topic", None), getattr(part, "partition", None)
+        if isinstance(part, str):
+            topic, partition = part, None  # a text has a method of that name
+        place = {"broker": servers, "topic": topic, "partition": partition}
         about = f" of topic {topic}" if topic else ""
         if isinstance(error, RdKafkaError) and _refuses(error):
             return AuthenticationError(f"cannot log in to {servers}: {text}", **place)
         if code in _AUTHORIZATION:
             return AuthorizationError(f"not authorized to {what}{about}: {text}", **place)
         if code in _UNKNOWN:
-            return UnknownTopicError(f"topic {topic} does not exist on {servers}: {text}", **place)
+            lacks = code == _UNKNOWN_PARTITION and partition is not None
+            missing = f"has no partition {partition}" if lacks else "does not exist"
+            return UnknownTopicError(f"topic {topic} {missing} on {servers}: {text}", **place)
         cause = f" (the client's last error: {self._fault.str()})" if self._fault else ""
         if self._fault:
             cause += _protocol_hint(self._kafka, self._fault)
@@ -343,9 +375,12 @@ def _policy(values: Mapping[str, str | None]) -> TopicPolicy:
     return TopicPolicy("compact" in policy, retention if deletes else None, stamped)
 
 
-def _may_pass(error: object) -> bool:
+def _code(error: object) -> int | None:
+    """The code of an error of librdkafka."""
     if isinstance(error, KafkaException):
         error = error.args[0]
-    if isinstance(error, RdKafkaError):
-        return error.code() in _RETRIABLE
-    return isinstance(error, TimeoutError)
+    return error.code() if isinstance(error, RdKafkaError) else None
+
+
+def _may_pass(error: object) -> bool:
+    return _code(error) in _RETRIABLE or isinstance(error, TimeoutError)

@@ -37,6 +37,16 @@ def cluster(fake: FakeCluster) -> Iterator[Cluster]:
         yield made
 
 
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer is to come at once: whoever pauses before it fails."""
+
+    def refuse(seconds: float) -> None:
+        raise AssertionError(f"it pauses for {seconds} s")
+
+    monkeypatch.setattr(broker_module.time, "sleep", refuse)
+
+
 def test_partitions_of_each_kind_of_subscription(fake: FakeCluster, cluster: Cluster) -> None:
     assert cluster.partitions(Subscribe(("u", "t"))) == (T0, T1, U0)
     assert cluster.partitions(Subscribe(("t", "t"))) == (T0, T1)
@@ -57,7 +67,7 @@ def test_a_pattern_matches_no_internal_topic(fake: FakeCluster, cluster: Cluster
 def test_a_topic_that_does_not_exist_is_named(cluster: Cluster) -> None:
     with pytest.raises(UnknownTopicError, match="topic v does not exist on 127") as raised:
         cluster.partitions(Subscribe(("t", "v")))
-    assert raised.value.topic == "v"
+    assert (raised.value.topic, raised.value.partition) == ("v", None)
 
 
 def test_offsets(fake: FakeCluster, cluster: Cluster) -> None:
@@ -68,10 +78,48 @@ def test_offsets(fake: FakeCluster, cluster: Cluster) -> None:
     assert cluster.latest([]) == {}
 
 
-def test_a_partition_that_does_not_exist(cluster: Cluster) -> None:
-    with pytest.raises(KafkaError, match="cannot list offsets of topic t") as raised:
-        cluster.latest([TopicPartition("t", 9)])
-    assert (raised.value.topic, raised.value.partition) == ("t", 9)
+@pytest.mark.parametrize("beside", [(), (T0,)], ids=["alone", "beside one that exists"])
+@pytest.mark.parametrize(
+    ("missing", "text"),
+    [(TopicPartition("t", 9), "has no partition 9"), (TopicPartition("v", 0), "does not exist")],
+)
+def test_a_partition_that_does_not_exist(
+    cluster: Cluster, no_pause: None, beside: tuple[TopicPartition, ...], missing: Any, text: str
+) -> None:
+    with pytest.raises(UnknownTopicError, match=f"topic {missing.topic} {text} on 127") as raised:
+        cluster.latest([*beside, missing])
+    assert (raised.value.topic, raised.value.partition) in {(*missing,), (missing.topic, None)}
+
+
+def test_it_is_told_from_one_without_a_leader(
+    fake: FakeCluster, cluster: Cluster, no_pause: None
+) -> None:
+    fake.move_leader("t", 0, None)
+    with pytest.raises(UnknownTopicError, match="topic t has no partition 9 on 127"):
+        cluster.earliest([T0, TopicPartition("t", 9)])
+
+
+@pytest.mark.parametrize("ask", ["earliest", "latest"])
+def test_a_leader_that_is_elected_meanwhile(
+    fake: FakeCluster, monkeypatch: Any, caplog: Any, ask: str
+) -> None:
+    fake.produce("t", [Record(b"k", b"v")], partition=0)
+    fake.trim("t", 0, 1)
+    fake.move_leader("t", 0, None)
+    pauses: list[float] = []
+
+    def elect_at_the_third(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            fake.move_leader("t", 0, 1)
+
+    monkeypatch.setattr(broker_module.time, "sleep", elect_at_the_third)
+    caplog.set_level("INFO", logger="kshare.broker")
+    options = {"kafka.retry.backoff.max.ms": "30"}
+    with closing(cluster_of(fake.bootstrap_servers, **options)) as cluster:
+        assert getattr(cluster, ask)([T0]) == {T0: 1}
+    assert pauses[:3] == [0.01, 0.02, 0.03]
+    assert "No leaders found" in caplog.text
 
 
 def test_what_may_pass_is_asked_again(fake: FakeCluster, cluster: Cluster) -> None:

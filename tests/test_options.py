@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kshare.options
 from kshare.errors import OptionsError
-from kshare.options import EARLIEST, LATEST, KafkaConfig, Subscribe, parse_options
+from kshare.options import EARLIEST, LATEST, KafkaConfig, Subscribe, model, parse_options
 from kshare.options.faults import Faults
 from kshare.options.frozen import HIDDEN, FrozenMapping, Properties, Secret
 from kshare.options.kafka import parse_boolean, parse_integer
@@ -583,6 +584,16 @@ def test_no_traceback_shows_what_was_given(caplog: pytest.LogCaptureFixture) -> 
         traceback = traceback.tb_next  # type: ignore[assignment]
     logging.getLogger("kshare").error("%r", caught.value)
     assert SECRET not in caplog.text
+
+
+def test_the_package_gives_the_values_and_both_parsers() -> None:
+    given = {name: getattr(kshare.options, name) for name in kshare.options.__all__}
+    own = {"ParsedSinkOptions", "SinkOptions", "parse_options", "parse_sink_options"}
+    assert len(given) == len(kshare.options.__all__)
+    assert given == {
+        **{name: given[name] for name in own},
+        **{name: getattr(model, name) for name in model.__all__},
+    }
 
 
 def test_planning_needs_no_heavy_module() -> None:

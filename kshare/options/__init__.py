@@ -8,49 +8,15 @@ secret. Cost: text only; the sink's parser is imported when it is asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kshare.options.model import (
-    EARLIEST,
-    LATEST,
-    Assign,
-    AtTimestamp,
-    Earliest,
-    KafkaConfig,
-    Latest,
-    OffsetSpec,
-    ParsedOptions,
-    PerPartition,
-    SourceOptions,
-    Subscribe,
-    SubscribePattern,
-    TimestampPerPartition,
-    Topics,
-)
+from kshare.options import model
+from kshare.options.model import *  # noqa: F403 - the values that all of kshare works with
 from kshare.options.parse import parse_options
 
 if TYPE_CHECKING:
     from kshare.options.sink import ParsedSinkOptions, SinkOptions, parse_sink_options
 
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "Assign",
-    "AtTimestamp",
-    "Earliest",
-    "KafkaConfig",
-    "Latest",
-    "OffsetSpec",
-    "ParsedOptions",
-    "ParsedSinkOptions",
-    "PerPartition",
-    "SinkOptions",
-    "SourceOptions",
-    "Subscribe",
-    "SubscribePattern",
-    "TimestampPerPartition",
-    "Topics",
-    "parse_options",
-    "parse_sink_options",
-]
+__all__ = ["ParsedSinkOptions", "SinkOptions", "parse_options", "parse_sink_options"]
+__all__ += model.__all__
 
 
 def __getattr__(name: str) -> Any:

@@ -35,16 +35,19 @@ class SliceEnd:
 
 
 class KeySample:
-    """One record out of each ``stride`` in a row; the stride doubles when the sample is full.
+    """One row out of each ``stride``; the stride doubles when the sample is full.
 
-    Which one moves along with the number of the row (additive recurrence by the golden ratio), or
-    keys that come in turn would be seen as one key.
+    Which one: of each two that were left, one goes at each doubling. So the row that stands for a
+    stride is found by as many steps from above, whatever was seen when. The choice moves along with
+    the number of the pair (additive recurrence by the golden ratio), or keys that come in turn
+    would be seen as one key.
     """
 
     def __init__(self) -> None:
-        self._hashes: list[int] = []
-        self._stride = 1
+        self._hashes: list[int] = []  # of all rows seen that stand for a stride
+        self._doublings = 0
         self._seen = 0
+        self._next = 0  # the row that stands for the next stride
 
     def add(self, rows: int, key_at: Callable[[int], tuple[bytes | None, int]]) -> None:
         """Look at the next delivered records.
@@ -55,25 +58,32 @@ class KeySample:
         """
         first, end = self._seen, self._seen + rows
         self._seen = end
-        while end > SAMPLE_MAX * self._stride:
+        while end > SAMPLE_MAX << self._doublings:
             self._thin()
-        while (position := self._position(len(self._hashes))) < end:
-            # One before `first` is of a row that went by while the stride was smaller.
-            self._hashes.append(key_hash(*key_at(max(position - first, 0))))
+        while self._next < end:
+            self._hashes.append(key_hash(*key_at(self._next - first)))
+            self._next = self._position(len(self._hashes))
 
     @property
     def hashes(self) -> tuple[int, ...]:
         """The sample, ascending."""
         return tuple(sorted(self._hashes))
 
-    def _position(self, number: int) -> int:
-        """The record that stands for the row of that number."""
-        return number * self._stride + ((number * _GOLDEN & _WORD) * self._stride >> 64)
+    def _position(self, stride: int) -> int:
+        """The row that stands for the stride of that number."""
+        position = stride
+        for _ in range(self._doublings):
+            position = _pick(position)
+        return position
 
     def _thin(self) -> None:
-        """Keep one of each two."""
-        pairs = len(self._hashes) // 2
-        odd = self._hashes[2 * pairs :]
-        picks = [2 * pair + ((pair * _GOLDEN & _WORD) >> 63) for pair in range(pairs)]
-        self._hashes = [self._hashes[pick] for pick in picks] + odd
-        self._stride *= 2
+        """Keep one of each two; it may be the one that is still to come."""
+        picks = map(_pick, range((len(self._hashes) + 1) // 2))
+        self._hashes = [self._hashes[pick] for pick in picks if pick < len(self._hashes)]
+        self._doublings += 1
+        self._next = self._position(len(self._hashes))
+
+
+def _pick(pair: int) -> int:
+    """Which of ``2 * pair`` and the next stands for both."""
+    return 2 * pair + ((pair * _GOLDEN & _WORD) >> 63)

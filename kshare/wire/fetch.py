@@ -158,7 +158,7 @@ class SliceReader:
         self._offsets_seen = 0
         self._stop: int | None = None  # where the limit was reached
         self._offset: int | None = None  # the next that is wanted; None: all is read
-        self._delivered = 0  # all that is wanted below this offset
+        self._delivered = 0  # all that is wanted below this offset, or it is lost and was told
         self._asked = 0  # where the last response begins
         self._sent_on = False  # to another replica, without a record since
         self._size = FetchSize(options.kafka, max_records)
@@ -203,6 +203,7 @@ class SliceReader:
                 self._pause(waiting, error)
             except OSError as error:
                 self._leaders.forget(self._topic, self._partition)
+                self._rewind()  # whatever failed, and when: no record of a response is passed over
                 if not self._replica.leave(error):
                     self._pause(waiting, error)
             except RecordError as error:
@@ -302,24 +303,36 @@ class SliceReader:
         self, index: BatchIndex, aborted: Sequence[tuple[int, int]]
     ) -> Iterator[pa.RecordBatch]:
         """Deliver the records of a response, up to the limit."""
-        for decoded in self._decoder.decode(index, aborted):
-            batch = decoded
-            if self._max_records is not None:
-                batch = decoded.slice(0, self._max_records - self._records)
-            self._records += batch.num_rows
-            self._delivered = batch.column("offset")[-1].as_py() + 1
-            if self._sample is not None:
-                self._sample.add(batch.num_rows, partial(_key_at, batch))
-            if self._records == self._max_records:
-                self._stop = self._delivered
-            yield batch
-            if self._stop is not None:
-                self._offset = None
-                return
+        yield from self._deliver(index, aborted)
+        if self._stop is not None:
+            self._offset = None
+            return
         assert index.next_offset is not None
         self._delivered = index.next_offset
         self._records_seen += index.records
         self._offsets_seen += index.next_offset - index.fetch_offset
+
+    def _deliver(
+        self, index: BatchIndex, aborted: Sequence[tuple[int, int]]
+    ) -> Iterator[pa.RecordBatch]:
+        """Decode the records of a response, and count them as they are handed out."""
+        for decoded in self._decoder.decode(index, aborted):
+            batch = decoded
+            if self._max_records is not None:
+                batch = decoded.slice(0, self._max_records - self._records)
+            self._delivered = batch.column("offset")[-1].as_py() + 1
+            if self._sample is not None:
+                self._sample.add(batch.num_rows, partial(_key_at, batch))
+            self._count(batch.num_rows, self._delivered)
+            yield batch
+            if self._stop is not None:
+                return
+
+    def _count(self, records: int, end: int) -> None:
+        """So many more are delivered; ``end`` is the offset after the last one."""
+        self._records += records
+        if self._records == self._max_records:
+            self._stop = end
 
     def _may_be_last(self, index: BatchIndex) -> bool:
         """Whether the limit is likely to be reached by this response."""
@@ -374,8 +387,9 @@ class SliceReader:
         return left
 
     def _rewind(self) -> None:
-        """Set the next wanted offset: the first one that was not delivered."""
-        self._bands = deque(band.offsets for band in self._slice.bands())
+        """Set the next wanted offset: the first one that was not delivered, up to the limit."""
+        bands = self._slice.bands() if self._stop is None else ()
+        self._bands = deque(band.offsets for band in bands)
         self._seek(self._delivered)
 
     def _seek(self, offset: int) -> None:
@@ -466,6 +480,7 @@ class SliceReader:
             self._offset,
             lost_end,
         )
+        self._delivered = lost_end
         self._seek(lost_end)
         return False
 

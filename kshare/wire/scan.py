@@ -19,20 +19,11 @@ __all__ = ["find_end"]
 class _Scanner(SliceReader):
     """Counts the records that a reader would deliver."""
 
-    def _take(
+    def _deliver(
         self, index: BatchIndex, aborted: Sequence[tuple[int, int]]
     ) -> Iterator[pa.RecordBatch]:
         assert self._max_records is not None
-        assert index.next_offset is not None
-        count, end = self._decoder.count(index, aborted, self._max_records - self._records)
-        self._records += count
-        if self._records == self._max_records:
-            self._stop = end
-            self._offset = None
-        else:
-            self._delivered = index.next_offset
-            self._records_seen += index.records
-            self._offsets_seen += index.next_offset - index.fetch_offset
+        self._count(*self._decoder.count(index, aborted, self._max_records - self._records))
         return iter(())
 
 

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
@@ -18,7 +19,7 @@ from kshare.errors import (
     UnknownTopicError,
 )
 from kshare.testing import FakeCluster, Record
-from kshare.wire import leaders
+from kshare.wire import fetch, leaders
 from kshare.wire.connection import ProtocolError
 from kshare.wire.messages import parse_fetch_response
 
@@ -95,6 +96,58 @@ def test_a_broker_is_away_for_a_while(cluster: FakeCluster):
     assert read(cluster, whole()).num_rows == COUNT
 
 
+def fail_once_after(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[str]:
+    """An error of the network while rows are taken out of a response: after so many of them.
+
+    Returns:
+        Grows when it has happened.
+    """
+    decode, happened = fetch.Decoder.decode, []
+
+    def decode_in_part(decoder, index, aborted):
+        for batch in decode(decoder, index, aborted):
+            if happened:
+                yield batch
+                continue
+            if rows:
+                yield batch.slice(0, rows)
+            happened.append("now")
+            raise ConnectionResetError("the connection is lost")
+
+    monkeypatch.setattr(fetch.Decoder, "decode", decode_in_part)
+    return happened
+
+
+@pytest.mark.parametrize("rows", [0, 100, COUNT])
+def test_an_error_amid_a_response_loses_and_doubles_nothing(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, rows: int
+):
+    happened = fail_once_after(monkeypatch, rows)
+    assert read(cluster, whole())["offset"].to_pylist() == list(range(COUNT))
+    assert happened
+
+
+@pytest.mark.parametrize("limit", [100, COUNT, None])
+def test_an_error_when_all_is_read_is_none(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, limit: int | None
+):
+    connection, happened = fetch.ReadReplica.connection, []
+
+    @contextmanager
+    def fails_at_its_end(replica):
+        with connection(replica) as made:
+            yield made
+        happened.append("now")
+        raise ConnectionResetError("the connection is lost")
+
+    monkeypatch.setattr(fetch.ReadReplica, "connection", fails_at_its_end)
+    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers,
+               "kafka.retry.backoff.ms": "10"}  # fmt: skip
+    table = pa.Table.from_batches(kshare.read_slice(whole(), options, max_records=limit))
+    assert table["offset"].to_pylist() == list(range(limit or COUNT))
+    assert happened == ["now"]
+
+
 def test_no_leader_in_the_stated_time(cluster: FakeCluster):
     cluster.move_leader("t", 0, None)
     options = {"kafka.default.api.timeout.ms": "300"}
@@ -162,6 +215,15 @@ def test_trimmed_records_are_skipped_only_by_wish(cluster: FakeCluster, caplog):
     table = read(cluster, whole(10), failOnDataLoss="false")
     assert table["offset"].to_pylist() == list(range(50, COUNT))
     assert "Skipped, since failOnDataLoss is false: offsets 10 to 50" in caplog.text
+
+
+def test_what_is_lost_is_told_once(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog):
+    cluster.trim("t", 0, 50)
+    happened = fail_once_after(monkeypatch, 0)
+    table = read(cluster, whole(10), failOnDataLoss="false")
+    assert happened
+    assert table["offset"].to_pylist() == list(range(50, COUNT))
+    assert caplog.text.count("Skipped") == 1
 
 
 def test_a_slice_that_is_trimmed_whole(cluster: FakeCluster):

@@ -20,8 +20,6 @@ from typing import Any, Self
 import pytest
 from confluent_kafka.admin import AdminClient
 from cryptography.hazmat.primitives import serialization as s
-from hypothesis import given
-from hypothesis import strategies as st
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
@@ -35,7 +33,7 @@ from kshare.wire.security.sasl import sasl_mechanism
 from kshare.wire.security.stores import key_store, trust_store
 from kshare.wire.security.tls import context_of, ssl_context
 from tests.option_helpers import SECRET
-from tests.wire.certificates import Pair, jks_of, make, pkcs12_of
+from tests.wire.certificates import Pair, jks_key, jks_of, make, pkcs12_of
 
 PASSWORD = "changeit"
 # Made by keytool of OpenJDK 17: an authority as trusted entry, and with its key.
@@ -170,32 +168,6 @@ def test_stores_of_keytool_are_read_under_either_name(
     )
 
 
-@given(st.lists(st.binary(max_size=40), max_size=4), st.text(max_size=8), st.sampled_from([1, 2]))
-def test_a_jks_store_holds_what_was_put_into_it(
-    trusted: list[bytes], password: str, version: int
-) -> None:
-    if any("\ud800" <= character <= "\udfff" for character in password):
-        return
-    from kshare.wire.security.stores import _read_jks
-
-    chains = [trusted[:2]] if trusted else []
-    content = jks_of(trusted, password, chains, version)
-    expected = trusted[:1] * len(chains) + trusted
-    assert _read_jks(content, password) == _read_jks(content, None) == expected
-    with pytest.raises(OptionsError):
-        _read_jks(content, password + "x")
-
-
-@given(st.binary(max_size=120))
-def test_no_bytes_are_more_than_a_damaged_store(noise: bytes) -> None:
-    from kshare.wire.security.stores import _read_jks
-
-    whole = jks_of([b"abc"], "p", [[b"x", b"y"]])
-    for content in (b"\xfe\xed\xfe\xed" + noise, whole[: len(noise)], whole[:40] + noise):
-        with contextlib.suppress(OptionsError):
-            _read_jks(content, None)
-
-
 def test_pem_of_any_shape_is_read(authority: Pair, server_pair: Pair, tmp_path: Path) -> None:
     both = f"subject=x\n{authority.pem}\n# and\n{server_pair.pem}"
     expected = [authority.der, server_pair.der]
@@ -256,17 +228,6 @@ def test_a_key_store_of_keytool_is_read(tmp_path: Path) -> None:
     found = key_store(properties(keystore__location=str(path), keystore__password=PASSWORD))
     assert found is not None
     assert ders(found.certificates) == [base64.b64decode(KEYTOOL_DER)]
-
-
-def test_a_jks_key_store_is_refused_with_the_line_that_converts_it(tmp_path: Path) -> None:
-    path = tmp_path / "keys.jks"
-    path.write_bytes(base64.b64decode(KEYTOOL_TRUST["JKS key entry"]))
-    given_ = properties(keystore__location=str(path), keystore__password=SECRET)
-    assert refused(lambda: key_store(given_)) == (
-        "kafka.ssl.keystore.location: is a JKS key store, which kshare does not read; convert it: "
-        f"keytool -importkeystore -srckeystore {path} -destkeystore {path}.p12 -deststoretype "
-        "PKCS12, and set kafka.ssl.keystore.type=PKCS12"
-    )
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -419,11 +380,20 @@ def test_a_client_shows_its_certificate(
         "ssl.key.password": SECRET,
         "ssl.keystore.certificate.chain": client.pem + middle.pem,
     }
+    path = tmp_path / "keys.jks"
+    path.write_bytes(jks_of([], "store", [jks_key(client, [middle], SECRET)]))
+    stored = {
+        "ssl.keystore.location": str(path),
+        "ssl.keystore.password": "store",
+        "ssl.key.password": SECRET,
+    }
     with listening(serve) as port:
-        assert greeted(port, "localhost", context_of(Properties({**trusted, **shown}))) == b"hello"
+        for given_ in (shown, stored):
+            context = context_of(Properties({**trusted, **given_}))
+            assert greeted(port, "localhost", context) == b"hello"
         with pytest.raises(ssl.SSLError):
             greeted(port, "localhost", context_of(trusted))
-    assert [path.name for path in tmp_path.iterdir()] == ["server.pem"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["keys.jks", "server.pem"]
 
 
 @pytest.mark.parametrize("versions", ["TLSv1.2", "TLSv1.3", "TLSv1.3,TLSv1.2"])
@@ -959,12 +929,16 @@ def test_times_and_sizes_are_handed_on_within_bounds() -> None:
     assert found["client.dns.lookup"] == "use_all_dns_ips"
 
 
+@pytest.mark.parametrize("kind", ["PKCS12", "JKS"])
 def test_stores_are_handed_on_as_pem(
-    authority: Pair, client: Pair, middle: Pair, tmp_path: Path
+    kind: str, authority: Pair, client: Pair, middle: Pair, tmp_path: Path
 ) -> None:
-    trust, keys = tmp_path / "t.jks", tmp_path / "k.p12"
+    trust, keys = tmp_path / "t.jks", tmp_path / "keys"
     trust.write_bytes(jks_of([authority.der], SECRET))
-    keys.write_bytes(pkcs12_of(client, [middle], SECRET))
+    if kind == "JKS":
+        keys.write_bytes(jks_of([authority.der], SECRET, [jks_key(client, [middle], SECRET)]))
+    else:
+        keys.write_bytes(pkcs12_of(client, [middle], SECRET))
     kafka = config(
         "SSL",
         ssl__truststore__location=str(trust),
@@ -975,6 +949,7 @@ def test_stores_are_handed_on_as_pem(
     found = accepted(kafka)
     assert ders(found["ssl.ca.pem"]) == [authority.der]
     assert ders(found["ssl.certificate.pem"]) == [client.der, middle.der]
+    assert found["ssl.key.pem"] == client.key_pem()
     assert found["ssl.endpoint.identification.algorithm"] == "https"
     unnamed = replace(
         kafka,

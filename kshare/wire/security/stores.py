@@ -1,17 +1,12 @@
-"""Key stores and trust stores: PEM and PKCS#12, and JKS for trust.
+"""Key stores and trust stores: PEM, PKCS#12 and JKS.
 
 Law: what comes out is PEM, whatever went in; a store is read by what its bytes are, since Java too
 opens PKCS#12 under the name of JKS. Cost: a file and a key derivation each time.
-
-JKS is read as ``sun.security.provider.JavaKeyStore`` of OpenJDK writes it.
 """
 
 import base64
 import binascii
-import hashlib
-import hmac
 import re
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,13 +14,11 @@ from typing import Any, Final
 from kshare.errors import OptionsError
 from kshare.options.faults import Faults
 from kshare.options.frozen import HIDDEN, Properties
+from kshare.wire.security import jks
 
 __all__ = ["KeyStore", "key_store", "trust_store"]
 
-_JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
 _JCEKS_MAGIC: Final = b"\xce\xce\xce\xce"
-_JKS_SALT: Final = b"Mighty Aphrodite"
-_KEY_ENTRY, _TRUSTED_ENTRY = 1, 2
 _STORE_BYTES_MAX: Final = 64 << 20
 # Java's PemParser takes blanks for line ends, as in a PEM text that went through a one-line option.
 _BLOCK: Final = re.compile(r"-+BEGIN ([A-Z0-9 ]+?)-+(.*?)-+END \1-+", re.DOTALL)
@@ -33,6 +26,12 @@ _KEYTOOL: Final = (
     "convert it: keytool -importkeystore -srckeystore {0} -destkeystore {0}.p12 "
     "-deststoretype PKCS12, and set kafka.ssl.keystore.type=PKCS12"
 )
+_KEYTOOL_ONE: Final = (
+    "make a store of one: keytool -importkeystore -srckeystore {0} -srcalias ALIAS "
+    "-destkeystore {0}.p12 -deststoretype PKCS12, and set kafka.ssl.keystore.location to it"
+)
+_NO_KEY: Final = "holds no private key with its certificate"
+_UNREADABLE_KEY: Final = "holds a private key that cannot be read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +88,14 @@ def key_store(properties: Properties) -> KeyStore | None:
     if properties.get("ssl.keystore.type", "").strip().upper() == "PEM":
         text = content.decode("latin-1")
         return _matched(_pem_key(text, password, where), _certificates(text, where), where)
-    if content.startswith((_JKS_MAGIC, _JCEKS_MAGIC)):
-        kind = "JKS" if content.startswith(_JKS_MAGIC) else "JCEKS"
+    if content.startswith(_JCEKS_MAGIC):
         right = _KEYTOOL.format(properties[where])
-        raise _fault(where, f"is a {kind} key store, which kshare does not read", right)
+        raise _fault(where, "is a JCEKS key store, which kshare does not read", right)
+    if content.startswith(jks.JKS_MAGIC):
+        return _jks_keys(content, properties)
     store = _pkcs12(content, properties, "ssl.keystore")
     if store.key is None or store.cert is None:
-        raise _fault(where, "holds no private key with its certificate")
+        raise _fault(where, _NO_KEY)
     others = [entry.certificate for entry in store.additional_certs]
     certificates = _chain(store.cert.certificate, others)
     return KeyStore("".join(_pem(certificate) for certificate in certificates), store.key)
@@ -123,13 +123,13 @@ def trust_store(properties: Properties) -> str | None:
         return _certificates(content.decode("latin-1"), where)
     if content.startswith(_JCEKS_MAGIC):
         raise _fault(where, "is a JCEKS store", "convert it to PKCS12 with keytool")
-    if content.startswith(_JKS_MAGIC):
-        ders = _read_jks(content, properties.get("ssl.truststore.password"))
-        found = [_armour(der) for der in ders]
+    if content.startswith(jks.JKS_MAGIC):
+        entries = _jks_entries(content, properties, "ssl.truststore")
+        found = [_armour(entry.certificates[0]) for entry in entries if entry.certificates]
     else:
         store = _pkcs12(content, properties, "ssl.truststore")
-        entries = ([store.cert] if store.cert else []) + list(store.additional_certs)
-        found = [_pem(entry.certificate) for entry in entries]
+        bags = ([store.cert] if store.cert else []) + list(store.additional_certs)
+        found = [_pem(bag.certificate) for bag in bags]
     if not found:
         raise _fault(where, "holds no certificate")
     return "".join(found)
@@ -181,7 +181,7 @@ def _pem_key(text: str, password: str | None, name: str) -> Any:
         # No text of the library's: it may hold a piece of what it could not read.
         if encrypted:
             raise _fault("ssl.key.password", f"does not open the key in {name}") from None
-        raise _fault(name, "holds a private key that cannot be read") from None
+        raise _fault(name, _UNREADABLE_KEY) from None
 
 
 def _matched(key: Any, chain: str, name: str) -> KeyStore:
@@ -191,7 +191,7 @@ def _matched(key: Any, chain: str, name: str) -> KeyStore:
     try:
         first, *others = x509.load_pem_x509_certificates(chain.encode())
         belongs = first.public_key() == key.public_key()
-    except ValueError:
+    except Exception:  # of several kinds: what is damaged, what is of an unknown algorithm
         raise _fault(name, "holds a certificate that cannot be read") from None
     if not belongs:
         raise _fault(name, "begins with a certificate that is not the private key's")
@@ -240,64 +240,61 @@ def _pem(certificate: Any) -> str:
 # -- JKS ----------------------------------------------------------------------------------------
 
 
-def _read_jks(content: bytes, password: str | None) -> list[bytes]:
-    """The certificates of a JKS store: the trusted ones, and the first of each key's chain."""
-    where = "ssl.truststore.location"
-    body, digest = content[:-20], content[-20:]
-    if password is not None:
-        wanted = hashlib.sha1(password.encode("utf-16-be") + _JKS_SALT + body).digest()  # noqa: S324 - Java's
-        if not hmac.compare_digest(wanted, digest):
-            raise _fault(
-                "ssl.truststore.password", "does not open the store, or the store is damaged"
-            )
+def _jks_entries(content: bytes, properties: Properties, kind: str) -> list[jks.Entry]:
     try:
-        return _Jks(body).certificates()
-    except (struct.error, ValueError):
-        raise _fault(where, "is a damaged JKS store") from None
+        return jks.read_jks(content, properties.get(f"{kind}.password"))
+    except jks.WrongPasswordError:
+        wrong = "does not open the store, or the store is damaged"
+        raise _fault(f"{kind}.password", wrong) from None
+    except jks.DamagedStoreError:
+        raise _fault(f"{kind}.location", "is a damaged JKS store") from None
 
 
-class _Jks:
-    """Reads one store once: big-endian, as Java's DataOutputStream writes."""
+def _jks_keys(content: bytes, properties: Properties) -> KeyStore:
+    """The one key of a store; of several, Java takes the first that suits the broker."""
+    where, own, stores = "ssl.keystore.location", "ssl.key.password", "ssl.keystore.password"
+    path = properties[where]
+    if stores not in properties:
+        raise _fault(stores, "must be specified, the store cannot be read without it")
+    entries = _jks_entries(content, properties, "ssl.keystore")
+    keys = [
+        (entry, entry.protected)
+        for entry in entries
+        if entry.protected is not None and entry.certificates
+    ]
+    if not keys:
+        raise _fault(where, _NO_KEY)
+    if len(keys) > 1:
+        aliases = ", ".join(repr(entry.alias[:40]) for entry, _ in keys[:8])
+        wrong = f"holds {len(keys)} private keys (aliases: {aliases}); exactly one is wanted"
+        raise _fault(where, wrong, _KEYTOOL_ONE.format(path))
+    entry, protected = keys[0]
+    used = own if own in properties else stores  # as Kafka's DefaultSslEngineFactory
+    try:
+        key = jks.private_key(protected, properties[used])
+    except jks.WrongPasswordError:
+        if used == own:
+            raise _fault(own, f"does not open the key in {where}") from None
+        raise _fault(stores, "does not open the key in the store", f"set kafka.{own}") from None
+    except jks.UnknownProtectionError:
+        wrong = "holds a private key that is protected in another way than Java's own"
+        right = f"with the Java that made it, {_KEYTOOL.format(path)}"
+        raise _fault(where, wrong, right) from None
+    except jks.DamagedStoreError:
+        raise _fault(where, _UNREADABLE_KEY) from None
+    chain = "".join(_armour(der) for der in entry.certificates)
+    return _matched(_der_key(key, where), chain, where)
 
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-        self._at = 4  # behind the magic number
 
-    def certificates(self) -> list[bytes]:
-        version, count = self._number(">I"), self._number(">I")
-        if version not in {1, 2}:
-            raise ValueError("unknown version")
-        found = []
-        for _ in range(count):
-            tag = self._number(">I")
-            self._take(self._number(">H"))  # alias
-            self._take(8)  # date
-            if tag == _TRUSTED_ENTRY:
-                found.append(self._certificate(version))
-            elif tag == _KEY_ENTRY:
-                self._take(self._number(">I"))
-                chain = [self._certificate(version) for _ in range(self._number(">I"))]
-                found += chain[:1]
-            else:
-                raise ValueError("unknown entry")
-        return found
+def _der_key(der: bytes, name: str) -> Any:
+    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
+        load_der_private_key,
+    )
 
-    def _certificate(self, version: int) -> bytes:
-        if version == 2:
-            self._take(self._number(">H"))  # the type's name: X.509
-        return self._take(self._number(">I"))
-
-    def _number(self, form: str) -> int:
-        value: int
-        (value,) = struct.unpack(form, self._take(struct.calcsize(form)))
-        return value
-
-    def _take(self, size: int) -> bytes:
-        taken = self._body[self._at : self._at + size]
-        if len(taken) < size:
-            raise ValueError("ends early")
-        self._at += size
-        return taken
+    try:
+        return load_der_private_key(der, None)
+    except Exception:  # of several kinds, some with the bytes in their text
+        raise _fault(name, _UNREADABLE_KEY) from None
 
 
 # -- files --------------------------------------------------------------------------------------
