@@ -17,16 +17,18 @@ offsets say. If none is, this is what Spark's own source answers.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kshare.core.codec import EXTRA_KEY, VERSION, Offsets, RangeLimit, encode
 from kshare.core.hashing import WHOLE, HashRange, span
 from kshare.core.offsets import from_pairs, length
 from kshare.core.plan import RangeObservation
 from kshare.core.progress import Progress, TopicPartition
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 __all__ = [
     "PartitionReport",
@@ -162,7 +164,7 @@ def encode_report(
     return encoded
 
 
-def decode_report(value: Mapping[str, Any]) -> dict[TopicPartition, PartitionReport]:
+def decode_report(value: dict[str, Any]) -> dict[TopicPartition, PartitionReport]:
     """Read the dict again.
 
     Args:
@@ -174,16 +176,32 @@ def decode_report(value: Mapping[str, Any]) -> dict[TopicPartition, PartitionRep
     Raises:
         ValueError: it has another shape; the text names the place.
     """
-    _expect(isinstance(value, Mapping), "the report", "an object", value)
-    extra = value.get(EXTRA_KEY, {})
-    _expect(isinstance(extra, Mapping), EXTRA_KEY, "an object", extra)
-    ends = {topic: part for topic, part in value.items() if topic != EXTRA_KEY}
-    known = _decode_nested(ends, "the ends", _decode_count)
-    return _decode_nested(
-        extra.get("report", {}),
-        "report",
-        lambda entry, where, place: _decode_partition(entry, where, known.get(place)),
-    )
+    from pydantic import ValidationError  # noqa: PLC0415 - not where reports are only written
+
+    from kshare.report_shape import Latest  # noqa: PLC0415 - likewise
+
+    try:
+        latest = Latest.model_validate(value)
+    except ValidationError as error:
+        raise ValueError(_first_fault(error)) from None
+    decoded = {}
+    for topic, partitions in latest.told.report.items():
+        ends = latest.__pydantic_extra__.get(topic, {})
+        for number, told in partitions.items():
+            if number not in ends:
+                raise ValueError(f"{EXTRA_KEY}.report.{topic}.{number}: there is no end beside it")
+            ranges = tuple(RangeReport(**dict(range_)) for range_ in told.ranges)
+            fields = {**dict(told), "end": ends[number], "ranges": ranges}
+            decoded[TopicPartition(topic, int(number))] = PartitionReport(**fields)
+    return decoded
+
+
+def _first_fault(error: "ValidationError") -> str:
+    """Where it is, what is wrong, and a little of what was found."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"])) or "the report"
+    found = "" if first["type"] == "missing" else f", found {repr(first['input'])[:100]}"
+    return f"{where}: {first['msg']}{found}"
 
 
 def slowest(ranges: Iterable[RangeReport]) -> RangeReport | None:
@@ -225,9 +243,6 @@ def entry_bytes(progress: Progress, limits: Sequence[RangeLimit] = ()) -> int:
     return len(json.dumps(told[EXTRA_KEY], separators=(",", ":"))) if EXTRA_KEY in told else 0
 
 
-# -- there ----------------------------------------------------------------------------------------
-
-
 def _nested(entries: Mapping[TopicPartition, _Value]) -> dict[str, dict[str, _Value]]:
     topics: dict[str, dict[str, _Value]] = {}
     for (topic, partition), entry in sorted(entries.items(), key=lambda item: item[0]):
@@ -253,85 +268,3 @@ def _encode_partition(report: PartitionReport) -> dict[str, Any]:
             for range_ in report.ranges
         ],
     }
-
-
-# -- and back -------------------------------------------------------------------------------------
-
-
-def _decode_nested(
-    value: Any, where: str, entry: Callable[[Any, str, TopicPartition], _Value]
-) -> dict[TopicPartition, _Value]:
-    _expect(isinstance(value, Mapping), where, "an object with topics", value)
-    decoded = {}
-    for topic, partitions in value.items():
-        _expect(isinstance(partitions, Mapping), f"{where}.{topic}", "partitions", partitions)
-        for name, part in partitions.items():
-            here = f"{where}.{topic}.{name}"
-            _expect(isinstance(name, str) and name.isdecimal(), here, "a partition number", name)
-            place = TopicPartition(str(topic), int(name))
-            decoded[place] = entry(part, here, place)
-    return decoded
-
-
-def _decode_partition(entry: Any, where: str, end: int | None) -> PartitionReport:
-    _expect(isinstance(entry, Mapping), where, "an object", entry)
-    _expect(end is not None, where, "the partition's end beside its report", end)
-    ranges = entry.get("ranges", [])
-    _expect(isinstance(ranges, list), f"{where}.ranges", "a list", ranges)
-    return PartitionReport(
-        end=_decode_count(end, where),
-        stable=_decode_count(entry.get("stable"), f"{where}.stable"),
-        gaps=_decode_count(entry.get("gaps", 0), f"{where}.gaps"),
-        entry_bytes=_decode_count(entry.get("bytes", 0), f"{where}.bytes"),
-        retention_at_risk=entry.get("retention_at_risk") is True,
-        ranges=tuple(
-            _decode_range(range_, f"{where}.ranges[{i}]") for i, range_ in enumerate(ranges)
-        ),
-    )
-
-
-def _decode_range(entry: Any, where: str) -> RangeReport:
-    _expect(isinstance(entry, Mapping), where, "an object", entry)
-    seconds = entry.get("seconds")
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    timed = seconds is None or (number and 0 <= seconds < float("inf"))
-    _expect(timed, f"{where}.seconds", "a number of seconds", seconds)
-    return RangeReport(
-        hashes=_decode_hashes(entry.get("h"), f"{where}.h"),
-        position=_decode_count(entry.get("position"), f"{where}.position"),
-        lag=_decode_count(entry.get("lag"), f"{where}.lag"),
-        records=_decode_if_any(entry.get("records"), f"{where}.records"),
-        seconds=seconds,
-        limit=_decode_if_any(entry.get("limit"), f"{where}.limit"),
-    )
-
-
-def _decode_hashes(value: Any, where: str) -> tuple[HashRange, ...]:
-    _expect(isinstance(value, list) and bool(value), where, "a list of [lo, hi]", value)
-    hashes = tuple(_decode_pair(pair, where) for pair in value)
-    ascend = all(before.hi <= after.lo for before, after in pairwise(hashes))
-    _expect(ascend, where, "disjoint ascending hash ranges", value)
-    return hashes
-
-
-def _decode_pair(value: Any, where: str) -> HashRange:
-    pair = isinstance(value, list) and len(value) == 2 and all(type(h) is int for h in value)
-    _expect(pair, where, "[lo, hi]", value)
-    try:
-        return HashRange(*value)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
-
-
-def _decode_if_any(value: Any, where: str) -> int | None:
-    return None if value is None else _decode_count(value, where)
-
-
-def _decode_count(value: Any, where: str, _: object = None) -> int:
-    _expect(type(value) is int and value >= 0, where, "a whole number", value)
-    return int(value)
-
-
-def _expect(fits: bool, where: str, wanted: str, found: Any) -> None:
-    if not fits:
-        raise ValueError(f"{where}: wanted {wanted}, found {repr(found)[:100]}")

@@ -7,6 +7,7 @@ import logging
 import pickle
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -330,10 +331,47 @@ def test_configurations_of_spark_are_no_options() -> None:
 
 @pytest.mark.parametrize("name", IGNORED_IN_BATCH)
 def test_what_limits_streams_is_ignored_in_batch_queries(name: str) -> None:
-    looked_at = {"commitOffsets": "true", "taskAssignor": "StickyTaskAssignor"}
-    value = looked_at.get(name, "what may not be looked at")
+    value = "true" if name == "commitOffsets" else "what may not be looked at"
     (found,) = warnings({name: value}, streaming=False)
     assert found == f"option {name} is ignored in batch queries"
+
+
+def test_a_task_assignor_is_not_looked_at_in_batch_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    configured: list[object] = []
+    faulty = SimpleNamespace(assign=print, configure=configured.append)
+    monkeypatch.setitem(sys.modules, "an_assignor", SimpleNamespace(faulty=faulty))
+    given = {
+        **BASE,
+        "taskAssignor": "an_assignor.faulty",
+        "TASKASSIGNOR.max.warmup.replicas": "0",  # of a stream it is a fault
+        "taskAssignor.of.its.own": "x",
+    }
+    parsed = parse_options(given, streaming=False)
+    assert parsed.options == options(streaming=False)
+    assert sorted(parsed.warnings) == sorted(
+        f"option {name} is ignored in batch queries" for name in given if name not in BASE
+    )
+    assert configured == []
+
+
+def test_a_faulty_task_assignor_is_told_together_with_all_other_faults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def configure(configs: dict[str, str]) -> None:
+        raise KeyError(f"no config among {configs}")
+
+    faulty = SimpleNamespace(assign=print, configure=configure)
+    monkeypatch.setitem(sys.modules, "an_assignor", SimpleNamespace(faulty=faulty))
+    given = {
+        "taskAssignor": "an_assignor.faulty",
+        "taskAssignor.max.warmup.replicas": "0",
+        "keyRanges": "many",
+    }
+    found = problems(given)
+    assert [text.partition(":")[0] for text in found] == [
+        "keyRanges", "taskAssignor.*", "taskAssignor",
+    ]  # fmt: skip
+    assert "it cannot be made: KeyError" in found[-1]
 
 
 def test_names_are_compared_without_case() -> None:

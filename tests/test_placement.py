@@ -1,6 +1,7 @@
 """The order of a batch's tasks: a permutation, whatever the assignor does; siblings together."""
 
 import logging
+import pickle
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -111,6 +112,7 @@ class Recorder(TaskAssignor):
 
     def __init__(self, answer: Any) -> None:
         self.answer, self.asked, self.told = answer, 0, []
+        self.configured = 0
 
     def assign(self, application_state: ApplicationState) -> TaskAssignment:
         self.asked += 1
@@ -123,6 +125,7 @@ class Recorder(TaskAssignor):
 
     def configure(self, configs: Any) -> None:
         self.configs = dict(configs)
+        self.configured += 1
 
 
 def all_on_first(state: ApplicationState) -> TaskAssignment:
@@ -164,6 +167,41 @@ def test_the_options_reach_an_assignor(recorder: Recorder):
     before = [len(state.previous_active_tasks) for state in recorder.state.states.values()]
     assert before == [2, 2]
     assert recorder.told == [AssignmentError.NONE]
+
+
+@pytest.mark.parametrize("path", ["made", "make"])
+def test_an_assignor_is_made_and_configured_once(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, path: str
+):
+    """What is made when options are checked is what plans: an instance, or what a function made."""
+    made: list[Recorder] = []
+
+    def make() -> Recorder:
+        made.append(recorder)
+        return recorder
+
+    monkeypatch.setattr(sys.modules["an_assignor"], "make", make, raising=False)
+    planned = tasks(2, 2)
+    placement = Placement(options(taskAssignor=f"an_assignor.{path}"))
+    known(placement, planned, {"1@a": 1, "2@a": 1})
+    placement.ordered(planned)
+    assert (recorder.asked, recorder.configured) == (1, 1)
+    assert len(made) == (path == "make")
+
+
+def test_options_for_another_process_come_without_the_assignor(recorder: Recorder):
+    """It need not be picklable, and tasks have no use for it; a planner there makes its own."""
+    recorder.unpicklable = lambda: None
+    given = options(**{"taskAssignor": "an_assignor.made", "taskAssignor.Wanted": "x"})
+    sent = pickle.dumps(given)
+    assert b"Recorder" not in sent
+    got = pickle.loads(sent)
+    assert (got, hash(got), repr(got)) == (given, hash(given), repr(given))
+    planned = tasks(2, 2)
+    placement = Placement(got)
+    known(placement, planned, {"1@a": 1, "2@a": 1})
+    placement.ordered(planned)
+    assert (recorder.asked, recorder.configured, recorder.configs) == (1, 2, {"wanted": "x"})
 
 
 def test_a_plan_that_did_not_change_is_not_computed_again(recorder: Recorder):

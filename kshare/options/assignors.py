@@ -1,18 +1,39 @@
 """``taskAssignor`` and what is meant for it: ``taskAssignor.NAME`` are the configs of an assignor.
 
-Law: a name that leads to no assignor, and a config out of its limits, are faults of the options.
+Law: a name that leads to no assignor, and a config out of its limits, are faults of the options;
+the assignor that was made to find out is the one that the planner asks: it is configured once.
 Cost: an import of the assignor, where one is named.
 """
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from kshare.options.faults import Faults
 from kshare.options.frozen import FrozenMapping
+from kshare.options.model import SourceOptions
 
-__all__ = ["is_assignor_config", "parse_task_assignor"]
+if TYPE_CHECKING:
+    from kshare.assignment import TaskAssignor
+
+__all__ = ["is_assignor_config", "made_task_assignor", "parse_task_assignor"]
 
 _OPTION = "taskAssignor"
 _PREFIX = "taskassignor."
+
+
+class _Configs(FrozenMapping[str, str]):
+    """An assignor's configs, and in the process that parsed them the assignor.
+
+    It is no part of the value: neither compared, nor shown, nor pickled.
+    """
+
+    __slots__ = ("made",)
+
+    def __init__(
+        self, items: Mapping[str, str] | None = None, made: "TaskAssignor | None" = None
+    ) -> None:
+        super().__init__(items)
+        self.made = made
 
 
 def is_assignor_config(name: str) -> bool:
@@ -42,6 +63,7 @@ def parse_task_assignor(
         return None, FrozenMapping()
     from kshare.assignment import AssignmentConfigs, load_task_assignor  # noqa: PLC0415
 
+    made = None
     try:
         AssignmentConfigs.from_configs(configs)
     except ValueError as error:
@@ -49,7 +71,16 @@ def parse_task_assignor(
     if name is not None:
         name = name.strip()
         try:
-            load_task_assignor(name, configs)
+            made = load_task_assignor(name, configs)
         except ValueError as error:
             faults.add(_OPTION, name, str(error))
-    return name, FrozenMapping(configs)
+    return name, _Configs(configs, made)
+
+
+def made_task_assignor(options: SourceOptions) -> "TaskAssignor | None":
+    """The assignor that was made and configured when the options were parsed.
+
+    None if none was named, or if the options came from another process.
+    """
+    configs = options.task_assignor_configs
+    return configs.made if isinstance(configs, _Configs) else None

@@ -120,7 +120,11 @@ class _Parser:
         per_trigger = self._per_trigger()
         cached = self._number("max.bytes.key.range.results", 0)
         assignor = self._range_assignor()
-        task_assignor, assignor_configs = parse_task_assignor(self._given, self._faults)
+        task_assignor, assignor_configs = (
+            parse_task_assignor(self._given, self._faults)
+            if self._streaming
+            else (None, FrozenMapping[str, str]())
+        )
         fail_on_data_loss = self._boolean("failOnDataLoss", default=True)
         include_headers = self._boolean("includeHeaders", default=False)
         self._check_splitting(topics, split_by)
@@ -156,7 +160,8 @@ class _Parser:
 
     def _check_names(self) -> None:
         for name in self._given:
-            if not self._streaming and name in IGNORED_IN_BATCH:
+            is_config = is_assignor_config(name)
+            if not self._streaming and (is_config or name in IGNORED_IN_BATCH):
                 self._faults.warn(name, "is ignored in batch queries")
             elif name in NOT_BUILT:
                 self._fault(name, "not built yet")
@@ -166,7 +171,7 @@ class _Parser:
                 self._faults.warn(
                     name, "is ignored, it is no option but a configuration of Spark's"
                 )
-            elif name not in SOURCE_BUILT and not is_assignor_config(name):
+            elif name not in SOURCE_BUILT and not is_config:
                 known = {n.lower(): n for n in (*SOURCE_BUILT, *NOT_BUILT)}
                 known["kafka.bootstrap.servers"] = "kafka.bootstrap.servers"
                 near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]

@@ -22,6 +22,7 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import TaskAssignmentException
 from kshare.feedback import Executor
 from kshare.options import SourceOptions
+from kshare.options.assignors import made_task_assignor
 from kshare.planner.tasks import Task
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Placement:
         self._name = options.task_assignor
         self._configs = options.task_assignor_configs
         self._clock = clock
-        self._assignor: TaskAssignor | None = None
+        self._assignor: TaskAssignor | None = made_task_assignor(options)
         self._executors: dict[str, tuple[int, float]] = {}  # slots, and when it was seen last
         self._ran: dict[TaskId, str] = {}
         self._asked = 0
