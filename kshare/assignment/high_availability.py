@@ -19,11 +19,10 @@ from kshare.assignment.placement import Placement
 from kshare.assignment.rack_aware import (
     RackCosts,
     has_racks,
-    keeps_tags,
     optimize_active,
-    optimize_standby,
     rack_costs,
 )
+from kshare.assignment.rack_standby import keeps_tags, optimize_standby
 from kshare.assignment.situation import Situation
 from kshare.assignment.standby import assign_standbys
 

@@ -7,6 +7,7 @@ Cost: a few ms for 500 tasks as a matrix (cubic at worst); above some size as a 
 alike, with tasks x racks edges at most, never tasks x processes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment, linprog
 from scipy.sparse import csr_array
 
-__all__ = ["Costs", "place", "place_capped"]
+__all__ = ["Costs", "place", "place_capped", "place_on_two"]
 
 _DENSE_MAX: Final = 1500
 """Places up to which a dense matrix is used: 18 MB."""
@@ -34,23 +35,40 @@ class Costs:
         traffic: of each task (row) in each rack (column).
         rack: the column of each process.
         move: of a task that is not where it starts.
+        prefers_near: of placements of the same cost, one with the least traffic is wanted.
+        wishes: of those, one with the least sum of these numbers is wanted; for each task (row)
+            on each process (column). Else one with the fewest moves. Networks know no wishes.
     """
 
     traffic: NDArray[np.int64]
     rack: _Ints
     move: int = 0
+    prefers_near: bool = False
+    wishes: NDArray[np.int64] | None = None
 
     def scaled(self) -> "Costs":
-        """With a move as the smallest part of all, if floats still hold that exactly."""
-        scale = len(self.traffic) + 1
-        highest = int(np.abs(self.traffic).max(initial=0)) + abs(self.move) + 1
-        if highest * scale * scale >= _EXACT_MAX:
-            return self
-        return Costs(self.traffic * scale, self.rack, self.move * scale + 1)
+        """With what decides between equals as the smallest part, if floats hold that exactly."""
+        tasks = len(self.traffic)
+        farthest = int(np.abs(self.traffic).max(initial=0))
+        wish = tasks + 1
+        near = wish
+        if self.wishes is not None:
+            near *= 2 * tasks * int(np.abs(self.wishes).max(initial=0)) + 1
+        scale = near
+        if self.prefers_near:
+            scale *= tasks * farthest + 1
+        else:
+            near = 0
+        if (farthest + abs(self.move) + 1) * (scale + near) * tasks >= _EXACT_MAX:
+            return Costs(self.traffic, self.rack, self.move)
+        wishes = None if self.wishes is None else self.wishes * wish
+        return Costs(self.traffic * (scale + near), self.rack, self.move * scale + 1, False, wishes)
 
     def matrix(self, start: _Ints) -> NDArray[np.float64]:
         """Of each task (row) on each process (column)."""
         costs = (self.traffic[:, self.rack] + self.move).astype(np.float64)
+        if self.wishes is not None:
+            costs += self.wishes
         costs[np.arange(len(start)), start] -= self.move
         return costs
 
@@ -99,6 +117,33 @@ def place_capped(costs: Costs, start: _Ints, group: _Ints) -> _Ints:
     if int(caps.sum()) > _DENSE_MAX:
         return _network(costs.scaled(), start, group, caps)
     return _dense(costs.scaled().matrix(start), own, group, caps)
+
+
+def place_on_two(
+    traffic: Sequence[Sequence[int]],
+    first: int,
+    groups: Sequence[int],
+    move: int = 0,
+    *,
+    prefers_near: bool = False,
+) -> list[int]:
+    """As :func:`place_capped`, for two processes in racks of their own.
+
+    Args:
+        traffic: of each task on each of the two.
+        first: how many of the tasks start on the first process; they come first.
+        groups: of each task.
+        move: see :class:`Costs`.
+        prefers_near: likewise.
+
+    Returns:
+        0 or 1 for each task.
+    """
+    start = np.repeat(np.arange(2), [first, len(traffic) - first])
+    _, group = np.unique(np.array(groups), return_inverse=True)
+    costs = Costs(np.array(traffic, dtype=np.int64), np.arange(2), move, prefers_near)
+    placed: list[int] = place_capped(costs, start, group).tolist()
+    return placed
 
 
 def _fits(placed: _Ints, group: _Ints, caps: _Ints) -> bool:

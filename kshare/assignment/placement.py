@@ -6,9 +6,9 @@ Cost: every change is O(1); memory is one entry for each copy of a task.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-__all__ = ["LeastLoaded", "Placement"]
+__all__ = ["LeastLoaded", "Placement", "bits"]
 
 
 class Placement:
@@ -110,3 +110,13 @@ class LeastLoaded:
     def change_first(self, load: float) -> None:
         """Say what the load of the first process is now."""
         heapq.heapreplace(self._heap, (load, self._heap[0][1]))
+
+
+def bits(tasks: Collection[int]) -> int:
+    """A set as an integer, a bit a task."""
+    if not tasks:
+        return 0
+    found = bytearray(max(tasks) // 8 + 1)
+    for task in tasks:
+        found[task >> 3] |= 1 << (task & 7)
+    return int.from_bytes(found, "little")

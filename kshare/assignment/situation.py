@@ -4,6 +4,7 @@ Law: the answer does not depend on the order in which tasks and processes were g
 Cost: sorting, and one entry for each task and process.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from kshare.assignment.application import ApplicationState
@@ -38,6 +39,8 @@ class Situation:
         self.tasks = sorted(state.all_tasks)
         self._states = [state.states[one] for one in self.processes]
         self._number = {task: index for index, task in enumerate(self.tasks)}
+        self._active: list[set[int]] | None = None
+        self._standby: list[set[int]] | None = None
         self.threads = [one.num_processing_threads for one in self._states]
         infos = [state.all_tasks[task].has_changelog for task in self.tasks]
         self.logged = [task for task, is_logged in enumerate(infos) if is_logged]
@@ -62,12 +65,38 @@ class Situation:
         return [{number[task] for task in held[process]} for process in self.processes]
 
     def previous_active(self) -> list[set[int]]:
-        """The active tasks that each process had, without those that have left the topology."""
-        return self._known(one.previous_active_tasks for one in self._states)
+        """The active tasks that each process had, without those that have left the topology.
+
+        Not to be changed, as the standbys.
+        """
+        if self._active is None:
+            self._active = self._known(one.previous_active_tasks for one in self._states)
+        return self._active
 
     def previous_standby(self) -> list[set[int]]:
         """The standbys likewise."""
-        return self._known(one.previous_standby_tasks for one in self._states)
+        if self._standby is None:
+            self._standby = self._known(one.previous_standby_tasks for one in self._states)
+        return self._standby
+
+    def previous_placement(self) -> Placement | None:
+        """What there was, if no copy of a task is missing, and none is too much."""
+        active, standby = self.previous_active(), self.previous_standby()
+        replicas = min(
+            max(0, self.state.assignment_configs.num_standby_replicas), len(self.threads) - 1
+        )
+        copies = Counter(task for held in standby for task in held)
+        if (
+            sum(map(len, active)) != len(self.tasks)
+            or len(set[int]().union(*active)) != len(self.tasks)
+            or any(not one.isdisjoint(other) for one, other in zip(active, standby, strict=True))
+            or copies != (dict.fromkeys(self.logged, replicas) if replicas else {})
+        ):
+            return None
+        placement = self.placement()
+        placement.set_active([set(held) for held in active])
+        placement.set_standby([set(held) for held in standby])
+        return placement
 
     def answer(self, placement: Placement, deadline: int | None = None) -> TaskAssignment:
         """The placement as an answer.

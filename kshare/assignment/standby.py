@@ -4,13 +4,14 @@ Law: a process has one copy of a task at most; a task has as many standbys as ar
 one on each other process. What is placed already stays.
 Cost: a heap of the processes; with tags, a walk over the least loaded for each standby.
 
-Source: Kafka 4.1.1 (KIP-708 for the tags), task by task in ascending order.
+Source: Kafka 4.1.1 (KIP-708 for the tags), in its order of tasks.
 """
 
 import heapq
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kshare.assignment.application import ApplicationState
+from kshare.assignment.hash_order import grown
 from kshare.assignment.task_id import ProcessId, TaskId
 
 __all__ = ["assign_standbys"]
@@ -20,6 +21,8 @@ def assign_standbys(
     state: ApplicationState,
     active: Mapping[ProcessId, Collection[TaskId]],
     standby: Mapping[ProcessId, Collection[TaskId]] | None = None,
+    *,
+    in_hash_order: bool = False,
 ) -> dict[ProcessId, set[TaskId]]:
     """Give each task with a changelog its standbys.
 
@@ -32,23 +35,37 @@ def assign_standbys(
         active: the active tasks of each process.
         standby: standbys that are placed already, besides those that are to be placed; they take
             room.
+        in_hash_order: take up tasks as Java's hash tables hand them out, as Kafka's public helper
+            does; else ascending, as in its high-availability assignor.
 
     Returns:
         All standbys of each process.
     """
     queue = _LeastLoaded(state, active, standby or {})
     replicas = state.assignment_configs.num_standby_replicas
-    tasks = sorted(task for task, info in state.all_tasks.items() if info.has_changelog)
     if replicas <= 0:
         return queue.standby
+    tasks = _logged(state, in_hash_order=in_hash_order)
     if not state.assignment_configs.rack_aware_assignment_tags:
         for task in tasks:
             _spread(queue, task, replicas)
         return queue.standby
     rest = _with_tags(state, active, queue, tasks, replicas)
-    for task, missing in rest.items():
-        _spread(queue, task, missing)
+    for number in grown(range(len(tasks)), tasks):
+        _spread(queue, tasks[number], rest.get(tasks[number], 0))
     return queue.standby
+
+
+def _logged(state: ApplicationState, *, in_hash_order: bool) -> list[TaskId]:
+    """The tasks with a changelog, in Kafka's order."""
+    tasks = sorted(state.all_tasks)
+    order: Sequence[int] = range(len(tasks))
+    if in_hash_order:
+        order = grown(order, tasks)
+    logged = [number for number in order if state.all_tasks[tasks[number]].has_changelog]
+    if in_hash_order:
+        logged = grown(logged, tasks)
+    return [tasks[number] for number in logged]
 
 
 class _LeastLoaded:

@@ -1,31 +1,59 @@
 """The assignor that moves as little as balance allows.
 
 Law: no process gets more than its share of the active tasks, a share of tasks a thread, the rest
-dealt one by one; within that, whoever had a task keeps it. Equal input gets equal answers, and a
-run on its own answer changes nothing (with racks: once the standbys' local search has settled).
+dealt one by one. What is complete stays as it is, unless loads get more even by a move: so runs on
+their own answers come to rest (with racks: as far as the standbys' local search does). Else the
+answer is worse than that of Kafka's own way in nothing that :class:`Measures` measures. Equal input
+gets equal answers.
 Cost: about linear in tasks and processes, 2,000 tasks with a standby each on 200 processes within
-a tenth of a second, without racks. Memory is linear; Kafka's grows with the square of the tasks.
+some 0.1 s, without racks. Memory is linear; Kafka's grows with the square of the tasks.
 
-After Kafka Streams' StickyTaskAssignor. What is hash order there is decided here: over quota, the
-tasks stay that no other process has seen, and of each subtopology the first ones.
+Up to three placements are made: Kafka Streams' StickyTaskAssignor's, an even one that is ours, and
+one with Kafka's active tasks and our standbys. Shared tasks, which Kafka does not know, are placed
+in our way, side by side.
 """
 
-import heapq
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from kshare.assignment.application import ApplicationState
 from kshare.assignment.assignor import TaskAssignment, TaskAssignor
+from kshare.assignment.greedy import place_greedy_actives, place_greedy_standbys
+from kshare.assignment.measures import Measures
 from kshare.assignment.placement import Placement
-from kshare.assignment.rack_aware import configured_costs, optimize_active, optimize_standby
+from kshare.assignment.rack_aware import Wishes, configured_costs, optimize_active
+from kshare.assignment.rack_standby import optimize_standby
 from kshare.assignment.situation import Situation
+from kshare.assignment.sticky_active import place_even_actives
 from kshare.assignment.sticky_standby import place_standbys
 
 __all__ = ["FallbackPriorTaskAssignor", "StickyTaskAssignor"]
 
 _STATELESS_COSTS: Final = {"traffic_cost": 1, "non_overlap_cost": 0}
 """A task without state may move for any gain."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way to place all.
+
+    Attributes:
+        place_active: place the active tasks; may have to leave all where they were.
+        place_standby: place the standbys; given the active tasks before racks moved any.
+        spreads: see :func:`~kshare.assignment.rack_standby.optimize_standby`.
+    """
+
+    place_active: Callable[[Situation, Placement, bool], None]
+    place_standby: Callable[[Situation, Placement, Sequence[set[int]]], None]
+    spreads: bool
+
+
+_KAFKAS: Final = _Way(place_greedy_actives, place_greedy_standbys, True)
+_OURS: Final = _Way(
+    place_even_actives, lambda situation, placement, _: place_standbys(situation, placement), False
+)
+_MIXED: Final = _Way(_KAFKAS.place_active, _OURS.place_standby, True)
 
 
 class StickyTaskAssignor(TaskAssignor):
@@ -46,15 +74,41 @@ class StickyTaskAssignor(TaskAssignor):
             ValueError: there is no process.
         """
         situation = Situation(application_state)
+        if self._must_preserve_active:
+            return situation.answer(self._best(situation, Measures(situation)), deadline=0)
+        racks = (
+            configured_costs(application_state, inputs=True, traffic_cost=1),
+            configured_costs(application_state, inputs=False, traffic_cost=1),
+        )
+        return situation.answer(self._best(situation, Measures(situation, racks)))
+
+    def _best(self, situation: Situation, measures: Measures) -> Placement:
+        if any(task.key_range is not None for task in situation.tasks):
+            return self._place(situation, _OURS)
+        kafkas = self._place(situation, _KAFKAS)
+        best = next(
+            (
+                placement
+                for placement in (self._place(situation, way) for way in (_OURS, _MIXED))
+                if measures.is_nowhere_worse(placement, kafkas)
+            ),
+            kafkas,
+        )
+        previous = None if measures.knows_racks else situation.previous_placement()
+        if previous is not None and not measures.is_more_even(best, previous):
+            return previous
+        return best
+
+    def _place(self, situation: Situation, way: _Way) -> Placement:
         placement = situation.placement()
-        _Actives(situation, placement, self._must_preserve_active).place()
+        way.place_active(situation, placement, self._must_preserve_active)
+        dealt = list(placement.active)
         if not self._must_preserve_active:
             _optimize_actives(situation, placement)
-        place_standbys(situation, placement)
-        if self._must_preserve_active:
-            return situation.answer(placement, deadline=0)
-        _optimize_standbys(situation, placement)
-        return situation.answer(placement)
+        way.place_standby(situation, placement, dealt)
+        if not self._must_preserve_active:
+            _optimize_standbys(situation, placement, spreads=way.spreads)
+        return placement
 
 
 class FallbackPriorTaskAssignor(StickyTaskAssignor):
@@ -64,189 +118,32 @@ class FallbackPriorTaskAssignor(StickyTaskAssignor):
         super().__init__(must_preserve_active=True)
 
 
-class _Actives:
-    """Active tasks while they are placed.
-
-    Each step leaves what it cannot place to the next one: former owners, former holders of a
-    standby, anybody.
-    """
-
-    def __init__(self, situation: Situation, placement: Placement, must_preserve: bool) -> None:
-        self._placement = placement
-        self._tasks = situation.tasks
-        self._threads = situation.threads
-        self._must_preserve = must_preserve
-        self._had = situation.previous_active()
-        self._had_standby = situation.previous_standby()
-        self._widths = Counter(task[0] for task in self._tasks)
-        self._count = [0] * len(self._threads)
-        self._in_subtopology: list[Counter[int]] = [Counter() for _ in self._threads]
-        self._seen = Counter(task for had in (*self._had, *self._had_standby) for task in had)
-        self._targets = _targets(
-            self._threads,
-            [sum(self._seen[task] == 1 for task in had) for had in self._had],
-            [len(had) for had in self._had],
-            len(self._tasks),
-        )
-        # With less than a task a thread, a process that has a thread to spare is not overloaded.
-        is_scarce = len(self._tasks) < sum(self._threads)
-        self._limits = self._threads if is_scarce else self._targets
-
-    def place(self) -> None:
-        """Place all."""
-        self._to_owners()
-        self._to_standbys()
-        self._to_anybody()
-
-    def _give(self, process: int, task: int) -> None:
-        self._placement.add_active(process, task)
-        self._count[process] += 1
-        self._in_subtopology[process][self._tasks[task][0]] += 1
-
-    def _to_owners(self) -> None:
-        owner, limits = self._placement.owner, self._limits
-        welcome: set[int] = set()
-        for process, had in enumerate(self._had):
-            if len(had) < limits[process]:
-                welcome |= self._had_standby[process]
-        for process, had in enumerate(self._had):
-            mine = sorted(task for task in had if owner[task] < 0)
-            if not self._must_preserve and len(mine) > limits[process]:
-                mine = self._worth_keeping(mine, welcome)[: limits[process]]
-            for task in mine:
-                self._give(process, task)
-
-    def _worth_keeping(self, tasks: list[int], welcome: set[int]) -> list[int]:
-        """An even share of each subtopology first; in it, those last that others have room for."""
-        return self._mixed(sorted(tasks, key=lambda one: (one in welcome, one)))
-
-    def _mixed(self, tasks: Iterable[int]) -> list[int]:
-        """Subtopologies mixed, each as often as it is wide."""
-        ranks: Counter[int] = Counter()
-        order = []
-        for task in tasks:
-            subtopology = self._tasks[task][0]
-            order.append(((ranks[subtopology] + 0.5) / self._widths[subtopology], task))
-            ranks[subtopology] += 1
-        return [task for _, task in sorted(order)]
-
-    def _to_standbys(self) -> None:
-        holders: dict[int, list[int]] = {}
-        owner, count = self._placement.owner, self._count
-        for process, had in enumerate(self._had_standby):
-            for task in had:
-                if owner[task] < 0:
-                    holders.setdefault(task, []).append(process)
-        for task in self._mixed(sorted(holders)):
-            having_room = [one for one in holders[task] if count[one] < self._limits[one]]
-            if having_room:
-                self._give(self._with_fewest(having_room, self._tasks[task][0]), task)
-
-    def _with_fewest(self, processes: list[int], subtopology: int) -> int:
-        """The one with the fewest of a subtopology a thread, then of all."""
-
-        def load(process: int) -> tuple[float, float, int]:
-            threads = self._threads[process]
-            few = self._in_subtopology[process][subtopology] / threads
-            return few, self._count[process] / threads, process
-
-        return min(processes, key=load)
-
-    def _to_anybody(self) -> None:
-        """The one that has been given the least part of its room, so that nobody is filled first.
-
-        Shared tasks of a partition come side by side as far as it goes. Targets add up to all
-        tasks, so that there is room.
-        """
-        owner, count, targets = self._placement.owner, self._count, self._targets
-        share = len(owner) / sum(self._threads)
-        before = list(count)
-        room = [
-            max(0.5, share * threads - had)
-            for threads, had in zip(self._threads, before, strict=True)
-        ]
-
-        def entry(process: int) -> tuple[float, float, int]:
-            given = count[process] - before[process]
-            return given / room[process], count[process] / self._threads[process], process
-
-        heap = [
-            entry(process) for process in range(len(count)) if count[process] < targets[process]
-        ]
-        heapq.heapify(heap)
-        siblings = self._siblings()
-        for task, at in enumerate(owner):
-            if at >= 0:
-                continue
-            id_ = self._tasks[task]
-            near = siblings.get(id_[:2], ()) if len(id_) > 2 else ()
-            process = next((one for one in near if count[one] < targets[one]), None)
-            if process is None:
-                # Entries are brought up to date when they come up.
-                while heap[0] < (latest := entry(heap[0][-1])) or self._is_full(heap[0][-1]):
-                    if self._is_full(heap[0][-1]):
-                        heapq.heappop(heap)
-                    else:
-                        heapq.heapreplace(heap, latest)
-                process = heap[0][-1]
-                if len(id_) > 2:
-                    siblings.setdefault(id_[:2], []).append(process)
-            self._give(process, task)
-
-    def _is_full(self, process: int) -> bool:
-        return self._count[process] >= self._targets[process]
-
-    def _siblings(self) -> dict[tuple[int, ...], list[int]]:
-        """The processes that have shared tasks of a partition."""
-        found: dict[tuple[int, ...], list[int]] = {}
-        for task, process in enumerate(self._placement.owner):
-            id_ = self._tasks[task]
-            if process >= 0 and len(id_) > 2:
-                near = found.setdefault(id_[:2], [])
-                if process not in near:
-                    near.append(process)
-        return found
-
-
-def _targets(threads: list[int], unique: list[int], had: list[int], tasks: int) -> list[int]:
-    """How many active tasks each process is to have: the same a thread, the rest by load.
-
-    Of equally loaded processes those get one more that had more which no other process has seen;
-    then those that had more at all, so that the next run has the same targets; then those with
-    more threads.
-    """
-    share = tasks // sum(threads)
-    targets = [share * one for one in threads]
-
-    def entry(process: int) -> tuple[float, bool, bool, int, int]:
-        target = targets[process]
-        is_spared = unique[process] <= target, had[process] <= target
-        return target / threads[process], *is_spared, -threads[process], process
-
-    heap = [entry(process) for process in range(len(threads))]
-    heapq.heapify(heap)
-    for _ in range(tasks - share * sum(threads)):
-        process = heap[0][-1]
-        targets[process] += 1
-        heapq.heapreplace(heap, entry(process))
-    return targets
-
-
 def _optimize_actives(situation: Situation, placement: Placement) -> None:
     state = situation.state
     stateful = [task for task in situation.tasks if state.all_tasks[task].is_stateful]
     stateless = [task for task in situation.tasks if not state.all_tasks[task].is_stateful]
-    configs = state.assignment_configs
+    strategy = state.assignment_configs.rack_aware_assignment_strategy
+    wishes = _former_places(state) if strategy != "none" else {}
     for tasks, overrides in ((stateful, {}), (stateless, _STATELESS_COSTS)):
         costs = configured_costs(state, inputs=True, **overrides)
         if costs is not None and tasks:
-            actives = optimize_active(
-                situation.actives(placement), tasks, costs, configs.rack_aware_assignment_strategy
-            )
+            actives = optimize_active(situation.actives(placement), tasks, costs, strategy, wishes)
             placement.set_active(situation.numbers(actives))
 
 
-def _optimize_standbys(situation: Situation, placement: Placement) -> None:
+def _former_places(state: ApplicationState) -> Wishes:
+    """Rather where a task was active, else where it was standby."""
+    wishes = {
+        (task, process): -1
+        for process, one in state.states.items()
+        for task in one.previous_standby_tasks
+    }
+    for process, one in state.states.items():
+        wishes.update(dict.fromkeys(((task, process) for task in one.previous_active_tasks), -2))
+    return wishes
+
+
+def _optimize_standbys(situation: Situation, placement: Placement, *, spreads: bool) -> None:
     state = situation.state
     configs = state.assignment_configs
     costs = configured_costs(state, inputs=False)
@@ -259,5 +156,6 @@ def _optimize_standbys(situation: Situation, placement: Placement) -> None:
         [situation.tasks[task] for task in situation.logged],
         costs,
         configs.rack_aware_assignment_strategy,
+        spreads=spreads,
     )
     placement.set_standby(situation.numbers(standbys))

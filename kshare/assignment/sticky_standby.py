@@ -16,7 +16,7 @@ from functools import reduce
 from operator import or_
 
 from kshare.assignment.balance import even_out
-from kshare.assignment.placement import Placement
+from kshare.assignment.placement import Placement, bits
 from kshare.assignment.situation import Situation
 
 __all__ = ["place_standbys"]
@@ -77,7 +77,7 @@ class _Standbys:
         self._replicas = replicas
         self._held: list[set[int]] = [set() for _ in self._threads]
         self._count = [len(active) for active in placement.active]
-        self._masks = [_mask(active) for active in placement.active]
+        self._masks = [bits(active) for active in placement.active]
         self._had: dict[int, list[int]] = {}
         for held in (situation.previous_active(), situation.previous_standby()):
             for process, tasks in enumerate(held):
@@ -174,13 +174,3 @@ class _Standbys:
 
     def _load(self, process: int) -> float:
         return self._count[process] / self._threads[process]
-
-
-def _mask(tasks: set[int]) -> int:
-    """A set as an integer, a bit a task."""
-    if not tasks:
-        return 0
-    bits = bytearray(max(tasks) // 8 + 1)
-    for task in tasks:
-        bits[task >> 3] |= 1 << (task & 7)
-    return int.from_bytes(bits, "little")

@@ -22,10 +22,9 @@ from kshare.assignment.assignor import (
 from kshare.assignment.rack_aware import (
     RackCosts,
     configured_costs,
-    keeps_tags,
     optimize_active,
-    optimize_standby,
 )
+from kshare.assignment.rack_standby import keeps_tags, optimize_standby
 from kshare.assignment.standby import assign_standbys
 from kshare.assignment.task_id import ProcessId, TaskId
 from kshare.core.progress import TopicPartition
@@ -122,7 +121,9 @@ def default_standby_task_assignment(
         ValueError: an assignment has another process's key.
     """
     placed = _for_all(application_state, assignments)
-    standby = assign_standbys(application_state, _active(placed), _standby(placed))
+    standby = assign_standbys(
+        application_state, _active(placed), _standby(placed), in_hash_order=True
+    )
     return _with(placed, standby=standby)
 
 
@@ -132,9 +133,9 @@ def optimize_rack_aware_active_tasks(
 ) -> dict[ProcessId, KafkaStreamsAssignment]:
     """Move active tasks to where their inputs and changelogs are.
 
-    Each process keeps its number of tasks. Where an active task comes to a process that has its
-    standby, the two change places (in Kafka that standby is lost); still, place standbys after
-    this.
+    Each process keeps its number of tasks, and standbys stay, unless all of the cheapest
+    placements bring an active task to a process that has its standby: then the two change places
+    (in Kafka that standby is lost). Still, place standbys after this.
 
     Args:
         params: what to optimise.
@@ -150,7 +151,9 @@ def optimize_rack_aware_active_tasks(
     if costs is None:
         return placed
     strategy = params.application_state.assignment_configs.rack_aware_assignment_strategy
-    after = optimize_active(active, tasks, costs, strategy)
+    # Of placements of the same cost, one that leaves standbys where they are.
+    taken = {(task, process): 1 for process, one in placed.items() for task in one.standby}
+    after = optimize_active(active, tasks, costs, strategy, taken)
     owner = {task: process for process, held in active.items() for task in held}
     standby = {process: set(one.standby) for process, one in placed.items()}
     for process, held in after.items():

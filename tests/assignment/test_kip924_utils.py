@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ from kshare.assignment import (
     optimize_rack_aware_active_tasks,
     optimize_rack_aware_standby_tasks,
 )
+from kshare.assignment.rack_aware import RackCosts
+from kshare.assignment.rack_standby import optimize_standby
 from kshare.core.progress import TopicPartition
 
 
@@ -36,18 +39,22 @@ def problems(draw, tasks: int = 25, processes: int = 6):
         draw(st.sampled_from([0, 1, 10])) * rng.integers(0, 3, (n, r)),
         rng.integers(0, r, p),
         draw(st.sampled_from([0, 1, 10])),
+        draw(st.booleans()),
     )
     group = np.unique(rng.integers(0, 4, n), return_inverse=True)[1]
     return costs, rng.integers(0, p, n), group
 
 
-def total(costs, start, placed) -> tuple[int, int]:
-    """The cost, and how many tasks moved."""
-    price = costs.matrix(start)[np.arange(len(start)), placed].sum()
-    return int(price), int((placed != start).sum())
+def total(costs, start, placed) -> tuple[int, ...]:
+    """The cost; traffic and wishes, if they play a part; how many tasks moved."""
+    rows = np.arange(len(start))
+    price = replace(costs, wishes=None).matrix(start)[rows, placed].sum()
+    traffic = costs.traffic[rows, costs.rack[placed]].sum() if costs.prefers_near else 0
+    wished = 0 if costs.wishes is None else costs.wishes[rows, placed].sum()
+    return int(price), int(traffic), int(wished), int((placed != start).sum())
 
 
-def cheapest(costs, start, group=None) -> tuple[int, int]:
+def cheapest(costs, start, group=None) -> tuple[int, ...]:
     """All placements there are."""
     own = Counter(start.tolist())
     found = []
@@ -73,6 +80,16 @@ class TestLeastCost:
     @settings(max_examples=60, deadline=None)
     def test_is_the_least_of_all_placements_with_the_fewest_moves(self, problem) -> None:
         costs, start, group = problem
+        assert total(costs, start, min_cost.place(costs, start)) == cheapest(costs, start)
+        capped = min_cost.place_capped(costs, start, group)
+        assert total(costs, start, capped) == cheapest(costs, start, group)
+
+    @given(problems(tasks=6, processes=3), st.integers(0, 2**32))
+    @settings(max_examples=60, deadline=None)
+    def test_of_equally_cheap_ones_the_most_wanted_is_taken(self, problem, seed: int) -> None:
+        costs, start, group = problem
+        wishes = np.random.default_rng(seed).integers(-2, 2, (len(start), len(costs.rack)))
+        costs = replace(costs, wishes=wishes)
         assert total(costs, start, min_cost.place(costs, start)) == cheapest(costs, start)
         capped = min_cost.place_capped(costs, start, group)
         assert total(costs, start, capped) == cheapest(costs, start, group)
@@ -204,8 +221,37 @@ class TestActives:
         assert optimize_rack_aware_active_tasks(params.for_tasks([TaskId(0, 0)]), start) == start
         assert optimize_rack_aware_active_tasks(params.for_stateful_tasks(), start) != start
 
+    def test_leave_standbys_where_they_are_if_that_costs_no_more(self) -> None:
+        racks = {"1": "a", "2": "b", "3": "b"}
+        app = application(racks, {"0_0": ["b"], "0_1": ["a"], "0_2": ["a"]})
+        start = placed("active", p1="0_0", p2="0_1", p3="0_2")
+        for other, wanted in (("2", "0_2"), ("3", "0_1")):
+            held = ProcessId(other)
+            start_with = {
+                **start, held: replace(start[held], standby=frozenset([TaskId(0, 0)])),
+            }  # fmt: skip
+            after = optimize_rack_aware_active_tasks(
+                RackAwareOptimizationParams.of(app), start_with
+            )
+            assert after[ProcessId("1")].active == {TaskId.parse(wanted)}
+            assert after[held].standby == {TaskId(0, 0)}
+
 
 class TestStandbys:
+    @pytest.mark.parametrize("spreads", [False, True])
+    def test_are_spread_over_subtopologies_only_if_asked_for(self, spreads: bool) -> None:
+        tasks = {sub: {TaskId(sub, n) for n in range(4)} for sub in range(2)}
+        here = {task: (frozenset("ab"),) for held in tasks.values() for task in held}
+        one, two = ProcessId("1"), ProcessId("2")
+        costs = RackCosts({one: "a", two: "b"}, here, 1, 10)
+        start = {one: tasks[0], two: tasks[1]}
+        after = optimize_standby({}, start, here, costs, "balance_subtopology", spreads=spreads)
+        assert [Counter(task[0] for task in after[process]) for process in (one, two)] == (
+            [{0: 2, 1: 2}] * 2 if spreads else [{0: 4}, {1: 4}]
+        )
+        again = optimize_standby({}, after, here, costs, "balance_subtopology", spreads=spreads)
+        assert again == after
+
     def test_swap_between_racks(self) -> None:
         app = application(TWO, CROSSED)
         after = optimize_rack_aware_standby_tasks(

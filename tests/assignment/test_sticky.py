@@ -1,11 +1,12 @@
 """The sticky assignor: the judge's hard rules on random cases, and its own laws."""
 
+import random
 from collections import Counter
 from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kshare.assignment import (
@@ -15,10 +16,15 @@ from kshare.assignment import (
     KafkaStreamsState,
     ProcessId,
     StickyTaskAssignor,
+    TaskAssignment,
     TaskId,
     TaskInfo,
     TaskTopicPartition,
 )
+from kshare.assignment.cases import Case, run_case
+from kshare.assignment.greedy import place_greedy_actives, place_greedy_standbys
+from kshare.assignment.situation import Situation
+from kshare.assignment.sticky_active import place_even_actives
 from kshare.core.hashing import WHOLE, split
 from kshare.core.progress import TopicPartition
 from tests.assignment.case_tools import (
@@ -58,12 +64,68 @@ def test_names_and_order_mean_nothing(seed: int) -> None:
 
 
 @given(seeds)
-@quick
-def test_a_run_on_its_own_answer_changes_nothing(seed: int) -> None:
+@example(123)  # Kafka's own way would move on
+@example(402)
+@settings(deadline=None, max_examples=120)
+def test_runs_on_their_own_answers_come_to_rest(seed: int) -> None:
     case = random_case(seed, STICKY, strategy="none")
     out = answer(case)
-    next_round(case, out)
-    assert answer(case) == out
+    while True:
+        before = spreads(case, out)
+        next_round(case, out)
+        new = answer(case)
+        if new == out:
+            break
+        assert spreads(case, new) < before
+        out = new
+
+
+def spreads(case: dict[str, Any], out: dict[str, Any]) -> tuple[float, float]:
+    found = judge.metrics(case, out)
+    return found["active_spread"], found["load_spread"]
+
+
+@given(seeds, st.integers(2, 8), st.booleans())
+@settings(deadline=None, max_examples=80)
+def test_nothing_is_worse_than_in_kafkas_own_way_unless_all_stays(
+    seed: int, processes: int, preserve: bool
+) -> None:
+    case = random_case(seed, STICKY, strategy="none", processes=processes, preserve=preserve)
+    outcome = run_case(Case.read(case))
+    assert outcome.state is not None
+    situation = Situation(outcome.state)
+    kafkas = situation.placement()
+    place_greedy_actives(situation, kafkas, preserve)
+    place_greedy_standbys(situation, kafkas, kafkas.active)
+    answered = situation.answer(kafkas, 0 if preserve else None)
+    metrics = judge.metrics(case, {"assignment": as_json(answered)})
+    found = judge.metrics(case, outcome.answer)
+    previous = situation.previous_placement()
+    if previous is None or outcome.answer["assignment"] != as_json(situation.answer(previous)):
+        assert {name: found[name] for name in MEASURED if found[name] > metrics[name]} == {}
+
+
+MEASURED = (
+    "active_moved", "active_cold", "standby_cold", "active_spread", "load_spread",
+    "subtopology_skew",
+)  # fmt: skip
+
+
+def as_json(placed: TaskAssignment) -> dict[str, dict[str, list[str]]]:
+    return {
+        str(entry.process_id): {
+            "active": list(map(str, sorted(entry.active))),
+            "standby": list(map(str, sorted(entry.standby))),
+        }
+        for entry in placed.assignment
+    }
+
+
+def test_what_is_complete_and_even_stays_whatever_the_subtopologies() -> None:
+    tasks = {TaskId(sub, n): True for sub in range(2) for n in range(4)}
+    had = {"1": (1, "0_0 0_1 0_2 0_3", "1_0 1_1 1_2 1_3")}
+    state = app(tasks, {**had, "2": (1, "1_0 1_1 1_2 1_3", "0_0 0_1 0_2 0_3")}, 1)
+    assert actives(state, StickyTaskAssignor())["1"] == ["0_0", "0_1", "0_2", "0_3"]
 
 
 @given(seeds)
@@ -173,7 +235,7 @@ def test_of_two_that_had_a_task_the_second_keeps_it_if_the_first_has_no_room() -
     state = app(FOUR, {"1": (1, "0_0 0_1 0_2", ""), "2": (1, "0_2", "")})
     assert actives(state, StickyTaskAssignor()) == {"1": ["0_0", "0_1"], "2": ["0_2", "0_3"]}
     kept = actives(state, FallbackPriorTaskAssignor())
-    assert kept == {"1": ["0_0", "0_1", "0_2"], "2": ["0_3"]}
+    assert kept == {"1": ["0_0", "0_1"], "2": ["0_2", "0_3"]}
 
 
 def test_standbys_are_where_copies_were() -> None:
@@ -183,6 +245,12 @@ def test_standbys_are_where_copies_were() -> None:
         [TaskId(0, 2), TaskId(0, 3)],
         [TaskId(0, 0), TaskId(0, 1)],
     ]
+
+
+def test_what_lacks_standbys_does_not_stay_as_it_is() -> None:
+    state = app(FOUR, {"1": (1, "0_0 0_1", ""), "2": (1, "0_2 0_3", "")}, 1)
+    entries = StickyTaskAssignor().assign(state).assignment
+    assert [len(entry.standby) for entry in entries] == [2, 2]
 
 
 def test_copies_stay_where_they_are_when_others_are_missing() -> None:
@@ -208,6 +276,24 @@ def test_shared_tasks_of_a_partition_are_side_by_side() -> None:
     state = app(tasks, {"1": (2, "", ""), "2": (2, "", "")})
     entries = StickyTaskAssignor().assign(state).assignment
     assert [{task[1] for task in entry.active} for entry in entries] == [{0}, {1}]
+
+
+@given(seeds)
+@quick
+def test_shared_tasks_are_placed_in_our_way_only(seed: int) -> None:
+    rng = random.Random(seed)
+    parts = [TaskId(sub, n, part) for sub in range(2) for n in range(4) for part in split(WHOLE, 3)]
+    had: list[list[str]] = [[], [], []]
+    for task in parts:
+        had[rng.choice([0, 0, 1, 2])].append(str(task))
+    state = app(
+        dict.fromkeys(parts, False),
+        {str(n): (n, " ".join(one), "") for n, one in enumerate(had, 1)},
+    )
+    situation = Situation(state)
+    placement = situation.placement()
+    place_even_actives(situation, placement)
+    assert StickyTaskAssignor().assign(state) == situation.answer(placement)
 
 
 def test_without_a_process_there_is_no_answer() -> None:
