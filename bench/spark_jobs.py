@@ -4,9 +4,13 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
 
 TRIGGER_ROWS = 100
 TRIGGERS = 60
@@ -63,12 +67,20 @@ def available_now(spark: SparkSession, source: str, servers: str, topic: str) ->
 
 def trigger_times(spark: SparkSession, source: str, servers: str, topic: str) -> float:
     """Median trigger time in seconds of 100-row batches, two tasks, noop sink."""
+    limits = {"maxOffsetsPerTrigger": str(TRIGGER_ROWS), "minPartitions": "2"}
+    return _trigger_times(_stream(spark, source, servers, topic, **limits))
+
+
+def trigger_floor(spark: SparkSession) -> float:
+    """The same of a Python source that makes its rows up: what Spark itself takes for one."""
+    spark.dataSource.register(MadeUp)
+    return _trigger_times(spark.readStream.format(MadeUp.name()).load())
+
+
+def _trigger_times(frame: DataFrame) -> float:
     folder = tempfile.mkdtemp(prefix="kshare-bench-")
     times: list[float] = []
     try:
-        frame = _stream(
-            spark, source, servers, topic, maxOffsetsPerTrigger=str(TRIGGER_ROWS), minPartitions="2"
-        )
         query = (
             frame.writeStream.format("noop")
             .option("checkpointLocation", folder)
@@ -90,6 +102,41 @@ def trigger_times(spark: SparkSession, source: str, servers: str, topic: str) ->
         return statistics.median(times)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class MadeUp(DataSource):
+    """100 rows a batch, from two tasks, out of nowhere."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bench-made-up"
+
+    def schema(self) -> str:
+        return "value binary"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
+        return _MadeUpReader()
+
+
+class _MadeUpReader(DataSourceStreamReader):
+    def __init__(self) -> None:
+        self._end = 0
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"at": 0}
+
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # noqa: N802
+        self._end += TRIGGER_ROWS
+        return {"at": self._end}
+
+    def partitions(self, *_: dict[str, int]) -> list[InputPartition]:
+        return [InputPartition(0), InputPartition(1)]
+
+    def read(self, _: InputPartition) -> Iterator[Any]:
+        import pyarrow as pa
+
+        rows = [b"x" * 100] * (TRIGGER_ROWS // 2)
+        return iter([pa.record_batch({"value": pa.array(rows, pa.binary())})])
 
 
 def _stream(
