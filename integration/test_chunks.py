@@ -11,7 +11,7 @@ from pyspark.sql.functions import spark_partition_id
 from integration.kafka import KafkaBroker
 from integration.proxy import CountingProxy
 from kshare.testing import Record
-from kshare.wire.chunks import chunk_folder
+from kshare.wire.chunk_files import chunk_folder
 
 COUNT, KEYS, RANGES = 24_000, 997, 8
 

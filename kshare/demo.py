@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,19 +24,14 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
 from kshare.broker import Cluster
-from kshare.core.codec import decode
-from kshare.core.hashing import HASH_SPACE
 from kshare.core.progress import TopicPartition
+from kshare.demo_view import SCHEMA, Watch, line, view
 from kshare.errors import KafkaError, KshareError
 from kshare.options import Subscribe, parse_options
-from kshare.report import PartitionReport, decode_report, partition_report
 from kshare.testing import FakeCluster, OrderReport, check_order, produce, skewed_records
 
 if TYPE_CHECKING:
@@ -52,16 +47,6 @@ _WAIT_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.2
 _START_SECONDS: Final = 300.0  # Spark, interpreters, and kernels that are compiled once
 _PRODUCER: Final = {"compression.type": "lz4", "linger.ms": 50}
-_SCHEMA: Final = pa.schema(
-    {
-        "topic": pa.string(),
-        "partition": pa.int32(),
-        "offset": pa.int64(),
-        "key": pa.binary(),
-        "task": pa.int32(),
-        "batch": pa.int64(),
-    }.items()
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,68 +88,6 @@ class Feed:
     def offsets(self) -> int:
         """How many there are: at most so many records."""
         return sum(end - start for start, end in self.logs.values())
-
-
-@dataclass(slots=True)
-class Watch:
-    """What is known of the query while it runs.
-
-    Attributes:
-        wanted: how many records are to be read.
-        rows: the rows of each batch; a batch that is run again replaces what it left.
-        partitions: the ranges of each partition, as the planner told them for its newest batch.
-    """
-
-    wanted: int
-    rows: dict[int, pa.Table] = field(default_factory=dict)
-    partitions: dict[TopicPartition, PartitionReport] = field(default_factory=dict)
-    _first: tuple[float, int] | None = None
-
-    def keep(self, batch: int, rows: pa.Table) -> None:
-        """Take in the rows of a batch."""
-        self.rows[batch] = rows
-        if self._first is None:
-            self._first = (time.monotonic(), rows.num_rows)
-
-    @property
-    def records(self) -> int:
-        """How many rows were read."""
-        return sum(table.num_rows for table in list(self.rows.values()))
-
-    @property
-    def per_second(self) -> float | None:
-        """Rows a second since the first batch, for which interpreters start; None before."""
-        if self._first is None or len(self.rows) < 2:
-            return None
-        since, records = self._first
-        return (self.records - records) / max(time.monotonic() - since, 1e-9)
-
-    def received(self) -> pa.Table:
-        """All rows, by batch, with the number of their batch."""
-        tables = [
-            table.append_column("batch", pa.array([batch] * table.num_rows, pa.int64()))
-            for batch, table in sorted(self.rows.items())
-        ]
-        return pa.concat_tables([_SCHEMA.empty_table(), *(t.cast(_SCHEMA) for t in tables)])
-
-    def told(self, progress: Mapping[str, Any]) -> None:
-        """Take in a progress event of Spark's: where ranges stood when its batch was planned."""
-        for source in progress.get("sources", ()):
-            found: dict[TopicPartition, PartitionReport] = {}
-            latest, end = _parsed(source.get("latestOffset")), _parsed(source.get("endOffset"))
-            if latest:
-                found = decode_report(latest)
-            if end:
-                offsets = decode(end)
-                for place, reached in offsets.progress.items():
-                    limits = offsets.limits.get(place, ())
-                    found.setdefault(place, partition_report(reached.front, reached, limits))
-            self.partitions.update(found)
-
-    def stable(self, place: TopicPartition) -> int:
-        """The offset below which all of a partition is read for sure."""
-        report = self.partitions.get(place)
-        return 0 if report is None else report.stable
 
 
 def run(options: DemoOptions, console: Console | None = None) -> int:
@@ -371,57 +294,6 @@ def _ended(query: "StreamingQuery") -> bool:
         raise KshareError(f"the query failed: {error}") from error
 
 
-# -- what is shown ---------------------------------------------------------------------------------
-
-
-def view(watch: Watch) -> Group:
-    """The query as a table, for a terminal: where each range stands."""
-    table = Table(box=None, padding=(0, 2), title_justify="left")
-    for name in ("partition", "key hashes", "position", "", "lag", "last batch"):
-        numbers = name in {"position", "lag", "last batch"}
-        table.add_column(name, justify="right" if numbers else "left", no_wrap=True)
-    for place, report in sorted(watch.partitions.items()):
-        for range_ in report.ranges:
-            done = ProgressBar(total=max(report.end, 1), completed=range_.position, width=30)
-            table.add_row(
-                str(place),
-                _share(range_.hashes[0].lo, range_.hashes[-1].hi),
-                f"{range_.position:,}",
-                done,
-                f"{range_.lag:,}",
-                "" if range_.records is None else f"{range_.records:,}",
-            )
-        table.add_row(str(place), "stable offset", f"{report.stable:,}", style="bold")
-    return Group(Text(_headline(watch), style="bold"), table)
-
-
-def line(watch: Watch) -> str:
-    """The same in a line, for what is no terminal."""
-    places = [
-        f"{place} stable {report.stable:,}, ranges at "
-        + " ".join(f"{range_.position:,}" for range_ in report.ranges)
-        for place, report in sorted(watch.partitions.items())
-    ]
-    return "; ".join([_headline(watch), *places])
-
-
-def _headline(watch: Watch) -> str:
-    rate = watch.per_second
-    speed = "" if rate is None else f", {rate:,.0f} records/s"
-    batch = max(watch.rows, default=0)
-    return f"batch {batch}: {watch.records:,} of {watch.wanted:,} records{speed}"
-
-
-def _share(lo: int, hi: int) -> str:
-    return f"{100 * lo / HASH_SPACE:.1f} % to {100 * hi / HASH_SPACE:.1f} %"
-
-
-def _parsed(offsets: Any) -> dict[str, Any]:
-    """A source's offsets in a progress event: JSON, or nothing."""
-    found = json.loads(offsets) if isinstance(offsets, str) else offsets
-    return found if isinstance(found, dict) else {}
-
-
 # -- the verdict -----------------------------------------------------------------------------------
 
 
@@ -490,7 +362,7 @@ def _consumed(servers: str, bounds: Mapping[TopicPartition, tuple[int, int]]) ->
             _take(messages, left, columns)
     finally:
         consumer.close()
-    return pa.table(columns, schema=pa.schema(list(_SCHEMA)[:4]))
+    return pa.table(columns, schema=pa.schema(list(SCHEMA)[:4]))
 
 
 def _take(

@@ -30,7 +30,7 @@ MODULES: Final = (
     "pyspark.sql.datasource",
     "kshare.feedback",
     "kshare.produce",
-    "kshare.wire.fetch",
+    "kshare.wire.read",
     "spark_plugin.source",
     "spark_plugin.sink",
     "spark_plugin.timing",

@@ -141,7 +141,7 @@ class KshareDataSource(DataSource):
 @cache
 def _imported_reader() -> "Callable[..., Iterator[pa.RecordBatch]]":
     """The wire reader, imported once a process."""
-    from kshare.wire.fetch import read_slice  # noqa: PLC0415
+    from kshare.wire.read import read_slice  # noqa: PLC0415
 
     # Spark's workers collect garbage after every task. Modules are none, and looking through those
     # of numba and its like takes longer than a small task does: leave them out.

@@ -1,4 +1,4 @@
-"""The read path: a :class:`~kshare.core.progress.Slice` in, Arrow record batches out.
+"""The reader of one slice: a :class:`~kshare.core.progress.Slice` in, Arrow record batches out.
 
 Law: the batches hold exactly the records of the slice that the log holds, in offset order, or an
 error says what is missing; a passing fault never shows, a lasting one ends in an error that names
@@ -12,7 +12,7 @@ it); memory is two fetch responses and one output batch, whatever the backlog.
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import NoReturn
 
@@ -22,7 +22,7 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Slice
 from kshare.core.siblings import Siblings
 from kshare.errors import DataLossError, FetchTimeoutError, RecordError, UnknownTopicError
-from kshare.options import SourceOptions, parse_options
+from kshare.options import SourceOptions
 from kshare.wire.chunks import SharedChunks
 from kshare.wire.connection import Connection
 from kshare.wire.ends import KeySample, SliceEnd
@@ -40,61 +40,9 @@ from kshare.wire.refusals import OFFSET_OUT_OF_RANGE, code_name, lasting_error
 from kshare.wire.replicas import ReadReplica
 from kshare.wire.sizing import FetchSize
 
-__all__ = ["SliceEnd", "SliceReader", "read_slice", "reader_options"]
+__all__ = ["SliceReader"]
 
 _log = logging.getLogger(__name__)
-
-
-def read_slice(
-    slice_: Slice,
-    options: Mapping[str, str] | SourceOptions,
-    *,
-    max_records: int | None = None,
-    on_end: Callable[[SliceEnd], None] | None = None,
-    siblings: Siblings | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Read the records of a slice from Kafka, without Spark.
-
-    Args:
-        slice_: topic, partition and rectangles of offsets x key hashes. Every offset must have been
-            below the high watermark (``read_committed``: the last stable offset) when the slice was
-            made; the reader waits for it otherwise, up to ``default.api.timeout.ms``.
-        options: the options of ``format("kshare")``; of these the ``kafka.*`` ones,
-            ``includeHeaders`` and ``failOnDataLoss`` matter here. A mapping needs no subscription.
-        max_records: stop after so many records, at least 1; None is no limit.
-        on_end: called once, after the last batch was taken, with where reading ended. Not called
-            when the reader fails or is closed before.
-        siblings: tasks that read the same offsets: what one of them fetches on this host, the
-            others take from there. None, or ``max.bytes.key.range.results`` = 0: fetch all.
-
-    Yields:
-        Batches of the columns of Spark's kafka source, about 8 MiB each at most, in offset order.
-
-    Raises:
-        ValueError: ``max_records`` is not at least 1; raised at the call.
-        OptionsError: the options cannot be used; raised at the call, before anything is contacted.
-        KafkaError: :mod:`kshare.errors` has the kinds.
-        DataLossError: wanted offsets are gone, and ``failOnDataLoss`` is true.
-        RecordError: the log's bytes are damaged or in a format that is not read.
-    """
-    options = reader_options(options, slice_.topic)
-    sample = None if on_end is None else KeySample()
-    reader = SliceReader(slice_, options, max_records=max_records, sample=sample, siblings=siblings)
-    return reader.batches() if on_end is None else _reported(reader, on_end)
-
-
-def reader_options(options: Mapping[str, str] | SourceOptions, topic: str) -> SourceOptions:
-    """The options of a reader of one topic, parsed.
-
-    Raises:
-        OptionsError: they cannot be used.
-    """
-    if isinstance(options, SourceOptions):
-        return options
-    names = {name.lower() for name in options}
-    if not names & {"subscribe", "subscribepattern", "assign"}:
-        options = {**options, "subscribe": topic}
-    return parse_options(options, streaming=False).options
 
 
 def _key_at(batch: pa.RecordBatch, row: int) -> tuple[bytes | None, int]:
@@ -102,22 +50,15 @@ def _key_at(batch: pa.RecordBatch, row: int) -> tuple[bytes | None, int]:
     return batch.column("key")[row].as_py(), batch.column("offset")[row].as_py()
 
 
-def _reported(
-    reader: "SliceReader", on_end: Callable[[SliceEnd], None]
-) -> Generator[pa.RecordBatch, None, None]:
-    yield from reader.batches()
-    on_end(reader.slice_end)
-
-
 class SliceReader:
     """Reads one slice once.
 
     Args:
         slice_: what to read.
-        options: parsed; see :func:`read_slice`.
+        options: parsed; see :func:`kshare.wire.read.read_slice`.
         max_records: stop after so many records.
         sample: gets the keys of the delivered records.
-        siblings: see :func:`read_slice`.
+        siblings: see there.
 
     Raises:
         ValueError: ``max_records`` is not at least 1.

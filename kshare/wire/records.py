@@ -35,7 +35,7 @@ __all__ = [
 
 ROWS_MAX = 65_536
 BYTES_MAX = 8 << 20
-_GROUP_BYTES = 256 << 10  # decompressed bytes a kernel call: they stay in the processor's cache
+_GROUP_BYTES = 512 << 10  # decompressed bytes a kernel call: they stay in the processor's cache
 _RATIO = 4  # of these to compressed ones, about
 
 _CODEC = 0x07

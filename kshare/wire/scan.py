@@ -32,7 +32,7 @@ def find_end(slice_: Slice, options: SourceOptions, max_records: int) -> int:
 
     Args:
         slice_: the slice.
-        options: as for :func:`kshare.wire.fetch.read_slice`, and its errors.
+        options: as for :func:`kshare.wire.read.read_slice`, and its errors.
         max_records: the limit, at least 1.
     """
     reader = _Scanner(slice_, options, max_records=max_records)

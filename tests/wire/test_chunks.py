@@ -1,5 +1,6 @@
 """Siblings on one host take each other's chunks; whatever is in the cache, rows are the log's."""
 
+import errno
 import os
 import random
 import signal
@@ -18,8 +19,9 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.siblings import Siblings, families
 from kshare.errors import RecordError
 from kshare.wire import chunks, fetch
-from kshare.wire.chunks import SharedChunks, chunk_folder, forget_query
-from kshare.wire.fetch import read_slice
+from kshare.wire.chunk_files import chunk_folder, held_files
+from kshare.wire.chunks import SharedChunks, forget_query
+from kshare.wire.read import read_slice
 from tests.wire.batches import ABORT, COMMIT, TRANSACTIONAL, Rec, batch_of, control_batch, numbered
 from tests.wire.scripted import ScriptedLog
 
@@ -43,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield chunk_folder()
     forget_query("q")
-    assert not chunks._held()
+    assert not held_files()
 
 
 class Brokers:
@@ -96,7 +98,7 @@ def read(
 
 def held() -> list[int]:
     """The files of chunks."""
-    return list(chunks._held().values())
+    return list(held_files().values())
 
 
 def test_one_fetches_for_all(brokers: Brokers, folder: Path):
@@ -228,7 +230,7 @@ def exchange(rng: random.Random) -> None:
 def remove(rng: random.Random) -> None:
     for handle in held():
         os.close(handle)
-    chunks._held().clear()
+    held_files().clear()
 
 
 def another_file(rng: random.Random) -> None:
@@ -409,6 +411,16 @@ def test_a_query_ends(brokers: Brokers, folder: Path):
     late.put(0, 10, [], memoryview(LOG[0]))
     late.close(done=True)
     assert not folder.exists()
+
+
+def test_a_query_ends_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch, caplog):
+    def hidden() -> Path:
+        raise OSError(errno.ENOSYS, "no /proc")
+
+    monkeypatch.setattr(chunks, "chunk_folder", hidden)
+    monkeypatch.setattr(chunks, "_warned", list)
+    forget_query("q")
+    assert "the cache of fetched chunks is not used" in caplog.text
 
 
 HOLDER = """

@@ -14,7 +14,7 @@ from kshare.errors import OptionsError
 from kshare.testing import FakeCluster, Record
 from kshare.wire import leaders
 from kshare.wire.ends import SAMPLE_MAX, KeySample, SliceEnd
-from kshare.wire.fetch import read_slice
+from kshare.wire.read import read_slice
 from tests.wire import batches
 from tests.wire.scripted import ScriptedLog
 

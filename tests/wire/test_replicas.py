@@ -19,8 +19,8 @@ from kshare.errors import (
 from kshare.options import KafkaConfig
 from kshare.testing import FakeCluster, Record
 from kshare.wire import fetch, leaders
-from kshare.wire.fetch import reader_options
 from kshare.wire.patience import Patience
+from kshare.wire.read import reader_options
 from kshare.wire.replicas import LEADER_ALONE_SECONDS
 from kshare.wire.scan import find_end
 from tests.wire.batches import Rec, batch_of, numbered

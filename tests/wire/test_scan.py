@@ -11,9 +11,9 @@ import kshare
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, key_hash
 from kshare.errors import CorruptRecordError, DataLossError
 from kshare.testing import FakeCluster, Record
-from kshare.wire import fetch, leaders
+from kshare.wire import leaders
 from kshare.wire.ends import SliceEnd
-from kshare.wire.fetch import reader_options
+from kshare.wire.read import read_slice, reader_options
 from kshare.wire.scan import find_end
 from tests.wire.batches import (
     ABORT,
@@ -45,7 +45,7 @@ def slice_of(*pieces: tuple[int, int, HashRange]) -> kshare.Slice:
 def both(slice_: kshare.Slice, options: dict[str, str], limit: int) -> tuple[SliceEnd, int]:
     """Where a reader ends, and where the scan says that it does."""
     ends: list[SliceEnd] = []
-    for _ in fetch.read_slice(slice_, options, max_records=limit, on_end=ends.append):
+    for _ in read_slice(slice_, options, max_records=limit, on_end=ends.append):
         pass
     return ends[0], find_end(slice_, reader_options(options, "t"), limit)
 

@@ -1,0 +1,414 @@
+"""The sink without Spark and Kafka: exactly-once under crashes at every step."""
+
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kshare.errors import CheckpointVersionError, KafkaError
+from kshare.options.sink import SinkOptions, parse_sink_options
+from kshare.produce import Attempt, Prepared
+from kshare.produce.config import TRANSACTION_TIMEOUT_MS
+from kshare.produce.decision import Batch
+from kshare.produce.ledger import RUNS_MAX, Entry, State, Verdict, decide, decode, encode, judge
+from kshare.produce.transactions import Transaction
+
+# -- the ledger ------------------------------------------------------------------------------
+
+entries = st.builds(Entry, *[st.integers(0, 2**31)] * 5)
+states = st.builds(
+    State,
+    st.integers(0, 10**9),
+    st.text(max_size=4),
+    st.lists(st.text(max_size=4), max_size=3).map(tuple),
+    st.lists(entries, max_size=3).map(tuple),
+    st.booleans(),
+)
+
+
+@settings(max_examples=50)
+@given(states)
+def test_a_state_is_read_as_it_was_written(state):
+    assert decode(encode(state)) == state
+
+
+def test_the_golden_state():
+    state = State(7, "r2", ("r1", "r2"), (Entry(0, 1, 4000, 2, 10),))
+    told = (
+        b'{"v":1,"batch":7,"run":"r2","runs":["r1","r2"],"ended":false,'
+        b'"transactions":[[0,1,4000,2,10]]}'
+    )
+    assert encode(state) == told
+    assert decode(told) == state
+
+
+def test_a_later_version_and_other_bytes_are_refused():
+    with pytest.raises(CheckpointVersionError, match="version 999"):
+        decode(b'{"v": 999}')
+    for told in (b"", b"[]", b"{}", b'{"v":1}', b"\xff"):
+        with pytest.raises(KafkaError, match="no state of a sink"):
+            decode(told)
+
+
+def test_judgement():
+    state = decide(decide(None, "r1", 4, ()), "r2", 5, ())
+    assert judge(None, "r1", 0) is Verdict.DECIDE
+    assert judge(state, "r2", 6) is Verdict.DECIDE
+    assert judge(state, "r3", 5) is Verdict.WRITTEN
+    with pytest.raises(KafkaError, match="batch 6 is not written: the query was started again"):
+        judge(state, "r1", 6)
+    with pytest.raises(KafkaError, match="put back to an older state"):
+        judge(state, "r3", 4)
+
+
+def test_old_runs_are_forgotten_not_the_last_one():
+    state = None
+    for number in range(RUNS_MAX + 5):
+        state = decide(state, f"r{number}", number, ())
+    assert state is not None
+    assert len(state.runs) == RUNS_MAX
+    assert state.runs[-1] == state.run
+
+
+# -- crashes at every step -------------------------------------------------------------------
+
+
+class Crash(BaseException):
+    """The driver was killed."""
+
+
+@dataclass
+class Kafka:
+    """Transactions and the ledger, in memory; ``steps`` until something happens."""
+
+    transactions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    told: bytes | None = None
+    owner: int = 0
+    steps: int = -1
+    after: bool = False
+    event: Callable[[], None] | None = None
+
+    def step(self, effect: Callable[[], Any]) -> Any:
+        self.steps -= 1
+        if self.steps == 0 and not self.after:
+            self._happen()
+        result = effect()
+        if self.steps == 0 and self.after:
+            self._happen()
+        return result
+
+    def _happen(self) -> None:
+        event, self.event = self.event, None
+        if event is None:
+            raise Crash
+        event()
+
+    def begin(self, name: str, rows: list[int]) -> Transaction:
+        old = self.transactions.get(name)
+        epoch = 0 if old is None else old["epoch"] + 1
+        if old is not None and old["state"] == "open":
+            self._end(old, "aborted")
+        rows_before = [] if old is None else old["visible"]
+        new = {"epoch": epoch, "state": "open", "rows": rows, "visible": rows_before}
+        self.transactions[name] = new
+        return Transaction(name, 1, epoch, "t", 0, len(rows))
+
+    def time_out(self) -> None:
+        for transaction in self.transactions.values():
+            if transaction["state"] == "open":
+                self._end(transaction, "aborted")
+                transaction["epoch"] += 1
+
+    def _end(self, transaction: dict[str, Any], state: str) -> None:
+        transaction["state"] = state
+        if state == "committed":
+            transaction["visible"] = transaction["visible"] + transaction["rows"]
+
+    def visible(self) -> Counter[int]:
+        return Counter(n for found in self.transactions.values() for n in found["visible"])
+
+
+class FakeCoordinators:
+    def __init__(self, kafka: Kafka, lists: bool) -> None:
+        self.kafka, self.lists = kafka, lists
+
+    def _find(self, transaction: Transaction) -> dict[str, Any] | None:
+        found = self.kafka.transactions[transaction.id]
+        return found if found["epoch"] == transaction.epoch else None
+
+    def is_open(self, transaction):
+        found = self.kafka.step(lambda: self._find(transaction))
+        return found is not None and found["state"] == "open"
+
+    def end(self, transaction, *, commit):
+        wanted = "committed" if commit else "aborted"
+
+        def effect():
+            found = self._find(transaction)
+            if found is not None and found["state"] == "open":
+                self.kafka._end(found, wanted)
+            return found is not None and found["state"] == wanted
+
+        return self.kafka.step(effect)
+
+    def fence(self, name):
+        def effect():
+            found = self.kafka.transactions[name]
+            if found["state"] == "open":
+                self.kafka._end(found, "aborted")
+            found["epoch"] += 1
+
+        self.kafka.step(effect)
+
+    def open_ids(self, prefix):
+        if not self.lists:
+            return []
+        found = self.kafka.transactions.items()
+        return self.kafka.step(
+            lambda: [n for n, t in found if t["state"] == "open" and n.startswith(prefix)]
+        )
+
+    def each(self, action, of):
+        answers = {t.id: action(self, t) for t in reversed(of)}  # real ones: in any order
+        return [answers[t.id] for t in of]
+
+
+class FakeLedger:
+    def __init__(self, kafka: Kafka) -> None:
+        self.kafka = kafka
+        self.mine = -1
+
+    def read(self):
+        told = self.kafka.step(lambda: self.kafka.told)
+        return None if told is None else decode(told)
+
+    def take_over(self):
+        def effect():
+            self.kafka.owner += 1
+            self.mine = self.kafka.owner
+
+        self.kafka.step(effect)
+
+    def write(self, state):
+        def effect():
+            if self.mine != self.kafka.owner:
+                raise KafkaError("fenced")
+            self.kafka.told = encode(state)
+
+        self.kafka.step(effect)
+
+
+@dataclass
+class Query:
+    """What Spark does: batches in order, again after a failure, a new run each time."""
+
+    kafka: Kafka
+    options: SinkOptions
+    lists: bool
+    data: Any
+    batches: int = 3
+    done: int = 0  # batches in the checkpoint's commit log
+    runs: int = 0
+
+    def rows(self, batch: int) -> list[int]:
+        return [batch * 10 + n for n in range(4)]
+
+    def prepare(self, run: str, batch: int) -> list[Prepared]:
+        """The tasks of a batch: rows in whatever split, some attempts in vain."""
+        tasks = self.data.draw(st.integers(1, 3), "tasks")
+        messages = []
+        for task in range(tasks):
+            rows = [n for n in self.rows(batch) if n % tasks == task]
+            failed = self.data.draw(st.integers(0, 1), "failed attempts")
+            for number in range(failed + 1):
+                attempt = Attempt("q", run, batch, task, number, time.time())
+                found = self.kafka.begin(attempt.transactional_id, rows) if rows else None
+            messages.append(Prepared(attempt, found))
+        return messages
+
+    def work(self, messages: list[Prepared], batch: int) -> Batch:
+        coordinators, ledger = FakeCoordinators(self.kafka, self.lists), FakeLedger(self.kafka)
+        return Batch(messages, batch, self.options, ledger, coordinators)  # type: ignore[arg-type]
+
+    def run_on(self, batches: int | None = None) -> None:
+        """One start of the query, up to its end or the first failure."""
+        self.runs += 1
+        run = f"run{self.runs}"
+        last = self.batches if batches is None else min(self.batches, self.done + batches)
+        for batch in range(self.done, last):
+            messages = self.prepare(run, batch)
+            try:
+                self.work(messages, batch).commit()
+            except KafkaError:
+                self.work(messages, batch).abort()
+                raise
+            self.done = max(self.done, batch + 1)
+
+    def expected(self) -> Counter[int]:
+        return Counter(n for batch in range(self.batches) for n in self.rows(batch))
+
+
+OPTIONS = parse_sink_options(
+    {"kafka.bootstrap.servers": "h:1", "topic": "t", "exactlyOnce": "true"}, streaming=True
+).options
+
+
+def finish(query: Query) -> None:
+    query.kafka.steps = -1
+    for _ in range(20):
+        if query.done >= query.batches:
+            return
+        query.run_on()
+    raise AssertionError("the query does not get on")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.booleans())
+def test_every_row_once_with_drivers_killed_anywhere(data, lists):
+    query = Query(Kafka(), OPTIONS, lists, data)
+    for _ in range(data.draw(st.integers(1, 4), "kills")):
+        query.kafka.steps = data.draw(st.integers(1, 40), "step")
+        query.kafka.after = data.draw(st.booleans(), "after it")
+        try:
+            query.run_on()
+        except Crash:
+            assert max(query.kafka.visible().values(), default=1) == 1
+    finish(query)
+    assert query.kafka.visible() == query.expected()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_commits_that_fail_are_followed_by_abort(data):
+    # An error, not a kill: Spark calls abort with the same messages, decided or not.
+    query = Query(Kafka(), OPTIONS, True, data)
+
+    def fail() -> None:
+        raise KafkaError("a coordinator did not answer in time")
+
+    for _ in range(data.draw(st.integers(1, 3), "failures")):
+        query.kafka.event = fail
+        query.kafka.steps = data.draw(st.integers(1, 30), "step")
+        query.kafka.after = data.draw(st.booleans(), "after it")
+        with suppress(KafkaError):
+            query.run_on()
+    query.kafka.event = None
+    finish(query)
+    assert query.kafka.visible() == query.expected()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_two_drivers_on_one_checkpoint_write_no_row_twice(data):
+    query = Query(Kafka(), OPTIONS, data.draw(st.booleans(), "lists"), data)
+    query.run_on(data.draw(st.integers(0, 1), "batches before"))
+    other = data.draw(st.integers(1, 2), "batches of the other")
+    query.kafka.event = lambda: query.run_on(other)
+    query.kafka.steps = data.draw(st.integers(1, 20), "step")
+    query.kafka.after = data.draw(st.booleans(), "after it")
+    with suppress(KafkaError):  # the older one has to stop
+        query.run_on()
+    query.kafka.event = None
+    finish(query)
+    assert query.kafka.visible() == query.expected()
+
+
+class Told(logging.Handler):
+    """The rows that were said to be lost, by batch."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.lost: dict[str, int] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        found = re.match(
+            r"exactlyOnce: of batch (\d+), ([\d,]+) rows are lost, those of tasks",
+            record.getMessage(),
+        )
+        assert found, record.getMessage()
+        self.lost[found[1]] = int(found[2].replace(",", ""))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_what_times_out_is_written_again_or_named(data):
+    query = Query(Kafka(), OPTIONS, data.draw(st.booleans()), data)
+    told = Told()
+    log = logging.getLogger("kshare.produce.decision")
+    log.addHandler(told)
+    try:
+        for _ in range(data.draw(st.integers(1, 3), "kills")):
+            query.kafka.steps = data.draw(st.integers(1, 40), "step")
+            query.kafka.after = data.draw(st.booleans(), "after it")
+            with suppress(KafkaError):
+                try:
+                    query.run_on()
+                except Crash:
+                    if data.draw(st.booleans(), "for long"):
+                        query.kafka.time_out()
+        query.kafka.steps = -1
+        with suppress(KafkaError):
+            finish(query)
+        finish(query)
+    finally:
+        log.removeHandler(told)
+    visible = query.kafka.visible()
+    assert max(visible.values()) == 1
+    assert visible.total() + sum(told.lost.values()) == query.expected().total()
+
+
+def test_a_batch_that_took_too_long_is_not_decided():
+    kafka = Kafka()
+    query = Query(kafka, OPTIONS, True, None)
+    began = time.time() - 0.95 * TRANSACTION_TIMEOUT_MS / 1000
+    attempt = Attempt("q", "r", 0, 0, 0, began)
+    message = Prepared(attempt, kafka.begin(attempt.transactional_id, [1]))
+    with pytest.raises(KafkaError, match=r"not written: it took .*kafka\.transaction\.timeout\.ms"):
+        query.work([message], 0).commit()
+    assert kafka.told is None
+
+
+def test_attempts_that_do_not_count_leave_nothing_open():
+    kafka = Kafka()
+    query = Query(kafka, OPTIONS, True, None)
+    first = [Attempt("q", "r", 0, 0, number, time.time()) for number in (0, 1)]
+    kafka.begin(first[0].transactional_id, [1])
+    counted = Prepared(first[1], kafka.begin(first[1].transactional_id, [1]))
+    query.work([counted], 0).commit()
+    # Of a later batch too, and of a task that Spark runs twice at a time.
+    twice = [Attempt("q", "r", 1, 0, n, time.time(), speculative=True) for n in (0, 1)]
+    counted = Prepared(twice[0], kafka.begin(twice[0].transactional_id, [2]))
+    kafka.begin(twice[1].transactional_id, [2])
+    query.work([counted], 1).commit()
+    assert kafka.visible() == {1: 1, 2: 1}
+    assert not [name for name, found in kafka.transactions.items() if found["state"] == "open"]
+
+
+def test_tasks_of_another_batch_are_refused():
+    attempts = [Attempt("q", "r", batch, 0, 0, 0.0) for batch in (1, 2)]
+    with pytest.raises(KafkaError, match="tasks of other batches report to batch 1"):
+        Query(Kafka(), OPTIONS, True, None).work([Prepared(a, None) for a in attempts], 1)
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
+def test_no_two_attempts_of_a_batch_share_a_transactional_id(batch, task, number):
+    attempt = Attempt("q", "r", batch, task, number, 0.0)
+    name = attempt.transactional_id
+    assert name.startswith("kshare-q-r-")
+    for other in (
+        replace(attempt, task=task + 1),
+        replace(attempt, number=number + 1),
+        replace(attempt, run="s"),
+        replace(attempt, query="p"),
+        replace(attempt, batch=batch + 1),
+    ):
+        assert other.transactional_id != name
+    assert replace(attempt, batch=batch + 2).transactional_id == name
