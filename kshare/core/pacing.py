@@ -2,7 +2,7 @@
 
 Law: limits are integers of at least 1, and a function of what is given here alone. A limit grows
 32-fold at most from one batch to the next, and shrinks at once.
-Cost: linear in the ranges (a range that was not there before looks at all those that were).
+Cost: linear in the ranges (a range that was not there before looks at those that it overlaps).
 
 Time per record is learned from tasks whose end was seen (``measured``). That costs, so it is done
 only when there is something to learn; in between, the time of whole batches says whether the
@@ -10,7 +10,7 @@ estimates still hold.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -62,12 +62,14 @@ class RangeSpeed:
         seconds_per_record: by the last measurement, or as whole batches have corrected it since;
             None if there was none.
         sample: key hashes of the records that were measured, ascending; may be empty.
+        is_guess: the estimate is that of other ranges; none of this one was measured yet.
     """
 
     hashes: HashRange
     limit: int
     seconds_per_record: float | None = None
     sample: tuple[int, ...] = ()
+    is_guess: bool = False
 
 
 def learn(
@@ -99,7 +101,7 @@ def learn(
             is_short = target_seconds is not None and seconds < _SHORT * target_seconds
             if before is not None and is_short:
                 each = min(each, _SHORT_GROWTH * before)
-            speed = replace(speed, seconds_per_record=each, sample=sample)  # noqa: PLW2901
+            speed = replace(speed, seconds_per_record=each, sample=sample, is_guess=False)  # noqa: PLW2901
         learned.append(speed)
     return tuple(learned)
 
@@ -157,34 +159,38 @@ def ranges_to_measure(
     *,
     target_seconds: float,
     batch_seconds: float | None,
-    is_full: bool,
+    full: Collection[HashRange],
     batches_unmeasured: int,
+    batches_since_all: int,
 ) -> frozenset[HashRange]:
     """The ranges whose tasks should be measured in the next batch.
 
     All, if the last batch took more than 1.5 times the target; and, as long as limits are what ends
-    tasks, if it was that much faster than each of its ranges should have been, and in every tenth
-    batch. Else those that are new, and those whose limits have moved: an estimate from few records
-    is not worth much for many.
+    tasks, if it was that much faster than each of its ranges should have been, and ten batches
+    after all were. Else those that are new, those whose limits have moved (an estimate from few
+    records is not worth much for many), and those that a guess holds back.
 
     Args:
         speeds: the limits of the next batch.
         before: those of the last one.
         target_seconds: how long a task should take.
         batch_seconds: how long the last batch took; None if there was none.
-        is_full: whether a limit ended any of its tasks.
+        full: the ranges whose tasks a limit ended.
         batches_unmeasured: how many batches have gone by without a measured task.
+        batches_since_all: how many since one of which each task was measured. A range that is
+            measured again and again must not keep the others from being looked at.
     """
     every = frozenset(speed.hashes for speed in speeds)
     if batch_seconds is not None and batch_seconds > SLOW * target_seconds:
         return every
-    if is_full and (_was_fast(before, batch_seconds) or _is_time(batches_unmeasured)):
+    if full and (_was_fast(before, batch_seconds) or _is_time(batches_since_all)):
         return every
     known = {speed.hashes: speed for speed in before}
     return frozenset(
         speed.hashes
         for speed in speeds
         if _is_unsure(speed, known.get(speed.hashes), told=not batches_unmeasured)
+        or (speed.is_guess and speed.hashes in full)
     )
 
 
@@ -196,8 +202,8 @@ def _was_fast(before: Sequence[RangeSpeed], batch_seconds: float | None) -> bool
     return SLOW * batch_seconds < min(times, default=0.0)
 
 
-def _is_time(batches_unmeasured: int) -> bool:
-    return batches_unmeasured % MEASURE_EVERY == MEASURE_EVERY - 1
+def _is_time(batches: int) -> bool:
+    return batches % MEASURE_EVERY == MEASURE_EVERY - 1
 
 
 def _is_unsure(speed: RangeSpeed, before: RangeSpeed | None, *, told: bool) -> bool:
@@ -257,7 +263,8 @@ def _inherited(
     is_blind = any(not s.sample and s.hashes.intersect(hashes) != s.hashes for s in parents)
     times = [each for s in parents if (each := _worst(s, hashes)) is not None]
     limit = min(parent.limit for parent in parents)
-    return RangeSpeed(hashes, limit, max(times, default=None)), is_blind
+    guess = max(times, default=None)
+    return RangeSpeed(hashes, limit, guess, is_guess=guess is not None), is_blind
 
 
 def _worst(parent: RangeSpeed, hashes: HashRange) -> float | None:

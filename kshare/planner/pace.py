@@ -52,8 +52,9 @@ class Pacer:
         self._observed: dict[TopicPartition, tuple[RangeObservation, ...]] = {}
         self._to_measure: dict[TopicPartition, frozenset[HashRange]] = {}
         self._unmeasured = 0
+        self._since_all = 0
         self._batch_seconds: float | None = None
-        self._full = False
+        self._full: dict[TopicPartition, frozenset[HashRange]] = {}
 
     @property
     def listens(self) -> bool:
@@ -134,8 +135,9 @@ class Pacer:
                 self._speeds.get(place, ()),
                 target_seconds=target,
                 batch_seconds=self._batch_seconds,
-                is_full=self._full,
+                full=self._full.get(place, ()),
                 batches_unmeasured=self._unmeasured,
+                batches_since_all=self._since_all,
             )
             for place, speeds in coming.items()
         }
@@ -173,12 +175,14 @@ class Pacer:
             )
         self._batch_seconds = self._effective_seconds(batch, results, measured, ended)
         self._unmeasured = 0 if measured else self._unmeasured + 1
-        self._full = any(
-            task.max_records is not None
-            and number in results
-            and results[number].records >= task.max_records
-            for number, task in enumerate(batch.tasks)
-        )
+        whole = all(n in results and results[n].held for n in range(len(batch.tasks)))
+        self._since_all = 0 if whole else self._since_all + 1
+        full: dict[TopicPartition, set[HashRange]] = {}
+        for number, task in enumerate(batch.tasks):
+            end = results.get(number)
+            if task.max_records is not None and end and end.records >= task.max_records:
+                full.setdefault(place := _place(task), set()).add(self._range_of(place, task))
+        self._full = {place: frozenset(ranges) for place, ranges in full.items()}
 
     def _effective_seconds(
         self,

@@ -50,7 +50,8 @@ class Batches:
         self.pace, self.parts, self.told, self.most, self.backlog = pace, parts, told, most, backlog
         self.speeds: tuple[RangeSpeed, ...] = ()
         self.seconds: float | None = None
-        self.unmeasured, self.full, self.number = 0, False, 0
+        self.unmeasured, self.since_all, self.number = 0, 0, 0
+        self.full: set[HashRange] = set()
         self.taken: list[float] = []
         self.measured: list[int] = []
 
@@ -72,15 +73,17 @@ class Batches:
             self.speeds,
             target_seconds=TARGET,
             batch_seconds=self.seconds,
-            is_full=self.full,
+            full=self.full,
             batches_unmeasured=self.unmeasured,
+            batches_since_all=self.since_all,
         )
         read = {s.hashes: min(s.limit, self.backlog) for s in coming}
         took = {hashes: n * self.pace(self.number, hashes) for hashes, n in read.items()}
         found = {h: Measured(read[h], took[h]) for h in asked} if self.told else {}
         self.speeds = learn(coming, found, target_seconds=TARGET)
-        self.full = any(read[s.hashes] == s.limit for s in coming)
+        self.full = {s.hashes for s in coming if read[s.hashes] == s.limit}
         self.unmeasured = 0 if found else self.unmeasured + 1
+        self.since_all = 0 if len(found) == len(coming) else self.since_all + 1
         self.seconds = max(took.values())
         self.taken.append(self.seconds)
         self.measured.append(len(asked))
@@ -105,8 +108,9 @@ def to_measure(
     wanted = {
         "target_seconds": TARGET,
         "batch_seconds": TARGET,
-        "is_full": True,
+        "full": {speed.hashes for speed in speeds},
         "batches_unmeasured": 1,
+        "batches_since_all": 1,
         **given_,
     }
     return ranges_to_measure(speeds, before, **wanted)
@@ -157,7 +161,12 @@ def test_only_ranges_of_the_batch_are_measured(
     batch: float | None,
 ) -> None:
     asked = to_measure(
-        speeds, before, is_full=full, batches_unmeasured=unmeasured, batch_seconds=batch
+        speeds,
+        before,
+        **({} if full else {"full": ()}),
+        batches_unmeasured=unmeasured,
+        batches_since_all=unmeasured,
+        batch_seconds=batch,
     )
     every = {speed.hashes for speed in speeds}
     assert asked <= every
@@ -220,7 +229,7 @@ def test_a_limit_below_its_estimate_is_scaled_down_too() -> None:
 def test_a_merged_range_starts_from_the_slowest_of_its_parts() -> None:
     before = [RangeSpeed(A1, 10_000, 0.001), RangeSpeed(A2, 100, 0.1)]
     (speed,) = next_limits([A], before, target_seconds=TARGET, batch_seconds=None, max_records=None)
-    assert speed == RangeSpeed(A, 100, 0.1)
+    assert speed == RangeSpeed(A, 100, 0.1, is_guess=True)
     assert limits([A], [RangeSpeed(A1, 1000, 1e-6), RangeSpeed(A2, 2, 1e-6)]) == [64]
 
 
@@ -315,22 +324,36 @@ def test_a_limit_that_has_moved_is_measured(limit: int, measured: bool) -> None:
 def test_after_a_slow_batch_all_are_measured() -> None:
     speeds = [RangeSpeed(A, 100, 0.1), RangeSpeed(B, 100, 0.1)]
     assert to_measure(speeds, speeds, batch_seconds=15.0) == frozenset()
-    assert to_measure(speeds, speeds, batch_seconds=15.1, is_full=False) == {A, B}
+    assert to_measure(speeds, speeds, batch_seconds=15.1, full=()) == {A, B}
 
 
 def test_after_a_fast_batch_all_are_measured_if_it_was_full() -> None:
     speeds = [RangeSpeed(A, 100, 0.1), RangeSpeed(B, 50, 0.1)]
     assert to_measure(speeds, speeds, batch_seconds=3.4) == frozenset()  # B alone may take 5 s
     assert to_measure(speeds, speeds, batch_seconds=3.3) == {A, B}
-    assert to_measure(speeds, speeds, batch_seconds=3.3, is_full=False) == frozenset()
+    assert to_measure(speeds, speeds, batch_seconds=3.3, full=()) == frozenset()
     assert to_measure(speeds, speeds, batch_seconds=None) == frozenset()
 
 
 def test_every_tenth_batch_is_measured_while_limits_count() -> None:
     speeds = [RangeSpeed(A, 100, 0.1)]
-    asked = [bool(to_measure(speeds, speeds, batches_unmeasured=n)) for n in range(20)]
+    asked = [bool(to_measure(speeds, speeds, batches_since_all=n)) for n in range(20)]
     assert [n for n in range(20) if asked[n]] == [9, 19]
-    assert not to_measure(speeds, speeds, batches_unmeasured=9, is_full=False)
+    assert not to_measure(speeds, speeds, batches_since_all=9, full=())
+
+
+def test_a_guess_that_holds_a_range_back_is_measured() -> None:
+    """It was not when it was new: there was nothing to read."""
+    before = [RangeSpeed(A, 10_000, 0.001, tuple(range(A.lo, A1.hi, A1.hi // 256)))]
+    speeds = next_limits(
+        [A1, A2], before, target_seconds=TARGET, batch_seconds=None, max_records=None
+    )
+    assert speeds[1].limit == 39  # the sample has nothing of it
+    assert to_measure(speeds, speeds) == {A1, A2}
+    assert to_measure(speeds, speeds, full={A2}) == {A2}
+    assert to_measure(speeds, speeds, full=()) == frozenset()
+    (known,) = learn(speeds[1:], {A2: Measured(39, 0.039)}, target_seconds=TARGET)
+    assert to_measure([known], [known], full={A2}) == frozenset()
 
 
 # -- runs ----------------------------------------------------------------------------------------
@@ -362,6 +385,19 @@ def test_where_tasks_tell_no_times_it_goes_by_batches() -> None:
     assert sum(query.measured) == 4  # the first, and the tenth
     slow = Batches(always(1.0), told=False).run(4)
     assert all(taken <= 1.5 * TARGET for taken in slow.taken[2:])
+
+
+def test_a_range_that_is_measured_again_and_again_does_not_keep_others_from_it() -> None:
+    """The pace of A swings from batch to batch; B becomes ten times as fast unnoticed."""
+
+    def pace(batch: int, hashes: HashRange) -> float:
+        if hashes == A:
+            return 0.05 if batch % 2 else 0.1
+        return 0.01 if batch < 5 else 0.001
+
+    query = Batches(pace).run(30)
+    assert query.measured[5:].count(1) > 5  # A's limit moves, B's does not
+    assert query.limit(B) == 10_000
 
 
 def test_a_stream_that_has_caught_up_is_left_alone() -> None:
