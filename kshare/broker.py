@@ -2,7 +2,8 @@
 
 Law: every call ends within ``default.api.timeout.ms``, as often as ``fetchOffset.numRetries`` has
 it, with an answer for all that was asked or an error that says why not. A fault that waiting does
-not mend (a login, a certificate, the wrong ``security.protocol``) ends it within 30 s.
+not mend (a login, a certificate, the wrong ``security.protocol``) ends it within 30 s. Offsets of a
+partition are refused if two listings in a row lack it: one broker may not have heard of it yet.
 Cost: one or two round trips a call, whatever the number of partitions.
 Nothing is opened before the first call, so an object may be made before a fork.
 """
@@ -63,6 +64,7 @@ _RETRIABLE = {5, 6, 7, 9, 13, 56, 74, 75, 78, _NO_LEADERS, *_NO_ANSWER}
 _LASTING = (AuthenticationError, AuthorizationError, UnknownTopicError)
 
 _Answer = TypeVar("_Answer")
+_Place: TypeAlias = tuple[str | None, int | None]
 _Request: TypeAlias = Callable[[AdminClient, float], Mapping[Any, Future[Any]]]
 
 
@@ -239,11 +241,12 @@ class Cluster:
     def _ask(self, request: _Request, what: str, deadline: float) -> dict[Any, Any]:
         """Send a request of many parts; ask again while a part fails in a way that may pass."""
         pause = self._kafka.retry_backoff_ms / 1000
+        missing: Collection[_Place] = ()
         while True:
             left = max(deadline - time.monotonic(), 1.0)
             futures = request(self._open(), left)
             self._wait(futures.values(), deadline)
-            answers, leaderless, fault = {}, [], None
+            answers, leaderless, faults = {}, [], []
             for part, future in futures.items():
                 error = future.exception(timeout=0) if future.done() else TimeoutError()
                 if error is None:
@@ -251,27 +254,52 @@ class Cluster:
                     self._reached = True
                     continue
                 mapped = self._mapped(error, what, part)
-                if not _may_pass(error) or time.monotonic() >= deadline:
+                is_partition = isinstance(part, RdTopicPartition)
+                lacks = is_partition and isinstance(mapped, UnknownTopicError)
+                if not (lacks or _may_pass(error)) or time.monotonic() >= deadline:
                     raise mapped from error
-                fault = mapped
+                faults.append(mapped)
                 if _code(error) == _NO_LEADERS:
                     leaderless.append(part)
-            if fault is None:
+            if not faults:
                 return answers
-            if leaderless:
-                self._refuse_missing(leaderless, what, deadline)
-            _log.info("asking again after: %s", fault)
+            faults += self._missing(leaderless, what, deadline)
+            missing = self._twice_missing(faults, missing)
+            _log.info("asking again after: %s", faults[-1])
             time.sleep(pause)
             pause = min(2 * pause, self._kafka.retry_backoff_max_ms / 1000)
 
-    def _refuse_missing(
+    def _missing(
         self, places: Collection[RdTopicPartition], what: str, deadline: float
-    ) -> None:
-        """Raise UnknownTopicError for a partition that is not there, and so has no leader."""
-        listed = self._listed({place.topic for place in places}, deadline)
-        for place in places:
-            if (place.topic, place.partition) not in listed:
-                raise self._mapped(RdKafkaError(_UNKNOWN_PARTITION), what, place)
+    ) -> list[KafkaError]:
+        """What is to be said of partitions that are not there, and so have no leader."""
+        if not places:
+            return []
+        try:
+            listed = self._listed({place.topic for place in places}, deadline)
+        except UnknownTopicError as error:
+            return [error]
+        return [
+            self._mapped(RdKafkaError(_UNKNOWN_PARTITION), what, place)
+            for place in places
+            if (place.topic, place.partition) not in listed
+        ]
+
+    def _twice_missing(
+        self, faults: Collection[KafkaError], before: Collection[_Place]
+    ) -> Collection[_Place]:
+        """The places that are missing; raise the fault of one that was missing before, too."""
+        missing = {
+            (fault.topic, fault.partition): fault
+            for fault in faults
+            if isinstance(fault, UnknownTopicError)
+        }
+        for place, fault in missing.items():
+            if place in before:
+                raise fault
+        if missing:
+            self._client = None  # it remembers what it was told: ask a new one, any broker
+        return missing.keys()
 
     def _wait(self, futures: Collection[Future[Any]], deadline: float) -> None:
         client = self._open()
@@ -327,7 +355,8 @@ class Cluster:
         if isinstance(part, str):
             topic, partition = part, None  # a text has a method of that name
         place = {"broker": servers, "topic": topic, "partition": partition}
-        about = f" of topic {topic}" if topic else ""
+        whose = f"topic {topic}" if partition is None else f"{topic}-{partition}"
+        about = f" of {whose}" if topic else ""
         if isinstance(error, RdKafkaError) and _refuses(error):
             return AuthenticationError(f"cannot log in to {servers}: {text}", **place)
         if code in _AUTHORIZATION:

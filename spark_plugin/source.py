@@ -95,12 +95,14 @@ class KshareDataSource(DataSource):
     def schema(self) -> StructType:
         """The source's columns; with ``includeHeaders`` one more.
 
+        No task assignor is made: this may be a batch query, which has none.
+
         Raises:
             OptionsError: the options fit neither a batch nor a streaming query.
         """
         options = dict(self.options)
         try:
-            parse_options(options, streaming=True)
+            parse_options(options, streaming=True, makes_assignor=False)
         except OptionsError as streaming:
             try:
                 parse_options(options, streaming=False)

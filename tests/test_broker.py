@@ -38,11 +38,13 @@ def cluster(fake: FakeCluster) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer is to come at once: whoever pauses before it fails."""
+def one_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer is to come after one pause at most: whoever pauses again fails."""
+    pauses: list[float] = []
 
     def refuse(seconds: float) -> None:
-        raise AssertionError(f"it pauses for {seconds} s")
+        pauses.append(seconds)
+        assert pauses == [0.01]
 
     monkeypatch.setattr(broker_module.time, "sleep", refuse)
 
@@ -84,7 +86,7 @@ def test_offsets(fake: FakeCluster, cluster: Cluster) -> None:
     [(TopicPartition("t", 9), "has no partition 9"), (TopicPartition("v", 0), "does not exist")],
 )
 def test_a_partition_that_does_not_exist(
-    cluster: Cluster, no_pause: None, beside: tuple[TopicPartition, ...], missing: Any, text: str
+    cluster: Cluster, one_pause: None, beside: tuple[TopicPartition, ...], missing: Any, text: str
 ) -> None:
     with pytest.raises(UnknownTopicError, match=f"topic {missing.topic} {text} on 127") as raised:
         cluster.latest([*beside, missing])
@@ -92,11 +94,44 @@ def test_a_partition_that_does_not_exist(
 
 
 def test_it_is_told_from_one_without_a_leader(
-    fake: FakeCluster, cluster: Cluster, no_pause: None
+    fake: FakeCluster, cluster: Cluster, one_pause: None
 ) -> None:
     fake.move_leader("t", 0, None)
     with pytest.raises(UnknownTopicError, match="topic t has no partition 9 on 127"):
         cluster.earliest([T0, TopicPartition("t", 9)])
+
+
+@pytest.mark.parametrize("beside", [(), (T0,)], ids=["alone", "beside one that exists"])
+def test_a_topic_of_which_a_broker_hears_a_moment_later(
+    fake: FakeCluster, cluster: Cluster, monkeypatch: Any, beside: tuple[TopicPartition, ...]
+) -> None:
+    new = TopicPartition("new", 0)
+    monkeypatch.setattr(broker_module.time, "sleep", lambda _: fake.create_topic("new"))
+    assert cluster.latest([*beside, new]) == dict.fromkeys([*beside, new], 0)
+
+
+@pytest.mark.parametrize("beside", [(), (T0,)], ids=["alone", "beside one that exists"])
+def test_a_partition_of_which_a_broker_hears_a_moment_later(
+    cluster: Cluster, monkeypatch: Any, beside: tuple[TopicPartition, ...]
+) -> None:
+    new = TopicPartition("t", 2)
+    with FakeCluster(topics={"t": 3}) as grown, closing(cluster_of(grown.bootstrap_servers)) as c:
+        monkeypatch.setattr(
+            broker_module.time, "sleep", lambda _: setattr(cluster, "_kafka", c._kafka)
+        )
+        assert cluster.earliest([*beside, new]) == dict.fromkeys([*beside, new], 0)
+
+
+def test_a_topic_that_was_named_and_is_missing_is_told_at_once(
+    cluster: Cluster, monkeypatch: Any
+) -> None:
+    def refuse(seconds: float) -> None:
+        raise AssertionError(f"it pauses for {seconds} s")
+
+    # The table of parked keys is asked for so in each batch, and mostly there is none.
+    monkeypatch.setattr(broker_module.time, "sleep", refuse)
+    with pytest.raises(UnknownTopicError, match="topic v does not exist on 127"):
+        cluster.partitions(Subscribe(("v",)))
 
 
 @pytest.mark.parametrize("ask", ["earliest", "latest"])
@@ -130,7 +165,7 @@ def test_what_may_pass_is_asked_again(fake: FakeCluster, cluster: Cluster) -> No
 
 def test_not_authorized_is_not_asked_again(fake: FakeCluster, cluster: Cluster) -> None:
     fake.fail("ListOffsets", ["TOPIC_AUTHORIZATION_FAILED"])
-    with pytest.raises(AuthorizationError, match="not authorized to list offsets of topic t"):
+    with pytest.raises(AuthorizationError, match="not authorized to list offsets of t-0"):
         cluster.latest([T0])
     assert cluster.latest([T0]) == {T0: 0}
 
@@ -140,7 +175,7 @@ def test_no_leader_in_the_stated_time(fake: FakeCluster) -> None:
     options = {"kafka.default.api.timeout.ms": "1000"}
     with (
         closing(cluster_of(fake.bootstrap_servers, **options)) as cluster,
-        pytest.raises(KafkaError, match=r"cannot list offsets .*within 1 s"),
+        pytest.raises(KafkaError, match=r"cannot list offsets of t-0 on .* within 1 s"),
     ):
         cluster.latest([T0])
 

@@ -374,6 +374,44 @@ def test_a_faulty_task_assignor_is_told_together_with_all_other_faults(
     assert "it cannot be made: KeyError" in found[-1]
 
 
+def test_texts_of_a_task_assignors_configs_hold_names_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    assignor = SimpleNamespace(assign=print)
+    monkeypatch.setitem(sys.modules, "an_assignor", SimpleNamespace(made=assignor))
+    found = options({"taskAssignor": "an_assignor.made", "taskAssignor.password": SECRET})
+    assert found.task_assignor_configs == {"password": SECRET}
+    for one in (found, pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
+        assert one == found
+        for thing in (one, one.task_assignor_configs, [one]):
+            for text in (repr(thing), str(thing), f"{thing}"):
+                assert "password" in text
+                assert SECRET not in text
+
+
+def test_a_task_assignors_error_shows_no_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    def configure(configs: dict[str, str]) -> None:
+        raise KeyError(f"no config among {configs}")
+
+    faulty = SimpleNamespace(assign=print, configure=configure)
+    monkeypatch.setitem(sys.modules, "an_assignor", SimpleNamespace(faulty=faulty))
+    found = problem({"taskAssignor": "an_assignor.faulty", "taskAssignor.password": SECRET})
+    assert "it cannot be made: KeyError (its text holds the value of password, and" in found
+    assert SECRET not in found
+
+
+def test_a_task_assignor_is_left_alone_if_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "an_assignor", None)  # an import of it fails
+    given = {**BASE, "taskAssignor": "an_assignor.faulty", "taskAssignor.a": "b"}
+    with pytest.raises(OptionsError, match="taskAssignor"):
+        parse_options(given, streaming=True)
+    found = parse_options(given, streaming=True, makes_assignor=False).options
+    assert found.task_assignor == "an_assignor.faulty"
+    assert found.task_assignor_configs == {"a": "b"}
+    with pytest.raises(OptionsError, match=r"taskAssignor\.\*.*max\.warmup\.replicas"):
+        parse_options(
+            {**given, "taskAssignor.max.warmup.replicas": "0"}, streaming=True, makes_assignor=False
+        )
+
+
 def test_names_are_compared_without_case() -> None:
     upper = {name.upper(): value for name, value in {**BASE, "minPartitions": "3"}.items()}
     parsed = parse_options(upper, streaming=True)

@@ -146,7 +146,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 
 def placed_by(recorder: Recorder, planned: Sequence[Task]) -> Placement:
-    placement = Placement(options(taskAssignor="an_assignor.made"))
+    given = {"taskAssignor": "an_assignor.made", "taskAssignor.secret": "hunter22"}
+    placement = Placement(options(**given))
     known(placement, planned, {"1@a": 1, "2@a": 1})
     return placement
 
@@ -237,6 +238,7 @@ def unknown_process(state: ApplicationState) -> TaskAssignment:
         (raises(TaskAssignmentException("not now")), "cannot answer", []),
         (raises(ZeroDivisionError("oh")), "failed: ZeroDivisionError", []),
         (lambda _: "nonsense", "failed", []),
+        (raises(ValueError("login hunter22")), "ValueError (its text holds the value of secret", []),
         (lambda s: TaskAssignment(all_on_first(s).assignment[:1]), "MISSING_PROCESS_ID", [
             AssignmentError.MISSING_PROCESS_ID
         ]),
@@ -261,6 +263,7 @@ def test_a_faulty_assignor_loses_nothing(
     assert recorder.asked == 2
     assert recorder.told == told * 2
     assert said in caplog.text
+    assert "hunter22" not in caplog.text
     assert "an_assignor.made" in caplog.text
     recorder.answer = all_on_first
     placement.ordered(more)

@@ -1,19 +1,23 @@
 """Finding a task assignor by its name.
 
-Law: a name leads to one assignor, ready to use, or to an error that says why not.
+Law: a name leads to one assignor, ready to use, or to an error that says why not; no value (of four
+characters or more) of the configs is in that error's text, nor in that of what led to it.
 Cost: an import.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kshare.assignment.assignor import TaskAssignor
 from kshare.assignment.finding import find, unknown
 
-__all__ = ["DEFAULT_TASK_ASSIGNOR", "TASK_ASSIGNORS", "load_task_assignor"]
+__all__ = ["DEFAULT_TASK_ASSIGNOR", "TASK_ASSIGNORS", "load_task_assignor", "shown_error"]
 
 DEFAULT_TASK_ASSIGNOR: Final = "HighAvailabilityTaskAssignor"
 """Kafka's default of ``task.assignor.class``."""
+
+_SECRET_CHARACTERS: Final = 4
+"""A config's value that is shorter is not looked for in texts: it may be part of any word."""
 
 _HERE: Final = "kshare.assignment"
 
@@ -49,10 +53,37 @@ def load_task_assignor(
         if callable(configure := getattr(assignor, "configure", None)):
             configure(dict(configs or {}))
     except Exception as error:
-        reason = f"it cannot be made: {error!r}"
-        raise unknown(name, "task assignor", reason, TASK_ASSIGNORS) from error
+        shown, cause = shown_error(error, configs or {})
+        raise unknown(
+            name, "task assignor", f"it cannot be made: {shown}", TASK_ASSIGNORS
+        ) from cause
     return assignor  # type: ignore[no-any-return]
 
 
 def _is_assignor(thing: Any) -> bool:
     return callable(getattr(thing, "assign", None))
+
+
+def shown_error(error: Exception, configs: Mapping[str, Any]) -> tuple[str, Exception | None]:
+    """An assignor's error, and the same as a cause: its kind alone if it tells a config's value."""
+    texts = "\n".join(_bare(text) for text in _texts(error))
+    values = {name: _bare(str(value)) for name, value in configs.items()}
+    told = [n for n, v in values.items() if len(v) >= _SECRET_CHARACTERS and v in texts]
+    if not told:
+        return repr(error), error
+    kind = type(error).__name__
+    return f"{kind} (its text holds the value of {', '.join(told)}, and is not shown)", None
+
+
+def _texts(error: BaseException | None) -> Iterator[str]:
+    """What a traceback would show of an error and of those before it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield from (str(error), repr(error), *getattr(error, "__notes__", ()))
+        error = error.__cause__ or error.__context__
+
+
+def _bare(text: str) -> str:
+    """A text without what quoting does to it, however often it was quoted."""
+    return text.encode("unicode_escape").decode().replace("\\", "")

@@ -1,14 +1,14 @@
 """Placing tasks at least cost: assignment problems, solved exactly by scipy.
 
 Law: the answer's cost is the least there is, and as many tasks are on each process as it has
-places; equal inputs get equal answers. This computes and nothing else: numpy and scipy, which it
-uses for that, are pure here, too.
+places; of placements of equal cost, see :class:`Costs`; equal inputs get equal answers. This
+computes and nothing else: numpy and scipy, which it uses for that, are pure here, too.
 Cost: a few ms for 500 tasks as a matrix (cubic at worst); above some size as a network of what is
 alike, with tasks x racks edges at most, never tasks x processes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment, linprog
 from scipy.sparse import csr_array
 
-__all__ = ["Costs", "place", "place_capped", "place_on_two"]
+__all__ = ["DENSE_MAX", "Costs", "place", "place_capped", "place_on_two"]
 
-_DENSE_MAX: Final = 1500
+DENSE_MAX: Final = 1500
 """Places up to which a dense matrix is used: 18 MB."""
 
 _EXACT_MAX: Final = 2**53
@@ -47,22 +47,15 @@ class Costs:
     wishes: NDArray[np.int64] | None = None
 
     def scaled(self) -> "Costs":
-        """With what decides between equals as the smallest part, if floats hold that exactly."""
-        tasks = len(self.traffic)
-        farthest = int(np.abs(self.traffic).max(initial=0))
-        wish = tasks + 1
-        near = wish
-        if self.wishes is not None:
-            near *= 2 * tasks * int(np.abs(self.wishes).max(initial=0)) + 1
-        scale = near
-        if self.prefers_near:
-            scale *= tasks * farthest + 1
-        else:
-            near = 0
-        if (farthest + abs(self.move) + 1) * (scale + near) * tasks >= _EXACT_MAX:
-            return Costs(self.traffic, self.rack, self.move)
-        wishes = None if self.wishes is None else self.wishes * wish
-        return Costs(self.traffic * (scale + near), self.rack, self.move * scale + 1, False, wishes)
+        """With what decides between equals as the smallest parts, as far as floats hold them.
+
+        First wishes are given up, then near racks, then few moves.
+        """
+        without = replace(self, wishes=None)
+        for costs in (self, without, replace(without, prefers_near=False)):
+            if (found := _scaled(costs)) is not None:
+                return found
+        return Costs(self.traffic, self.rack, self.move)
 
     def matrix(self, start: _Ints) -> NDArray[np.float64]:
         """Of each task (row) on each process (column)."""
@@ -71,6 +64,25 @@ class Costs:
             costs += self.wishes
         costs[np.arange(len(start)), start] -= self.move
         return costs
+
+
+def _scaled(costs: Costs) -> Costs | None:
+    """With all that decides between equals; None if floats do not hold that exactly."""
+    tasks = len(costs.traffic)
+    farthest = int(np.abs(costs.traffic).max(initial=0))
+    wish = tasks + 1
+    near = wish
+    if costs.wishes is not None:
+        near *= 2 * tasks * int(np.abs(costs.wishes).max(initial=0)) + 1
+    scale = near
+    if costs.prefers_near:
+        scale *= tasks * farthest + 1
+    else:
+        near = 0
+    if (farthest + abs(costs.move) + 1) * (scale + near) * tasks >= _EXACT_MAX:
+        return None
+    wishes = None if costs.wishes is None else costs.wishes * wish
+    return Costs(costs.traffic * (scale + near), costs.rack, costs.move * scale + 1, False, wishes)
 
 
 def place(costs: Costs, start: _Ints) -> _Ints:
@@ -83,7 +95,7 @@ def place(costs: Costs, start: _Ints) -> _Ints:
     Returns:
         The process of each task.
     """
-    if len(start) > _DENSE_MAX:
+    if len(start) > DENSE_MAX:
         return _network(costs.scaled(), start, np.zeros_like(start), None)
     processes = len(costs.rack)
     places = np.repeat(np.arange(processes), np.bincount(start, minlength=processes))
@@ -114,7 +126,7 @@ def place_capped(costs: Costs, start: _Ints, group: _Ints) -> _Ints:
     if _fits(free, group, caps):
         return free
     caps = np.minimum(caps, np.minimum(own[:, None], width[None, :]))
-    if int(caps.sum()) > _DENSE_MAX:
+    if int(caps.sum()) > DENSE_MAX:
         return _network(costs.scaled(), start, group, caps)
     return _dense(costs.scaled().matrix(start), own, group, caps)
 

@@ -228,12 +228,13 @@ def _priced(
 ) -> "Costs":
     import numpy as np  # noqa: PLC0415 - planners that need no racks need no numpy
 
-    from kshare.assignment.min_cost import Costs  # noqa: PLC0415
+    from kshare.assignment.min_cost import DENSE_MAX, Costs  # noqa: PLC0415
 
     racks = sorted({costs.process_racks[process] for process in processes})
     column = {rack: i for i, rack in enumerate(racks)}
     wished = None
-    if wishes:
+    # Networks know no wishes, and the matrix would be large.
+    if wishes and len(tasks) <= DENSE_MAX:
         wished = np.zeros((len(tasks), len(processes)), dtype=np.int64)
         row = {task: i for i, task in enumerate(tasks)}
         number = {process: i for i, process in enumerate(processes)}

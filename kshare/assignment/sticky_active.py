@@ -1,8 +1,9 @@
 """Active tasks of the sticky assignor: as even as can be, and within that, where they were.
 
 Law: no process gets more than its share of the tasks, a share of tasks a thread, the rest dealt
-one by one; within that, whoever had a task keeps it. Equal input gets equal placements, and
-placing what was so placed before changes nothing.
+one by one; with fewer tasks than threads, who had tasks keeps up to one a thread. Within that,
+whoever had a task keeps it. Equal input gets equal placements, and placing what was so placed
+before changes nothing.
 Cost: a few steps for each task, and one of a heap.
 
 What is hash order in Kafka is decided here: over quota, the tasks stay that no other process has

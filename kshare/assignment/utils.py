@@ -133,9 +133,11 @@ def optimize_rack_aware_active_tasks(
 ) -> dict[ProcessId, KafkaStreamsAssignment]:
     """Move active tasks to where their inputs and changelogs are.
 
-    Each process keeps its number of tasks, and standbys stay, unless all of the cheapest
-    placements bring an active task to a process that has its standby: then the two change places
-    (in Kafka that standby is lost). Still, place standbys after this.
+    Each process keeps its number of tasks. Of the cheapest placements one is taken that leaves
+    standbys where they are, if the tasks are not too many for that (with ``balance_subtopology``
+    one with the least traffic first). Where an active task comes to a process that has its standby
+    all the same, the two change places (in Kafka that standby is lost). Still, place standbys
+    after this.
 
     Args:
         params: what to optimise.

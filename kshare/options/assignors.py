@@ -2,6 +2,7 @@
 
 Law: a name that leads to no assignor, and a config out of its limits, are faults of the options;
 the assignor that was made to find out is the one that the planner asks: it is configured once.
+No text form of the configs holds a value: any may be a secret.
 Cost: an import of the assignor, where one is named.
 """
 
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kshare.options.faults import Faults
-from kshare.options.frozen import FrozenMapping
+from kshare.options.frozen import FrozenMapping, Properties
 from kshare.options.model import SourceOptions
 
 if TYPE_CHECKING:
@@ -21,10 +22,10 @@ _OPTION = "taskAssignor"
 _PREFIX = "taskassignor."
 
 
-class _Configs(FrozenMapping[str, str]):
+class _Configs(Properties):
     """An assignor's configs, and in the process that parsed them the assignor.
 
-    It is no part of the value: neither compared, nor shown, nor pickled.
+    The assignor is no part of the value: neither compared, nor shown, nor pickled.
     """
 
     __slots__ = ("made",)
@@ -42,13 +43,14 @@ def is_assignor_config(name: str) -> bool:
 
 
 def parse_task_assignor(
-    given: Mapping[str, str], faults: Faults
+    given: Mapping[str, str], faults: Faults, *, makes_assignor: bool
 ) -> tuple[str | None, FrozenMapping[str, str]]:
     """Find the assignor, and its configs by Kafka's names (or whatever an assignor calls them).
 
     Args:
         given: the options by documented name.
         faults: takes what is wrong.
+        makes_assignor: whether the assignor is made, so that its faults are found.
 
     Returns:
         The assignor's name, None if none is given; and its configs, names in lower case.
@@ -70,6 +72,7 @@ def parse_task_assignor(
         faults.add(f"{_OPTION}.*", None, str(error))
     if name is not None:
         name = name.strip()
+    if name is not None and makes_assignor:
         try:
             made = load_task_assignor(name, configs)
         except ValueError as error:

@@ -59,7 +59,7 @@ class Properties(FrozenMapping[str, str]):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return f"Properties({', '.join(self)})"
+        return f"{type(self).__name__}({', '.join(self)})"
 
 
 class Secret:

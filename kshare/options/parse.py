@@ -44,12 +44,16 @@ _ATTEMPTS_PAUSE_MS = 1_000
 _Value = TypeVar("_Value")
 
 
-def parse_options(options: Mapping[str, str], *, streaming: bool) -> ParsedOptions:
+def parse_options(
+    options: Mapping[str, str], *, streaming: bool, makes_assignor: bool = True
+) -> ParsedOptions:
     """Check and parse all options of ``format("kshare")``.
 
     Args:
         options: as Spark hands them over; names in any case.
         streaming: whether they are those of a streaming query.
+        makes_assignor: whether a stream's task assignor is made and configured, and its faults
+            are told. Not where it is not known yet that the query is a stream.
 
     Returns:
         The options and the warnings for the user.
@@ -60,7 +64,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> ParsedOptio
     faults = Faults()
     # From here on no local variable's text shows a secret, in whatever traceback.
     options = Given(options, faults)
-    parser = _Parser(options, faults, streaming=streaming)
+    parser = _Parser(options, faults, streaming=streaming, makes_assignor=makes_assignor)
     parsed = parser.parse()
     faults.raise_if_any()
     if parsed is None:  # pragma: no cover - only with faults
@@ -102,10 +106,13 @@ class Given(FrozenMapping[str, str]):
 class _Parser:
     """Parses one set of options once."""
 
-    def __init__(self, given: Given, faults: Faults, *, streaming: bool) -> None:
+    def __init__(
+        self, given: Given, faults: Faults, *, streaming: bool, makes_assignor: bool
+    ) -> None:
         self._given = given
         self._faults = faults
         self._streaming = streaming
+        self._makes_assignor = makes_assignor
 
     def parse(self) -> SourceOptions | None:
         self._check_names()
@@ -121,7 +128,7 @@ class _Parser:
         cached = self._number("max.bytes.key.range.results", 0)
         assignor = self._range_assignor()
         task_assignor, assignor_configs = (
-            parse_task_assignor(self._given, self._faults)
+            parse_task_assignor(self._given, self._faults, makes_assignor=self._makes_assignor)
             if self._streaming
             else (None, FrozenMapping[str, str]())
         )

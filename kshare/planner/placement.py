@@ -130,6 +130,7 @@ class Placement:
     ) -> tuple[Groups, bool]:
         """The assignor's groups, and whether they need not be asked for again."""
         from kshare.assignment import AssignmentError  # noqa: PLC0415
+        from kshare.assignment.loading import shown_error  # noqa: PLC0415
 
         state = self._state(ids, tasks, slots)
         for _ in range(_ATTEMPTS):
@@ -140,7 +141,8 @@ class Placement:
                 error = self._judge(state, answer)
             except Exception as fault:
                 kind = "cannot answer" if isinstance(fault, TaskAssignmentException) else "failed"
-                _log.warning("task assignor %s %s: %r", self._shown, kind, fault)
+                told, _ = shown_error(fault, self._configs)
+                _log.warning("task assignor %s %s: %s", self._shown, kind, told)
                 continue
             if error is AssignmentError.NONE:
                 self._groups = {one.process_id: one.active for one in answer.assignment}

@@ -1,7 +1,9 @@
 """KIP-924's values: names, order, limits, what cannot be built."""
 
 import pickle
+import traceback
 import uuid
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -201,6 +203,25 @@ class Own(TaskAssignor):
 OWN = Own()
 
 
+class Telling(Own):
+    """Its error tells of its configs, each in another way."""
+
+    def configure(self, configs: Any) -> None:  # type: ignore[override]
+        tell, password = configs["tell"], configs["password"]
+        if tell == "text":
+            raise KeyError(f"no config among {configs}")
+        if tell == "cause":
+            try:
+                raise LookupError(password)
+            except LookupError as error:
+                raise ValueError("it has a cause") from error
+        if tell == "note":
+            error = ValueError("it has a note")
+            error.add_note(password)
+            raise error
+        raise ValueError(f"tell={tell}")
+
+
 class TestLoading:
     def test_the_default_is_kafkas(self) -> None:
         assert isinstance(load_task_assignor(), high_availability.HighAvailabilityTaskAssignor)
@@ -233,3 +254,22 @@ class TestLoading:
         with pytest.raises(ValueError, match=why) as caught:
             load_task_assignor(name)
         assert "HighAvailabilityTaskAssignor" in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("tell", "kind"), [("text", "KeyError"), ("cause", "ValueError"), ("note", "ValueError")]
+    )
+    @pytest.mark.parametrize("password", ["s3cret", 'it\'s\n"s3cret"', "s3cret\\ü\ud800"])
+    def test_an_error_that_tells_a_configs_value_is_not_shown(
+        self, tell: str, kind: str, password: str
+    ) -> None:
+        with pytest.raises(ValueError, match="cannot be made") as caught:
+            load_task_assignor(f"{__name__}.Telling", {"tell": tell, "password": password})
+        shown = "".join(traceback.format_exception(caught.value))
+        assert "s3cret" not in shown
+        assert f"it cannot be made: {kind} (its text holds the value of " in shown
+        assert "password, and is not shown)" in shown
+
+    def test_an_error_that_tells_none_is_shown_with_what_led_to_it(self) -> None:
+        with pytest.raises(ValueError, match=r"cannot be made: ValueError\('tell=no'\)") as caught:
+            load_task_assignor(f"{__name__}.Telling", {"tell": "no", "password": "s3cret"})
+        assert isinstance(caught.value.__cause__, ValueError)

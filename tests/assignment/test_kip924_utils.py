@@ -25,7 +25,7 @@ from kshare.assignment import (
     optimize_rack_aware_active_tasks,
     optimize_rack_aware_standby_tasks,
 )
-from kshare.assignment.rack_aware import RackCosts
+from kshare.assignment.rack_aware import RackCosts, optimize_active
 from kshare.assignment.rack_standby import optimize_standby
 from kshare.core.progress import TopicPartition
 
@@ -71,8 +71,12 @@ def cheapest(costs, start, group=None) -> tuple[int, ...]:
 @pytest.fixture(params=["matrix", "network"])
 def solver(request, monkeypatch) -> str:
     if request.param == "network":
-        monkeypatch.setattr(min_cost, "_DENSE_MAX", 0)
+        monkeypatch.setattr(min_cost, "DENSE_MAX", 0)
     return request.param
+
+
+NO_WISHES = {"wishes": None}
+ONLY_FEW_MOVES = {**NO_WISHES, "prefers_near": False}
 
 
 class TestLeastCost:
@@ -94,13 +98,36 @@ class TestLeastCost:
         capped = min_cost.place_capped(costs, start, group)
         assert total(costs, start, capped) == cheapest(costs, start, group)
 
+    @pytest.mark.parametrize(
+        ("farthest", "given_up"),
+        [(10**5, {}), (2 * 10**6, NO_WISHES), (10**7, ONLY_FEW_MOVES)],
+    )
+    @given(st.integers(0, 2**32), st.booleans())
+    @settings(max_examples=20, deadline=None)
+    def test_of_what_floats_cannot_hold_the_least_important_goes_first(
+        self, farthest: int, given_up, seed: int, moves_cost: bool
+    ) -> None:
+        rng = np.random.default_rng(seed)
+        traffic, wishes = rng.integers(0, 2, (6, 2)) * farthest, rng.integers(-2, 2, (6, 3))
+        traffic[0, 0], wishes[0, 0] = farthest, -2
+        move = farthest // 2 if moves_cost else 0
+        costs = min_cost.Costs(traffic, np.array([0, 0, 1]), move, True, wishes)
+        start = rng.integers(0, 3, 6)
+        left = replace(costs, **given_up)
+        assert total(left, start, min_cost.place(costs, start)) == cheapest(left, start)
+
+    def test_of_costs_that_fill_a_float_the_sum_alone_counts(self) -> None:
+        traffic = np.array([[1, 0], [0, 1]]) * 10**15
+        costs = min_cost.Costs(traffic, np.array([0, 1]), 0, True, np.eye(2, dtype=np.int64))
+        assert min_cost.place(costs, np.array([0, 1])).tolist() == [1, 0]
+
     @given(problems())
     @settings(max_examples=60, deadline=None)
     def test_matrix_and_network_agree(self, problem) -> None:
         costs, start, group = problem
         by_matrix = [min_cost.place(costs, start), min_cost.place_capped(costs, start, group)]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(min_cost, "_DENSE_MAX", 0)
+            patch.setattr(min_cost, "DENSE_MAX", 0)
             by_network = [min_cost.place(costs, start), min_cost.place_capped(costs, start, group)]
         for one, other in zip(by_matrix, by_network, strict=True):
             assert total(costs, start, one) == total(costs, start, other)
@@ -221,6 +248,24 @@ class TestActives:
         assert optimize_rack_aware_active_tasks(params.for_tasks([TaskId(0, 0)]), start) == start
         assert optimize_rack_aware_active_tasks(params.for_stateful_tasks(), start) != start
 
+    @pytest.mark.parametrize(("dense_max", "knows"), [(2, True), (1, False)])
+    def test_wishes_are_a_matrix_only_where_one_is_solved(
+        self, monkeypatch, dense_max: int, knows: bool
+    ) -> None:
+        seen = []
+
+        def place(priced, start):
+            seen.append(priced.wishes)
+            return start
+
+        monkeypatch.setattr(min_cost, "DENSE_MAX", dense_max)
+        monkeypatch.setattr(min_cost, "place", place)
+        one, two, task = ProcessId("1"), ProcessId("2"), TaskId(0, 0)
+        costs = RackCosts({one: "a", two: "b"}, {task: (), TaskId(0, 1): ()}, 10, 1)
+        active = {one: [task], two: [TaskId(0, 1)]}
+        optimize_active(active, costs.partition_racks, costs, "min_traffic", {(task, two): -2})
+        assert [wishes is not None for wishes in seen] == [knows]
+
     def test_leave_standbys_where_they_are_if_that_costs_no_more(self) -> None:
         racks = {"1": "a", "2": "b", "3": "b"}
         app = application(racks, {"0_0": ["b"], "0_1": ["a"], "0_2": ["a"]})
@@ -251,6 +296,44 @@ class TestStandbys:
         )
         again = optimize_standby({}, after, here, costs, "balance_subtopology", spreads=spreads)
         assert again == after
+
+    @given(st.integers(0, 2**32), st.booleans(), st.sampled_from([0, 1, 3]))
+    @settings(deadline=None)
+    def test_a_rule_that_allows_all_changes_nothing(
+        self, seed: int, spreads: bool, move: int
+    ) -> None:
+        # Without a rule, pairs are not asked again before one of them has changed.
+        rng = np.random.default_rng(seed)
+        tasks = [TaskId(n % 3, n) for n in range(20)]
+        names = [ProcessId(str(n)) for n in range(7)]
+        racks = {task: (frozenset("abc"[at] for at in rng.integers(0, 3, 2)),) for task in tasks}
+        costs = RackCosts({name: "abc"[n % 3] for n, name in enumerate(names)}, racks, 2, move)
+        held = rng.permuted(np.tile(np.arange(7), (20, 1)), axis=1)
+        start = {
+            name: {task for task, on in zip(tasks, held, strict=True) if n in on[:2]}
+            for n, name in enumerate(names)
+        }
+        strategy = "balance_subtopology" if spreads else "min_traffic"
+        asked, unasked = (
+            optimize_standby({}, start, tasks, costs, strategy, rule, spreads=spreads)
+            for rule in (lambda *_: True, None)
+        )
+        assert asked == unasked
+
+    def test_swap_once_the_rule_allows_it_since_other_copies_have_moved(self) -> None:
+        tags = {name: {"zone": zone} for name, zone in zip("12345", "yxxxy", strict=True)}
+        app = application(
+            dict(zip("12345", "accaa", strict=True)),
+            {"0_0": ["c"], "0_1": ["c"], "0_2": ["b"], "0_3": ["a"]},
+            tags=tags,
+            non_overlap_cost=0,
+        )
+        standby = placed("standby", p1="0_0 0_2", p2="0_1 0_3", p3="0_2", p4="0_3", p5="0_0 0_1")
+        active = placed("active", p1="0_1", p2="0_0", p3="0_3", p4="0_2", p5="")
+        start = {name: replace(one, active=active[name].active) for name, one in standby.items()}
+        params = RackAwareOptimizationParams(app, keep_client_tags=True)
+        after = optimize_rack_aware_standby_tasks(params, start)
+        assert after[ProcessId("1")].standby == {TaskId(0, 0), TaskId(0, 3)}
 
     def test_swap_between_racks(self) -> None:
         app = application(TWO, CROSSED)

@@ -289,6 +289,7 @@ def test_a_key_store_that_cannot_be_used(client: Pair, authority: Pair, opened: 
         f"{where} holds a private key that is protected in another way than Java's own; with the "
         "Java that made it, convert it: keytool -importkeystore -srckeystore "
     )
+    assert other.endswith("keys.jks.p12")
 
 
 def test_of_several_keys_none_is_guessed(client: Pair, authority: Pair, opened: Opened) -> None:
@@ -300,6 +301,7 @@ def test_of_several_keys_none_is_guessed(client: Pair, authority: Pair, opened: 
         "one is wanted; make a store of one: keytool -importkeystore -srckeystore "
     )
     assert "keys.jks -srcalias ALIAS -destkeystore " in found
+    assert found.endswith("keys.jks.p12")
     without_chain = jks_of([], SECRET, [keys[0], (keys[1][0], [])])  # Java too leaves it out
     assert ders(opened(without_chain, {"ssl.keystore.password": SECRET})) == [client.der]
 
@@ -310,7 +312,8 @@ def test_jceks_is_refused_with_the_line_that_converts_it(opened: Opened) -> None
         "kafka.ssl.keystore.location: is a JCEKS key store, which kshare does not read; convert "
         "it: keytool -importkeystore -srckeystore "
     )
-    assert found.endswith(".p12 -deststoretype PKCS12, and set kafka.ssl.keystore.type=PKCS12")
+    assert ".p12 -deststoretype PKCS12, and set kafka.ssl.keystore.location to " in found
+    assert found.endswith("keys.jks.p12")
 
 
 def test_pem_that_is_named_so_is_not_taken_for_jks(opened: Opened) -> None:

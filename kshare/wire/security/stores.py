@@ -24,11 +24,12 @@ _STORE_BYTES_MAX: Final = 64 << 20
 _BLOCK: Final = re.compile(r"-+BEGIN ([A-Z0-9 ]+?)-+(.*?)-+END \1-+", re.DOTALL)
 _KEYTOOL: Final = (
     "convert it: keytool -importkeystore -srckeystore {0} -destkeystore {0}.p12 "
-    "-deststoretype PKCS12, and set kafka.ssl.keystore.type=PKCS12"
+    "-deststoretype PKCS12, and set kafka.ssl.keystore.location to {0}.p12"
 )
 _KEYTOOL_ONE: Final = (
     "make a store of one: keytool -importkeystore -srckeystore {0} -srcalias ALIAS "
-    "-destkeystore {0}.p12 -deststoretype PKCS12, and set kafka.ssl.keystore.location to it"
+    "-destkeystore {0}.p12 -deststoretype PKCS12, and set kafka.ssl.keystore.location to "
+    "{0}.p12"
 )
 _NO_KEY: Final = "holds no private key with its certificate"
 _UNREADABLE_KEY: Final = "holds a private key that cannot be read"
