@@ -15,7 +15,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaException, TopicCollection
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -248,7 +248,7 @@ class Cluster:
             self._wait(futures.values(), deadline)
             answers, leaderless, faults = {}, [], []
             for part, future in futures.items():
-                error = future.exception(timeout=0) if future.done() else TimeoutError()
+                error = _failure(future)
                 if error is None:
                     answers[part] = future.result()
                     self._reached = True
@@ -402,6 +402,17 @@ def _policy(values: Mapping[str, str | None]) -> TopicPolicy:
     deletes = "delete" in policy and retention >= 0
     stamped = values.get("message.timestamp.type") == "LogAppendTime"
     return TopicPolicy("compact" in policy, retention if deletes else None, stamped)
+
+
+def _failure(future: Future[Any]) -> BaseException | None:
+    """Why there is no answer; None: there is one."""
+    if not future.done():
+        return TimeoutError()
+    error = future.exception(timeout=0)
+    if error is None and getattr(future.result(), "offset", 0) == OFFSET_INVALID:
+        # librdkafka's answer, without an error, if the broker goes away amid the request.
+        return KafkaException(RdKafkaError(RdKafkaError._TRANSPORT, "the broker went away"))  # noqa: SLF001
+    return error
 
 
 def _code(error: object) -> int | None:

@@ -2,10 +2,13 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from typing import Any
 
 import pytest
+from confluent_kafka import OFFSET_INVALID
+from confluent_kafka.admin import ListOffsetsResultInfo
 
 from kshare import broker as broker_module
 from kshare.broker import Cluster
@@ -161,6 +164,30 @@ def test_what_may_pass_is_asked_again(fake: FakeCluster, cluster: Cluster) -> No
     fake.produce("t", [Record(b"k", b"v")], partition=0)
     fake.fail("ListOffsets", ["NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"])
     assert cluster.latest([T0]) == {T0: 1}
+
+
+def test_a_broker_that_goes_away_amid_the_answer(
+    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka then gives an offset that is none, and no error."""
+    fake.produce("t", [Record(b"k", b"v")], partition=0)
+    real, asked = cluster._open(), []
+
+    class Client:
+        def list_offsets(self, wanted: Any, **more: Any) -> Any:
+            asked.append(wanted)
+            if len(asked) > 1:
+                return real.list_offsets(wanted, **more)
+            future: Future[Any] = Future()
+            future.set_result(ListOffsetsResultInfo(OFFSET_INVALID, -1, -1))
+            return dict.fromkeys(wanted, future)
+
+        def poll(self, seconds: float) -> int:
+            return 0
+
+    monkeypatch.setattr(cluster, "_client", Client())
+    assert cluster.latest([T0]) == {T0: 1}
+    assert len(asked) == 2
 
 
 def test_not_authorized_is_not_asked_again(fake: FakeCluster, cluster: Cluster) -> None:
