@@ -57,9 +57,10 @@ _UNKNOWN_PARTITION = RdKafkaError._UNKNOWN_PARTITION  # noqa: SLF001
 _UNKNOWN = {3, RdKafkaError._UNKNOWN_TOPIC, _UNKNOWN_PARTITION}  # noqa: SLF001
 # No partition of those asked for has a leader, or exists: librdkafka says the same of both.
 _NO_LEADERS = RdKafkaError._NOENT  # noqa: SLF001
-_NO_ANSWER = {RdKafkaError._TRANSPORT, RdKafkaError._TIMED_OUT}  # noqa: SLF001
+_TRANSPORT = RdKafkaError._TRANSPORT  # noqa: SLF001
+_TIMED_OUT = RdKafkaError._TIMED_OUT  # noqa: SLF001
 # What a moving leader or a starting broker answers; asked again until the time is over.
-_RETRIABLE = {5, 6, 7, 9, 13, 56, 74, 75, 78, _NO_LEADERS, *_NO_ANSWER}
+_RETRIABLE = {5, 6, 7, 9, 13, 56, 74, 75, 78, _NO_LEADERS, _TRANSPORT, _TIMED_OUT}
 
 _LASTING = (AuthenticationError, AuthorizationError, UnknownTopicError)
 
@@ -411,7 +412,7 @@ def _failure(future: Future[Any]) -> BaseException | None:
     error = future.exception(timeout=0)
     if error is None and getattr(future.result(), "offset", 0) == OFFSET_INVALID:
         # librdkafka's answer, without an error, if the broker goes away amid the request.
-        return KafkaException(RdKafkaError(RdKafkaError._TRANSPORT, "the broker went away"))  # noqa: SLF001
+        return KafkaException(RdKafkaError(_TRANSPORT, "the broker went away"))
     return error
 
 

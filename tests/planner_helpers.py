@@ -137,6 +137,10 @@ class Query:
             "startingOffsets": "earliest",
             **self.given,
         }
+        self.plan_with(options)
+
+    def plan_with(self, options: Mapping[str, str]) -> None:
+        """Go on with a new planner, that has these options and no others."""
         parsed = parse_options(options, streaming=True).options
         self.feedback = Feedback()
         self.planner = StreamPlanner(

@@ -2,44 +2,22 @@
 
 import random
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
 
 from kshare.assignment.adaptive import adaptive
 from kshare.core.hashing import HashRange, key_hash
 from kshare.core.offsets import OffsetRange
 from kshare.core.plan import PartitionLoad, RangeRequest
 from kshare.core.progress import Rectangle, Slice, TopicPartition
-from kshare.feedback import Executor, TaskResult, Ticket
+from kshare.feedback import TaskResult
 from kshare.options import parse_options
 from kshare.planner.pace import Pacer
 from kshare.planner.tasks import Task
+from tests.planner_helpers import Feedback
 
 PLACE = TopicPartition("t", 0)
 TARGET = 5.0
 SLOW = key_hash(b"slow", 0)
 RECORDS = 400_000
-
-
-class Server:
-    """What the tasks of the last batch told."""
-
-    def __init__(self) -> None:
-        self.told: dict[int, TaskResult] = {}
-
-    def start(self) -> bool:
-        return True
-
-    def ticket(self, batch: str, task: int, *, hold: bool) -> Ticket:
-        return Ticket("nowhere", 1, b"", batch, task, hold)
-
-    def reports(self, batch: str, *, wait_seconds: float = 0.0) -> Mapping[int, TaskResult]:
-        return self.told
-
-    def executors(self, batch: str) -> dict[int, Executor]:
-        return {}
-
-    def close(self) -> None:
-        pass
 
 
 class Query:
@@ -55,7 +33,7 @@ class Query:
         self.sorted = sorted((hashed, offset) for offset, hashed in enumerate(self.log))
         self.slow_seconds = slow_seconds
         self.now = 0.0
-        self.server = Server()
+        self.feedback = Feedback()
         parsed = parse_options(
             {
                 "kafka.bootstrap.servers": "nowhere:9092",
@@ -66,7 +44,7 @@ class Query:
             },
             streaming=True,
         )
-        self.pacer = Pacer(parsed.options, self.server, clock=lambda: self.now)  # type: ignore[arg-type]
+        self.pacer = Pacer(parsed.options, self.feedback, clock=lambda: self.now)  # type: ignore[arg-type]
         self.at: dict[int, int] = {}  # how many offsets of each hash are done
         self.taken: list[float] = []
 
@@ -111,7 +89,7 @@ class Query:
         assert task.ticket is not None
         held = task.ticket.hold
         told = TaskResult(end, len(read), sample, seconds if held else None, held, self.now)
-        self.server.told[number] = told
+        self.feedback.told.setdefault(task.ticket.batch, {})[number] = told
         return seconds
 
 

@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from kshare.core.progress import Slice, TopicPartition
 from kshare.errors import DataLossError, UnknownTopicError
-from kshare.options import parse_options
-from kshare.planner import StreamPlanner
-from tests.planner_helpers import KEYS, T0, Feedback, Parking, Query, grown
+from tests.planner_helpers import KEYS, T0, Query, grown
 
 
 def test_what_was_pending_and_is_gone_is_an_error():
@@ -127,13 +125,7 @@ def test_a_partition_that_is_not_assigned_any_more():
         "failOnDataLoss": "false",
     }
     log.partitions = lambda topics: (T0,)  # type: ignore[method-assign]
-    query.planner = StreamPlanner(
-        parse_options(options, streaming=True).options,
-        log,  # type: ignore[arg-type]
-        parking=Parking(),  # type: ignore[arg-type]
-        feedback=Feedback(),  # type: ignore[arg-type]
-        scan=query.scan,
-    )
+    query.plan_with(options)
     query.drain()
     assert query.at == {"t": {"0": 30}}
     assert {offset for place, offset in query.delivered if place == T0} == set(range(30))

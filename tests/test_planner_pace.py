@@ -3,9 +3,7 @@
 import random
 
 from kshare.core.hashing import HASH_SPACE, key_hash
-from kshare.options import parse_options
-from kshare.planner import StreamPlanner
-from tests.planner_helpers import KEYS, T0, Feedback, Log, Parking, Query, grown
+from tests.planner_helpers import KEYS, T0, Log, Query, grown
 
 
 def test_a_batch_takes_the_time_that_was_asked_for():
@@ -93,15 +91,9 @@ def test_assigned_ranges_alone_hold_the_stable_offset():
         "startingOffsets": "earliest",
         "maxRecordsPerTask": "5",
     }
-    parsed = parse_options(options, streaming=True).options
     query = Query(log)
-    query.planner = StreamPlanner(
-        parsed,
-        log,  # type: ignore[arg-type]
-        parking=Parking(),  # type: ignore[arg-type]
-        feedback=Feedback(),  # type: ignore[arg-type]
-        scan=query.scan,
-    )
+    query.plan_with(options)
+    query.loss = 1.0  # ends are looked for in the log
     query.drain()
     assert query.at == {"t": {"0": 240}}
     read = {log.keys[T0][offset] for _, offset in query.delivered}

@@ -11,7 +11,7 @@ have been together if and only if some process holds both.
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from kshare.assignment.hash_order import copied, grown
 from kshare.assignment.placement import Placement, bits
@@ -37,7 +37,7 @@ def place_greedy_actives(
         process = had[task]
         if must_preserve or len(placement.active[process]) < quota * threads[process]:
             placement.add_active(process, task)
-    holders = _holders(situation.previous_standby())
+    holders = situation.standby_holders()
     for task in copied(grown(range(len(tasks)), tasks), tasks):
         if owner[task] < 0:
             for process in holders.get(task, ()):
@@ -54,15 +54,6 @@ def _last_owners(situation: Situation) -> dict[int, int]:
         for process, had in enumerate(situation.previous_active())
         for task in sorted(had)
     }
-
-
-def _holders(held: Iterable[set[int]]) -> dict[int, list[int]]:
-    """The processes of each task, ascending."""
-    found: dict[int, list[int]] = {}
-    for process, tasks in enumerate(held):
-        for task in tasks:
-            found.setdefault(task, []).append(process)
-    return found
 
 
 def _place_rest(placement: Placement, had: dict[int, int], holders: dict[int, list[int]]) -> None:
@@ -101,13 +92,10 @@ def place_greedy_standbys(
         dealt: the active tasks of each process before any were moved for their racks. It is these
             that Kafka remembers as having been together.
     """
-    replicas = min(
-        situation.state.assignment_configs.num_standby_replicas, len(situation.threads) - 1
-    )
-    if replicas > 0:
+    if situation.replicas > 0:
         standbys = _Standbys(situation, placement, dealt)
         for task in grown(situation.logged, situation.tasks):
-            for _ in range(replicas):
+            for _ in range(situation.replicas):
                 standbys.place(task)
 
 
@@ -119,7 +107,7 @@ class _Standbys:
     ) -> None:
         self._placement = placement
         self._had = _last_owners(situation)
-        self._holders = _holders(situation.previous_standby())
+        self._holders = situation.standby_holders()
         # A set of tasks is an integer, a bit a task.
         self._masks = [bits(active) for active in placement.active]
         self._standbys = [0] * len(self._masks)

@@ -40,9 +40,9 @@ class Measures:
         """Whether racks play a part."""
         return any(costs is not None for costs in self._racks)
 
-    def is_nowhere_worse(self, one: Placement, other: Placement) -> bool:
-        """Whether one placement is as good as another in each measure."""
-        return all(a <= b for a, b in zip(self.all(one), self.all(other), strict=True))
+    def is_nowhere_worse(self, placement: Placement, than: tuple[float, ...]) -> bool:
+        """Whether a placement is as good in each measure as another, given by :meth:`all`."""
+        return all(a <= b for a, b in zip(self.all(placement), than, strict=True))
 
     def is_more_even(self, one: Placement, other: Placement) -> bool:
         """Whether active tasks are spread more evenly, or as evenly and all copies more evenly."""

@@ -41,8 +41,11 @@ class Situation:
         self._number = {task: index for index, task in enumerate(self.tasks)}
         self._active: list[set[int]] | None = None
         self._standby: list[set[int]] | None = None
+        self._holders: dict[int, list[int]] | None = None
         self.threads = [one.num_processing_threads for one in self._states]
         infos = [state.all_tasks[task].has_changelog for task in self.tasks]
+        configured = state.assignment_configs.num_standby_replicas
+        self.replicas = min(max(0, configured), len(self.threads) - 1)
         self.logged = [task for task, is_logged in enumerate(infos) if is_logged]
         self.unlogged = [task for task, is_logged in enumerate(infos) if not is_logged]
         self.shared = [task for task in self.unlogged if self.tasks[task].key_range is not None]
@@ -79,12 +82,19 @@ class Situation:
             self._standby = self._known(one.previous_standby_tasks for one in self._states)
         return self._standby
 
+    def standby_holders(self) -> dict[int, list[int]]:
+        """The processes that had a standby of each task, ascending. Not to be changed."""
+        if self._holders is None:
+            self._holders = {}
+            for process, tasks in enumerate(self.previous_standby()):
+                for task in tasks:
+                    self._holders.setdefault(task, []).append(process)
+        return self._holders
+
     def previous_placement(self) -> Placement | None:
         """What there was, if no copy of a task is missing, and none is too much."""
         active, standby = self.previous_active(), self.previous_standby()
-        replicas = min(
-            max(0, self.state.assignment_configs.num_standby_replicas), len(self.threads) - 1
-        )
+        replicas = self.replicas
         copies = Counter(task for held in standby for task in held)
         if (
             sum(map(len, active)) != len(self.tasks)

@@ -87,10 +87,11 @@ class StickyTaskAssignor(TaskAssignor):
         if any(task.key_range is not None for task in situation.tasks):
             return self._place(situation, _OURS)
         kafkas = self._place(situation, _KAFKAS)
+        bound = measures.all(kafkas)
         best = self._place(situation, _OURS)
-        if not measures.is_nowhere_worse(best, kafkas):
+        if not measures.is_nowhere_worse(best, bound):
             best = self._mixed(situation, kafkas)
-            if not measures.is_nowhere_worse(best, kafkas):
+            if not measures.is_nowhere_worse(best, bound):
                 best = kafkas
         previous = None if measures.knows_racks else situation.previous_placement()
         if previous is not None and not measures.is_more_even(best, previous):

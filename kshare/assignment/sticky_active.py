@@ -47,6 +47,7 @@ class _Actives:
         self._must_preserve = must_preserve
         self._had = situation.previous_active()
         self._had_standby = situation.previous_standby()
+        self._holders = situation.standby_holders()
         self._widths = Counter(task[0] for task in self._tasks)
         self._count = [0] * len(self._threads)
         self._in_subtopology: list[Counter[int]] = [Counter() for _ in self._threads]
@@ -100,13 +101,8 @@ class _Actives:
         return [task for _, task in sorted(order)]
 
     def _to_standbys(self) -> None:
-        holders: dict[int, list[int]] = {}
-        owner, count = self._placement.owner, self._count
-        for process, had in enumerate(self._had_standby):
-            for task in had:
-                if owner[task] < 0:
-                    holders.setdefault(task, []).append(process)
-        for task in self._mixed(sorted(holders)):
+        owner, count, holders = self._placement.owner, self._count, self._holders
+        for task in self._mixed(sorted(task for task in holders if owner[task] < 0)):
             having_room = [one for one in holders[task] if count[one] < self._limits[one]]
             if having_room:
                 self._give(self._with_fewest(having_room, self._tasks[task][0]), task)

@@ -24,9 +24,7 @@ __all__ = ["place_standbys"]
 
 def place_standbys(situation: Situation, placement: Placement) -> None:
     """Give each task with a changelog its standbys; its active task is placed already."""
-    replicas = min(
-        situation.state.assignment_configs.num_standby_replicas, len(situation.threads) - 1
-    )
+    replicas = situation.replicas
     if replicas <= 0 or not situation.logged:
         return
     standbys = _Standbys(situation, placement, replicas)

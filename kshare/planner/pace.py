@@ -152,6 +152,7 @@ class Pacer:
     def _learn(self, batch: _Batch, results: Mapping[int, TaskResult], ended: float) -> None:
         told: dict[TopicPartition, list[RangeObservation]] = {}
         measured: dict[TopicPartition, dict[HashRange, Measured]] = {}
+        full: dict[TopicPartition, set[HashRange]] = {}
         for number, task in enumerate(batch.tasks):
             result = results.get(number)
             if result is None:
@@ -167,6 +168,8 @@ class Pacer:
             if seconds is not None:
                 found = Measured(result.records, seconds, result.sample)
                 measured.setdefault(place, {})[hashes] = found
+            if task.max_records is not None and result.records >= task.max_records:
+                full.setdefault(place, set()).add(hashes)
         for place, seen in told.items():
             self._observed[place] = self._merged(place, sorted(seen, key=lambda o: o.hashes.lo))
         for place, times in measured.items():
@@ -177,11 +180,6 @@ class Pacer:
         self._unmeasured = 0 if measured else self._unmeasured + 1
         whole = all(n in results and results[n].held for n in range(len(batch.tasks)))
         self._since_all = 0 if whole else self._since_all + 1
-        full: dict[TopicPartition, set[HashRange]] = {}
-        for number, task in enumerate(batch.tasks):
-            end = results.get(number)
-            if task.max_records is not None and end and end.records >= task.max_records:
-                full.setdefault(place := _place(task), set()).add(self._range_of(place, task))
         self._full = {place: frozenset(ranges) for place, ranges in full.items()}
 
     def _effective_seconds(

@@ -30,6 +30,7 @@ from tests.wire.certificates import (
     protected_of,
     sealed_jks,
 )
+from tests.wire.security.helpers import refused
 
 # Made by keytool of OpenJDK 17: the key "client" with another password than the store's, its
 # certificate of the authority "ca", and the authority as a trusted entry behind it.
@@ -64,11 +65,6 @@ DERS = st.lists(st.binary(max_size=40), max_size=3)
 
 
 @pytest.fixture(scope="module")
-def authority() -> Pair:
-    return make("authority", authority=True)
-
-
-@pytest.fixture(scope="module")
 def client(authority: Pair) -> Pair:
     return make("client", authority)
 
@@ -86,15 +82,6 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., KeyStore |
 
 
 Opened = Callable[..., KeyStore | None]
-
-
-def refused(call: Callable[[], object]) -> str:
-    """The one fault of a store that is refused; it holds no secret."""
-    with pytest.raises(OptionsError) as caught:
-        call()
-    (found,) = caught.value.problems
-    assert SECRET not in str(caught.value)
-    return found
 
 
 def ders(store: KeyStore | None) -> list[bytes]:
