@@ -25,7 +25,6 @@ from kshare.options.names import (
 )
 from tests.option_helpers import BASE, SECRET, options, problem, problems, warnings
 
-
 # -- all faults at once, and by name --------------------------------------------------------------
 
 
