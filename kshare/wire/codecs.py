@@ -6,9 +6,9 @@ the wire makes the arena larger than twice what really came out of it. Cost: 5 u
 
 The codecs are pyarrow's. To begin a stream costs more than a small batch does (lz4: 6 us, zstd:
 30 us), so several batches go through one stream, joined: all three formats allow several frames in
-a row. A frame of random bytes behind each batch shows where it ends. Snappy alone has no stream
-format that pyarrow knows: there are blocks, bare (librdkafka) or in the framing of snappy-java
-(Java's clients), https://github.com/xerial/snappy-java.
+a row. A mark, which is a frame of random bytes, behind each batch shows where it ends. Snappy alone
+has no stream format that pyarrow knows: there are blocks, bare (librdkafka) or in the framing of
+snappy-java (Java's clients), https://github.com/xerial/snappy-java.
 """
 
 import os
@@ -38,6 +38,7 @@ _FIRST = 1 << 20
 _KEPT_MAX = 8 << 20
 _JOINED_MAX = 4 << 20
 _MARK_BYTES = 16
+_NO_RECORD = b"\x01"  # the varint -1: no record is that long, so none begins with a mark
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEAD_BYTES = 16
 _SNAPPY_RATIO = 64  # of a block's size to its compressed size, at most: 64 bytes for a tag and two
@@ -47,7 +48,7 @@ _LENGTH = struct.Struct(">i")
 @cache
 def _mark(name: str) -> tuple[State, bytes]:
     """Bytes that no batch holds, since nobody can know them, as two integers and as a frame."""
-    mark = os.urandom(_MARK_BYTES)
+    mark = _NO_RECORD + os.urandom(_MARK_BYTES - len(_NO_RECORD))
     return np.frombuffer(bytearray(mark), np.int64), pa.compress(mark, name, asbytes=True)
 
 
