@@ -2,6 +2,8 @@
 
 from hypothesis import settings
 
-# No test depends on how fast the machine is.
-settings.register_profile("kshare", deadline=None)
+# No test depends on how fast the machine is, and the same commit has the same result each time.
+settings.register_profile("kshare", deadline=None, derandomize=True)
+# New examples at each run, and more of them: pytest --hypothesis-profile=soak tests
+settings.register_profile("soak", deadline=None, max_examples=1_000)
 settings.load_profile("kshare")
