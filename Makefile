@@ -3,8 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-export PYSPARK_PYTHON := $(abspath $(BIN)/python)
-export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+export PYSPARK_PYTHON := $(abspath $(BIN)/kshare-python)
+export PYSPARK_DRIVER_PYTHON := $(abspath $(BIN)/python)
 # Spark finds its own pyspark, not one that happens to be set up on the machine.
 unexport SPARK_HOME
 # Every query starts fresh interpreters: let them keep what they compile.

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from integration.streaming_job import Kill
+from kshare.interpreter import worker_python
 from kshare.testing import OrderReport, check_order
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,7 +86,7 @@ class Driver:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "integration.streaming_job", str(its), self.master],
                 cwd=ROOT,
-                env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYSPARK_PYTHON": worker_python(), "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -17,14 +17,9 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from integration.jars import CACHE, ROOT, fetched, java, locked
+from kshare.interpreter import worker_python
 
 _QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
-# Spark puts its own zip first, which has no compiled modules: each interpreter would compile them.
-_SITE_CUSTOMIZE = """\
-import sys
-
-sys.path[:] = [path for path in sys.path if not path.endswith("pyspark.zip")]
-"""
 _ARCHIVE_MAKER = "KSHARE_MAKES_CLASS_ARCHIVE"
 
 
@@ -40,13 +35,13 @@ def start_spark(
     Args:
         master: As Spark's.
         config: More settings; they win.
-        quick: For short jobs: a JVM with an archive of classes and its first compiler only, and
-            Python workers that keep their compiled modules. False: as a user would start it.
+        quick: For short jobs: a JVM with an archive of classes and its first compiler only.
+            False: as a user would start it.
         keep_home: Leave SPARK_HOME as it is, which ``local-cluster`` needs.
     """
-    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-        os.environ[name] = sys.executable
-    os.environ["PYTHONPATH"] = _python_path([_site_customize()] if quick else [])
+    os.environ["PYSPARK_PYTHON"] = worker_python()
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = _python_path()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if not keep_home:
         os.environ.pop("SPARK_HOME", None)  # this environment's pyspark, not the machine's
@@ -66,19 +61,10 @@ def start_spark(
     return builder.config(map={**settings, **(config or {})}).getOrCreate()
 
 
-def _python_path(first: list[str]) -> str:
+def _python_path() -> str:
     """Return what the Python workers get, so that they find kshare in a bare checkout too."""
     known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    return os.pathsep.join(dict.fromkeys([*first, str(Path(ROOT)), *known]))
-
-
-def _site_customize() -> str:
-    folder = CACHE / "site"
-    module = folder / "sitecustomize.py"
-    if not module.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        module.write_text(_SITE_CUSTOMIZE)
-    return str(folder)
+    return os.pathsep.join(dict.fromkeys([str(Path(ROOT)), *known]))
 
 
 def _archive_option() -> str:

@@ -31,6 +31,7 @@ from kshare.broker import Cluster
 from kshare.core.progress import TopicPartition
 from kshare.demo_view import SCHEMA, Watch, line, view
 from kshare.errors import KafkaError, KshareError
+from kshare.interpreter import worker_python
 from kshare.options import Subscribe, parse_options
 from kshare.testing import FakeCluster, OrderReport, check_order, produce, skewed_records
 
@@ -203,8 +204,8 @@ def _start_spark(slots: int, folder: str) -> "SparkSession":
     """A local Spark with this interpreter, quiet, that finds kshare where this process did."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - takes a while, and help needs none
 
-    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-        os.environ[name] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = worker_python()
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     root = str(Path(__file__).resolve().parent.parent)
     known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([root, *known]))
