@@ -97,7 +97,7 @@ class Arena:
 
     def inflate_joined(
         self, codec: int, parts: Sequence[memoryview], counts: State
-    ) -> list[tuple[int, int]]:
+    ) -> tuple[State, State] | None:
         """Decompress the records of several batches at once.
 
         Args:
@@ -106,12 +106,12 @@ class Arena:
             counts: how many each has.
 
         Returns:
-            Where those of each are in :attr:`data`; nothing if it must be tried one by one:
-            because of the codec, because one of them is damaged, or because they are large.
+            Where those of each start and end in :attr:`data`; ``None`` if it must be tried one by
+            one: because of the codec, because one of them is damaged, or because they are large.
         """
         name = CODECS[codec]
         if name == "snappy" or not self._joins:
-            return []
+            return None
         start = self._used
         mark, frame = _mark(name)
         ends = np.empty(len(parts), np.int64)
@@ -123,9 +123,11 @@ class Arena:
         if reached != self._used:
             self._used = start
             self._joins = False
-            return []
-        places = ends.tolist()
-        return list(zip([start, *(end + _MARK_BYTES for end in places[:-1])], places, strict=True))
+            return None
+        starts = np.empty_like(ends)
+        starts[0] = start
+        starts[1:] = ends[:-1] + _MARK_BYTES
+        return starts, ends
 
     def inflate(self, codec: int, compressed: memoryview) -> tuple[int, int]:
         """Decompress the records of a batch behind those that are there.

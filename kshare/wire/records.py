@@ -361,12 +361,16 @@ class Decoder:
             if not rows:
                 continue
             codec = codecs[rows[0]]
-            moved = self._moved(index, codec, rows, [places[chosen] for chosen in rows])
-            if len(moved) < len(rows):
-                row = rows[len(moved)]
-            group = batches[rows[: len(moved)]]
-            group[:, [kernels.START, kernels.END]] = moved
-            yield (self._arena.data if codec else index.source), group
+            if not codec:
+                yield index.source, batches[rows]
+                continue
+            starts, ends = self._inflated(index, codec, rows, [places[chosen] for chosen in rows])
+            if len(starts) < len(rows):
+                row = rows[len(starts)]
+            group = batches[rows[: len(starts)]]
+            group[:, kernels.START] = starts
+            group[:, kernels.END] = ends
+            yield self._arena.data, group
 
     def _sound_rows(
         self, view: memoryview, codecs: list[int], places: list[list[int]], row: int
@@ -391,35 +395,35 @@ class Decoder:
                 size += (end - start) * (_RATIO if codec else 1)
         return rows, len(codecs)
 
-    def _moved(
+    def _inflated(
         self, index: BatchIndex, codec: int, rows: list[int], places: list[list[int]]
-    ) -> list[tuple[int, int]]:
-        """Where the records of some batches are; they are put into the arena if compressed.
+    ) -> tuple[State, State]:
+        """Decompress the records of some batches into the arena.
 
         Returns:
-            Start and end of the first few, one at least.
+            Where those of the first few start and end there, of one at least.
         """
-        if codec == 0:
-            return [(place[_START], place[_END]) for place in places]
         if codec >= len(CODECS):
             self._refuse_codec(codec, places[0][_OFFSET])
         self._arena.clear()
         parts = [index.source.data[place[_START] : place[_END]] for place in places]
-        moved = []
         if len(parts) > 1:
             counts = index.batches[rows, kernels.RECORDS]
-            moved = self._arena.inflate_joined(codec, parts, counts)
-        if not moved:
-            for part, place in zip(parts, places, strict=True):
-                try:
-                    moved.append(self._arena.inflate(codec, part))
-                except InflateError as error:
-                    if moved:
-                        break
-                    self._corrupt(str(error), place[_OFFSET])
-                if self._arena.used >= _GROUP_BYTES:
+            joined = self._arena.inflate_joined(codec, parts, counts)
+            if joined is not None:
+                return joined
+        moved: list[tuple[int, int]] = []
+        for part, place in zip(parts, places, strict=True):
+            try:
+                moved.append(self._arena.inflate(codec, part))
+            except InflateError as error:
+                if moved:
                     break
-        return moved
+                self._corrupt(str(error), place[_OFFSET])
+            if self._arena.used >= _GROUP_BYTES:
+                break
+        starts, ends = np.array(moved, np.int64).T
+        return starts, ends
 
     def _refuse_codec(self, codec: int, offset: int) -> NoReturn:
         raise UnsupportedFormatError(
