@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(abspath $(BIN)/kshare-python)
-export PYSPARK_DRIVER_PYTHON := $(abspath $(BIN)/python)
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 # Spark finds its own pyspark, not one that happens to be set up on the machine.
 unexport SPARK_HOME
 # Every query starts fresh interpreters: let them keep what they compile.

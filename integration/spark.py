@@ -39,8 +39,8 @@ def start_spark(
             False: as a user would start it.
         keep_home: Leave SPARK_HOME as it is, which ``local-cluster`` needs.
     """
-    os.environ["PYSPARK_PYTHON"] = worker_python()
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        os.environ[name] = worker_python()
     os.environ["PYTHONPATH"] = _python_path()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if not keep_home:

@@ -1,31 +1,35 @@
-"""What Spark's own processes import when ``kshare-python`` starts them."""
+"""Which Python Spark starts its processes with when ``kshare-python`` is set."""
 
-from collections.abc import Iterator
-
-import pyspark
+import psutil
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from integration.kafka import KafkaBroker
+from kshare.testing import Record, produce
 
 
-class WherePySparkIs(DataSource, DataSourceReader):
-    """The PySpark of the processes that give a schema, plan, and read."""
-
-    def schema(self) -> str:
-        self.options["schema"] = pyspark.__file__
-        return "schema string, plan string, read string"
-
-    def reader(self, schema: object) -> DataSourceReader:
-        return self
-
-    def partitions(self) -> list[InputPartition]:
-        return [InputPartition((self.options.get("schema"), pyspark.__file__))]
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[str, str, str]]:
-        yield (*partition.value, pyspark.__file__)
-
-
-def test_all_of_them_import_what_is_compiled(spark: SparkSession):
-    spark.dataSource.register(WherePySparkIs)
-    row = spark.read.format("WherePySparkIs").load().collect()[0]
-    # Spark's pyspark.zip would come first.
-    assert set(row) == {pyspark.__file__}
+def test_all_of_them_import_what_is_compiled(
+    spark: SparkSession, broker: KafkaBroker, topic: str, tmp_path: object
+):
+    produce(broker.bootstrap_servers, topic, [Record(b"k", b"v")] * 10)
+    rows = (
+        spark.readStream.format("kshare")
+        .option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    writer = rows.writeStream.format("noop").option("checkpointLocation", f"{tmp_path}/checkpoint")
+    query = writer.start()
+    query.processAllAvailable()
+    jvm = psutil.Process(spark._jvm.java.lang.ProcessHandle.current().pid())
+    # Those that plan, those that read, and those that look for sources.
+    paths = {
+        " ".join(process.cmdline()[1:]): process.environ().get("PYTHONPATH", "")
+        for process in jvm.children(recursive=True)
+        if "-m" in process.cmdline()
+    }
+    query.stop()
+    assert "-m pyspark.sql.streaming.python_streaming_source_runner" in paths
+    assert "-m pyspark.daemon pyspark.worker" in paths
+    for command, path in paths.items():
+        assert "pyspark.zip" not in path, command

@@ -204,8 +204,8 @@ def _start_spark(slots: int, folder: str) -> "SparkSession":
     """A local Spark with this interpreter, quiet, that finds kshare where this process did."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - takes a while, and help needs none
 
-    os.environ["PYSPARK_PYTHON"] = worker_python()
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        os.environ[name] = worker_python()
     root = str(Path(__file__).resolve().parent.parent)
     known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([root, *known]))

@@ -7,7 +7,6 @@ bounds more narrowly is moved to its bound. Cost: stores are read, and a token i
 from typing import Any, Final
 
 from kshare.options.model import KafkaConfig
-from kshare.wire.security.oauth import obtain
 from kshare.wire.security.stores import key_store, trust_store
 from kshare.wire.security.tls import identifies_endpoints
 
@@ -89,6 +88,9 @@ def _sasl(kafka: KafkaConfig) -> dict[str, Any]:
             "sasl.username": kafka.sasl_username,
             "sasl.password": "" if password is None else password.reveal(),
         }
+    # An HTTP client: 20 ms, in each query's planner.
+    from kshare.wire.security.oauth import obtain  # noqa: PLC0415
+
     obtain(kafka)  # what is wrong is told here, and not in a callback
 
     def token(_: str) -> tuple[str, float, str, dict[str, str]]:

@@ -4,10 +4,12 @@ Law: user names with ``=`` and ``,`` are sent as RFC 5802 has it; an empty passw
 Cost: a login; the imports of kafka-python at the first.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kshare.options.model import KafkaConfig
-from kshare.wire.security.oauth import Token, obtain
+
+if TYPE_CHECKING:
+    from kshare.wire.security.oauth import Token
 
 __all__ = ["sasl_mechanism"]
 
@@ -27,6 +29,8 @@ def sasl_mechanism(kafka: KafkaConfig) -> Any:
     name = kafka.sasl_mechanism
     kind = get_sasl_mechanism(name)
     if name == "OAUTHBEARER":
+        from kshare.wire.security.oauth import obtain  # noqa: PLC0415 - an HTTP client: 20 ms
+
         return kind(sasl_oauth_token_provider=_provider(obtain(kafka)))
     user, password = kafka.sasl_username, kafka.sasl_password
     if not user or password is None:
@@ -38,7 +42,7 @@ def sasl_mechanism(kafka: KafkaConfig) -> Any:
     )
 
 
-def _provider(token: Token) -> Any:
+def _provider(token: "Token") -> Any:
     from kafka.net.sasl.oauth import AbstractTokenProvider  # noqa: PLC0415
 
     class Provider(AbstractTokenProvider):  # type: ignore[misc]
