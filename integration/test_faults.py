@@ -136,6 +136,24 @@ def test_a_leader_moves_while_slices_are_read(cluster: KafkaCluster):
     assert_all(found)
 
 
+def test_a_leader_moves_between_two_questions_of_the_planner(cluster: KafkaCluster):
+    topic = cluster.create_topic(partitions=2, replication=2)
+    given = {
+        "kafka.bootstrap.servers": cluster.bootstrap_servers,
+        "subscribe": topic,
+        "kafka.default.api.timeout.ms": "15000",
+        "fetchOffset.numRetries": "1",
+    }
+    view = Cluster(parse_options(given, streaming=True).options.kafka)
+    places = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    for _ in range(2):
+        assert view.latest(places) == dict.fromkeys(places, 0)
+        for partition in range(2):
+            cluster.move_leader(topic, partition, 3 - cluster.leader(topic, partition).node_id)
+    assert view.latest(places) == dict.fromkeys(places, 0)
+    view.close()
+
+
 def test_a_broker_is_killed_and_comes_back(fragile: KafkaBroker):
     topic = filled(fragile)
     source = batches(slices(topic, 2), fragile.bootstrap_servers)

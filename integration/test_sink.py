@@ -11,9 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +20,25 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import KafkaError as RdKafkaError
-from confluent_kafka import TopicPartition as Place
 
 from integration.kafka import KafkaBroker
+from integration.sinking import (
+    PARTITIONS,
+    Query,
+    eventually,
+    expected,
+    numbered,
+    options_for,
+    received,
+)
 from integration.spark import start_spark
-from integration.topics import Topics
 from kshare.errors import KafkaError
-from kshare.options.sink import SinkOptions, parse_sink_options
-from kshare.produce import Attempt, Prepared, abort_batch, commit_batch, prepare_rows, write_rows
+from kshare.produce import abort_batch, write_rows
 from kshare.produce.coordinator import Coordinators
 from spark_plugin.sink import StreamSink
 from spark_plugin.source import KshareDataSource
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTITIONS = 3
 
 
 @pytest.fixture(scope="module")
@@ -44,53 +46,6 @@ def fragile() -> Iterator[KafkaBroker]:
     """A broker to be killed and frozen."""
     with KafkaBroker() as running:
         yield running
-
-
-def options_for(broker: Topics, topic: str, **options: str) -> SinkOptions:
-    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic, **options}
-    return parse_sink_options(given, streaming=True).options
-
-
-def numbered(start: int, count: int, value_bytes: int = 0) -> pa.RecordBatch:
-    numbers = range(start, start + count)
-    return pa.RecordBatch.from_pydict(
-        {
-            "key": [f"k{number % 50}" for number in numbers],
-            "value": [str(number).ljust(value_bytes) for number in numbers],
-        }
-    )
-
-
-def received(broker: Topics, topic: str, level: str = "read_committed") -> list[tuple[int, int]]:
-    """(partition, number) of all records of a topic, each partition in order."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "group.id": "test-sink",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "isolation.level": level,
-            "log_level": 2,
-        }
-    )
-    consumer.assign([Place(topic, number, 0) for number in range(PARTITIONS)])
-    found, ends, deadline = [], 0, time.monotonic() + 60
-    while ends < PARTITIONS:
-        assert time.monotonic() < deadline
-        for message in consumer.consume(1000, 0.5):
-            if message.error() is None:
-                found.append((message.partition(), int(message.value())))
-            elif message.error().code() == RdKafkaError._PARTITION_EOF:
-                ends += 1
-    consumer.close()
-    return found
-
-
-def eventually(ask: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not ask():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 # -- at least once ---------------------------------------------------------------------------
@@ -168,45 +123,11 @@ def test_memory_is_bounded_when_the_broker_is_slow(fragile: KafkaBroker):
 # -- transactions ----------------------------------------------------------------------------
 
 
-class Query:
-    """A query's batches, written without Spark."""
-
-    def __init__(self, broker: KafkaBroker, **options: str) -> None:
-        self.broker = broker
-        self.topic = broker.create_topic(partitions=PARTITIONS)
-        self.options = options_for(broker, self.topic, exactlyOnce="true", **options)
-        self.id = str(uuid.uuid4())
-        self.coordinators = Coordinators(self.options.kafka)
-
-    def prepare(self, run: str, batch: int, number: int = 0, tasks: int = 3) -> list[Prepared]:
-        return [
-            prepare_rows(
-                [numbered(batch * 100 + task * 10, 10)],
-                self.options,
-                Attempt(self.id, run, batch, task, number, time.time()),
-            )
-            for task in range(tasks)
-        ]
-
-    def commit(self, messages: list[Prepared], batch: int) -> None:
-        commit_batch(messages, batch, self.options)
-
-    def rows(self) -> Counter[int]:
-        return Counter(number for _, number in received(self.broker, self.topic))
-
-    def open(self) -> list[str]:
-        return self.coordinators.open_ids(f"kshare-{self.id}-")
-
-
 @pytest.fixture
 def query(broker: KafkaBroker) -> Iterator[Query]:
     made = Query(broker)
     yield made
     made.coordinators.close()
-
-
-def expected(*batches: int) -> Counter[int]:
-    return Counter(100 * batch + number for batch in batches for number in range(30))
 
 
 def test_rows_are_seen_when_their_batch_is_committed(query: Query):

@@ -61,6 +61,8 @@ _TRANSPORT = RdKafkaError._TRANSPORT  # noqa: SLF001
 _TIMED_OUT = RdKafkaError._TIMED_OUT  # noqa: SLF001
 # What a moving leader or a starting broker answers; asked again until the time is over.
 _RETRIABLE = {5, 6, 7, 9, 13, 56, 74, 75, 78, _NO_LEADERS, _TRANSPORT, _TIMED_OUT}
+# Not the leader, or not its epoch. An admin client of librdkafka goes on by what it knew before.
+_STALE = {6, 74, 75}
 
 _LASTING = (AuthenticationError, AuthorizationError, UnknownTopicError)
 
@@ -262,6 +264,8 @@ class Cluster:
                 faults.append(mapped)
                 if _code(error) == _NO_LEADERS:
                     leaderless.append(part)
+                elif _code(error) in _STALE:
+                    self._client = None  # a new one asks who leads
             if not faults:
                 return answers
             faults += self._missing(leaderless, what, deadline)

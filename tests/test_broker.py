@@ -7,7 +7,8 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID
+from confluent_kafka import OFFSET_INVALID, KafkaException
+from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka.admin import ListOffsetsResultInfo
 
 from kshare import broker as broker_module
@@ -188,6 +189,25 @@ def test_a_broker_that_goes_away_amid_the_answer(
     monkeypatch.setattr(cluster, "_client", Client())
     assert cluster.latest([T0]) == {T0: 1}
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize("stale", [6, 74, 75])
+def test_a_client_that_goes_on_by_an_old_leader(
+    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, stale: int
+) -> None:
+    fake.produce("t", [Record(b"k", b"v")], partition=0)
+
+    class Client:
+        def list_offsets(self, wanted: Any, **_: Any) -> Any:
+            future: Future[Any] = Future()
+            future.set_exception(KafkaException(RdKafkaError(stale)))
+            return dict.fromkeys(wanted, future)
+
+        def poll(self, seconds: float) -> int:
+            return 0
+
+    monkeypatch.setattr(cluster, "_client", Client())
+    assert cluster.latest([T0]) == {T0: 1}
 
 
 def test_not_authorized_is_not_asked_again(fake: FakeCluster, cluster: Cluster) -> None:
