@@ -98,15 +98,28 @@ class Topics:
         transactional_id: str | None = None,
         config: Mapping[str, object] | None = None,
     ) -> int:
-        """Produce records in one transaction, which is committed or aborted at the end."""
+        """Produce records in one transaction, which is committed or aborted at the end.
+
+        Returns when the markers of its end are in the log, which brokers write a moment later.
+        """
+        before = self._ends(topic)
         producer = self.transaction(transactional_id, config=config)
         count = produce_all(producer, topic, records, partition=partition)
         producer.flush(WAIT_S)
+        written = {place: end for place, end in self._ends(topic).items() if end > before[place]}
         if commit:
             producer.commit_transaction(WAIT_S)
         else:
             producer.abort_transaction(WAIT_S)
+        deadline = time.monotonic() + WAIT_S
+        while any(self.latest(topic, place) <= end for place, end in written.items()):
+            assert time.monotonic() < deadline, f"{topic}: no end of the transaction in the log"
+            time.sleep(0.02)
         return count
+
+    def _ends(self, topic: str) -> dict[int, int]:
+        partitions = self.admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
+        return {number: self.latest(topic, number) for number in partitions}
 
     def transaction(
         self, transactional_id: str | None = None, *, config: Mapping[str, object] | None = None
