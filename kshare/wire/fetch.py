@@ -177,9 +177,10 @@ class SliceReader:
             self._asked = self._offset
             moves = self._replica.follow(answer.preferred_replica) or self._replica.is_over
             if index.next_offset is None:
-                if self._turns(waiting) if moves else self._starved(answer, waiting):
+                if self._turns(waiting) if moves else self._starved(connection, answer, waiting):
                     return
-                self._send(connection)
+                if self._offset is not None:
+                    self._send(connection)
                 continue
             waiting.end()
             self._sent_on = False
@@ -348,7 +349,7 @@ class SliceReader:
         self._sent_on = True
         return True
 
-    def _starved(self, answer: FetchAnswer, waiting: Patience) -> bool:
+    def _starved(self, connection: Connection, answer: FetchAnswer, waiting: Patience) -> bool:
         """No whole batch came: the fetch was too small, or there is nothing there yet.
 
         Returns:
@@ -360,6 +361,11 @@ class SliceReader:
             return True
         visible = answer.last_stable_offset if self._kafka.read_committed else answer.high_watermark
         if waiting.expired:
+            assert self._offset is not None
+            earliest, latest = list_offsets(connection, self._topic, self._partition)
+            if latest <= self._offset:  # it ends just there, and stays so
+                self._lost(earliest, latest)
+                return False
             name = "last stable offset" if self._kafka.read_committed else "high watermark"
             self._give_up(
                 waiting,
@@ -396,6 +402,12 @@ class SliceReader:
         if earliest <= self._offset <= latest:  # it moved between the two requests
             self._pause(waiting, OSError("the offset was out of range for a moment"))
             return True
+        self._lost(earliest, latest)
+        return False
+
+    def _lost(self, earliest: int, latest: int) -> None:
+        """What is wanted next is not in the log: an error, or it is skipped."""
+        assert self._offset is not None
         wanted = (self._offset, self._end)
         gone = (
             "was deleted by retention or by an operator"
@@ -423,7 +435,6 @@ class SliceReader:
         )
         self._delivered = lost_end
         self._seek(lost_end)
-        return False
 
     def _pause(self, waiting: Patience, cause: Exception) -> None:
         waiting.begin()

@@ -158,7 +158,9 @@ def test_no_leader_in_the_stated_time(cluster: FakeCluster):
     assert error.broker is not None
 
 
-def test_offsets_that_do_not_come(cluster: FakeCluster):
+def test_offsets_that_do_not_come(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
+    """The log goes on behind them: a transaction is open, or followers lag."""
+    monkeypatch.setattr(fetch, "list_offsets", lambda *_: (0, 310))
     options = {"kafka.default.api.timeout.ms": "300"}
     with pytest.raises(FetchTimeoutError, match=r"high watermark is 300.*up to 310 are wanted"):
         read(cluster, whole(0, 310), **options)
@@ -215,6 +217,18 @@ def test_trimmed_records_are_skipped_only_by_wish(cluster: FakeCluster, caplog):
     table = read(cluster, whole(10), failOnDataLoss="false")
     assert table["offset"].to_pylist() == list(range(50, COUNT))
     assert "Skipped, since failOnDataLoss is false: offsets 10 to 50" in caplog.text
+
+
+@pytest.mark.parametrize("start", [0, COUNT, COUNT + 1])
+def test_a_truncated_log_is_data_loss(cluster: FakeCluster, caplog, start: int):
+    slice_ = whole(start, COUNT + 50)
+    hasty = {"kafka.default.api.timeout.ms": "300"}
+    with pytest.raises(DataLossError, match="beyond the end of the log") as raised:
+        read(cluster, slice_, **hasty)
+    assert (raised.value.wanted, raised.value.available) == ((max(start, COUNT), 350), (0, COUNT))
+    table = read(cluster, slice_, failOnDataLoss="false", **hasty)
+    assert table["offset"].to_pylist() == list(range(start, COUNT))
+    assert f"offsets {max(start, COUNT)} to 350" in caplog.text
 
 
 def test_what_is_lost_is_told_once(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog):
