@@ -28,6 +28,7 @@ class Log:
             TopicPartition("t", n): [] for n in range(partitions)
         }
         self.first = dict.fromkeys(self.keys, 0)
+        self.aborted: set[int] = set()  # offsets that read_committed leaves out
         self.compacted = False
 
     def grow(self, keys: Iterable[bytes]) -> None:
@@ -50,7 +51,7 @@ class Log:
         pass
 
     def read(
-        self, slice_: Slice, most: int | None, *, lenient: bool = False
+        self, slice_: Slice, most: int | None, *, lenient: bool = False, committed: bool = False
     ) -> tuple[list[int], int]:
         """The offsets of a slice's records, and where reading them ended."""
         start, end = slice_.offsets.start, slice_.offsets.end
@@ -64,6 +65,8 @@ class Log:
             )
         found: list[int] = []
         for offset in range(max(start, first), end):
+            if committed and offset in self.aborted:
+                continue
             if _holds(slice_, offset, key_hash(keys[offset], offset)):
                 found.append(offset)
                 if len(found) == most:
@@ -142,6 +145,7 @@ class Query:
     def plan_with(self, options: Mapping[str, str]) -> None:
         """Go on with a new planner, that has these options and no others."""
         parsed = parse_options(options, streaming=True).options
+        self.committed = parsed.kafka.read_committed
         self.feedback = Feedback()
         self.planner = StreamPlanner(
             parsed,
@@ -154,7 +158,8 @@ class Query:
 
     def scan(self, slice_: Slice, options: SourceOptions, most: int) -> int:
         self.scans += 1
-        return self.log.read(slice_, most, lenient=not options.fail_on_data_loss)[1]
+        lenient, committed = not options.fail_on_data_loss, options.kafka.read_committed
+        return self.log.read(slice_, most, lenient=lenient, committed=committed)[1]
 
     def trigger(self, max_offsets: int | None = None) -> Sequence[Task]:
         """One batch. Returns its tasks; none if there was nothing new."""
@@ -172,7 +177,9 @@ class Query:
         slice_ = task.slice
         place = TopicPartition(slice_.topic, slice_.partition)
         lenient = self.given.get("failOnDataLoss") == "false"
-        offsets, end = self.log.read(slice_, task.max_records, lenient=lenient)
+        offsets, end = self.log.read(
+            slice_, task.max_records, lenient=lenient, committed=self.committed
+        )
         self.delivered += [(place, offset) for offset in offsets]
         keys = [self.log.keys[place][offset] for offset in offsets]
         seconds = sum(map(self.pace, keys))

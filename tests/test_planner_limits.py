@@ -258,6 +258,28 @@ def test_limits_come_and_go_at_restarts():
     query.check_all()
 
 
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+def test_another_isolation_level_after_a_restart(level: str, again: bool):
+    """A batch ended where its own level had it end; one that is run again has the new level."""
+    log = grown(300)
+    log.aborted = {offset for offset in range(300) if offset % 10 < 4}
+    query = Query(log, keyRanges="2", maxRecordsPerTask="20", **{"kafka.isolation.level": level})
+    query.loss = 1.0
+    query.trigger()
+    start = query.at
+    query.trigger()
+    other = {"read_uncommitted": "read_committed", "read_committed": "read_uncommitted"}[level]
+    query.restart(**{"kafka.isolation.level": other})
+    if again:
+        del query.delivered[40:]  # the sink has only what the batch gives now
+        for task in query.planner.tasks(start, query.at):
+            query.run(task)
+    query.drain()
+    query.check_order()
+    assert {offset for _, offset in query.delivered} >= set(range(300)) - log.aborted
+
+
 def test_tasks_are_in_the_order_of_partitions_then_of_ranges():
     low, high = split(WHOLE, 2)
     places = [TopicPartition("u", 0), TopicPartition("t", 10), TopicPartition("t", 2)]

@@ -97,10 +97,10 @@ def test_a_topic_that_is_deleted_before_its_ends_were_found(caplog: pytest.LogCa
     kept = query.log.keys.pop(gone)
     read = query.log.read
 
-    def deleted(slice_: Slice, most: int | None, *, lenient: bool = False) -> Any:
+    def deleted(slice_: Slice, most: int | None, **how: bool) -> Any:
         if slice_.partition == 1:
             raise UnknownTopicError("topic t has no partition 1")
-        return read(slice_, most, lenient=lenient)
+        return read(slice_, most, **how)
 
     query.log.read = deleted  # type: ignore[method-assign]
     with pytest.raises(DataLossError, match="it was read up to offset 0"):

@@ -11,11 +11,13 @@ A partition whose key hashes all stand at one offset is written as Spark's kafka
      "@kshare": {"v": 1,
        "ic": {"topic": {"0": [{"h": [lo, hi], "o": "AAoFBQ=="}]}},
        "limits": {"topic": {"0": [{"h": [[lo, hi], ...], "e": 200, "n": 50}]}},
+       "committed": true,
        "start": {"topic": {"0": 90}}}}
 
 ``ic``: individual commits, a stripe for each ``h``; ``o`` holds the bounds of its offsets, each as
 the difference to the one before (the first one's to the stable offset), as LEB128 in base64.
-``limits``: see :class:`RangeLimit`. ``start``: see :class:`Offsets`. What is empty is left out.
+``limits``: see :class:`RangeLimit`. ``committed``, ``start``: see :class:`Offsets`. What is empty
+or false is left out.
 Later versions may say more: then ``v`` is greater, and this code refuses to guess.
 """
 
@@ -48,7 +50,7 @@ _VARINT_MAX: Final = 9  # bytes: 63 bits
 _TEXT_MAX: Final = 256 << 20
 _PACKED_MAX: Final = 64 << 20
 _RANGES_MAX: Final = 1 << 20
-_PARTS: Final = {"v", "ic", "limits", "start"}
+_PARTS: Final = {"v", "ic", "limits", "committed", "start"}
 
 _Value = TypeVar("_Value")
 
@@ -91,11 +93,14 @@ class Offsets:
             all of them in batch 0, later those that are new.
         limits: what the batch reads of partitions with record limits, ascending by the first hash.
             No hash is in two limits of one partition; a partition without a limit has no entry.
+        read_committed: whether the records of the limits were counted as by ``read_committed``; a
+            query that is started again may have another level, and would count others.
     """
 
     progress: Mapping[TopicPartition, Progress]
     started: Mapping[TopicPartition, int] = field(default_factory=dict)
     limits: Mapping[TopicPartition, tuple[RangeLimit, ...]] = field(default_factory=dict)
+    read_committed: bool = False
 
 
 def encode(offsets: Offsets) -> dict[str, Any]:
@@ -116,7 +121,12 @@ def encode(offsets: Offsets) -> dict[str, Any]:
     limits = {
         place: [_encode_limit(limit) for limit in given] for place, given in offsets.limits.items()
     }
-    parts = {"ic": _nested(uneven), "limits": _nested(limits), "start": _nested(offsets.started)}
+    parts = {
+        "ic": _nested(uneven),
+        "limits": _nested(limits),
+        "committed": offsets.read_committed,
+        "start": _nested(offsets.started),
+    }
     told = {name: part for name, part in parts.items() if part}
     if told:
         encoded[EXTRA_KEY] = {"v": VERSION, **told}
@@ -141,13 +151,15 @@ def decode(value: Mapping[str, Any] | str) -> Offsets:
     uneven = _decode_nested(told.get("ic", {}), f"{EXTRA_KEY}.ic", _decode_stripes)
     limits = _decode_nested(told.get("limits", {}), f"{EXTRA_KEY}.limits", _decode_limits)
     started = _decode_nested(told.get("start", {}), f"{EXTRA_KEY}.start", _decode_offset)
+    committed = told.get("committed", False)
+    _expect(isinstance(committed, bool), f"{EXTRA_KEY}.committed", "true or false", committed)
     progress = {place: Progress(offset) for place, offset in stable.items()}
     for place, layers in uneven.items():
         _expect_known(place, stable, "ic")
         progress[place] = _progress(place, stable[place], layers)
     for place in limits:
         _expect_known(place, stable, "limits")
-    return Offsets(progress=progress, started=started, limits=limits)
+    return Offsets(progress=progress, started=started, limits=limits, read_committed=committed)
 
 
 # -- there ---------------------------------------------------------------------------------------

@@ -71,7 +71,13 @@ class Settler:
         self._settled: dict[str, dict[TopicPartition, Progress]] = {}
 
     def settle(
-        self, name: str, before: Offsets, tasks: Sequence[Task], results: Mapping[int, TaskResult]
+        self,
+        name: str,
+        before: Offsets,
+        tasks: Sequence[Task],
+        results: Mapping[int, TaskResult],
+        *,
+        ran_here: bool = True,
     ) -> dict[TopicPartition, Progress]:
         """How far each partition is when the batch of a dict is done.
 
@@ -80,6 +86,8 @@ class Settler:
             before: what the dict says.
             tasks: of its limits, as :func:`limited_tasks` has them.
             results: what tasks told, by their place in ``tasks``; more may be there.
+            ran_here: whether its tasks had this query's isolation level, and not that of the run
+                before a restart, which the dict has.
 
         Raises:
             DataLossError: an end cannot be found any more, and ``failOnDataLoss`` is true.
@@ -94,7 +102,8 @@ class Settler:
             _log.info(
                 "looking for the ends of %d of %d tasks of batch %s", len(missing), len(tasks), name
             )
-        ends.update((number, self._found(tasks[number])) for number in missing)
+        level = self._strict.kafka.read_committed if ran_here else before.read_committed
+        ends.update((number, self._found(tasks[number], level)) for number in missing)
         moved = self._moved(before.progress, [(task, ends[n]) for n, task in enumerate(tasks)])
         settled = {**before.progress, **moved}
         while len(self._settled) >= _REMEMBERED:
@@ -114,14 +123,16 @@ class Settler:
         Raises:
             DataLossError: the log does not hold what is to be read, and ``failOnDataLoss`` is true.
         """
-        return self._moved(progress, [(task, self._found(task)) for task in tasks])
+        level = self._strict.kafka.read_committed
+        return self._moved(progress, [(task, self._found(task, level)) for task in tasks])
 
-    def _found(self, task: Task) -> int:
-        """Where a task ends or ended, by the log."""
+    def _found(self, task: Task, read_committed: bool) -> int:
+        """Where a task ends or ended, by the log and the isolation level that it had."""
         assert task.max_records is not None
         offsets = task.slice.offsets
+        kafka = replace(self._strict.kafka, read_committed=read_committed)
         try:
-            return self._scan(task.slice, self._strict, task.max_records)
+            return self._scan(task.slice, replace(self._strict, kafka=kafka), task.max_records)
         except UnknownTopicError:
             return offsets.start  # what is to be said of that is said when partitions are compared
         except DataLossError as error:

@@ -6,6 +6,7 @@ of limited batches, are in the offset dict or follow from it and the log.
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from secrets import token_hex
 from typing import Any
@@ -77,6 +78,7 @@ class StreamPlanner:
         self._retention = RetentionWatch(cluster)
         self._settler = Settler(options, scan)
         self._seen: dict[TopicPartition, int] = {}
+        self._ran: deque[str] = deque(maxlen=_REMEMBERED)  # batches whose tasks were planned here
         # What this planner wrote last, so that it need not read it again: it may be megabytes.
         self._written: dict[str, tuple[Offsets, list[Task]]] = {}
         self._compacted: dict[str, bool] = {}
@@ -170,6 +172,7 @@ class StreamPlanner:
             CheckpointError: the two do not say where a partition starts.
         """
         begun, name = batch_name(start), batch_name(end)
+        self._ran.append(name)
         before, limited_before = self._read(begun, start)
         after, limited = self._read(name, end)
         settled = self._settled(begun, before, limited_before)
@@ -234,7 +237,8 @@ class StreamPlanner:
         self, name: str, before: Offsets, tasks: list[Task]
     ) -> dict[TopicPartition, Progress]:
         """How far each partition is when the batch of a dict is done."""
-        return self._settler.settle(name, before, tasks, self._pacer.ended(name))
+        told = self._pacer.ended(name)
+        return self._settler.settle(name, before, tasks, told, ran_here=name in self._ran)
 
     # -- where the batch begins -------------------------------------------------------------
 
@@ -386,7 +390,12 @@ class StreamPlanner:
             progress = {**progress, **self._settler.scanned(progress, chosen)}
             limits = {place: given for place, given in limits.items() if place not in set(eager)}
         started = {place: at for place, at in started.items() if place not in limits}
-        offsets = Offsets(progress=progress, started=started, limits=limits)
+        offsets = Offsets(
+            progress=progress,
+            started=started,
+            limits=limits,
+            read_committed=bool(limits) and self._options.kafka.read_committed,
+        )
         return offsets, [task for place in sorted(tasks) for task in tasks[place]]
 
     def _is_compacted(self, topic: str) -> bool:

@@ -165,8 +165,7 @@ class SliceReader:
             if answer.error_code:
                 if self._refused(connection, answer, waiting):
                     return
-                if self._offset is not None:
-                    self._send(connection)
+                self._send(connection)
                 continue
             index = index_batches(
                 answer.records,
@@ -179,8 +178,7 @@ class SliceReader:
             if index.next_offset is None:
                 if self._turns(waiting) if moves else self._starved(connection, answer, waiting):
                     return
-                if self._offset is not None:
-                    self._send(connection)
+                self._send(connection)
                 continue
             waiting.end()
             self._sent_on = False
@@ -198,7 +196,7 @@ class SliceReader:
                 raise fault
             if moves or (self._shared is not None and not ahead):
                 return
-            if self._offset is not None and not ahead:
+            if not ahead:
                 self._send(connection)
 
     # -- what siblings have fetched ---------------------------------------------------------
@@ -286,7 +284,9 @@ class SliceReader:
     # -- requests ---------------------------------------------------------------------------
 
     def _send(self, connection: Connection) -> None:
-        assert self._offset is not None
+        """Ask for what is wanted next, if anything is."""
+        if self._offset is None:
+            return
         pause = self._throttle_until - time.monotonic()
         if pause > 0:
             time.sleep(pause)

@@ -6,6 +6,7 @@
 import json
 from base64 import b64encode
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def offset_dicts(draw: st.DrawFn) -> Offsets:
     started = draw(st.dictionaries(places, offsets_, max_size=3))
     known = draw(st.sets(st.sampled_from(sorted(progress)))) if progress else set()
     limited = {place: draw(limits()) for place in known}
-    return Offsets(progress, started, limited)
+    return Offsets(progress, started, limited, read_committed=draw(st.booleans()))
 
 
 def uneven() -> Offsets:
@@ -106,6 +107,7 @@ def test_equal_offsets_have_equal_text(offsets: Offsets) -> None:
         dict(reversed(offsets.progress.items())),
         dict(reversed(offsets.started.items())),
         dict(reversed(offsets.limits.items())),
+        offsets.read_committed,
     )
     assert json.dumps(encode(shuffled)) == json.dumps(encode(offsets))
 
@@ -195,6 +197,7 @@ def golden() -> dict[str, Offsets]:
         "v1_initial": Offsets({}, started={T0: 100, TopicPartition("u", 0): 0}),
         "v1_batch_0": Offsets({T0: Progress.at(105)}, started={T0: 100}),
         "v1_everything": uneven(),
+        "v1_committed": replace(uneven(), read_committed=True),
         "v1_far": Offsets(
             {
                 T0: Progress.of(
@@ -333,7 +336,7 @@ LIMITS = (EXTRA_KEY, "limits", "t", "0")
         (put(EXTRA_KEY, "v")("1"), f"{EXTRA_KEY}.v", "1"),
         (put(EXTRA_KEY, "v")(True), f"{EXTRA_KEY}.v", "1"),
         (put(EXTRA_KEY, "v")(0), f"{EXTRA_KEY}.v", "1"),
-        ({EXTRA_KEY: {"v": 1, "x": 1}}, EXTRA_KEY, "only ic, limits, start, v"),
+        ({EXTRA_KEY: {"v": 1, "x": 1}}, EXTRA_KEY, "only committed, ic, limits, start, v"),
         ({EXTRA_KEY: {"v": 1, "start": []}}, f"{EXTRA_KEY}.start", "an object with topics"),
         (put(EXTRA_KEY, "start", "t", "1")(-1), f"{EXTRA_KEY}.start.t.1", "an offset"),
         (put(*IC)([]), f"{EXTRA_KEY}.ic.t.0", "a list of individual commits"),
@@ -364,6 +367,11 @@ LIMITS = (EXTRA_KEY, "limits", "t", "0")
             put(EXTRA_KEY, "limits")({"u": {"0": everything()[EXTRA_KEY]["limits"]["t"]["0"]}}),
             f"{EXTRA_KEY}.limits.u.0",
             "the stable offset of u-0",
+        ),
+        (
+            put(EXTRA_KEY)({**everything()[EXTRA_KEY], "committed": "yes"}),
+            f"{EXTRA_KEY}.committed",
+            "true or false",
         ),
         (put(*LIMITS)({}), f"{EXTRA_KEY}.limits.t.0", "a list of limits"),
         (put(*LIMITS)([]), f"{EXTRA_KEY}.limits.t.0", "a list of limits"),
