@@ -3,12 +3,16 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
+from kshare import commits
 from kshare.commits import Committer, committer
 from kshare.core.progress import TopicPartition
 from kshare.options import SourceOptions, parse_options
@@ -59,22 +63,24 @@ def test_nobody_commits_unasked():
     assert committer(options("nowhere:9092")) is None
 
 
-def test_offsets_get_there(cluster: FakeCluster):
+def test_offsets_get_there(cluster: FakeCluster, caplog: pytest.LogCaptureFixture):
     group = committing(cluster)
     group.commit({T0: 5, T1: 7})
     until(lambda: committed(cluster) == {T0: 5, T1: 7})
     group.commit({T0: 6, T1: 7})
     group.close()
     assert committed(cluster) == {T0: 6, T1: 7}
+    assert not warnings(caplog)
 
 
-def test_closing_sends_what_is_newest(cluster: FakeCluster):
+def test_closing_sends_what_is_newest(cluster: FakeCluster, caplog: pytest.LogCaptureFixture):
     """However fast the batches were."""
     group = committing(cluster)
     for offset in range(100):
         group.commit({T0: offset})
     group.close()
     assert committed(cluster) == {T0: 99}
+    assert not warnings(caplog)
     group.close()
 
 
@@ -99,6 +105,83 @@ def test_nothing_is_opened_before_there_is_something_to_commit(monkeypatch: pyte
     assert group is not None
     group.commit({})
     group.close()
+
+
+class Client:
+    """A client whose answers are a test's."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.calls: list[tuple[str, float]] = []
+        self.waiting: Future[Any]
+
+    def poll(self, seconds: float) -> None:
+        self.calls.append(("poll", seconds))
+
+    def alter_consumer_group_offsets(
+        self, asked: list[Any], *, request_timeout: float
+    ) -> dict[str, Future[Any]]:
+        self.calls.append((asked[0].group_id, request_timeout))
+        self.waiting = Future()
+        return {"g": self.waiting}
+
+    def answer(self, fault: str | None) -> None:
+        error = None if fault is None else SimpleNamespace(str=lambda: fault)
+        place = SimpleNamespace(topic="t", partition=0, error=error)
+        self.waiting.set_result(SimpleNamespace(topic_partitions=[place]))
+
+
+def committing_by(client: Client, monkeypatch: pytest.MonkeyPatch) -> Committer:
+    monkeypatch.setattr(Committer, "_open", lambda _: client)
+    given = {"commitOffsets": "true", "kafka.default.api.timeout.ms": "7000"}
+    made = committer(options("nowhere:9092", **given))
+    assert made is not None
+    return made
+
+
+def test_callbacks_are_served_before_something_is_sent(monkeypatch: pytest.MonkeyPatch):
+    """In them librdkafka has its tokens fetched; a second commit waits for the first one."""
+    client = Client()
+    group = committing_by(client, monkeypatch)
+    group.commit({T0: 5})
+    group.commit({T0: 6})
+    assert client.calls == [("poll", 0), ("g", 7.0)]
+
+
+def test_a_fault_that_comes_back_is_told_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    client = Client()
+    group = committing_by(client, monkeypatch)
+    group.commit({T0: 5})
+    for offset, fault in enumerate(("no", "no", None, "no", None), 6):
+        client.answer(fault)
+        group.commit({T0: offset})
+    client.answer(None)
+    group.close()
+    assert [text.rpartition("again): ")[2] for text in warnings(caplog)] == ["t-0: no"] * 2
+
+
+def test_closing_lets_go_of_the_client(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Also where no answer has come."""
+    alive: WeakSet[Client] = WeakSet()
+
+    class Opened(Client):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__()
+            alive.add(self)
+
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", Opened)
+    monkeypatch.setattr(commits, "_CLOSE_SECONDS", 0.01)
+    group = committer(options("nowhere:9092", commitOffsets="true"))
+    assert group is not None
+    group.commit({T0: 5})
+    assert len(alive) == 1
+    group.close()
+    assert len(alive) == 0
+    (warning,) = warnings(caplog)
+    assert warning.endswith("no answer within 0.01 s")
 
 
 def test_a_refused_commit_is_a_warning_and_tried_again(

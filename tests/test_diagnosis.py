@@ -5,7 +5,8 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,9 +53,33 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
             with context.wrap_socket(connection, server_side=True) as spoken:
                 spoken.recv(1)
 
+    with _served(listener, serve):
+        yield listener.getsockname()[:2]
+
+
+@pytest.fixture
+def refusing() -> Iterator[tuple[str, int]]:
+    """A listener that speaks TLS, but to no client without a certificate."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with contextlib.suppress(OSError), connection:
+                    connection.settimeout(SECONDS)
+                    connection.recv(65536)
+                    connection.sendall(bytes.fromhex("15 0303 0002 0228"))  # alert 40, fatal
+
+    with _served(listener, serve):
+        yield listener.getsockname()[:2]
+
+
+@contextlib.contextmanager
+def _served(listener: socket.socket, serve: Callable[[], None]) -> Iterator[None]:
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    yield listener.getsockname()[:2]
+    yield
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
     thread.join()
@@ -123,6 +148,11 @@ def test_tls_is_expected(tls: tuple[str, int]):
     assert login_fault(kafka(tls)) is None
 
 
+def test_tls_is_expected_also_where_a_handshake_is_refused(refusing: tuple[str, int]):
+    fault = connection_fault(kafka(refusing), SECONDS)
+    assert "expects TLS on this port" in str(fault)
+
+
 def test_a_certificate_that_is_not_accepted(tls: tuple[str, int]):
     for fault in (
         connection_fault(kafka(tls, protocol="SSL"), SECONDS),
@@ -143,6 +173,31 @@ def test_the_first_server_that_has_a_fault_counts(plain: tuple[str, int], tls: t
     fault = connection_fault(kafka(_closed_port(), plain, tls), SECONDS)
     assert fault is not None
     assert fault.broker == f"{tls[0]}:{tls[1]}"
+
+
+def test_a_server_that_is_down_is_not_the_last_that_is_asked(tls: tuple[str, int]):
+    fault = login_fault(kafka(_closed_port(), tls, protocol="SSL"))
+    assert isinstance(fault, AuthenticationError)
+
+
+def test_each_server_gets_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch):
+    """Each of the three steps a third of it; what one server leaves is for the next ones."""
+    now, needed, limits = [0.0], {"a": 1.0, "b": 9.0, "c": 0.0}, []
+
+    def connect(host: str, port: int, options: KafkaConfig) -> Any:
+        limits.append((options.connection_setup_timeout_ms, options.request_timeout_ms))
+        now[0] += needed[host]
+        raise TimeoutError
+
+    monkeypatch.setattr(diagnosis, "_connect", connect)
+    monkeypatch.setattr(diagnosis, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    servers = kafka(("a", 1), ("b", 1), ("c", 1))
+    assert connection_fault(servers, 9.0) is None
+    assert limits == [(1000, 1000), (1333, 1333), (1, 1)]
+    limits.clear()
+    impatient = replace(servers, connection_setup_timeout_ms=20, request_timeout_ms=30)
+    assert connection_fault(impatient, 900.0) is None
+    assert limits == [(20, 30)] * 3
 
 
 def test_a_listener_that_never_answers_takes_no_longer_than_it_may():
@@ -166,6 +221,7 @@ def test_names_without_an_address(monkeypatch: pytest.MonkeyPatch, plain: tuple[
     fault = connection_fault(kafka(*wrong), SECONDS)
     assert isinstance(fault, KafkaError)
     assert str(fault).startswith("kafka.bootstrap.servers: no server has an address: a.invalid (")
+    assert fault.broker == "a.invalid:1, b.invalid:2"
     assert connection_fault(kafka(wrong[0], plain), SECONDS) is None
     assert connection_fault(kafka(wrong[0], _closed_port()), SECONDS) is None
 
@@ -232,3 +288,9 @@ def test_a_login_that_is_refused(monkeypatch: pytest.MonkeyPatch):
 def test_what_is_no_refused_login(error: Exception, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(diagnosis, "_connect", Listener(error).connect)
     assert login_fault(kafka(("127.0.0.1", 1), protocol="SASL_PLAINTEXT")) is None
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_a_listener_that_speaks_neither_is_no_fault(protocol: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(diagnosis, "_connect", Listener(ConnectionResetError()).connect)
+    assert connection_fault(kafka(_closed_port(), protocol=protocol), SECONDS) is None

@@ -107,6 +107,14 @@ def test_one_executor_needs_no_order():
     assert placement.ordered(planned) == planned
 
 
+def test_tasks_cut_by_offset_stay_as_they_are():
+    """Two of a partition have no names of their own, by which they could be placed."""
+    planned = tuple(Task(Slice("t", 0, (Rectangle(OffsetRange(n, n + 9), WHOLE),))) for n in (9, 0))
+    placement = Placement(options())
+    known(placement, planned, {"1@a": 1, "2@a": 1})
+    assert placement.ordered(planned) == planned
+
+
 class Recorder(TaskAssignor):
     """Answers with what a test says, and counts."""
 
@@ -290,9 +298,13 @@ def test_whom_tasks_tell_where_they_run():
     now[0] = 61.0
     assert not placement.asks(tasks(2, 2))  # nobody has ever answered
     placement.saw(tasks(2, 2), {0: Executor("1@a", 2)})
-    assert placement.asks(tasks(2, 2))
-    assert not placement.asks(tasks(2, 2))
-    now[0] = 700.0
+    asked = []
+    for now[0] in (61.0, 61.0, 120.9, 121.0):
+        asked.append(placement.asks(tasks(2, 2)))
+    assert asked == [True, False, False, True]  # once a minute
+    now[0] = 661.0
+    assert placement.executors == {"1@a": 2}
+    now[0] = 661.1
     assert placement.executors == {}
 
 

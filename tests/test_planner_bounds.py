@@ -1,8 +1,12 @@
 """What filters say about where rows can lie, against rows that are looked at one by one."""
 
 import pickle
+import sys
 from datetime import UTC, datetime, timedelta, timezone
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from operator import eq, ge, gt, le, lt
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -222,3 +226,19 @@ def test_other_filters_are_left_to_spark():
 
 def test_this_process_was_not_started_to_push_filters():
     assert not filters_are_pushed()
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_spark_pushes_filters_in_a_worker_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, started: bool
+):
+    """That module is what ``python -m`` was given, or what a daemon has imported."""
+    name = "pyspark.sql.worker.data_source_pushdown_filters"
+    assert find_spec(name) is not None  # so this Spark calls it
+    if started:
+        main, spec = ModuleType("__main__"), ModuleSpec(name, None)
+        monkeypatch.setattr(main, "__spec__", spec)
+        monkeypatch.setitem(sys.modules, "__main__", main)
+    else:
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    assert filters_are_pushed()

@@ -222,10 +222,15 @@ def test_properties_of_javas_producer(
     assert found.producer == {**DEFAULTS, **settings_}
 
 
-def test_compression_that_librdkafka_has_not_is_taken_as_the_nearest() -> None:
-    given_ = {"kafka.compression.type": "zstd", "kafka.compression.zstd.level": "22"}
-    assert warned(given_) == (
-        "option kafka.compression.zstd.level is taken as 12, which librdkafka has"
+@pytest.mark.parametrize(
+    ("codec", "level", "taken"), [("zstd", 22, 12), ("zstd", -5, 0), ("lz4", 17, 12)]
+)
+def test_compression_that_librdkafka_has_not_is_taken_as_the_nearest(
+    codec: str, level: int, taken: int
+) -> None:
+    name = f"kafka.compression.{codec}.level"
+    assert warned({"kafka.compression.type": codec, name: str(level)}) == (
+        f"option {name} is taken as {taken}, which librdkafka has"
     )
 
 
@@ -277,6 +282,10 @@ def test_what_would_change_safety_is_refused(name: str) -> None:
         ("auto.offset.reset", "is ignored, it is a property of Kafka's consumer"),
         ("group.id", "is ignored, it is a property of Kafka's consumer"),
         ("fetch.min.bytes", "is ignored, it is a property of Kafka's consumer"),
+        ("auto.commit.interval.ms", "is ignored, it is a property of Kafka's consumer"),
+        ("group.remote.assignor", "is ignored, it is a property of Kafka's consumer"),
+        ("max.partition.fetch.bytes", "is ignored, it is a property of Kafka's consumer"),
+        ("partition.assignment.strategy", "is ignored, it is a property of Kafka's consumer"),
         ("max.block.ms", "has no effect in kshare"),
         ("metrics.num.samples", "has no effect in kshare"),
         ("transaction.timeout.ms", "has no effect without exactlyOnce=true"),
@@ -323,6 +332,8 @@ def test_exactly_once_is_idempotent() -> None:
         "socket.timeout.ms": 60_000,
         "transaction.timeout.ms": 900_000,
     }
+    own = sink({"exactlyOnce": "true", "kafka.delivery.timeout.ms": "60000"}).producer
+    assert own["message.timeout.ms"] == 60_000
     assert faults({"exactlyOnce": "true", "kafka.enable.idempotence": "false"}) == (
         "kafka.enable.idempotence: must be true with exactlyOnce=true (given: 'false')",
     )

@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization as s
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa, x25519
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kshare.errors import OptionsError
@@ -110,6 +110,7 @@ def test_a_store_holds_what_was_put_into_it(
 
 
 @given(st.binary(max_size=200), TEXTS, st.binary(min_size=20, max_size=20))
+@example(bytes(70), "p", bytes(20))  # 128 bytes, the first length that takes a byte of its own
 def test_a_key_comes_out_as_it_went_in(key: bytes, password: str, salt: bytes) -> None:
     protected = protected_of(key, password, salt)
     assert jks.private_key(protected, password) == key
@@ -147,6 +148,11 @@ def test_what_no_store_has(body: bytes) -> None:
         jks.read_jks(sealed_jks(jks.JKS_MAGIC + body, "p"), "p")
 
 
+def test_what_begins_otherwise_is_no_store() -> None:
+    with pytest.raises(jks.DamagedStoreError):
+        jks.read_jks(sealed_jks(b"\xce" * 4 + struct.pack(">II", 2, 0), "p"), "p")
+
+
 DATA = bytes(40)
 RIGHT, LONG = encrypted_key_info(DATA), encrypted_key_info(bytes(60))
 
@@ -158,6 +164,7 @@ RIGHT, LONG = encrypted_key_info(DATA), encrypted_key_info(bytes(60))
         RIGHT + b"\x00",
         b"\x31" + RIGHT[1:],  # no SEQUENCE
         b"\x30\x80" + RIGHT[2:] + b"\x00\x00",  # no length: not DER
+        b"\x30\x80" + encrypted_key_info(bytes(110))[3:],  # nor is it one of 128 bytes
         b"\x30\x81" + RIGHT[1:],  # a length longer than it must be
         b"\x30\x82\x00" + encrypted_key_info(bytes(150))[2:],
         b"\x30\xff" + b"\xff" * 127 + RIGHT,

@@ -68,6 +68,15 @@ def test_times_and_sizes_are_handed_on_within_bounds() -> None:
     assert found["client.dns.lookup"] == "use_all_dns_ips"
 
 
+@pytest.mark.parametrize(("kind", "longest"), [("retry", 1000), ("reconnect", 10_000)])
+def test_the_longest_pause_is_not_below_the_first(kind: str, longest: int) -> None:
+    """Nor below the one that librdkafka takes if none is given, 100 ms."""
+    first, most = f"{kind}.backoff.ms", f"{kind}.backoff.max.ms"
+    for name, value, pauses in ((most, "50", (None, 100)), (first, "20", (20, longest))):
+        found = accepted(config(**{name.replace(".", "__"): value}))
+        assert (found.get(first), found[most]) == pauses
+
+
 @pytest.mark.parametrize("kind", ["PKCS12", "JKS"])
 def test_stores_are_handed_on_as_pem(
     kind: str, authority: Pair, client: Pair, middle: Pair, tmp_path: Path

@@ -226,7 +226,8 @@ def test_a_key_store_that_cannot_be_used(client: Pair, middle: Pair, tmp_path: P
     assert "holds 2 private keys" in refused(lambda: key_store(inline(key * 2, client.pem)))
     assert "holds no certificate" in refused(lambda: key_store(inline(key, SECRET)))
     broken = f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----"
-    assert "that cannot be read" in refused(lambda: key_store(inline(broken, client.pem)))
+    unreadable = refused(lambda: key_store(inline(broken, client.pem)))
+    assert unreadable == "kafka.ssl.keystore.key: holds a private key that cannot be read"
     damaged = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"
     assert "certificate that cannot be read" in refused(lambda: key_store(inline(key, damaged)))
     path = tmp_path / "trust.p12"
