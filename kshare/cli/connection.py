@@ -23,6 +23,10 @@ _ENTRY: Final = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", 
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
+# Somebody sits and waits: not as long, nor as often, as a query that runs for months.
+_PATIENCE = {"kafka.default.api.timeout.ms": "15000", "kafka.request.timeout.ms": "10000"}
+_ONCE = {"fetchoffset.numretries": "1"}
+
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
     """Add the options to the parser of a command."""
@@ -70,8 +74,10 @@ def kafka_config(arguments: argparse.Namespace) -> "KafkaConfig":
     given.update({name.lower(): value for name, value in arguments.option})
     if arguments.bootstrap_servers:
         given["kafka.bootstrap.servers"] = arguments.bootstrap_servers
+    if not {"kafka.default.api.timeout.ms", "kafka.request.timeout.ms"} & given.keys():
+        given.update(_PATIENCE)
     # A source must name topics; a command asks for those it needs.
-    parsed = parse_options({**given, "subscribe": "none"}, streaming=False)
+    parsed = parse_options({**given, **_ONCE, "subscribe": "none"}, streaming=False)
     for warning in parsed.warnings:
         sys.stderr.write(f"warning: {warning}\n")
     return parsed.options.kafka
