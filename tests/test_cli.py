@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,10 @@ def test_a_topic_of_the_users_is_compared_with_another_reader() -> None:
         assert demo.verdict(feed, watch_of(range(4, 30)), all_read=True).ok
         assert demo.verdict(feed, watch_of(range(4, 32)), all_read=True).ok
         assert demo.verdict(feed, watch_of(range(5, 30)), all_read=True).lost.num_rows == 1
+        waits = replace(feed, parked=frozenset({b"k4"}))  # the first record that was not trimmed
+        lost = demo.verdict(waits, watch_of([]), all_read=True).lost
+        assert lost.num_rows == 20
+        assert b"k4" not in lost["key"].to_pylist()
         watch = watch_of(range(4, 30))
         spoiled = watch.rows[0].set_column(3, "key", pa.array([b"x"] * 26, pa.binary()))
         watch.keep(0, spoiled)
