@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from kshare.errors import KafkaError, OptionsError
 from kshare.options.sink import SinkOptions, parse_sink_options
+from spark_plugin.logs import show_log
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,6 +126,7 @@ def stream_sink(options: Mapping[str, str], schema: StructType) -> StreamSink:
 
 
 def _parse(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> SinkOptions:
+    show_log()
     columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
     parsed = parse_sink_options(dict(options), columns, streaming=streaming)
     for warning in parsed.warnings:
@@ -135,6 +137,7 @@ def _parse(options: Mapping[str, str], schema: StructType, *, streaming: bool) -
 def _written(batches: "Iterator[pa.RecordBatch]", options: SinkOptions) -> WrittenMessage:
     from kshare.produce import write_rows  # noqa: PLC0415
 
+    show_log()
     return WrittenMessage(write_rows(batches, options))
 
 

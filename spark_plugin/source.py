@@ -7,7 +7,7 @@ several Python processes, each of which needs a part of kshare only: so imports 
 
 import gc
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,7 @@ from pyspark.sql.types import (
 
 from kshare.errors import OptionsError
 from kshare.options import SourceOptions, parse_options
+from spark_plugin.logs import show_log
 from spark_plugin.planning import SlicePartition, as_partitions
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def _schema(options: Mapping[str, str]) -> StructType:
 
 
 def _parse(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> SourceOptions:
+    show_log()
     parsed = parse_options(dict(options), streaming=streaming)
     if schema != _schema(options):
         raise OptionsError(
@@ -107,9 +109,7 @@ class KshareDataSource(DataSource):
             try:
                 parse_options(options, streaming=False)
             except OptionsError as batch:
-                # What kind of query this will be is not known yet: tell what stands in either.
-                both = [text for text in streaming.problems if text in batch.problems]
-                raise OptionsError(both or batch.problems) from None
+                raise OptionsError(_of_either(streaming.problems, batch.problems)) from None
         return _schema(options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -140,11 +140,21 @@ class KshareDataSource(DataSource):
         return stream_sink(self.options, schema)
 
 
+def _of_either(streaming: Sequence[str], batch: Sequence[str]) -> list[str]:
+    """All faults, while it is not known yet what kind of query this will be."""
+    return [
+        *(text for text in streaming if text in batch),
+        *(f"{text} [as a stream]" for text in streaming if text not in batch),
+        *(f"{text} [as a batch]" for text in batch if text not in streaming),
+    ]
+
+
 @cache
 def _imported_reader() -> "Callable[..., Iterator[pa.RecordBatch]]":
     """The wire reader, imported once a process."""
     from kshare.wire.read import read_slice  # noqa: PLC0415
 
+    show_log()
     # Spark's workers collect garbage after every task. Modules are none, and looking through those
     # of numba and its like takes longer than a small task does: leave them out.
     gc.freeze()

@@ -47,6 +47,18 @@ def test_a_task_assignor_is_configured_once_for_a_stream_and_never_for_a_batch(
     assert configured == [{"a": "b"}]
 
 
+def test_all_faults_are_told_before_the_kind_of_the_query_is_known() -> None:
+    given = {"minPartitions": "x", "maxRecordsPerTask": "-1", "startingOffsets": "latest"}
+    with pytest.raises(OptionsError) as raised:
+        KshareDataSource({**BASE, **given}).schema()
+    told = "\n".join(raised.value.problems)
+    assert len(raised.value.problems) == 3
+    assert (
+        told.index("minPartitions: ") < told.index("maxRecordsPerTask: ") < told.index("[as a st")
+    )
+    assert told.endswith("[as a batch]")
+
+
 def test_a_streams_faulty_task_assignor_is_told_by_the_stream() -> None:
     source = KshareDataSource({**BASE, "taskAssignor": "no.such.module"})
     schema = source.schema()
