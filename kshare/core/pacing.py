@@ -27,13 +27,19 @@ GROWTH: Final = 32
 SLOW: Final = 1.5
 """A batch that took more than this many times its target has estimates that do not hold."""
 
-MEASURE_EVERY: Final = 10
+MEASURE_EVERY: Final = 2
+"""In batches, each range that its estimate holds back: that one range of several has become faster
+shows in nothing else."""
+
+MEASURE_ALL_EVERY: Final = 10
 """In batches, while nothing changes."""
 
 _BLIND_GROWTH: Final = 2  # of ranges whose tasks tell no times
 _BLIND_LIMIT_MAX: Final = 1 << 20
 _LIMIT_MAX: Final = 2**63 - 1
 _CHANGED: Final = 1.5  # a limit that moved so far rests on an estimate worth another look
+_MEASURING_SECONDS: Final = 0.75  # a new worker
+_MEASURING_SHARE: Final = 0.05  # of the target, at most
 _SHORT: Final = 0.05  # of the target: mostly the start of a task, not its records
 _SHORT_GROWTH: Final = 4
 
@@ -168,7 +174,9 @@ def ranges_to_measure(
     All, if the last batch took more than 1.5 times the target; and, as long as limits are what ends
     tasks, if it was that much faster than each of its ranges should have been, and ten batches
     after all were. Else those that are new, those whose limits have moved (an estimate from few
-    records is not worth much for many), and those that a guess holds back.
+    records is not worth much for many), those that a guess holds back, and of those that their
+    estimate holds back every other one, in turn (fewer if the target is below 7.5 s: a measured
+    task costs a new worker).
 
     Args:
         speeds: the limits of the next batch.
@@ -177,8 +185,8 @@ def ranges_to_measure(
         batch_seconds: how long the last batch took; None if there was none.
         full: the ranges whose tasks a limit ended.
         batches_unmeasured: how many batches have gone by without a measured task.
-        batches_since_all: how many since one of which each task was measured. A range that is
-            measured again and again must not keep the others from being looked at.
+        batches_since_all: how many since one of which each task was measured. It says whose turn
+            it is; and a range that is measured again and again must not keep the others from it.
     """
     every = frozenset(speed.hashes for speed in speeds)
     if batch_seconds is not None and batch_seconds > SLOW * target_seconds:
@@ -186,11 +194,17 @@ def ranges_to_measure(
     if full and (_was_fast(before, batch_seconds) or _is_time(batches_since_all)):
         return every
     known = {speed.hashes: speed for speed in before}
+    turns = _turns(target_seconds)
     return frozenset(
         speed.hashes
-        for speed in speeds
+        for number, speed in enumerate(speeds)
         if _is_unsure(speed, known.get(speed.hashes), told=not batches_unmeasured)
         or (speed.is_guess and speed.hashes in full)
+        or (
+            (number - batches_since_all) % turns == 1
+            and speed.hashes in full
+            and _is_held_back(speed, target_seconds)
+        )
     )
 
 
@@ -203,7 +217,19 @@ def _was_fast(before: Sequence[RangeSpeed], batch_seconds: float | None) -> bool
 
 
 def _is_time(batches: int) -> bool:
-    return batches % MEASURE_EVERY == MEASURE_EVERY - 1
+    return batches % MEASURE_ALL_EVERY == MEASURE_ALL_EVERY - 1
+
+
+def _turns(target_seconds: float) -> int:
+    """After how many batches it is a range's turn again."""
+    affordable = _MEASURING_SECONDS / (_MEASURING_SHARE * target_seconds)
+    return round(min(max(affordable, MEASURE_EVERY), MEASURE_ALL_EVERY))
+
+
+def _is_held_back(speed: RangeSpeed, target_seconds: float) -> bool:
+    """Whether it is its estimate that limits a range, and not the user, or how fast limits grow."""
+    each = speed.seconds_per_record
+    return each is not None and SLOW * speed.limit * each >= target_seconds
 
 
 def _is_unsure(speed: RangeSpeed, before: RangeSpeed | None, *, told: bool) -> bool:

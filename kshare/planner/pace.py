@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kshare.core.hashing import HashRange
-from kshare.core.pacing import Measured, RangeSpeed, learn, next_limits, ranges_to_measure
+from kshare.core.pacing import SLOW, Measured, RangeSpeed, learn, next_limits, ranges_to_measure
 from kshare.core.plan import RangeObservation
 from kshare.core.progress import TopicPartition
 from kshare.feedback import Executor, FeedbackServer, TaskResult
@@ -54,6 +54,7 @@ class Pacer:
         self._unmeasured = 0
         self._since_all = 0
         self._batch_seconds: float | None = None
+        self._slowest = 0.0  # of its tasks that were measured
         self._full: dict[TopicPartition, frozenset[HashRange]] = {}
 
     @property
@@ -118,7 +119,9 @@ class Pacer:
         if target is None:
             assert most is not None
             return {place: (most,) * len(parts) for place, parts in ranges.items()}
-        unmeasured = self._batch_seconds if self._unmeasured else None
+        seconds = self._batch_seconds
+        is_explained = seconds is None or self._slowest * SLOW >= seconds
+        unmeasured = None if is_explained and not self._unmeasured else seconds
         coming = {
             place: next_limits(
                 parts,
@@ -176,7 +179,10 @@ class Pacer:
             self._speeds[place] = learn(
                 self._speeds.get(place, ()), times, target_seconds=self._options.target_task_seconds
             )
-        self._batch_seconds = self._effective_seconds(batch, results, measured, ended)
+        self._slowest = max(
+            (task.seconds for ranges in measured.values() for task in ranges.values()), default=0.0
+        )
+        self._batch_seconds = self._effective_seconds(batch, results, ended)
         self._unmeasured = 0 if measured else self._unmeasured + 1
         whole = all(n in results and results[n].held for n in range(len(batch.tasks)))
         self._since_all = 0 if whole else self._since_all + 1
@@ -186,13 +192,11 @@ class Pacer:
         self,
         batch: _Batch,
         results: Mapping[int, TaskResult],
-        measured: Mapping[TopicPartition, Mapping[HashRange, Measured]],
         ended: float,
     ) -> float:
         """How long the batch's tasks took. Workers that had to start do not make a batch slow."""
         last = max((r.began for r in results.values() if r.began is not None), default=batch.began)
-        times = [task.seconds for found in measured.values() for task in found.values()]
-        return max(ended - max(last, batch.began), *times, 0.0)
+        return max(ended - max(last, batch.began), self._slowest)
 
     def _range_of(self, place: TopicPartition, task: Task) -> HashRange:
         """The planned range that a task's slice is of: wider if some of it was not pending."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
-from kshare.core.pacing import Measured, RangeSpeed, learn, next_limits, ranges_to_measure
+from kshare.core.pacing import SLOW, Measured, RangeSpeed, learn, next_limits, ranges_to_measure
 
 A, B = split(WHOLE, 2)
 A1, A2 = split(A, 2)
@@ -52,6 +52,7 @@ class Batches:
         self.speeds: tuple[RangeSpeed, ...] = ()
         self.seconds: float | None = None
         self.unmeasured, self.since_all, self.number = 0, 0, 0
+        self.explained = True
         self.full: set[HashRange] = set()
         self.taken: list[float] = []
         self.measured: list[int] = []
@@ -66,7 +67,7 @@ class Batches:
             self.parts,
             self.speeds,
             target_seconds=TARGET,
-            batch_seconds=self.seconds if self.unmeasured else None,
+            batch_seconds=None if self.explained else self.seconds,
             max_records=self.most,
         )
         asked = ranges_to_measure(
@@ -86,6 +87,8 @@ class Batches:
         self.unmeasured = 0 if found else self.unmeasured + 1
         self.since_all = 0 if len(found) == len(coming) else self.since_all + 1
         self.seconds = max(took.values())
+        slowest = max((task.seconds for task in found.values()), default=-1.0)
+        self.explained = slowest * SLOW >= self.seconds
         self.taken.append(self.seconds)
         self.measured.append(len(asked))
         self.number += 1
@@ -111,7 +114,7 @@ def to_measure(
         "batch_seconds": TARGET,
         "full": {speed.hashes for speed in speeds},
         "batches_unmeasured": 1,
-        "batches_since_all": 1,
+        "batches_since_all": 0,
         **given_,
     }
     return ranges_to_measure(speeds, before, **wanted)
@@ -304,14 +307,14 @@ def test_a_short_task_slows_its_range_down_a_little_only() -> None:
 
 def test_new_ranges_are_measured() -> None:
     speeds = [RangeSpeed(A, 256), RangeSpeed(B, 100, 0.1)]
-    assert to_measure(speeds, [RangeSpeed(B, 100, 0.1)]) == {A}
+    assert to_measure(speeds, [RangeSpeed(B, 100, 0.1)], full=()) == {A}
     assert to_measure(speeds, []) == {A, B}
 
 
 def test_ranges_without_a_time_are_measured_again_if_any_told_theirs() -> None:
     speeds = [RangeSpeed(A, 256), RangeSpeed(B, 100, 0.1)]
-    assert to_measure(speeds, speeds, batches_unmeasured=0) == {A}
-    assert to_measure(speeds, speeds, batches_unmeasured=1) == frozenset()
+    assert to_measure(speeds, speeds, batches_unmeasured=0, full=()) == {A}
+    assert to_measure(speeds, speeds, batches_unmeasured=1, full={A}) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -324,7 +327,7 @@ def test_a_limit_that_has_moved_is_measured(limit: int, measured: bool) -> None:
 
 def test_after_a_slow_batch_all_are_measured() -> None:
     speeds = [RangeSpeed(A, 100, 0.1), RangeSpeed(B, 100, 0.1)]
-    assert to_measure(speeds, speeds, batch_seconds=15.0) == frozenset()
+    assert to_measure(speeds, speeds, batch_seconds=15.0, full=()) == frozenset()
     assert to_measure(speeds, speeds, batch_seconds=15.1, full=()) == {A, B}
 
 
@@ -336,10 +339,27 @@ def test_after_a_fast_batch_all_are_measured_if_it_was_full() -> None:
     assert to_measure(speeds, speeds, batch_seconds=None) == frozenset()
 
 
-def test_every_tenth_batch_is_measured_while_limits_count() -> None:
-    speeds = [RangeSpeed(A, 100, 0.1)]
-    asked = [bool(to_measure(speeds, speeds, batches_since_all=n)) for n in range(20)]
-    assert [n for n in range(20) if asked[n]] == [9, 19]
+def test_ranges_that_are_held_back_take_turns() -> None:
+    speeds = [RangeSpeed(A1, 100, 0.1), RangeSpeed(A2, 67, 0.1), RangeSpeed(B, 100, 0.1)]
+    turns = [to_measure(speeds, speeds, batches_since_all=n) for n in range(4)]
+    assert turns == [{A2}, {A1, B}, {A2}, {A1, B}]
+    assert to_measure(speeds, speeds, batches_since_all=1, full={A2, B}) == {B}
+    slower = [RangeSpeed(A1, 66, 0.1), *speeds[1:]]  # the user allows no more of A1
+    assert to_measure(slower, slower, batches_since_all=1) == {B}
+
+
+@pytest.mark.parametrize(("target", "every"), [(10.0, 2), (7.5, 2), (5.0, 3), (3.0, 5), (1.0, 10)])
+def test_a_turn_costs_a_twentieth_of_the_target_at_most(target: float, every: int) -> None:
+    speeds = [RangeSpeed(A, 100, target / 100)]
+    given_ = {"target_seconds": target, "batch_seconds": target}
+    asked = [to_measure(speeds, speeds, batches_since_all=n, **given_) for n in range(9)]
+    assert [n for n, ranges in enumerate(asked) if ranges] == list(range(every - 1, 9, every))
+
+
+def test_every_tenth_batch_all_are_measured_while_limits_count() -> None:
+    speeds = [RangeSpeed(A, 10, 0.1), RangeSpeed(B, 100, 0.1)]
+    assert to_measure(speeds, speeds, batches_since_all=9) == {A, B}
+    assert to_measure(speeds, speeds, batches_since_all=19) == {A, B}
     assert not to_measure(speeds, speeds, batches_since_all=9, full=())
 
 
@@ -380,6 +400,26 @@ def test_a_new_speed_is_learned_within_three_batches(before: float, after: float
     assert all(taken == pytest.approx(TARGET, rel=0.1) for taken in query.taken[9:])
 
 
+EIGHT = split(WHOLE, 8)
+
+
+@pytest.mark.parametrize("change", [6, 7, 10, 13])
+@pytest.mark.parametrize("others", [False, True], ids=["one range", "all but one"])
+@pytest.mark.parametrize("factor", [0.1, 0.5, 1.4, 10.0])
+def test_the_new_speed_of_some_ranges_is_learned_within_three_batches(
+    change: int, others: bool, factor: float
+) -> None:
+    def pace(batch: int, hashes: HashRange) -> float:
+        return 0.001 * factor if batch >= change and (hashes == EIGHT[3]) != others else 0.001
+
+    query = Batches(pace, EIGHT)
+    for batch in range(change + 6):
+        query.run(1)
+        if batch >= change + 2:
+            each = [query.limit(hashes) * pace(batch, hashes) for hashes in EIGHT]
+            assert each == [pytest.approx(TARGET, rel=0.1)] * 8
+
+
 def test_where_tasks_tell_no_times_it_goes_by_batches() -> None:
     query = Batches(always(0.001), told=False).run(12)
     assert all(TARGET / 1.5 <= taken <= 1.5 * TARGET for taken in query.taken[6:])
@@ -397,7 +437,6 @@ def test_a_range_that_is_measured_again_and_again_does_not_keep_others_from_it()
         return 0.001 if hashes == B and batch >= 5 else 0.01
 
     query = Batches(pace, (A1, A2, B), backlog={A1: 20}).run(30)
-    assert query.measured[5:].count(1) > 10  # the limit of A1 moves, those of the others do not
     assert query.limit(B) == 10_000
 
 
