@@ -71,6 +71,9 @@ _Place: TypeAlias = tuple[str | None, int | None]
 _Request: TypeAlias = Callable[[AdminClient, float], Mapping[Any, Future[Any]]]
 
 
+_SEGMENT_BYTES, _BATCH_BYTES = 1 << 30, (1 << 20) + 12  # Kafka's defaults
+
+
 @dataclass(frozen=True, slots=True)
 class TopicPolicy:
     """What a topic's configuration does to records.
@@ -79,11 +82,18 @@ class TopicPolicy:
         compacted: records vanish when a later one has the same key.
         retention_ms: records of this age are deleted; None if age does not matter.
         log_append_time: brokers stamp records with the time of their arrival; or producers do.
+        retention_bytes: a partition's oldest segments are deleted so that it keeps no fewer bytes;
+            None if size does not matter.
+        segment_bytes: how long a segment may get.
+        batch_bytes: how long a batch of records may be.
     """
 
     compacted: bool
     retention_ms: int | None
     log_append_time: bool = False
+    retention_bytes: int | None = None
+    segment_bytes: int = _SEGMENT_BYTES
+    batch_bytes: int = _BATCH_BYTES
 
 
 class Cluster:
@@ -260,7 +270,7 @@ class Cluster:
                 is_partition = isinstance(part, RdTopicPartition)
                 lacks = is_partition and isinstance(mapped, UnknownTopicError)
                 if not (lacks or _may_pass(error)) or time.monotonic() >= deadline:
-                    raise mapped from error
+                    raise mapped from None  # it says all that librdkafka's error does
                 faults.append(mapped)
                 if _code(error) == _NO_LEADERS:
                     leaderless.append(part)
@@ -322,7 +332,12 @@ class Cluster:
             except OSError as error:  # the token endpoint of OAUTHBEARER
                 raise KafkaError(f"cannot get a token to log in with: {error}") from error
             config["error_cb"] = self._on_error
-            self._client = AdminClient(config, logger=_log)
+            try:
+                self._client = AdminClient(config, logger=_log)
+            except KafkaException as error:  # say, an OAUTHBEARER token that expires meanwhile
+                if _refuses(error.args[0]):
+                    raise self._mapped(error, "connect") from error
+                raise KafkaError(f"cannot make a client: {error.args[0].str()}") from error
             self._silent_since = time.monotonic()
         return self._client
 
@@ -403,10 +418,20 @@ def _protocol_hint(kafka: KafkaConfig, fault: RdKafkaError) -> str:
 
 def _policy(values: Mapping[str, str | None]) -> TopicPolicy:
     policy = values.get("cleanup.policy") or "delete"
-    retention = int(values.get("retention.ms") or -1)
-    deletes = "delete" in policy and retention >= 0
-    stamped = values.get("message.timestamp.type") == "LogAppendTime"
-    return TopicPolicy("compact" in policy, retention if deletes else None, stamped)
+    deletes = "delete" in policy
+
+    def limit(name: str) -> int | None:
+        given = int(values.get(name) or -1)
+        return given if deletes and given >= 0 else None
+
+    return TopicPolicy(
+        compacted="compact" in policy,
+        retention_ms=limit("retention.ms"),
+        log_append_time=values.get("message.timestamp.type") == "LogAppendTime",
+        retention_bytes=limit("retention.bytes"),
+        segment_bytes=int(values.get("segment.bytes") or _SEGMENT_BYTES),
+        batch_bytes=int(values.get("max.message.bytes") or _BATCH_BYTES),
+    )
 
 
 def _failure(future: Future[Any]) -> BaseException | None:

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaException
 from confluent_kafka import KafkaError as RdKafkaError
-from confluent_kafka.admin import ListOffsetsResultInfo
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    ConfigEntry,
+    ConfigResource,
+    ListOffsetsResultInfo,
+)
 
 from kshare import broker as broker_module
-from kshare.broker import Cluster
+from kshare.broker import Cluster, TopicPolicy
 from kshare.core.hashing import WHOLE
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, UnknownTopicError
@@ -257,3 +261,96 @@ def test_nothing_is_opened_before_the_first_call(fake: FakeCluster) -> None:
     fake.track_requests()
     cluster_of(fake.bootstrap_servers).close()
     assert fake.requests() == {}
+
+
+# -- what topics are configured for ---------------------------------------------------------------
+
+DAY_MS, WEEK_MS, MIB = 86_400_000, 604_800_000, 1 << 20
+DEFAULTS = {
+    "cleanup.policy": "delete",
+    "max.message.bytes": "1048588",
+    "message.timestamp.type": "CreateTime",
+    "retention.bytes": "-1",
+    "retention.ms": str(WEEK_MS),
+    "segment.bytes": str(1 << 30),
+}
+
+
+def settings_of(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any]
+) -> list[str]:
+    """Let the cluster tell these settings, or errors; the topics that are asked about."""
+    asked: list[str] = []
+
+    class Client:
+        def describe_configs(self, resources: Any, **_: Any) -> dict[Any, Future[Any]]:
+            futures = {}
+            for resource in resources:
+                assert resource.restype == ConfigResource.Type.TOPIC
+                asked.append(resource.name)
+                futures[resource] = future = Future[Any]()
+                answer = answers[resource.name]
+                if isinstance(answer, Exception):
+                    future.set_exception(answer)
+                else:
+                    told = DEFAULTS | answer
+                    future.set_result({name: ConfigEntry(name, told[name]) for name in told})
+            return futures
+
+        def poll(self, seconds: float) -> int:
+            return 0
+
+    monkeypatch.setattr(cluster, "_client", Client())
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("settings", "policy"),
+    [
+        ({}, TopicPolicy(compacted=False, retention_ms=WEEK_MS)),
+        ({"retention.ms": "-1"}, TopicPolicy(compacted=False, retention_ms=None)),
+        ({"retention.ms": "0"}, TopicPolicy(compacted=False, retention_ms=0)),
+        (
+            {"retention.ms": "-1", "retention.bytes": "0", "segment.bytes": str(MIB)},
+            TopicPolicy(False, None, retention_bytes=0, segment_bytes=MIB),
+        ),
+        (
+            {"retention.bytes": str(9 * MIB), "max.message.bytes": "77"},
+            TopicPolicy(False, WEEK_MS, retention_bytes=9 * MIB, batch_bytes=77),
+        ),
+        (
+            {"cleanup.policy": "compact", "retention.bytes": "5"},
+            TopicPolicy(compacted=True, retention_ms=None),
+        ),
+        (
+            {"cleanup.policy": "compact,delete", "retention.bytes": "5"},
+            TopicPolicy(True, WEEK_MS, retention_bytes=5),
+        ),
+        (
+            {"message.timestamp.type": "LogAppendTime"},
+            TopicPolicy(False, WEEK_MS, log_append_time=True),
+        ),
+    ],
+)
+def test_what_a_topic_is_configured_for(
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, str],
+    policy: TopicPolicy,
+) -> None:
+    settings_of(cluster, monkeypatch, {"t": settings})
+    assert cluster.policies(["t"]) == {"t": policy}
+
+
+def test_topics_whose_settings_may_not_be_seen_lack(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = KafkaException(RdKafkaError(RdKafkaError.TOPIC_AUTHORIZATION_FAILED))
+    asked = settings_of(cluster, monkeypatch, {"t": {"retention.ms": str(DAY_MS)}, "u": secret})
+    assert cluster.policies({"t", "u"}) == {"t": TopicPolicy(False, DAY_MS)}
+    assert sorted(asked) == ["t", "u"]
+
+
+def test_a_cluster_that_knows_no_settings_tells_none(cluster: Cluster) -> None:
+    assert cluster.policies(["t"]) == {}
+    assert cluster.policies([]) == {}

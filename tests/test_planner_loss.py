@@ -1,11 +1,13 @@
 """Batches in which every range goes its own way, of a log that loses records or partitions."""
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kshare.core.hashing import WHOLE, HashRange, key_hash, split
 from kshare.core.progress import Slice, TopicPartition
 from kshare.errors import DataLossError, UnknownTopicError
 from tests.planner_helpers import KEYS, T0, Query, grown
@@ -130,6 +132,52 @@ def test_a_partition_that_is_not_assigned_any_more():
     assert query.at == {"t": {"0": 30}}
     assert {offset for place, offset in query.delivered if place == T0} == set(range(30))
     query.check_order()
+
+
+HALVES = split(WHOLE, 2)
+
+
+def assigned(half: HashRange) -> dict[str, str]:
+    topics = json.dumps({"t": {"0": [[half.lo, half.hi]]}})
+    return {"kafka.bootstrap.servers": "nowhere:9092", "assign": topics, "maxRecordsPerTask": "10"}
+
+
+def test_key_hashes_that_are_not_assigned_any_more(caplog: pytest.LogCaptureFixture):
+    query = Query(grown(200), keyRanges="2", maxRecordsPerTask="10")
+    for _ in range(3):
+        query.trigger()
+    hashes = {offset: key_hash(key, offset) for offset, key in enumerate(query.log.keys[T0])}
+    ahead = max(HALVES, key=lambda half: max(o for _, o in query.delivered if hashes[o] in half))
+    query.plan_with(assigned(ahead))
+    with pytest.raises(
+        DataLossError, match=r"of the key hashes \[.*assign no longer has"
+    ) as raised:
+        query.trigger()
+    assert raised.value.wanted is not None
+    query.plan_with({**assigned(ahead), "failOnDataLoss": "false"})
+    query.drain()
+    query.check_order()
+    assert "assign no longer has these hashes" in caplog.text
+    (behind,) = set(HALVES) - {ahead}
+    query.plan_with(assigned(behind))  # too late
+    query.drain()
+    assert len(query.delivered) < 200
+
+
+def test_what_was_never_assigned_is_not_missed():
+    query = Query(grown(200), maxRecordsPerTask="10")
+    given = assigned(HALVES[0])
+    for _ in range(5):
+        query.plan_with({**given, "keyRanges": "2", "parkedKeys": '["key-3"]'})
+        query.trigger()
+        query.trigger()
+    query.plan_with(given)
+    query.drain()
+    assert {offset for _, offset in query.delivered} == {
+        offset
+        for offset, key in enumerate(query.log.keys[T0])
+        if key_hash(key, offset) in HALVES[0]
+    }
 
 
 def test_an_end_that_is_not_in_the_log_any_more_is_an_error():

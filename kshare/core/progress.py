@@ -3,9 +3,11 @@
 Law: Progress is a set of (offset, key hash). Commits are unions: their order and their repetition
 change nothing, and the stable offset never goes back. Equal sets compare equal.
 Cost: a commit sorts what it adds, and copies what is there (2 integers a range): give many
-rectangles to one call. A level partition is one integer.
+rectangles to one call. What is pending of some hash ranges, and their position, take one sweep over
+these and the stripes: ask for many ranges in one call. A level partition is one integer.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -161,7 +163,15 @@ class Progress:
 
     def position(self, hashes: HashRange = WHOLE) -> int:
         """The first offset that is not processed for all of some key hashes."""
-        return min(_front(self.stable, stripe) for stripe in self._within(hashes))
+        return self.position_of((hashes,))
+
+    def position_of(self, hashes: Sequence[HashRange]) -> int:
+        """The first offset that is not processed for all of several hash ranges.
+
+        Args:
+            hashes: the hash ranges, ascending, disjoint; at least one.
+        """
+        return min(_front(self.stable, stripe) for _, _, stripe in self._within(hashes))
 
     @property
     def front(self) -> int:
@@ -184,21 +194,29 @@ class Progress:
     def _gaps(self, end: int, hashes: Sequence[HashRange]) -> Iterator[tuple[int, int, Bounds]]:
         """Pending offsets by hash, as segments without a hole; empty where it is not asked for."""
         done = hashes[0].lo
-        for part in hashes:
-            if done < part.lo:
-                yield done, part.lo, ()
-            done = part.hi
-            for stripe in self._within(part):
-                gaps = complement(stripe.bounds, self.stable, end)
-                yield stripe.hashes.lo, stripe.hashes.hi, gaps
+        last: Stripe | None = None
+        gaps: Bounds = ()
+        for lo, hi, stripe in self._within(hashes):
+            if done < lo:
+                yield done, lo, ()
+            if stripe is not last:
+                last, gaps = stripe, complement(stripe.bounds, self.stable, end)
+            yield lo, hi, gaps
+            done = hi
 
-    def _within(self, hashes: HashRange) -> list[Stripe]:
-        """The stripes, cut to a hash range."""
-        return [
-            stripe if shared == stripe.hashes else Stripe(shared, stripe.bounds)
-            for stripe in self.stripes or _NOTHING
-            if (shared := stripe.hashes.intersect(hashes)) is not None
-        ]
+    def _within(self, hashes: Sequence[HashRange]) -> Iterator[tuple[int, int, Stripe]]:
+        """The stripes, cut to hash ranges that ascend and are disjoint: from where, to where."""
+        tiling = self.stripes or _NOTHING
+        at = bisect_right(tiling, hashes[0].lo, key=_lowest) - 1
+        for part in hashes:
+            lo = part.lo
+            while tiling[at].hashes.hi <= lo:
+                at += 1
+            while (hi := tiling[at].hashes.hi) < part.hi:
+                yield lo, hi, tiling[at]
+                lo = hi
+                at += 1
+            yield lo, part.hi, tiling[at]
 
 
 _NOTHING = (Stripe(WHOLE, ()),)
@@ -221,6 +239,10 @@ def _beside(
             one = next(left)
         if other.hashes.hi == hi:
             other = next(right)
+
+
+def _lowest(stripe: Stripe) -> int:
+    return stripe.hashes.lo
 
 
 def _front(stable: int, stripe: Stripe) -> int:

@@ -6,7 +6,7 @@ Cost: no round trip; the offsets are given.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from kshare.core.hashing import HASH_SPACE
 from kshare.core.offsets import OffsetRange
@@ -58,7 +58,7 @@ class LossGuard:
             elif end < reached.front:
                 self._lost(
                     f"{partition} ends at offset {end}, but was read up to {reached.front}: it was "
-                    "truncated, or the topic was made anew",
+                    "truncated, or the topic was made anew; what it holds now counts as read",
                     partition,
                     wanted=(reached.front, reached.front),
                     available=(0, end),
@@ -67,6 +67,16 @@ class LossGuard:
             else:
                 kept[partition] = reached
         return kept
+
+    def no_longer_assigned(self, partition: TopicPartition, pending: Sequence[Rectangle]) -> None:
+        """Key hashes that ``assign`` had before a restart, and that were behind the others."""
+        self._lost(
+            f"{partition}: {_shown(pending)} were pending when the query stopped, and assign no "
+            "longer has these hashes: they will not be read (to have them read first, start the "
+            "query with the assign that it had, until kshare status shows no gaps)",
+            partition,
+            wanted=(pending[0].offsets.start, max(piece.offsets.end for piece in pending)),
+        )
 
     def without_trimmed(
         self, progress: Mapping[TopicPartition, Progress], earliest: Mapping[TopicPartition, int]

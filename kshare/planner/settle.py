@@ -21,7 +21,7 @@ from kshare.feedback import TaskResult
 from kshare.options import Assign, SourceOptions
 from kshare.planner.tasks import Task, allowed_hashes
 
-__all__ = ["Scan", "Settler", "limited_tasks", "scan_log"]
+__all__ = ["Scan", "Settler", "limited_tasks", "scan_log", "unassigned_hashes"]
 
 _log = logging.getLogger("kshare.planner")
 
@@ -169,16 +169,17 @@ class Settler:
                     done[place].append(Rectangle(OffsetRange(start, stop), piece.hashes))
         moved = {}
         for place, end in planned_to.items():
-            skipped = progress[place].pending_of(end, self._unassigned(place))
+            skipped = progress[place].pending_of(end, unassigned_hashes(self._options, place))
             moved[place] = progress[place].commit([*done[place], *skipped])
         return moved
 
-    def _unassigned(self, place: TopicPartition) -> tuple[HashRange, ...]:
-        """The key hashes of a partition that the query does not read."""
-        topics = self._options.topics
-        if isinstance(topics, Assign) and place not in topics.partitions:
-            return ()  # read before a restart only
-        return complement(allowed_hashes(self._options, place))
+
+def unassigned_hashes(options: SourceOptions, place: TopicPartition) -> tuple[HashRange, ...]:
+    """The key hashes of a partition that the query does not read."""
+    topics = options.topics
+    if isinstance(topics, Assign) and place not in topics.partitions:
+        return ()  # read before a restart only
+    return complement(allowed_hashes(options, place))
 
 
 def _can_be(task: Task, end: int, records: int) -> bool:

@@ -28,7 +28,13 @@ from kshare.planner.pace import Pacer
 from kshare.planner.placement import Placement
 from kshare.planner.records import cut_by_records
 from kshare.planner.retention import RetentionWatch
-from kshare.planner.settle import Scan, Settler, limited_tasks, scan_log
+from kshare.planner.settle import (
+    Scan,
+    Settler,
+    limited_tasks,
+    scan_log,
+    unassigned_hashes,
+)
 from kshare.planner.specs import PinnedView, resolve
 from kshare.planner.tasks import Task, allowed_hashes, batch_name, chosen_ranges, with_siblings
 from kshare.report import encode_report, partition_report
@@ -129,7 +135,7 @@ class StreamPlanner:
         progress, started = self._begin(settled, before, available)
         available = {place: available[place] for place in progress}
         self._seen = available
-        self._retention.look(progress, available)
+        self._retention.look(progress, available, started)
         parked = self._parked({place.topic for place in progress})
         ends = self._ends(progress, available, parked, max_offsets)
         limited: list[Task] = []
@@ -209,7 +215,20 @@ class StreamPlanner:
         if known is not None:
             return known
         offsets = decode(value)
+        self._compare_assigned(offsets)
         return offsets, limited_tasks(offsets)
+
+    def _compare_assigned(self, offsets: Offsets) -> None:
+        """A hash that no query read stands as far as any: one that is behind was read by the last.
+
+        Only dicts of a run before this one are read, and compared: a planner knows its own.
+        """
+        for place, reached in offsets.progress.items():
+            if not reached.is_level:
+                unassigned = unassigned_hashes(self._options, place)
+                pending = reached.pending_of(reached.front, unassigned)
+                if pending:
+                    self._loss.no_longer_assigned(place, pending)
 
     def _waits(
         self,
@@ -340,7 +359,7 @@ class StreamPlanner:
         if reached.is_level:
             return reached.stable
         hashes = self._readable(place, parked)
-        return min((reached.position(part) for part in hashes), default=reached.stable)
+        return reached.position_of(hashes) if hashes else reached.stable
 
     def _advanced(
         self, place: TopicPartition, reached: Progress, end: int, parked: Parked
@@ -411,10 +430,10 @@ class StreamPlanner:
 
     def _parked(self, topics: set[str]) -> Parked:
         """The hashes of the keys that are parked, by topic."""
-        parked = dict.fromkeys(topics, self._always_parked)
+        parked = {topic: set(self._always_parked) for topic in topics}
         for topic, key in self._parking.current(topics):
-            parked[topic] |= {key_hash(key, 0)}
-        return parked
+            parked[topic].add(key_hash(key, 0))
+        return {topic: frozenset(hashes) for topic, hashes in parked.items()}
 
     def _readable(self, place: TopicPartition, parked: Parked) -> tuple[HashRange, ...]:
         return without(allowed_hashes(self._options, place), parked.get(place.topic, frozenset()))

@@ -2,7 +2,9 @@
 
 import pickle
 import random
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, Stripe, TopicPartition
-from kshare.core.region import Band, stripes
+from kshare.core.region import Band, canonical, stripes
 from tests.core.cells import (
     CELLS,
     END,
@@ -159,6 +161,125 @@ def test_front_and_gaps(progress: Progress) -> None:
 @given(stables, pieces())
 def test_of_stripes_takes_overlapping_layers(stable: int, given_: list[Rectangle]) -> None:
     assert Progress.of_stripes(stable, stripes(given_)) == Progress.of(stable, given_)
+
+
+# -- many stripes, many hash ranges --------------------------------------------------------------
+
+COLUMNS = 64
+WIDTH = HASH_SPACE // COLUMNS
+HEIGHTS = ((), (3, 4), (4, 6), (3, 4, 5, 6))
+
+
+@st.composite
+def many_stripes(draw: st.DrawFn) -> Progress:
+    """About 24 stripes, cut at even columns."""
+    rows = draw(st.lists(st.sampled_from(HEIGHTS), min_size=32, max_size=32))
+    layers = [Stripe(columns(2 * i, 2 * i + 2), row) for i, row in enumerate(rows)]
+    return Progress.of_stripes(3, layers)
+
+
+@st.composite
+def many_ranges(draw: st.DrawFn) -> list[HashRange]:
+    """About 20 disjoint hash ranges, ascending, cut at any column; some are adjacent."""
+    cut = draw(st.lists(st.booleans(), min_size=COLUMNS - 1, max_size=COLUMNS - 1))
+    cuts = [0, *(at + 1 for at, is_cut in enumerate(cut) if is_cut), COLUMNS]
+    parts = [columns(lo, hi) for lo, hi in pairwise(cuts)]
+    asked = draw(st.lists(st.sampled_from((True, False, True)), min_size=COLUMNS, max_size=COLUMNS))
+    return [part for part, is_asked in zip(parts, asked, strict=False) if is_asked] or parts
+
+
+def columns(lo: int, hi: int) -> HashRange:
+    return HashRange(lo * WIDTH, hi * WIDTH)
+
+
+def by_column(given_: Sequence[Rectangle]) -> list[tuple[int, int]]:
+    """What rectangles hold, as (offset, column), twice what two of them hold, ascending."""
+    return sorted(
+        (offset, column)
+        for piece in given_
+        for offset in range(piece.offsets.start, piece.offsets.end)
+        for column in range(piece.hashes.lo // WIDTH, piece.hashes.hi // WIDTH)
+    )
+
+
+@given(many_stripes(), many_ranges(), st.integers(0, 8))
+def test_of_many_stripes_and_ranges(progress: Progress, hashes: list[HashRange], end: int) -> None:
+    asked = [c for part in hashes for c in range(part.lo // WIDTH, part.hi // WIDTH)]
+    held = set(by_column(progress.individual_commits))
+    missing = [
+        (offset, column)
+        for offset in range(progress.stable, 9)
+        for column in asked
+        if (offset, column) not in held
+    ]
+    found = progress.pending_of(end, hashes)
+    assert by_column(found) == [cell for cell in missing if cell[0] < end]
+    assert found == canonical(found)
+    assert found == canonical(p for part in hashes for p in progress.pending(end, part))
+    assert progress.position_of(hashes) == missing[0][0]
+    assert progress.position_of(hashes) == min(map(progress.position, hashes))
+
+
+class Counted(int):
+    """A bound of a hash range, that counts how often any of them is compared."""
+
+    compared: ClassVar[int] = 0
+    __hash__ = int.__hash__
+
+    def __lt__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int(self) < int(other)
+
+    def __le__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int(self) <= int(other)
+
+    def __gt__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int(self) > int(other)
+
+    def __ge__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int(self) >= int(other)
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return isinstance(other, int) and int(self) == int(other)
+
+
+def comparisons(ask: Callable[[Progress, list[HashRange]], object], keys: int) -> int:
+    """How often bounds are compared if so many keys are parked, and all others are asked about."""
+    cuts = [0, *(HASH_SPACE * i // keys + k for i in range(1, keys) for k in (0, 1)), HASH_SPACE]
+    ranges = [HashRange(Counted(lo), Counted(hi)) for lo, hi in pairwise(cuts)]
+    tiling = [Stripe(part, () if i % 2 else (3, 5)) for i, part in enumerate(ranges)]
+    asked = [HashRange(Counted(part.lo), Counted(part.hi)) for part in ranges[::2]]
+    progress = Progress(3, tuple(tiling))
+    Counted.compared = 0
+    ask(progress, asked)
+    return Counted.compared
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda progress, hashes: progress.pending_of(9, hashes),
+        lambda progress, hashes: progress.position_of(hashes),
+    ],
+    ids=["pending_of", "position_of"],
+)
+def test_four_times_the_parked_keys_take_four_times_the_steps(
+    ask: Callable[[Progress, list[HashRange]], object],
+) -> None:
+    few, many = comparisons(ask, 100), comparisons(ask, 400)
+    assert few > 100
+    assert many < 5 * few
+
+
+def test_the_position_of_one_key_looks_at_few_of_many_stripes() -> None:
+    def ask(progress: Progress, hashes: list[HashRange]) -> object:
+        return progress.position(hashes[-1])
+
+    assert comparisons(ask, 1000) < 30
 
 
 # -- the reference texts -------------------------------------------------------------------------
