@@ -1,8 +1,9 @@
 """Parked keys: whose records wait, by decree of an operator.
 
 Law: who reads the list sees it as it was at some moment of the last seconds, or as last known if it
-cannot be read; a query never fails over it. A key stays parked until it is unparked: the topic is
-compacted, so age does not matter.
+cannot be read. A query that has never seen it does not start without it, unless it is not
+authorized to; a query that has never fails over it. A key stays parked until it is unparked: the
+topic is compacted, so age does not matter.
 Cost: one record a key; a running query asks for the topic's end every 2 s, and reads what is new.
 
 The list is a topic of one partition. A record's key is ``{"key": hex, "topic": name}`` as JSON, its
@@ -20,7 +21,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kshare.broker import Cluster
 from kshare.core.progress import TopicPartition
-from kshare.errors import AuthorizationError, FetchTimeoutError, KafkaError, UnknownTopicError
+from kshare.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    FetchTimeoutError,
+    KafkaError,
+    UnknownTopicError,
+)
 from kshare.options import KafkaConfig, Subscribe
 from kshare.wire.security.librdkafka import librdkafka_config
 
@@ -169,22 +176,27 @@ class ParkWatch:
     """
 
     def __init__(self, kafka: KafkaConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
-        # In between two batches nobody waits for a list that cannot be read.
-        timeout_ms = min(kafka.api_timeout_ms, int(_WATCH_SECONDS * 1000))
-        self._table = _Table(replace(kafka, api_timeout_ms=timeout_ms, offset_attempts=1))
+        self._kafka = kafka
+        self._table = _Table(replace(kafka, offset_attempts=1))
         self._clock = clock
         self._next: float | None = None
+        self._started = False
         self._known: frozenset[Place] = frozenset()
         self._warned = False
 
     def current(self, topics: Collection[str]) -> list[Place]:
         """The parked keys of some topics, as they were at most 2 s ago or are last known.
 
-        Never raises.
+        Raises:
+            KafkaError: the list has never been read, and cannot be within
+                ``default.api.timeout.ms``. Then the next call tries again.
         """
         now = self._clock()
         if self._next is None or now >= self._next:
-            self._look()
+            if self._started:
+                self._look()
+            else:
+                self._start()
             # Counted from the end: reading may have taken a while.
             self._next = self._clock() + EVERY_SECONDS
         return [place for place in self._known if place[0] in topics]
@@ -192,6 +204,44 @@ class ParkWatch:
     def close(self) -> None:
         """Let go of the cluster."""
         self._table.close()
+
+    def _start(self) -> None:
+        """Look for the first time: there is nothing that is last known to go on with."""
+        try:
+            self._know(self._patiently_read())
+        except AuthorizationError as error:
+            # Most often nobody parks keys there, and nobody thought of a right to that topic.
+            _log.warning(
+                "not authorized to read which keys are parked, going on without them: if keys "
+                "are parked, grant this query's principal the right Read on topic %s: %s",
+                PARKED_TOPIC,
+                error,
+            )
+            self._warned = True
+        # In between two batches nobody waits for a list that cannot be read.
+        self._table.hurry(_WATCH_SECONDS)
+        self._started = True
+
+    def _patiently_read(self) -> frozenset[Place]:
+        """Read the list, and again after a fault, in ``default.api.timeout.ms``."""
+        deadline = time.monotonic() + self._kafka.api_timeout_ms / 1000
+        longest = self._kafka.retry_backoff_max_ms / 1000
+        pause = min(self._kafka.retry_backoff_ms / 1000, longest)
+        while True:
+            try:
+                return frozenset(self._table.read())
+            except AuthorizationError:
+                raise
+            except (KafkaError, OSError) as error:
+                if isinstance(error, AuthenticationError) or time.monotonic() + pause >= deadline:
+                    raise KafkaError(
+                        f"the list of parked keys (topic {PARKED_TOPIC}) cannot be read, and the "
+                        f"query does not start without it, as it would read parked keys: {error}",
+                        topic=PARKED_TOPIC,
+                    ) from error
+                _log.info("reading the list of parked keys again after: %s", error)
+            time.sleep(pause)
+            pause = min(2 * pause, longest)
 
     def _look(self) -> None:
         try:
@@ -207,11 +257,22 @@ class ParkWatch:
             )
             self._warned = True
             return
+        self._know(found)
+
+    def _know(self, found: frozenset[Place]) -> None:
         self._warned = False
         for what, places in (("parked", found - self._known), ("unparked", self._known - found)):
             for topic, key in sorted(places):
                 _log.info("%s: key %r of topic %s", what, key, topic)
         self._known = found
+
+
+class _PatientCluster(Cluster):
+    """A cluster that may be waited for less from some moment on."""
+
+    def hurry(self, seconds: float) -> None:
+        """Wait no longer than this for an answer."""
+        self._seconds = min(self._seconds, seconds)
 
 
 class _Table:
@@ -220,7 +281,7 @@ class _Table:
     def __init__(self, kafka: KafkaConfig) -> None:
         self._kafka = kafka
         self._seconds = kafka.api_timeout_ms / 1000
-        self._cluster = Cluster(kafka)
+        self._cluster = _PatientCluster(kafka)
         self._consumer: Consumer | None = None
         self._partitions: tuple[TopicPartition, ...] = ()
         self._next: dict[TopicPartition, int] = {}
@@ -231,6 +292,11 @@ class _Table:
         """Whether the topic was there when it was last read."""
         return bool(self._partitions)
 
+    def hurry(self, seconds: float) -> None:
+        """Wait no longer than this for an answer."""
+        self._seconds = min(self._seconds, seconds)
+        self._cluster.hurry(seconds)
+
     def read(self) -> Mapping[Place, ParkedInfo]:
         """The table as it is now. After an error nothing has changed.
 
@@ -239,14 +305,13 @@ class _Table:
         """
         try:
             if not self._partitions:
-                self._partitions = self._cluster.partitions(Subscribe((PARKED_TOPIC,)))
-            ends = self._cluster.latest(self._partitions)
-            if any(ends[place] < at for place, at in self._next.items()):
-                self._forget()  # the topic was made anew
-                self._partitions = tuple(ends)
-            pending = [place for place in ends if self._next.get(place, 0) < ends[place]]
-            if pending:
-                self._read_on(self._cluster.earliest(pending), ends)
+                self._partitions = self._listed()
+            try:
+                self._catch_up()
+            except UnknownTopicError as error:
+                # Deleted; or a leader that starts has not heard of it yet.
+                self._partitions = self._listed()
+                raise KafkaError(str(error), topic=PARKED_TOPIC) from error
         except UnknownTopicError:
             self._forget()
         return self._rows
@@ -257,6 +322,19 @@ class _Table:
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
+
+    def _listed(self) -> tuple[TopicPartition, ...]:
+        return self._cluster.partitions(Subscribe((PARKED_TOPIC,)))
+
+    def _catch_up(self) -> None:
+        """Read what is new."""
+        ends = self._cluster.latest(self._partitions)
+        if any(ends.get(place, 0) < at for place, at in self._next.items()):
+            self._forget()  # the topic was made anew
+            self._partitions = tuple(ends)
+        pending = [place for place in ends if self._next.get(place, 0) < ends[place]]
+        if pending:
+            self._read_on(self._cluster.earliest(pending), ends)
 
     def _forget(self) -> None:
         self._partitions, self._next, self._rows = (), {}, {}
@@ -275,7 +353,8 @@ class _Table:
         try:
             while any(nexts[place] < ends[place] for place in first):
                 message = consumer.poll(_POLL_SECONDS)
-                if message is not None:
+                # An error of no topic is one of the group, which is never joined: no matter.
+                if message is not None and message.topic() is not None:
                     place = TopicPartition(str(message.topic()), int(message.partition() or 0))
                     nexts[place] = _taken(message, rows, nexts.get(place, 0), ends.get(place, 0))
                 elif time.monotonic() > deadline:
