@@ -1,8 +1,14 @@
 """``check_assignor``: good ones pass, and each law catches the one that breaks it."""
 
 import json
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,14 +18,18 @@ from kshare.assignment import (
     FallbackPriorTaskAssignor,
     HighAvailabilityTaskAssignor,
     KafkaStreamsAssignment,
+    KafkaStreamsState,
     ProcessId,
     StickyTaskAssignor,
     TaskAssignment,
     TaskAssignor,
     TaskId,
+    TaskInfo,
 )
 from kshare.assignment.cases import Case, run_case
 from kshare.testing import check_assignor, situations
+from kshare.testing.situations import reordered
+from tests.assignment.case_tools import HA, STICKY, load, random_case
 
 
 class Broken(TaskAssignor):
@@ -39,6 +49,108 @@ def test_the_built_in_ones_are_valid(assignor: Any) -> None:
     report = check_assignor(assignor)
     assert report.is_valid, str(report)
     assert str(report) == "100 situations, all laws hold"
+
+
+@pytest.mark.parametrize(
+    ("name", "assignor"), [(HA, HighAvailabilityTaskAssignor), (STICKY, StickyTaskAssignor)]
+)
+@pytest.mark.parametrize("strategy", ["none", "min_traffic", "balance_subtopology"])
+def test_the_built_in_ones_are_as_even_with_racks_and_with_many_tasks(
+    name: str, assignor: Any, strategy: str
+) -> None:
+    cases = [
+        random_case(seed, name, preserve=False, strategy=strategy, racks=3, tasks=tasks)
+        for seed in range(8)
+        for tasks in (5, 60)
+    ]
+    states = [state for case in cases if (state := run_case(Case.read(case)).state)]
+    assert len(states) == len(cases)
+    report = check_assignor(assignor, states)
+    assert report.is_valid, str(report)
+
+
+class Given(TaskAssignor):
+    """Answers what it was made with: the active tasks of each process."""
+
+    def __init__(self, placed: dict[str, Iterable[str]]) -> None:
+        self._entries = tuple(
+            KafkaStreamsAssignment(ProcessId(process), frozenset(map(TaskId.parse, tasks)))
+            for process, tasks in placed.items()
+        )
+
+    def assign(self, application_state: ApplicationState) -> TaskAssignment:
+        return TaskAssignment(self._entries)
+
+
+def test_kafkas_own_answers_are_as_even() -> None:
+    checked = 0
+    for case in load("hand_ha") + load("hand_sticky") + load("random_small_medium"):
+        golden = case.get("golden", {})
+        # While copies warm up, active tasks stay together where their state is.
+        if (
+            case["op"] == "assign"
+            and not golden["followup"]
+            and not case.get("must_preserve_active")
+        ):
+            state = run_case(Case.read(case)).state
+            assert state is not None
+            placed = {process: held["active"] for process, held in golden["assignment"].items()}
+            report = check_assignor(Given(placed), [state], settles=False)
+            assert report.is_valid, str(report)
+            checked += 1
+    assert checked > 30
+
+
+def placing(*loads: tuple[int, int]) -> tuple[Given, ApplicationState]:
+    """Processes with so many tasks on so many threads; and what makes it so."""
+    tasks = iter(range(sum(count for count, _ in loads)))
+    placed = {str(n): [f"0_{next(tasks)}" for _ in range(c)] for n, (c, _) in enumerate(loads)}
+    infos = [TaskInfo(TaskId.parse(task)) for held in placed.values() for task in held]
+    states = [KafkaStreamsState(ProcessId(str(n)), t) for n, (_, t) in enumerate(loads)]
+    return Given(dict(placed)), ApplicationState.of(infos, states)
+
+
+@pytest.mark.parametrize(
+    ("loads", "is_even"),
+    [
+        ([(1, 1), (0, 1)], True),
+        ([(2, 1), (0, 1)], False),
+        ([(3, 1), (0, 1)], False),
+        ([(3, 1), (2, 1), (2, 1)], True),
+        ([(3, 1), (2, 1), (1, 1)], False),
+        ([(4, 4), (0, 4)], True),  # fewer tasks than threads: a task a thread stays
+        ([(5, 4), (0, 4)], False),
+        ([(5, 4), (4, 4)], True),
+        ([(5, 4), (3, 4)], False),
+        ([(1, 4), (2, 1)], False),
+        ([(6, 4), (1, 1)], True),
+        ([(9, 4), (1, 1)], False),
+        ([(8, 4), (3, 2), (1, 1)], True),
+        ([(8, 4), (2, 2), (2, 1)], False),  # the first and the last are even, but for the middle
+    ],
+)
+def test_how_even_is_even_enough(loads: list[tuple[int, int]], is_even: bool) -> None:
+    assignor, state = placing(*loads)
+    report = check_assignor(assignor, [state])
+    assert report.is_valid is is_even
+    assert {breach.law for breach in report.breaches} <= {"active loads are even"}
+
+
+def test_what_gets_uneven_later_is_found_out() -> None:
+    def first_even_then_not(state: ApplicationState, entries: list[Any]) -> Any:
+        has_past = any(one.previous_active_tasks for one in state.states.values())
+        return give_all_to_one(state, entries) if has_past else None
+
+    _, state = placing((2, 1), (2, 1))
+    report = check_assignor(Broken(first_even_then_not), [state])
+    assert [breach.law for breach in report.breaches] == ["active loads are even"]
+
+
+def test_how_uneven_it_may_be_can_be_said() -> None:
+    assignor, state = placing((3, 1), (0, 1))
+    assert not check_assignor(assignor, [state], spread_max=2.9).is_valid
+    assert check_assignor(assignor, [state], spread_max=3.0).is_valid
+    assert check_assignor(assignor, [state], spread_max=None).is_valid
 
 
 def test_the_one_for_emergencies_is_valid_but_uneven_and_never_done() -> None:
@@ -131,7 +243,7 @@ def turn_round(state: ApplicationState, entries: list[Any]) -> Any:
     ],
 )
 def test_a_broken_one_is_found_out(spoil: Any, law: str, what: str) -> None:
-    spread_max = None if spoil is turn_round else 1.0
+    spread_max = None if spoil is turn_round else 0.0
     report = check_assignor(Broken(spoil), situations(40), spread_max=spread_max)
     assert not report.is_valid
     assert {breach.law for breach in report.breaches} == {law}
@@ -151,6 +263,108 @@ def test_one_that_is_not_pure_is_found_out() -> None:
 
     laws = {breach.law for breach in check_assignor(Broken(alternate)).breaches}
     assert "equal situations, equal answers" in laws
+
+
+class InOrderOfASet(TaskAssignor):
+    """Deals tasks as the sets of previous tasks have them."""
+
+    def assign(self, application_state: ApplicationState) -> TaskAssignment:
+        states = application_state.kafka_streams_states()
+        had = [task for one in states.values() for task in one.previous_active_tasks]
+        order = [one for one in dict.fromkeys(had) if one in application_state.all_tasks]
+        order += [one for one in application_state.all_tasks if one not in set(order)]
+        return dealt(order, list(states))
+
+
+class InOrderOfProcesses(TaskAssignor):
+    """Deals tasks to a set of processes."""
+
+    def assign(self, application_state: ApplicationState) -> TaskAssignment:
+        print("what an assignor prints is no answer")  # noqa: T201
+        return dealt(list(application_state.all_tasks), list(set(application_state.states)))
+
+
+class FailsElsewhere(TaskAssignor):
+    """Works in the process that made it."""
+
+    def __init__(self) -> None:
+        self._here = os.getpid()
+
+    def assign(self, application_state: ApplicationState) -> TaskAssignment:
+        if os.getpid() != self._here:
+            raise RuntimeError("not here")
+        return StickyTaskAssignor().assign(application_state)
+
+
+def dealt(tasks: list[TaskId], processes: list[ProcessId]) -> TaskAssignment:
+    entries = (
+        KafkaStreamsAssignment(process, frozenset(tasks[number :: len(processes)]))
+        for number, process in enumerate(processes)
+    )
+    return TaskAssignment(tuple(entries))
+
+
+def test_one_that_goes_by_the_order_of_sets_is_found_out() -> None:
+    report = check_assignor(InOrderOfASet, spread_max=None, settles=False)
+    assert {breach.law for breach in report.breaches} == {"the order of sets plays no part"}
+    assert len(report.breaches) > 10
+
+
+def test_another_order_is_the_same_situation() -> None:
+    turned = 0
+    for state in situations(30):
+        again = reordered(state, seed=1)
+        assert again == state
+        assert list(again.all_tasks) == list(state.all_tasks)
+        assert list(again.states) == list(state.states)
+        for process, one in state.states.items():
+            other = again.states[process]
+            turned += list(one.task_lags or ()) != list(other.task_lags or ())
+            turned += list(one.previous_active_tasks) != list(other.previous_active_tasks)
+    assert turned > 30
+
+
+def test_one_that_goes_by_the_hashes_of_names_is_found_out() -> None:
+    some = list(situations(30))
+    check = partial(check_assignor, InOrderOfProcesses, some, spread_max=None)
+    assert check().is_valid  # one process cannot know
+    report = check(other_hash_seeds=True)
+    assert {breach.law for breach in report.breaches} == {"the hash seed plays no part"}
+    assert len(report.breaches) > 10
+    assert str(report) == str(check(other_hash_seeds=True))
+
+
+@pytest.mark.parametrize("assignor", [HighAvailabilityTaskAssignor(), StickyTaskAssignor])
+def test_the_built_in_ones_do_not_go_by_hashes(assignor: Any) -> None:
+    report = check_assignor(assignor, situations(40, seed=3), other_hash_seeds=True)
+    assert report.is_valid, str(report)
+
+
+def test_modules_are_found_elsewhere_as_they_are_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "an_assignor_on_a_path.py").write_text(
+        "from kshare.assignment import StickyTaskAssignor\nclass Mine(StickyTaskAssignor): pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = import_module("an_assignor_on_a_path").Mine
+    assert check_assignor(mine, situations(2), other_hash_seeds=True).is_valid
+
+
+def test_what_fails_under_another_hash_seed_is_told() -> None:
+    report = check_assignor(FailsElsewhere(), situations(2), other_hash_seeds=True)
+    assert [breach.law for breach in report.breaches] == ["an answer is given"] * 2
+    assert "not here" in str(report)
+
+
+def test_what_cannot_be_asked_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="cannot be pickled"):
+        check_assignor(Broken(lambda *_: None), situations(1), other_hash_seeds=True)
+    # A class of a module that only this process has.
+    made = type("Made", (StickyTaskAssignor,), {"__module__": "only_here"})
+    monkeypatch.setitem(sys.modules, "only_here", SimpleNamespace(Made=made))
+    with pytest.raises(ValueError, match=r"under other hash seeds: .*only_here"):
+        check_assignor(made, situations(1), other_hash_seeds=True)
 
 
 def test_the_case_in_the_report_is_the_situation() -> None:

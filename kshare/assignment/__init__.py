@@ -19,6 +19,8 @@ from kshare.core.plan import RangeAssignor
 
 if TYPE_CHECKING:
     from kshare.assignment.application import (
+        LATEST_OFFSET,
+        UNKNOWN_OFFSET_SUM,
         ApplicationState,
         HostInfo,
         KafkaStreamsState,
@@ -54,8 +56,10 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "LATEST_OFFSET",
     "RANGE_ASSIGNORS",
     "TASK_ASSIGNORS",
+    "UNKNOWN_OFFSET_SUM",
     "ApplicationState",
     "AssignedTask",
     "Assignment",
@@ -101,6 +105,8 @@ RANGE_ASSIGNORS: Final[dict[str, RangeAssignor]] = {
 
 _LATER: Final = {
     "application": (
+        "LATEST_OFFSET",
+        "UNKNOWN_OFFSET_SUM",
         "ApplicationState",
         "HostInfo",
         "KafkaStreamsState",

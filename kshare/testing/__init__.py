@@ -1,6 +1,6 @@
 """Public test kit: an embedded cluster, records to fill it with, checks of order and assignors."""
 
-from kshare.testing.assignors import AssignorReport, check_assignor, situations
+from kshare.testing.assignors import AssignorReport, check_assignor
 from kshare.testing.cluster import FakeCluster
 from kshare.testing.order import OrderReport, check_order
 from kshare.testing.records import (
@@ -11,6 +11,7 @@ from kshare.testing.records import (
     skewed_records,
     watermarks,
 )
+from kshare.testing.situations import situations
 
 __all__ = [
     "AssignorReport",

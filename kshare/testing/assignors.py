@@ -1,32 +1,36 @@
 """The laws that any task assignor must meet, checked on situations, for those who write their own.
 
 Law: a situation that breaks a law is reported with all that is needed to try it again: as a case
-for ``kshare assign``. Equal arguments give equal reports.
-Cost: three runs of the assignor for each situation, and one for each round of convergence.
+for ``kshare assign``. Equal arguments give equal reports, if the assignor is pure.
+Cost: four runs of the assignor for each situation, and one for each round of convergence. Other
+hash seeds: two Python processes, each with a run for each situation.
 """
 
 import json
-import random
+import os
+import pickle
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, cast
+from itertools import product
+from typing import Any, TypeAlias, cast
 
-from kshare.assignment.application import (
-    ApplicationState,
-    KafkaStreamsState,
-    TaskInfo,
-    TaskTopicPartition,
-)
+from kshare.assignment.application import ApplicationState
 from kshare.assignment.assignor import AssignmentError, TaskAssignment, TaskAssignor
-from kshare.assignment.configs import AssignmentConfigs
 from kshare.assignment.task_id import ProcessId, TaskId
 from kshare.assignment.utils import validate_task_assignment
-from kshare.core.hashing import WHOLE, split
-from kshare.core.progress import TopicPartition
+from kshare.testing.situations import as_case, names, reordered, situations
 
-__all__ = ["AssignorReport", "Breach", "check_assignor", "situations"]
+__all__ = ["AssignorReport", "Breach", "check_assignor"]
+
+_Placed: TypeAlias = dict[ProcessId, tuple[frozenset[TaskId], frozenset[TaskId]]]
+_Source: TypeAlias = TaskAssignor | type[TaskAssignor] | Callable[[], TaskAssignor]
+
+_HASH_SEEDS = (1, 2)
+_ELSEWHERE = "from kshare.testing.assignors import _answer_here; _answer_here()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,49 +88,65 @@ class _BreachError(Exception):
 
 
 def check_assignor(
-    assignor: TaskAssignor | type[TaskAssignor] | Callable[[], TaskAssignor],
+    assignor: _Source,
     states: Iterable[ApplicationState] | None = None,
     *,
-    spread_max: float | None = 1.0,
+    spread_max: float | None = 0.0,
     rounds_max: int | None = None,
     settles: bool = True,
+    other_hash_seeds: bool = False,
 ) -> AssignorReport:
     """Check an assignor against the laws, each situation by itself.
 
     - Each task is active on exactly one process, and no task or process is made up.
     - No standby is of a task without a changelog, or beside another copy.
     - What is asked twice is answered the same.
+    - So is what is asked with equal sets and dicts that were built in another order. Tasks and
+      processes stay ascending.
     - Rebalances come to an end: states catch up, and after some rounds no follow-up is asked for.
-    - Then loads are even: the most and the least loaded process differ by no more than one active
-      task of each, and ``spread_max`` tasks a thread.
+    - Then loads are even, as even as Kafka's two assignors make them: of any two processes, one
+      has no more active tasks a thread than the other but for what one task makes on the one with
+      fewer threads; with fewer tasks than threads, but for one task a thread (the sticky assignor
+      leaves so many where they were, even if others idle).
     - Then a further run changes nothing, or the few runs that racks need to settle.
 
     Args:
         assignor: one, or what makes one (a class), called for each situation.
         states: the situations; None: :func:`situations`, some hundred of all sorts.
-        spread_max: how many tasks a thread the active loads may differ by, besides what one task
-            makes on a process with few threads; None: any.
+        spread_max: how many active tasks a thread two processes may differ by, if that is more
+            than Kafka's assignors need; None: any.
         rounds_max: rounds until no follow-up is asked for; None: as many as there are copies to
             warm up, one by one; 0: a follow-up may be asked for each time.
         settles: check that a further run changes nothing; an assignor that rotates tasks on
             purpose does not.
+        other_hash_seeds: check that answers are the same in Python processes with other hash
+            seeds, where sets of processes and of names have other orders. The assignor must be
+            picklable, such as a class in a module.
 
     Returns:
         A report to print; assert its ``is_valid``.
+
+    Raises:
+        ValueError: other hash seeds are asked for, and the assignor cannot be pickled, or not be
+            loaded in another process.
     """
-    breaches = []
-    checked = 0
-    for state in situations() if states is None else states:
-        checked += 1
+    asked = list(situations() if states is None else states)
+    breaches: dict[int, _BreachError] = {}
+    for number, state in enumerate(asked):
         try:
             _check(assignor, state, spread_max, rounds_max, settles)
         except _BreachError as breach:
-            breaches.append(Breach(breach.law, breach.what, _as_case(breach.state)))
-    return AssignorReport(checked, tuple(breaches))
+            breaches[number] = breach
+    if other_hash_seeds:
+        breaches = _check_hash_seeds(assignor, asked) | breaches
+    found = (breaches[number] for number in sorted(breaches))
+    return AssignorReport(
+        len(asked), tuple(Breach(one.law, one.what, as_case(one.state)) for one in found)
+    )
 
 
 def _check(
-    assignor: TaskAssignor | type[TaskAssignor] | Callable[[], TaskAssignor],
+    assignor: _Source,
     state: ApplicationState,
     spread_max: float | None,
     rounds_max: int | None,
@@ -135,6 +155,8 @@ def _check(
     made = _made(assignor)
     answer = _run(made, state)
     _equal("equal situations, equal answers", state, answer, _run(made, state))
+    again = _run(_made(assignor), reordered(state, seed=0))
+    _equal("the order of sets plays no part", state, answer, again)
     rounds = _copies(state) + 2 if rounds_max is None else rounds_max
     for _ in range(rounds):
         if not answer.wants_followup:
@@ -153,12 +175,12 @@ def _check(
             last, answer = answer, _run(made, state)
             if _placed(last) == _placed(answer):
                 return
+            if spread_max is not None:
+                _check_balance(state, answer, spread_max)
         _equal("a further run changes nothing", state, last, answer)
 
 
-def _made(
-    assignor: TaskAssignor | type[TaskAssignor] | Callable[[], TaskAssignor],
-) -> TaskAssignor:
+def _made(assignor: _Source) -> TaskAssignor:
     # A class has the method, too; and an assignor need not inherit from the protocol.
     if isinstance(assignor, type) or not hasattr(assignor, "assign"):
         return assignor()
@@ -201,17 +223,20 @@ def _run(assignor: TaskAssignor, state: ApplicationState) -> TaskAssignment:
 
 
 def _equal(law: str, state: ApplicationState, one: TaskAssignment, other: TaskAssignment) -> None:
-    before, after = _placed(one), _placed(other)
+    _equally_placed(law, state, _placed(one), _placed(other))
+
+
+def _equally_placed(law: str, state: ApplicationState, before: _Placed, after: _Placed) -> None:
     for process in sorted(before):
         for kind, was, is_ in zip(
             ("active", "standby"), before[process], after[process], strict=True
         ):
             if was != is_:
-                what = f"process {process}, {kind}: first {_names(was)}, then {_names(is_)}"
+                what = f"process {process}, {kind}: first {names(was)}, then {names(is_)}"
                 raise _BreachError(law, what, state)
 
 
-def _placed(answer: TaskAssignment) -> dict[ProcessId, tuple[frozenset[TaskId], frozenset[TaskId]]]:
+def _placed(answer: TaskAssignment) -> _Placed:
     return {entry.process_id: (entry.active, entry.standby) for entry in answer.assignment}
 
 
@@ -237,159 +262,88 @@ def _caught_up(state: ApplicationState, answer: TaskAssignment) -> ApplicationSt
 
 
 def _check_balance(state: ApplicationState, answer: TaskAssignment, spread_max: float) -> None:
-    """The stateful and the stateless active tasks by themselves: their loads add up."""
-    placed = _placed(answer)
-    threads = {process: one.num_processing_threads for process, one in state.states.items()}
-    loads = {process: Fraction(len(placed[process][0]), threads[process]) for process in threads}
-    most = max(loads, key=lambda process: (loads[process], process))
-    least = min(loads, key=lambda process: (loads[process], process))
-    # Both kinds of tasks are dealt by themselves in Kafka, so each may be one task off.
-    step = Fraction(1, threads[most]) + Fraction(1, threads[least])
-    if loads[most] - loads[least] > step + Fraction(spread_max):
-        what = (
-            f"process {most} has {float(loads[most]):.2f} active tasks a thread, "
-            f"process {least} {float(loads[least]):.2f}"
-        )
-        raise _BreachError("active loads are even", what, state)
+    """Any two processes, by the active tasks a thread.
 
-
-# -- situations ----------------------------------------------------------------------------------
-
-
-def situations(count: int = 100, *, seed: int = 0) -> Iterator[ApplicationState]:
-    """Situations of all sorts: fresh starts, members that come and go, lags, racks, tags, ranges.
-
-    Args:
-        count: how many.
-        seed: another one, other situations.
+    One task of the process with fewer threads is always allowed: it has to be somewhere. With
+    fewer tasks than threads Kafka's sticky assignor leaves a task a thread where it was.
     """
-    for number in range(count):
-        yield _situation(random.Random(f"{seed}/{number}"))  # noqa: S311 - not for secrets
-
-
-def _situation(rng: random.Random) -> ApplicationState:
-    racks = [f"r{number}" for number in range(rng.choice([0, 0, 2, 3]))]
-    strategies = ["none", "min_traffic", "balance_subtopology"]
-    configs = AssignmentConfigs(
-        acceptable_recovery_lag=rng.choice([0, 100, 10_000]),
-        max_warmup_replicas=rng.choice([1, 2, 5]),
-        num_standby_replicas=rng.choice([0, 0, 1, 2]),
-        rack_aware_assignment_tags=rng.choice([(), (), ("zone",)]),
-        rack_aware_traffic_cost=10,
-        rack_aware_non_overlap_cost=1,
-        rack_aware_assignment_strategy=rng.choice(strategies) if racks else "none",
-    )
-    tasks = [task for number in range(rng.randint(1, 3)) for task in _tasks(rng, number, racks)]
-    processes = [_process(rng, number, racks) for number in range(rng.randint(1, 8))]
-    old = rng.sample(processes, rng.randint(0, len(processes)))
-    held = _held(rng, tasks, [one.process_id for one in old], configs.num_standby_replicas)
-    ends = {task.id: rng.randint(1, 100_000) for task in tasks if task.has_changelog}
-    states = []
-    for one in processes:
-        active, standby = held.get(one.process_id, (frozenset(), frozenset()))
-        lags = {
-            task: rng.choice([0, 0, -2 if task in active else 0, rng.randint(0, end)])
-            if task in active or task in standby
-            else end
-            for task, end in ends.items()
-        }
-        states.append(
-            replace(
-                one,
-                previous_active_tasks=active,
-                previous_standby_tasks=standby,
-                task_lags=lags,
+    threads_in_all = sum(one.num_processing_threads for one in state.states.values())
+    are_few = len(state.all_tasks) < threads_in_all
+    placed = _placed(answer)
+    ends: dict[int, tuple[int, ProcessId, int, ProcessId]] = {}
+    for process, one in sorted(state.states.items()):
+        threads, tasks = one.num_processing_threads, len(placed[process][0])
+        most, by, least, of = ends.get(threads, (tasks, process, tasks, process))
+        # Of those with as many threads, only the most and the least loaded one matter.
+        if tasks > most:
+            most, by = tasks, process
+        if tasks < least:
+            least, of = tasks, process
+        ends[threads] = most, by, least, of
+    for (many, (most, by, _, _)), (few, (_, _, least, of)) in product(ends.items(), repeat=2):
+        apart = Fraction(most, many) - Fraction(least, few)
+        step = Fraction(1, 1 if are_few else min(many, few))
+        if apart > max(step, Fraction(spread_max)):
+            what = (
+                f"process {by} has {most / many:.2f} active tasks a thread, "
+                f"process {of} {least / few:.2f}"
             )
-        )
-    return ApplicationState.of(tasks, states, configs, now_ms=1_000_000)
+            raise _BreachError("active loads are even", what, state)
 
 
-def _tasks(rng: random.Random, subtopology: int, racks: list[str]) -> Iterator[TaskInfo]:
-    is_stateful = rng.random() < 0.6
-    ranges = [None] if is_stateful else split(WHOLE, rng.choice([1, 1, 4]))
-    for partition in range(rng.randint(1, 12)):
-        replicas = tuple(rng.sample(racks, rng.randint(1, len(racks)))) if racks else None
-        source = TopicPartition(f"in{subtopology}", partition)
-        partitions = [TaskTopicPartition(source, True, False, replicas)]
-        if is_stateful:
-            changelog = TopicPartition(f"store{subtopology}", partition)
-            partitions.append(TaskTopicPartition(changelog, False, True, replicas))
-        for hashes in ranges:
-            yield TaskInfo(TaskId(subtopology, partition, hashes), is_stateful, tuple(partitions))
+# -- other hash seeds ----------------------------------------------------------------------------
 
 
-def _process(rng: random.Random, number: int, racks: list[str]) -> KafkaStreamsState:
-    return KafkaStreamsState(
-        ProcessId(str(number)),
-        rng.choice([1, 1, 2, 4]),
-        client_tags={"zone": rng.choice("abc")},
-        rack_id=rng.choice(racks) if racks else None,
+def _check_hash_seeds(
+    assignor: _Source, states: Sequence[ApplicationState]
+) -> dict[int, _BreachError]:
+    """The breaches by the number of the situation."""
+    try:
+        message = pickle.dumps((sys.path, pickle.dumps((assignor, states))))
+    except Exception as error:
+        raise ValueError(
+            f"the assignor cannot be asked under other hash seeds: it cannot be pickled ({error}); "
+            "wanted a class or an instance of one in a module"
+        ) from error
+    first, second = (_answers_under(seed, message) for seed in _HASH_SEEDS)
+    breaches: dict[int, _BreachError] = {}
+    for number, (state, one, other) in enumerate(zip(states, first, second, strict=True)):
+        try:
+            if isinstance(one, str) or isinstance(other, str):
+                what = one if isinstance(one, str) else str(other)
+                raise _BreachError("an answer is given", what, state)
+            _equally_placed("the hash seed plays no part", state, one, other)
+        except _BreachError as breach:
+            breaches[number] = breach
+    return breaches
+
+
+def _answers_under(seed: int, message: bytes) -> list[_Placed | str]:
+    environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+    done = subprocess.run(  # noqa: S603 - this Python
+        [sys.executable, "-c", _ELSEWHERE],
+        input=message,
+        env=environment,
+        capture_output=True,
+        check=False,
     )
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise ValueError(f"the assignor cannot be asked under other hash seeds: {said}")
+    return cast("list[_Placed | str]", pickle.loads(done.stdout))  # noqa: S301 - our own
 
 
-def _held(
-    rng: random.Random, tasks: list[TaskInfo], processes: list[ProcessId], standbys: int
-) -> dict[ProcessId, tuple[frozenset[TaskId], frozenset[TaskId]]]:
-    """Where the tasks were: anywhere, some nowhere."""
-    active: dict[ProcessId, set[TaskId]] = {process: set() for process in processes}
-    standby: dict[ProcessId, set[TaskId]] = {process: set() for process in processes}
-    for task in tasks:
-        if not processes or rng.random() < 0.1:
-            continue
-        copies = 1 + (standbys if task.has_changelog else 0)
-        first, *others = rng.sample(processes, min(copies, len(processes)))
-        active[first].add(task.id)
-        for other in others:
-            standby[other].add(task.id)
-    return {
-        process: (frozenset(active[process]), frozenset(standby[process])) for process in processes
-    }
-
-
-# -- as a case -----------------------------------------------------------------------------------
-
-
-def _as_case(state: ApplicationState) -> dict[str, Any]:
-    """The situation as ``kshare assign`` reads it."""
-    configs = state.assignment_configs
-    racks: dict[str, list[str | None]] = {}
-    tasks = []
-    for task, info in sorted(state.all_tasks.items()):
-        for one in info.topic_partitions:
-            if one.replica_racks is not None:
-                racks[str(one.topic_partition)] = list(one.replica_racks)
-        tasks.append(
-            {
-                "id": str(task),
-                "inputs": [str(one) for one in info.input_topic_partitions],
-                "changelogs": [str(one) for one in info.changelog_topic_partitions],
-                "stateful": info.is_stateful,
-            }
-        )
-    return {
-        "id": "breach",
-        "op": "assign",
-        "configs": {
-            name: list(value) if isinstance(value, tuple) else value
-            for name in AssignmentConfigs.__dataclass_fields__
-            if (value := getattr(configs, name)) is not None
-        },
-        "tasks": tasks,
-        "processes": [
-            {
-                "id": str(process),
-                "threads": one.num_processing_threads,
-                "prev_active": _names(one.previous_active_tasks),
-                "prev_standby": _names(one.previous_standby_tasks),
-                "rack": one.rack_id,
-                "tags": dict(one.client_tags),
-                "lags": {str(task): lag for task, lag in sorted((one.task_lags or {}).items())},
-            }
-            for process, one in sorted(state.states.items())
-        ],
-        "partition_racks": racks,
-    }
-
-
-def _names(tasks: Iterable[TaskId]) -> list[str]:
-    return [str(task) for task in sorted(tasks)]
+def _answer_here() -> None:
+    """What runs in the other process: each situation's placement, or what went wrong."""
+    # What an assignor prints is no answer.
+    out, sys.stdout = sys.stdout, sys.stderr
+    path, content = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our own parent
+    sys.path[:] = path
+    assignor, states = pickle.loads(content)  # noqa: S301 - from our own parent
+    answers: list[_Placed | str] = []
+    for state in states:
+        try:
+            answers.append(_placed(_run(_made(assignor), state)))
+        except _BreachError as breach:
+            answers.append(f"{breach.law}: {breach.what}")
+    pickle.dump(answers, out.buffer)
