@@ -75,6 +75,8 @@ def test_defaults_of_kafka_are_those_of_the_documentation() -> None:
     assert (kafka.security_protocol, kafka.uses_tls, kafka.uses_sasl) == ("PLAINTEXT", False, False)
     assert (kafka.request_timeout_ms, kafka.api_timeout_ms) == (30_000, 60_000)
     assert (kafka.max_partition_fetch_bytes, kafka.receive_buffer_bytes) == (4 << 20, 4 << 20)
+    assert kafka.send_buffer_bytes == 128 << 10
+    assert (kafka.reconnect_backoff_ms, kafka.reconnect_backoff_max_ms) == (50, 1000)
     assert (kafka.client_id, kafka.client_rack, kafka.group_id) == ("kshare", None, None)
     assert kafka.check_crcs
     assert not kafka.read_committed
@@ -114,14 +116,30 @@ NUMBERS = [
         1,
         LONG_MAX,
     ),
-    ("kafka.send.buffer.bytes", None, -1, INT_MAX),
-    ("kafka.reconnect.backoff.ms", None, 0, LONG_MAX),
-    ("kafka.reconnect.backoff.max.ms", None, 0, LONG_MAX),
+    ("kafka.send.buffer.bytes", "kafka.send_buffer_bytes", -1, INT_MAX),
+    ("kafka.reconnect.backoff.ms", "kafka.reconnect_backoff_ms", 0, LONG_MAX),
+    ("kafka.reconnect.backoff.max.ms", "kafka.reconnect_backoff_max_ms", 0, LONG_MAX),
     ("kafka.sasl.login.connect.timeout.ms", None, 1, INT_MAX),
     ("kafka.sasl.login.read.timeout.ms", None, 1, INT_MAX),
     ("kafka.sasl.login.retry.backoff.ms", None, 0, LONG_MAX),
     ("kafka.sasl.login.retry.backoff.max.ms", None, 0, LONG_MAX),
 ]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"ms": "7000"}, (7000, 7000)),  # as in Java: then pauses do not grow
+        ({"ms": "7"}, (7, 7)),
+        ({"max.ms": "7"}, (50, 7)),
+        ({"ms": "7", "max.ms": "9"}, (7, 9)),
+    ],
+)
+def test_a_first_pause_alone_is_the_longest_too(
+    given: dict[str, str], found: tuple[int, int]
+) -> None:
+    kafka = options({f"kafka.reconnect.backoff.{name}": text for name, text in given.items()}).kafka
+    assert (kafka.reconnect_backoff_ms, kafka.reconnect_backoff_max_ms) == found
 
 
 def value_of(found: Any, path: str) -> Any:
@@ -323,6 +341,7 @@ def test_a_frozen_mapping_is_a_mapping_with_a_hash(items: dict[str, int]) -> Non
     frozen = FrozenMapping(items)
     assert frozen == items
     assert items == dict(frozen)
+    assert len(frozen) == len(items)
     turned = FrozenMapping(dict(reversed(items.items())))
     assert frozen == turned
     assert hash(frozen) == hash(turned)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kshare.errors import OptionsError
-from kshare.options import parse_options
+from kshare.options import parse_options, parse_sink_options
 from kshare.options.names import (
     IGNORED_IN_BATCH,
     KAFKA_BUILT,
@@ -23,7 +23,7 @@ from kshare.options.names import (
     SOURCE_BUILT,
     canonical,
 )
-from tests.option_helpers import BASE, SECRET, options, problem, problems, warnings
+from tests.option_helpers import BASE, SECRET, SERVERS, options, problem, problems, warnings
 
 # -- all faults at once, and by name --------------------------------------------------------------
 
@@ -77,6 +77,19 @@ def test_what_spark_refuses_is_refused_with_its_reasons(name: str) -> None:
 def test_properties_that_would_change_safety_are_refused(name: str) -> None:
     found = problem({f"kafka.{name}": SECRET})
     assert found == f"kafka.{name}: not built yet: {KAFKA_NOT_BUILT[name]}"
+
+
+@pytest.mark.parametrize(
+    "name", ["sasl.client.callback.handler.class", "ssl.provider", "security.providers"]
+)
+def test_other_credentials_and_another_tls_are_not_left_out(name: str) -> None:
+    given = {**SERVERS, f"kafka.{name}": SECRET}
+    (found,) = problems(given)
+    assert found.startswith(f"kafka.{name}: not built yet: names a ")
+    with pytest.raises(OptionsError) as caught:
+        parse_sink_options({**given, "topic": "t"}, streaming=False)
+    assert caught.value.problems == (found,)
+    assert SECRET not in found
 
 
 @pytest.mark.parametrize("name", KAFKA_NO_EFFECT)
@@ -224,9 +237,10 @@ def test_values_of_python_are_taken_as_texts() -> None:
     spelled: Any = {"failOnDataLoss": False, "FAILONDATALOSS": "false"}
     assert not options(spelled).fail_on_data_loss
     wrong: Any = {"minPartitions": 3.0, "subscribe": None}
-    assert problems(wrong)[:2] == (
+    assert problems(wrong) == (
         "subscribe: must be a string, not NoneType",
         "minPartitions: must be a string, not float",
+        "subscribe | subscribePattern | assign: one of these options must be specified",
     )
 
 

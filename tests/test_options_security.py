@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.errors import OptionsError
-from kshare.options import parse_options
+from kshare.options import parse_options, parse_sink_options
 from kshare.options.jaas import JaasEntry, parse_jaas
 from kshare.options.names import KAFKA_BUILT, KAFKA_SECRET
 from tests.option_helpers import BASE, SECRET, SERVERS, options, problem, problems, warnings
@@ -449,3 +449,20 @@ def test_every_secret_of_the_options_is_known_as_one() -> None:
     words = ("password", "secret", "jaas", "keystore.key", "certificate")
     held = {name for name, word in itertools.product(KAFKA_BUILT, words) if word in name}
     assert held == KAFKA_SECRET
+
+
+@pytest.mark.parametrize("name", ["PKIX", " pkix ", "SunPKIX", "X.509", "X509", "SunX509"])
+def test_javas_own_checks_of_certificates_are_what_is_done(name: str) -> None:
+    given = {"kafka.security.protocol": "SSL", "kafka.ssl.trustmanager.algorithm": name}
+    assert options(given)
+
+
+def test_another_check_of_certificates_is_refused() -> None:
+    given = {"kafka.security.protocol": "SSL", "kafka.ssl.trustmanager.algorithm": "Pinned"}
+    (found,) = problems(given)
+    assert found.startswith(
+        "kafka.ssl.trustmanager.algorithm: is not built (given: 'Pinned'); allowed: PKIX, "
+    )
+    with pytest.raises(OptionsError) as caught:
+        parse_sink_options({**SERVERS, **given, "topic": "t"}, streaming=False)
+    assert caught.value.problems == (found,)

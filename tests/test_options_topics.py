@@ -121,6 +121,8 @@ MATCHES = [
     (r"^\p{Alpha}\P{Alnum}$", ["a-", "b."], ["ab", "a1"]),
     (r"^[\p{Upper}\d]+$", ["A1"], ["a1"]),
     (r"^\p{IsAlphabetic}\pL\p{Lu}$", ["abC"], ["abc", "a1C"]),
+    (r"^\p{Punct}\p{P}\p{XDigit}$", ["-_f", "._9"], ["a_f", "-af", "-_g"]),
+    (r"^\p{Graph}\p{Print}\p{ASCII}\P{Space}\P{Blank}$", ["a-.z0"], ["a"]),
     (r"^(?<y>a)\k<y>$", ["aa"], ["ab"]),
     (r"^(a)\1$", ["aa"], ["a1"]),
     (r"^(a)\12$", ["aa2"], ["a1", "a2"]),
@@ -149,6 +151,7 @@ MATCHES = [
     (r"\.v\d+$", ["x.v12"], ["x-v1", "x.v"]),
     (r"^\w+$", ["a_1"], ["a-1"]),
     (r"^\H+$", ["a"], []),
+    (r"^[\ha]$", ["a"], ["h"]),
     (r"x}", [], ["x"]),
     (r"a\-b", ["a-b"], ["ab"]),
     (r"\bb\b", ["a-b"], ["ab"]),
@@ -273,11 +276,16 @@ def test_what_is_no_assignment_is_refused(text: str, says: str) -> None:
 def test_what_cuts_partitions_contradicts_ranges_of_the_user() -> None:
     given = {"assign": '{"t": {"0": [[0, 5]]}}', "splitBy": "offset"}
     assert fault(**given).startswith("splitBy: cannot be offset where assign has key ranges")
-    parsed = parse_options(
-        {**SERVERS, "assign": given["assign"], "minPartitions": "4"}, streaming=True
-    )
-    assert parsed.warnings == (
-        "option minPartitions has no effect on partitions whose key ranges are given in assign",
+    cuts = {
+        "keyRanges": "2",
+        "minPartitions": "4",
+        "maxRecordsPerPartition": "5",
+        "rangeAssignor": "adaptive",
+    }
+    parsed = parse_options({**SERVERS, "assign": given["assign"], **cuts}, streaming=True)
+    assert parsed.warnings == tuple(
+        f"option {name} has no effect on partitions whose key ranges are given in assign"
+        for name in cuts
     )
 
 

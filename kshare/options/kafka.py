@@ -38,8 +38,8 @@ _INTEGERS: Final[dict[str, tuple[str | None, int, int]]] = {
     "max.partition.fetch.bytes": ("max_partition_fetch_bytes", 0, _INT_MAX),
     "metadata.max.age.ms": ("metadata_max_age_ms", 0, _LONG_MAX),
     "receive.buffer.bytes": ("receive_buffer_bytes", -1, _INT_MAX),
-    "reconnect.backoff.max.ms": (None, 0, _LONG_MAX),
-    "reconnect.backoff.ms": (None, 0, _LONG_MAX),
+    "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", 0, _LONG_MAX),
+    "reconnect.backoff.ms": ("reconnect_backoff_ms", 0, _LONG_MAX),
     "request.timeout.ms": ("request_timeout_ms", 1, _INT_MAX),
     "retry.backoff.max.ms": ("retry_backoff_max_ms", 0, _LONG_MAX),
     "retry.backoff.ms": ("retry_backoff_ms", 0, _LONG_MAX),
@@ -47,7 +47,7 @@ _INTEGERS: Final[dict[str, tuple[str | None, int, int]]] = {
     "sasl.login.read.timeout.ms": (None, 1, _INT_MAX),
     "sasl.login.retry.backoff.max.ms": (None, 0, _LONG_MAX),
     "sasl.login.retry.backoff.ms": (None, 0, _LONG_MAX),
-    "send.buffer.bytes": (None, -1, _INT_MAX),
+    "send.buffer.bytes": ("send_buffer_bytes", -1, _INT_MAX),
     "socket.connection.setup.timeout.ms": ("connection_setup_timeout_ms", 1, _LONG_MAX),
 }
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -196,6 +196,9 @@ class _KafkaParser:
             value = parse_integer(self._faults, f"kafka.{name}", text, lowest, highest)
             if into is not None and value is not None:
                 fields[into] = value
+        if "reconnect_backoff_ms" in fields and "reconnect.backoff.max.ms" not in self._properties:
+            # CommonClientConfigs.postProcessReconnectBackoffConfigs: then pauses do not grow.
+            fields["reconnect_backoff_max_ms"] = fields["reconnect_backoff_ms"]
         request = fields.get("request_timeout_ms", 30_000)
         if fields.get("fetch_max_wait_ms", 0) >= request:
             self._fault(

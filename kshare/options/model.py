@@ -139,9 +139,12 @@ class KafkaConfig:
     metadata_max_age_ms: int = 300_000
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
     fetch_max_bytes: int = 50 << 20
     max_partition_fetch_bytes: int = 4 << 20
     receive_buffer_bytes: int = 4 << 20
+    send_buffer_bytes: int = 128 << 10
     fetch_min_bytes: int = 1
     fetch_max_wait_ms: int = 500
     group_id: str | None = None

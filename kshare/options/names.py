@@ -123,6 +123,7 @@ KAFKA_BUILT: Final = (
     "ssl.keystore.location",
     "ssl.keystore.password",
     "ssl.keystore.type",
+    "ssl.trustmanager.algorithm",
     "ssl.truststore.certificates",
     "ssl.truststore.location",
     "ssl.truststore.password",
@@ -165,7 +166,6 @@ KAFKA_NO_EFFECT: Final = (
     "metrics.recording.level",
     "metrics.sample.window.ms",
     "partition.assignment.strategy",
-    "sasl.client.callback.handler.class",
     "sasl.kerberos.kinit.cmd",
     "sasl.kerberos.min.time.before.relogin",
     "sasl.kerberos.service.name",
@@ -197,15 +197,16 @@ KAFKA_NO_EFFECT: Final = (
     "socket.connection.setup.timeout.max.ms",
     "ssl.keymanager.algorithm",
     "ssl.protocol",
-    "ssl.provider",
     "ssl.secure.random.implementation",
-    "ssl.trustmanager.algorithm",
 )
-"""Known Java properties that cannot change which records are read here: a warning says so."""
+"""Known Java properties that change neither which records are read or written here, nor as whom,
+nor whom is trusted: a warning says so. (``ssl.protocol`` can only keep Java from the newest TLS of
+``ssl.enabled.protocols``.)"""
 
 _JAVA_CLASS = "names a Java class or file, which kshare cannot load"
 
 KAFKA_NOT_BUILT: Final = {
+    "sasl.client.callback.handler.class": _JAVA_CLASS,
     "sasl.login.class": _JAVA_CLASS,
     "sasl.oauthbearer.assertion.file": "only the client credentials grant is built",
     "sasl.oauthbearer.assertion.private.key.file": "only the client credentials grant is built",
@@ -215,6 +216,7 @@ KAFKA_NOT_BUILT: Final = {
     "security.providers": _JAVA_CLASS,
     "ssl.cipher.suites": "the system's OpenSSL chooses the cipher suites",
     "ssl.engine.factory.class": _JAVA_CLASS,
+    "ssl.provider": "names a provider of Java's TLS; the system's OpenSSL is used",
 }
 """Known Java properties that are refused, and why."""
 

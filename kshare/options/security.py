@@ -36,6 +36,9 @@ _OAUTH_HANDLERS: Final = (
     "common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
     "common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
 )
+# How Java checks a chain of certificates (PKIX and its names; SunX509 checks less): OpenSSL checks
+# as the first do. Any other is of a provider's own, and may check more.
+_TRUST_ALGORITHMS: Final = ("PKIX", "SunPKIX", "X509", "X.509", "SunX509", "IbmPKIX", "IbmX509")
 _TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - the name of a property
 
 
@@ -240,6 +243,13 @@ class SecurityParser:
                 "ssl.enabled.protocols",
                 "is wrong",
                 "allowed: TLSv1.2, TLSv1.3, separated by commas",
+            )
+        trust = given("ssl.trustmanager.algorithm", "PKIX").strip().lower()
+        if trust not in {name.lower() for name in _TRUST_ALGORITHMS}:
+            self._fault(
+                "ssl.trustmanager.algorithm",
+                "is not built",
+                f"allowed: {', '.join(_TRUST_ALGORITHMS)}, which all mean PKIX here",
             )
         self._key_store()
         self._trust_store()

@@ -57,6 +57,9 @@ class Sender:
     Args:
         config: of librdkafka, from :mod:`kshare.produce.config`.
         kafka: whom the config connects to, for diagnosis.
+
+    Raises:
+        KafkaError: librdkafka refuses the config, or has no token to log in with.
     """
 
     def __init__(self, config: dict[str, Any], kafka: KafkaConfig) -> None:
@@ -66,7 +69,10 @@ class Sender:
         self._fault: RdKafkaError | None = None
         self._silent_since: float | None = time.monotonic()
         given = {**config, "on_delivery": self._on_delivery, "error_cb": self._on_error}
-        self.producer = Producer(given, logger=_log)
+        try:
+            self.producer = Producer(given, logger=_log)
+        except KafkaException as error:  # say, an OAUTHBEARER token that expires meanwhile
+            raise mapped(error.args[0], "make a producer") from error
         self.rows = 0
 
     def begin_transaction(self, topic: str | None, seconds: float) -> None:
@@ -283,7 +289,11 @@ def _kept_sender(options: SinkOptions, batch: pa.RecordBatch) -> Sender:
     if _kept is not None and _kept[:2] == (os.getpid(), digest):
         return _kept[2]
     _kept = None
-    sender = Sender(producer_config(options), options.kafka)
+    try:
+        config = producer_config(options)
+    except OSError as error:  # the token endpoint of OAUTHBEARER
+        raise KafkaError(f"cannot get a token to log in with: {error}") from error
+    sender = Sender(config, options.kafka)
     with suppress(KafkaException):  # what is wrong is found when rows are sent
         connect(sender.producer, first_topic(options, batch), _CONNECT_SECONDS)
     _kept = (os.getpid(), digest, sender)

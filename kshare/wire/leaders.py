@@ -1,7 +1,8 @@
 """Who leads a partition, who else is read, and idle connections: one small memory a process.
 
 Law: a connection belongs to one reader at a time, whatever partition it reads; several tasks may
-read the same partition at once. Nothing is opened at import, and a forked child starts empty.
+read the same partition at once. A broker whose connection failed is left alone for a while, by all
+readers of the process. Nothing is opened at import, and a forked child starts empty.
 Cost: a reader whose process has read the partition before needs no round trip before its first
 Fetch request.
 """
@@ -23,6 +24,7 @@ from kafka.protocol.metadata import MetadataRequest
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError, UnknownTopicError
 from kshare.options import KafkaConfig
 from kshare.wire.connection import Connection
+from kshare.wire.patience import Backoff
 
 __all__ = ["LeaderUnknownError", "Leaders", "Preference", "close_idle"]
 
@@ -55,6 +57,19 @@ class Preference:
     until: float
 
 
+@dataclass(slots=True)
+class _Outage:
+    """A broker whose connections failed, and none succeeded since.
+
+    Attributes:
+        backoff: its pauses.
+        over: when it may be tried again, as of ``time.monotonic()``.
+    """
+
+    backoff: Backoff
+    over: float = 0.0
+
+
 @dataclass
 class _Memory:
     """What one process remembers; replaced in a forked child."""
@@ -64,6 +79,7 @@ class _Memory:
     leaders: dict[tuple[bytes, str, int], Address] = field(default_factory=dict)
     brokers: dict[bytes, dict[int, Address]] = field(default_factory=dict)
     preferences: dict[tuple[bytes, str, int], Preference] = field(default_factory=dict)
+    outages: dict[tuple[bytes, Address], _Outage] = field(default_factory=dict)
     idle: dict[tuple[bytes, Address], list[tuple[float, Connection]]] = field(default_factory=dict)
 
 
@@ -95,6 +111,10 @@ class Leaders:
         self._kafka = kafka
         # A digest: the memory of the process holds no second copy of a secret.
         self._cluster = hashlib.sha256(pickle.dumps(kafka)).digest()
+        idle_ms = kafka.connections_max_idle_ms  # -1: for ever
+        self._idle_seconds = min(
+            _IDLE_SECONDS_MAX, _IDLE_SECONDS_MAX if idle_ms < 0 else idle_ms / 1000
+        )
 
     @contextmanager
     def connection(
@@ -115,14 +135,16 @@ class Leaders:
         connection = self._idle(address)
         if connection is None:
             try:
-                connection = Connection(*address, self._kafka)
+                connection = self._connect(address)
             except OSError:
                 self.forget(topic, partition)
                 raise
         try:
             yield connection
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            if isinstance(error, OSError):
+                self._failed(address)
             raise
         self._keep(address, connection)
 
@@ -151,13 +173,47 @@ class Leaders:
 
     # -- connections ------------------------------------------------------------------------
 
+    def _connect(self, address: Address) -> Connection:
+        """A new connection; first the rest of the pause that the last failure asks for."""
+        memory, key = _remembered(), (self._cluster, address)
+        pause = self._outage_over(address) - time.monotonic()
+        if pause > 0:
+            time.sleep(min(pause, self._kafka.read_timeout_ms / 1000))
+        try:
+            connection = Connection(*address, self._kafka)
+        except OSError:
+            self._failed(address)
+            raise
+        with memory.lock:
+            memory.outages.pop(key, None)
+        return connection
+
+    def _failed(self, address: Address) -> None:
+        """Leave a broker alone, as ``reconnect.backoff.*`` have it."""
+        memory, now = _remembered(), time.monotonic()
+        first, longest = self._kafka.reconnect_backoff_ms, self._kafka.reconnect_backoff_max_ms
+        with memory.lock:
+            outage = memory.outages.setdefault(
+                (self._cluster, address), _Outage(Backoff(first, longest))
+            )
+            if now >= outage.over:  # or another reader has told of the same failure
+                outage.over = now + outage.backoff.pause()
+
+    def _outage_over(self, address: Address) -> float:
+        memory = _remembered()
+        with memory.lock:
+            outage = memory.outages.get((self._cluster, address))
+            return 0.0 if outage is None else outage.over
+
     def _idle(self, address: Address) -> Connection | None:
         memory = _remembered()
         with memory.lock:
             kept = memory.idle.get((self._cluster, address), [])
+            while kept and time.monotonic() - kept[0][0] >= self._idle_seconds:
+                kept.pop(0)[1].close()  # the oldest
             while kept:
-                since, connection = kept.pop()
-                if time.monotonic() - since < _IDLE_SECONDS_MAX and connection.idle:
+                _, connection = kept.pop()
+                if connection.idle:
                     return connection
                 connection.close()
         return None
@@ -188,9 +244,13 @@ class Leaders:
         if known is not None:
             return known
         faults = []
-        for host, port in self._kafka.bootstrap_servers:
+        now = time.monotonic()
+        # Those that may be tried at once come first; the others in the order of their pauses' ends.
+        for host, port in sorted(
+            self._kafka.bootstrap_servers, key=lambda server: max(self._outage_over(server), now)
+        ):
             try:
-                connection = self._idle((host, port)) or Connection(host, port, self._kafka)
+                connection = self._idle((host, port)) or self._connect((host, port))
             except (AuthenticationError, AuthorizationError):
                 raise
             except (OSError, KafkaError) as error:
@@ -203,6 +263,7 @@ class Leaders:
                 raise
             except OSError as error:
                 connection.close()
+                self._failed((host, port))
                 faults.append(f"{host}:{port}: {error or type(error).__name__}")
                 continue
             except BaseException:

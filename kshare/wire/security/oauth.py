@@ -139,7 +139,13 @@ def _unsecured(options: Properties) -> Token:
     text = f"{_encoded({'alg': 'none'})}.{_encoded(claims)}."
     principal = str(claims.get(options.get("unsecuredLoginPrincipalClaimName") or "sub", ""))
     extensions = _extensions(options, "unsecuredLoginExtension_")
-    return Token(Secret(text), float(claims["exp"]), principal, extensions)
+    expires = float(claims["exp"])
+    if expires <= now:
+        raise AuthenticationError(
+            "cannot log in: the unsecured token of kafka.sasl.jaas.config is expired since "
+            f"{now - expires:.0f} s: leave out its claim exp, or set unsecuredLoginLifetimeSeconds"
+        )
+    return Token(Secret(text), expires, principal, extensions)
 
 
 def _number(text: str) -> float:

@@ -1,17 +1,20 @@
 """Tokens: unsecured ones, those in a file, and those of an endpoint in this process."""
 
 import base64
+import http.client
 import json
 import pickle
 import ssl
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kshare.errors import AuthenticationError, OptionsError
 from kshare.wire.security import oauth
+from kshare.wire.security.librdkafka import librdkafka_config
 from kshare.wire.security.sasl import sasl_mechanism
 from tests.option_helpers import SECRET
 from tests.wire.certificates import Pair
@@ -46,6 +49,31 @@ def test_an_unsecured_token_says_what_the_line_says() -> None:
     assert claims["exp"] == claims["iat"] + 60 == token.expires
     assert token.principal == "me"
     assert dict(token.extensions) == {"traceId": "7"}
+
+
+@pytest.mark.parametrize(
+    ("line", "since"),
+    [
+        ('unsecuredLoginNumberClaim_exp="{past}"', 5),
+        ('unsecuredLoginNumberClaim_exp="{past}" unsecuredLoginLifetimeSeconds="60"', 5),
+        ('unsecuredLoginLifetimeSeconds="-5"', 5),
+        ('unsecuredLoginLifetimeSeconds="0"', 0),
+    ],
+)
+def test_an_unsecured_token_that_is_expired_is_refused(
+    line: str, since: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1_700_000_000.0
+    monkeypatch.setattr(oauth.time, "time", lambda: now)
+    kafka = bearer(f'unsecuredLoginStringClaim_sub="{SECRET}" {line.format(past=int(now) - 5)}')
+    with pytest.raises(AuthenticationError, match=f"is expired since {since} s") as caught:
+        oauth.obtain(kafka)
+    assert "kafka.sasl.jaas.config" in str(caught.value)
+    assert SECRET not in str(caught.value)
+    with pytest.raises(AuthenticationError, match="expired"):
+        sasl_mechanism(kafka)
+    with pytest.raises(AuthenticationError, match="expired"):
+        librdkafka_config(kafka)
 
 
 def test_a_token_is_sent_as_rfc_7628_has_it() -> None:
@@ -96,6 +124,7 @@ def test_client_credentials_are_asked_with_once() -> None:
     pair = base64.b64decode(headers["Authorization"].removeprefix("Basic ")).decode()
     assert pair == f"the id:{SECRET}"
     assert headers["Content-Type"] == "application/x-www-form-urlencoded"
+    assert headers["Accept"] == "application/json"
 
 
 def test_credentials_in_the_line_and_urlencoded() -> None:
@@ -150,6 +179,7 @@ def test_what_does_not_pass_in_time_is_an_error_to_retry() -> None:
         ((401, json.dumps({"error": "invalid_client"})), "HTTP status 401 (invalid_client: the c"),
         ((401, "<html>"), "HTTP status 401 (the client's id or secret is wrong)"),
         ((400, json.dumps({"error": "invalid_scope"})), "(invalid_scope: kafka.sasl.oauthbearer.s"),
+        ((400, json.dumps({"error": "unauthorized_client"})), "(unauthorized_client: the client m"),
         ((400, json.dumps({"error": SECRET})), "HTTP status 400"),
         ((400, json.dumps([SECRET])), "HTTP status 400"),
         ((404, ""), "HTTP status 404"),
@@ -191,6 +221,21 @@ def test_a_token_that_is_no_jwt_lives_as_long_as_the_answer_says() -> None:
     assert token.value.reveal() == "opaque"
     assert time.time() + 40 < token.expires <= time.time() + 50
     assert repr(token).startswith("Token(value=<hidden>, ")
+
+
+def test_connecting_and_reading_have_limits_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    send, seen = http.client.HTTPConnection.request, []
+
+    def sent(self: http.client.HTTPConnection, *args: Any) -> None:
+        seen.append((self.timeout, self.sock.gettimeout()))
+        send(self, *args)
+
+    monkeypatch.setattr(http.client.HTTPConnection, "request", sent)
+    given = {"sasl__login__connect__timeout__ms": "7000", "sasl__login__read__timeout__ms": "9000"}
+    with Endpoint(granted()) as endpoint:
+        for more in (given, {"default__api__timeout__ms": "5000"}, {}):
+            oauth.obtain(credentials(endpoint.url, **more))
+    assert seen == [(7, 9), (5, 5), (10, 10)]
 
 
 def test_an_endpoint_is_believed_by_its_certificate(
