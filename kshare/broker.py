@@ -24,6 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     OffsetSpec,
 )
 
+from kshare.client_log import client_log
 from kshare.core.progress import TopicPartition
 from kshare.diagnosis import connection_fault, login_fault
 from kshare.errors import (
@@ -333,7 +334,7 @@ class Cluster:
                 raise KafkaError(f"cannot get a token to log in with: {error}") from error
             config["error_cb"] = self._on_error
             try:
-                self._client = AdminClient(config, logger=_log)
+                self._client = AdminClient(config, logger=client_log)
             except KafkaException as error:  # say, an OAUTHBEARER token that expires meanwhile
                 if _refuses(error.args[0]):
                     raise self._mapped(error, "connect") from error

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
+from kshare.client_log import client_log
 from kshare.core.progress import TopicPartition
 from kshare.options import KafkaConfig, SourceOptions
 
@@ -94,7 +95,7 @@ class Committer:
 
             from kshare.wire.security.librdkafka import librdkafka_config  # noqa: PLC0415
 
-            self._client = AdminClient(librdkafka_config(self._kafka), logger=_log)
+            self._client = AdminClient(librdkafka_config(self._kafka), logger=client_log)
         return self._client
 
     def _take_answer(self) -> None:

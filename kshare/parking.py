@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kshare.broker import Cluster
+from kshare.client_log import client_log
 from kshare.core.progress import TopicPartition
 from kshare.errors import (
     AuthenticationError,
@@ -120,7 +121,7 @@ class ParkedKeys:
         if self._table.exists:
             self._check_topic()
             return
-        admin = AdminClient(librdkafka_config(self._kafka), logger=_log)
+        admin = AdminClient(librdkafka_config(self._kafka), logger=client_log)
         new = NewTopic(PARKED_TOPIC, 1, config=_TOPIC_CONFIG)
         seconds = self._kafka.api_timeout_ms / 1000
         try:
@@ -153,7 +154,7 @@ class ParkedKeys:
             "message.timeout.ms": self._kafka.api_timeout_ms,
         }
         config.pop("client.rack", None)  # a consumer's
-        producer = Producer(config, logger=_log)
+        producer = Producer(config, logger=client_log)
         refused: list[Any] = []
 
         def told(error: Any, _: object) -> None:
@@ -379,7 +380,7 @@ class _Table:
                 "auto.offset.reset": "error",
                 "fetch.wait.max.ms": 50,  # the end is known: nobody waits for more
             }
-            self._consumer = Consumer(config, logger=_log)
+            self._consumer = Consumer(config, logger=client_log)
         return self._consumer
 
 

@@ -23,6 +23,7 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from kshare.broker import Cluster
+from kshare.client_log import client_log
 from kshare.core.progress import TopicPartition
 from kshare.errors import CheckpointVersionError, KafkaError, UnknownTopicError
 from kshare.options import Subscribe
@@ -213,7 +214,7 @@ class Ledger:
                 "fetch.wait.max.ms": 10,
                 "log_level": 3,
             },
-            logger=_log,
+            logger=client_log,
         )
         self._position = 0
         self._assigned = False
@@ -264,7 +265,7 @@ class Ledger:
             "socket.timeout.ms": min(config.get("socket.timeout.ms", _TIMEOUT_MS), _TIMEOUT_MS),
             "transaction.timeout.ms": _TIMEOUT_MS,
         }
-        self._producer = Producer(config, logger=_log)
+        self._producer = Producer(config, logger=client_log)
         try:
             connect(self._producer, LEDGER_TOPIC, self._seconds)
             self._producer.init_transactions(self._seconds)
@@ -319,7 +320,8 @@ class Ledger:
         return zlib.crc32(self._key) % len(found)
 
     def _create(self) -> None:
-        admin = AdminClient({**librdkafka_config(self._options.kafka), "log_level": 3}, logger=_log)
+        config = {**librdkafka_config(self._options.kafka), "log_level": 3}
+        admin = AdminClient(config, logger=client_log)
         new = NewTopic(LEDGER_TOPIC, _PARTITIONS, -1, config=_CONFIG)
         try:
             admin.create_topics([new], request_timeout=self._seconds)[LEDGER_TOPIC].result()

@@ -23,6 +23,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException, Producer
 
+from kshare.client_log import client_log
 from kshare.diagnosis import connection_fault, login_fault
 from kshare.errors import (
     AuthenticationError,
@@ -70,7 +71,7 @@ class Sender:
         self._silent_since: float | None = time.monotonic()
         given = {**config, "on_delivery": self._on_delivery, "error_cb": self._on_error}
         try:
-            self.producer = Producer(given, logger=_log)
+            self.producer = Producer(given, logger=client_log)
         except KafkaException as error:  # say, an OAUTHBEARER token that expires meanwhile
             raise mapped(error.args[0], "make a producer") from error
         self.rows = 0
