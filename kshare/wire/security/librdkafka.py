@@ -61,8 +61,11 @@ def librdkafka_config(kafka: KafkaConfig) -> dict[str, Any]:
 
 
 def _order_backoffs(config: dict[str, Any]) -> None:
-    """Java lets the first pause be longer than the longest one, librdkafka does not."""
-    for name, default, default_max in (("retry", 100, 1000), ("reconnect", 100, 10_000)):
+    """Java lets the first pause be longer than the longest one, librdkafka does not.
+
+    A first pause between connections that is given alone is the longest, too, as in Java.
+    """
+    for name, default, default_max in (("retry", 100, 1000), ("reconnect", 100, 0)):
         first, most = f"{name}.backoff.ms", f"{name}.backoff.max.ms"
         if first in config or most in config:
             config[most] = max(config.get(first, default), config.get(most, default_max))

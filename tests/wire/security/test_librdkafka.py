@@ -68,7 +68,7 @@ def test_times_and_sizes_are_handed_on_within_bounds() -> None:
     assert found["client.dns.lookup"] == "use_all_dns_ips"
 
 
-@pytest.mark.parametrize(("kind", "longest"), [("retry", 1000), ("reconnect", 10_000)])
+@pytest.mark.parametrize(("kind", "longest"), [("retry", 1000), ("reconnect", 20)])
 def test_the_longest_pause_is_not_below_the_first(kind: str, longest: int) -> None:
     """Nor below the one that librdkafka takes if none is given, 100 ms."""
     first, most = f"{kind}.backoff.ms", f"{kind}.backoff.max.ms"
