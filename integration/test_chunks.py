@@ -1,8 +1,12 @@
 """Ranges of a partition on one host fetch it about once, from a real broker, through Spark."""
 
 import random
+import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -11,7 +15,8 @@ from pyspark.sql.functions import spark_partition_id
 from integration.kafka import KafkaBroker
 from integration.proxy import CountingProxy
 from kshare.testing import Record
-from kshare.wire.chunk_files import chunk_folder
+from kshare.wire.chunk_files import opened_index
+from kshare.wire.chunk_index import LostGroupError
 
 COUNT, KEYS, RANGES = 24_000, 997, 8
 
@@ -56,5 +61,33 @@ def test_eight_ranges_of_a_partition_fetch_it_about_once(
     assert sorted((row for task in tasks for row in task), key=lambda row: row[1]) == whole
     assert sum(len({key for key, _ in task}) for task in tasks) == len(set(keys))
     assert shared <= 1.3 * alone
-    index = chunk_folder() / "index"
-    assert not index.exists() or topic not in index.read_text()
+    with suppress(LostGroupError), opened_index() as index:
+        assert topic not in index.encode().decode()
+
+
+def test_a_streaming_query_leaves_nothing_with_a_name(
+    broker: KafkaBroker, spark: SparkSession
+) -> None:
+    """Spark kills its planner, and its tasks too if it is stopped in the middle of a batch."""
+    topic = broker.create_topic()
+    broker.produce(topic, [Record(b"key-%d" % n, bytes(200)) for n in range(COUNT)])
+    folder = Path(tempfile.gettempdir())
+    before = {*folder.glob("kshare-chunks*")}
+    reader = spark.readStream.format("kshare").option("subscribe", topic)
+    reader = reader.option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 600)
+    rows = reader.option("keyRanges", RANGES).load()
+    shared = False
+    query = rows.writeStream.format("noop").start()
+    try:
+        deadline = time.monotonic() + 120
+        while not (shared and query.lastProgress):
+            assert query.isActive
+            assert time.monotonic() < deadline
+            assert {*folder.glob("kshare-chunks*")} <= before
+            with suppress(LostGroupError), opened_index() as index:
+                shared |= topic in index.encode().decode()
+            time.sleep(0.02)
+    finally:
+        query.stop()
+    assert {*folder.glob("kshare-chunks*")} <= before

@@ -1,17 +1,23 @@
-"""The files that siblings on a host share chunks by: the index under its lock, files without names.
+"""The files that siblings on a host share chunks by: the index under its lock, none with a name.
 
 Law: nothing that is read, written or cut here is a file of somebody else, whatever an index says;
-a process that dies leaves no records behind and holds nobody up. Errors of the operating system
-are raised to the caller. Cost: 0.1 to 0.2 ms to open, read and write the index; one descriptor for
-each chunk that waits.
+a process that dies leaves nothing behind and holds nobody up. Errors of the operating system are
+raised to the caller. Cost: 0.1 to 0.2 ms to open, read and write the index, and to find it (once a
+task at most) as much for each thousand unix sockets of the host; two descriptors for the index and
+one for each chunk that waits.
 
 **Files without names.** A chunk lies in a file of the temporary folder which has no name from the
 start (``O_TMPFILE``), and which the task that fetched it holds open; siblings open it through
 ``/proc/<pid>/fd``. So no process can leave users' data behind, however it dies: the kernel frees
-the file when its holder ends, also by ``kill -9``. Only the same user can open it. What has a name
-is a folder (mode 0700, owned by the user or not used) with one small file, the index: topics and
-offsets, no keys or values. Whoever takes the last entry out of it removes both. A process that is
-killed can leave them behind; the next task or planner of the user on this host sweeps them.
+the file when its holder ends, also by ``kill -9``. Only the same user can open it. The index
+(topics and offsets, no keys or values) is such a file too, and every process that uses it holds it
+open: it is there as long as one of them lives, and goes with the last.
+
+**How the index is found.** Each of its holders binds an abstract unix socket, on which nobody
+listens: its name in ``/proc/net/unix`` says which descriptor of which process the index is, and
+goes with the process. Who looks for the index, and makes one if nobody has it, binds the name
+before the slash meanwhile: only one process can, so there is one index. A name that does not tell
+the truth is passed over: the file must be this user's, nameless, and begin as an index does.
 
 The temporary folder, not ``/dev/shm``: what is written there counts as a container's memory, and
 may be 64 MB in all; pages of a file may be reclaimed, and most are freed before they reach a disk.
@@ -25,17 +31,21 @@ fetching or writing a chunk.
 
 import errno
 import os
+import re
+import socket
 import stat
 import struct
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, NamedTuple
 
-from kshare.wire.chunk_index import Chunk, ChunkIndex, LostGroupError, Owner
+from kshare.wire.chunk_index import INDEX_MAGIC, Chunk, ChunkIndex, LostGroupError, Owner
 
 try:
     import fcntl
@@ -46,8 +56,8 @@ __all__ = [
     "CAN_LOCK",
     "CHUNK_HEAD",
     "CHUNK_MAGIC",
-    "chunk_folder",
     "held_files",
+    "index_name",
     "is_alive",
     "nameless_file",
     "opened_file",
@@ -64,37 +74,35 @@ CHUNK_MAGIC = b"kschunk1"
 # Magic, CRC-32C of what follows it; name, digest of the siblings, offsets, sizes of what comes.
 CHUNK_HEAD = struct.Struct(">8sI16s16sqqIQ")
 
-_INDEX = "index"
 _INDEX_BYTES_MAX = 4 << 20
 _LOCK_SECONDS = 0.5
 
 
-# -- the folder and the index -------------------------------------------------------------------
+# -- the index ----------------------------------------------------------------------------------
 
 
-def chunk_folder() -> Path:
-    """Where this user's index is. Processes that cannot see each other have different ones."""
+class _HeldIndex(NamedTuple):
+    """What this process has open of an index: the socket that tells of it, and its file."""
+
+    sign: int
+    handle: int
+
+
+_held_indexes: dict[str, _HeldIndex] = {}
+_elections: set[int] = set()
+"""Sockets of threads that look for an index."""
+
+
+def index_name() -> str:
+    """What this user's index is called. Processes that cannot see each other have different ones.
+
+    So have those with different temporary folders, since the room there is what they share.
+    """
+    folder = sha256(os.fsencode(tempfile.gettempdir())).hexdigest()[:16]
     with suppress(OSError):
         space = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - follows a magic link
-        return Path(tempfile.gettempdir(), f"kshare-chunks-{os.geteuid()}-{space}")
+        return f"kshare-chunks-{os.geteuid()}-{space}-{folder}"
     raise OSError(errno.ENOSYS, "there is no /proc to share open files by")
-
-
-@contextmanager
-def opened_folder(*, create: bool = False) -> Iterator[int]:
-    """The folder, open; nobody else's, and no link."""
-    path = chunk_folder()
-    if create:
-        with suppress(FileExistsError):
-            path.mkdir(0o700)
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        found = os.fstat(handle)
-        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise PermissionError(errno.EPERM, "the folder is not this user's alone", str(path))
-        yield handle
-    finally:
-        os.close(handle)
 
 
 @contextmanager
@@ -105,75 +113,144 @@ def opened_index(*, create: bool = False) -> Iterator[ChunkIndex]:
         LostGroupError: there is none, and none shall be made.
         OSError: it cannot be had.
     """
-    with _locked_index(create=create) as (folder, handle):
+    name = index_name()
+    with _locked_index(name, create=create) as handle:
         data = os.pread(handle, _INDEX_BYTES_MAX, 0)
         index = ChunkIndex.decode(data)
         yield index
         _let_go(index)
+        written = index.encode()
+        if written != data:  # also if it is empty: others may hold it
+            write_file(handle, [written], size=len(written))
         if index.is_empty:
-            os.unlink(_INDEX, dir_fd=folder)
-            with suppress(OSError):  # something else is in it
-                chunk_folder().rmdir()
-        else:
-            written = index.encode()
-            if written != data:
-                write_file(handle, [written], size=len(written))
+            for kept in _held_indexes.pop(name):
+                os.close(kept)
     _free(index.gone)
 
 
 @contextmanager
-def _locked_index(*, create: bool) -> Iterator[tuple[int, int]]:
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+def _locked_index(name: str, *, create: bool) -> Iterator[int]:
     for _ in range(100):
+        held = _held_indexes.get(name) or _join_index(name, create=create)
         try:
-            with opened_folder(create=create) as folder:
-                made = flags | (os.O_CREAT if create else 0)
-                handle = os.open(_INDEX, made, 0o600, dir_fd=folder)
-                try:
-                    _lock(handle)
-                    found = os.fstat(handle)
-                    if not stat.S_ISREG(found.st_mode):
-                        raise OSError(errno.EINVAL, "the index is no file")
-                    if found.st_nlink:
-                        yield folder, handle
-                        return
-                finally:
-                    os.close(handle)
+            # Opened once more: a lock of its own keeps this process's other threads out, too.
+            handle = os.open(f"/proc/self/fd/{held.handle}", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
-            if not create:
-                raise LostGroupError from None
+            continue
+        try:
+            _in_time(partial(_try_lock, handle))
+            if _held_indexes.get(name) is held:  # no other thread has emptied it
+                yield handle
+                return
+        finally:
+            os.close(handle)
     raise OSError(errno.EAGAIN, "the index is removed again and again")
 
 
-def _lock(handle: int) -> None:
-    deadline = time.monotonic() + _LOCK_SECONDS
-    while True:
+def _join_index(name: str, *, create: bool) -> _HeldIndex:
+    """Hold the index that others hold, or a new one if nobody does."""
+    with _elected(name) as signs:
+        if name in _held_indexes:  # another thread was faster
+            return _held_indexes[name]
+        opened = map(_open_index, signs)
+        handle = next((found for found in opened if found is not None), None)
+        if handle is None and not create:
+            raise LostGroupError(name)
+        if handle is None:
+            with opened_folder() as folder:
+                handle = nameless_file(folder)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise OSError(errno.ETIMEDOUT, "the index stays locked") from None
-            time.sleep(0.0005)
-        else:
-            return
+            if not os.fstat(handle).st_size:
+                write_file(handle, [ChunkIndex().encode()])
+            sign = _try_bind(f"{name}/{os.getpid()}/{handle}")
+            if sign is None:
+                raise OSError(errno.EADDRINUSE, "another process says that it is this one")
+        except BaseException:
+            os.close(handle)
+            raise
+        held = _held_indexes[name] = _HeldIndex(sign, handle)
+        return held
+
+
+@contextmanager
+def _elected(name: str) -> Iterator[list[tuple[int, int]]]:
+    """No other process is here meanwhile; yields the processes and descriptors of the holders."""
+    elected = _in_time(partial(_try_bind, name))
+    _elections.add(elected)
+    try:
+        listed = Path("/proc/net/unix").read_bytes().splitlines()
+        signs = {line.rpartition(b" ")[2] for line in listed}
+        own = b"@" + name.encode()
+        if own not in signs:
+            raise OSError(errno.ENOSYS, "/proc does not show this process's sockets")
+        found = (re.fullmatch(rb"%s/(\d{1,9})/(\d{1,9})" % own, sign) for sign in sorted(signs))
+        yield [(int(match[1]), int(match[2])) for match in found if match]
+    finally:
+        _elections.discard(elected)
+        os.close(elected)
+
+
+def _open_index(sign: tuple[int, int]) -> int | None:
+    """The index that a socket tells of; None if it is none, or its holder has just ended."""
+    with suppress(OSError):
+        handle = _open_again(*sign, os.O_RDWR, _is_nameless)
+        if handle is not None:
+            if os.pread(handle, len(INDEX_MAGIC), 0) == INDEX_MAGIC:
+                return handle
+            os.close(handle)
+    return None
+
+
+def _try_bind(name: str) -> int | None:
+    """A socket of this name, which goes with the process; None if another has it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
+        try:
+            made.bind("\0" + name)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return None
+        return made.detach()
+
+
+def _try_lock(handle: int) -> int | None:
+    with suppress(BlockingIOError):
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return handle
+    return None
+
+
+def _in_time(attempt: Callable[[], int | None]) -> int:
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while (done := attempt()) is None:
+        if time.monotonic() >= deadline:
+            raise OSError(errno.ETIMEDOUT, "the index stays locked")
+        time.sleep(0.0005)
+    return done
 
 
 # -- files --------------------------------------------------------------------------------------
 
 _open_files: dict[str, int] = {}
-_open_in: int | None = None
-"""The process that they were opened in."""
 
 
 def held_files() -> dict[str, int]:
     """The files that this process holds open for others, by the names of their chunks."""
-    global _open_in, _open_files
-    if _open_in != os.getpid():
-        for handle in _open_files.values():  # the parent's, in a forked child
-            with suppress(OSError):
-                os.close(handle)
-        _open_files, _open_in = {}, os.getpid()
     return _open_files
+
+
+def _close_the_parents() -> None:
+    """In a forked child: what its parent holds goes with the parent."""
+    indexes = [handle for held in _held_indexes.values() for handle in held]
+    for handle in (*_open_files.values(), *indexes, *_elections):
+        with suppress(OSError):
+            os.close(handle)
+    for kept in (_open_files, _held_indexes, _elections):
+        kept.clear()
+
+
+if CAN_LOCK:
+    os.register_at_fork(after_in_child=_close_the_parents)
 
 
 def _let_go(index: ChunkIndex) -> None:
@@ -206,34 +283,55 @@ def _free(gone: Iterable[Chunk]) -> None:
 @contextmanager
 def opened_file(chunk: Chunk, flags: int) -> Iterator[int | None]:
     """The file of a chunk through its holder's table of open files; None if it is another."""
-    path = f"/proc/{chunk.owner.pid}/fd/{chunk.handle}"
+
+    def is_it(found: os.stat_result) -> bool:
+        place = (found.st_dev, found.st_ino, found.st_size)
+        return _is_nameless(found) and place == (chunk.device, chunk.inode, chunk.size)
+
+    handle = None
+    with suppress(FileNotFoundError):
+        handle = _open_again(chunk.owner.pid, chunk.handle, flags, is_it)
     try:
-        if not _is_file_of(chunk, os.stat(path)):  # noqa: PTH116 - follows a magic link
-            yield None
-            return
-        handle = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        yield None
-        return
+        yield handle
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _open_again(
+    pid: int, handle: int, flags: int, is_it: Callable[[os.stat_result], bool]
+) -> int | None:
+    """What a process has open, for this one too; None if it is something else."""
+    path = f"/proc/{pid}/fd/{handle}"
+    if not is_it(os.stat(path)):  # noqa: PTH116 - follows a magic link
+        return None
+    opened = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+    if is_it(os.fstat(opened)):
+        return opened
+    os.close(opened)
+    return None
+
+
+def _is_nameless(found: os.stat_result) -> bool:
+    """Whether this is a file without a name and this user's; never one that a user would see."""
+    return stat.S_ISREG(found.st_mode) and found.st_nlink == 0 and found.st_uid == os.geteuid()
+
+
+@contextmanager
+def opened_folder() -> Iterator[int]:
+    """The folder for files without names, open."""
+    handle = os.open(tempfile.gettempdir(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield handle if _is_file_of(chunk, os.fstat(handle)) else None
+        yield handle
     finally:
         os.close(handle)
 
 
-def _is_file_of(chunk: Chunk, found: os.stat_result) -> bool:
-    """Whether this is a file without a name, and that of the chunk; never some user's file."""
-    return (
-        stat.S_ISREG(found.st_mode)
-        and found.st_nlink == 0
-        and found.st_uid == os.geteuid()
-        and (found.st_dev, found.st_ino) == (chunk.device, chunk.inode)
-        and found.st_size == chunk.size
-    )
-
-
 def nameless_file(folder: int) -> int:
-    """A new file without a name, open for reading and writing."""
+    """A new file without a name, open for reading and writing.
+
+    Where the file system makes none, it has a name for an instant, and is empty then.
+    """
     try:
         return os.open(
             ".", os.O_TMPFILE | os.O_RDWR | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder
@@ -241,7 +339,7 @@ def nameless_file(folder: int) -> int:
     except OSError as error:
         if error.errno not in {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}:
             raise
-    name = f"new-{token_hex(8)}"
+    name = f"kshare-{token_hex(16)}"
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(name, flags, 0o600, dir_fd=folder)
     os.unlink(name, dir_fd=folder)

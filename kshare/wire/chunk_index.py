@@ -23,6 +23,7 @@ from kshare.core.siblings import FAMILY_MAX, Run
 
 __all__ = [
     "CHUNKS_MAX",
+    "INDEX_MAGIC",
     "OWNED_MAX",
     "Chunk",
     "ChunkIndex",
@@ -37,8 +38,9 @@ OWNED_MAX = 128
 """Chunks of one process: each is an open file."""
 _ROLLING_SHARE = 4
 _LEFT_ALONE_SECONDS = 60
-_MAGIC = b"kshare-chunks 1 "
-_HEAD_BYTES = len(_MAGIC) + 9
+INDEX_MAGIC = b"kshare-chunks 1 "
+"""What every index begins with, as bytes."""
+_HEAD_BYTES = len(INDEX_MAGIC) + 9
 
 
 class Owner(NamedTuple):
@@ -377,13 +379,13 @@ class ChunkIndex:
             for key, g in self._groups.items()
         ]
         text = json.dumps([self._serial, groups], separators=(",", ":")).encode()
-        return _MAGIC + b"%08x\n" % crc32c(text) + text
+        return INDEX_MAGIC + b"%08x\n" % crc32c(text) + text
 
     @classmethod
     def decode(cls, data: bytes) -> "ChunkIndex":
         """An index from bytes; an empty one if they are not those of an index."""
         head, text = data[:_HEAD_BYTES], data[_HEAD_BYTES:]
-        if head != _MAGIC + b"%08x\n" % crc32c(text):
+        if head != INDEX_MAGIC + b"%08x\n" % crc32c(text):
             return cls()
         try:
             serial, entries = json.loads(text)

@@ -33,7 +33,6 @@ from kshare.wire.chunk_files import (
     CAN_LOCK,
     CHUNK_HEAD,
     CHUNK_MAGIC,
-    chunk_folder,
     held_files,
     is_alive,
     nameless_file,
@@ -285,9 +284,8 @@ def forget_query(query: str) -> None:
     if not CAN_LOCK:
         return
     try:
-        if chunk_folder().is_dir():
-            with opened_index() as index:
-                index.drop_query(query)
+        with opened_index() as index:
+            index.drop_query(query)
     except LostGroupError:
         return
     except (OSError, ValueError) as error:

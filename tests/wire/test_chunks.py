@@ -4,8 +4,7 @@ import errno
 import os
 import random
 import signal
-import subprocess
-import sys
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -16,17 +15,18 @@ import pytest
 import kshare
 from kshare.core.hashing import WHOLE, split
 from kshare.core.offsets import OffsetRange
-from kshare.core.siblings import Siblings, families
+from kshare.core.siblings import Siblings
 from kshare.errors import RecordError
-from kshare.wire import chunks, fetch
-from kshare.wire.chunk_files import chunk_folder, held_files
+from kshare.wire import chunk_files, chunks, fetch
+from kshare.wire.chunk_files import held_files, index_name
 from kshare.wire.chunks import SharedChunks, forget_query
 from kshare.wire.read import read_slice
 from tests.wire.batches import ABORT, COMMIT, TRANSACTIONAL, Rec, batch_of, control_batch, numbered
 from tests.wire.scripted import ScriptedLog
+from tests.wire.sharing import COUNT, RANGES, family, holder_of, let_go, signs
 
 PER_BATCH, BATCHES = 10, 30
-COUNT = PER_BATCH * BATCHES
+assert COUNT == PER_BATCH * BATCHES
 LOG = [
     batch_of(
         numbered([Rec(b"k%d" % (n % 7), random.Random(n).randbytes(90)) for n in range(PER_BATCH)]),
@@ -36,16 +36,23 @@ LOG = [
     for base in range(0, COUNT, PER_BATCH)
 ]
 NOBODY = {"kafka.bootstrap.servers": "127.0.0.1:1"}
-RANGES = 4
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A temporary folder for each test; what a test leaves in the cache is freed after it."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    yield chunk_folder()
+    yield tmp_path
     forget_query("q")
     assert not held_files()
+    assert not signs()
+    assert not list(tmp_path.iterdir())
+
+
+def index_handle() -> int:
+    """The index, as this process has it open."""
+    ((_, handle),) = signs()
+    return handle
 
 
 class Brokers:
@@ -75,13 +82,6 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     return Brokers(monkeypatch)
 
 
-def family(
-    parts: Sequence[tuple[int, int]] = ((0, COUNT),) * RANGES, batch: str = "b"
-) -> list[Siblings]:
-    found = families("q", batch, [OffsetRange(*part) for part in parts])
-    return [siblings for siblings in found if siblings is not None]
-
-
 def read(
     siblings: Siblings | None,
     number: int,
@@ -108,7 +108,8 @@ def test_one_fetches_for_all(brokers: Brokers, folder: Path):
     for number, siblings in enumerate(family()):
         assert read(siblings, number) == alone[number]
         assert brokers.fetches == (0 if number else each)
-        assert folder.exists() == (number < RANGES - 1)
+        assert bool(signs()) == (number < RANGES - 1)
+        assert not list(folder.iterdir())
     assert sorted(row["offset"] for rows in alone for row in rows) == list(range(COUNT))
 
 
@@ -129,7 +130,7 @@ def test_siblings_side_by_side_fetch_once(brokers: Brokers, folder: Path, monkey
         thread.join()
     assert [found[number] for number in range(RANGES)] == alone
     assert brokers.fetches == each
-    assert not folder.exists()
+    assert not signs()
 
 
 def test_siblings_that_begin_and_end_elsewhere(brokers: Brokers):
@@ -192,7 +193,7 @@ def test_an_index_of_another_shape(brokers: Brokers, folder: Path):
     assert brokers.fetches
     assert read(other[1], 1) == rows
     assert brokers.fetches > 5
-    assert folder.exists()
+    assert signs()
 
 
 # -- whatever is in the cache -------------------------------------------------------------------
@@ -243,26 +244,25 @@ def another_file(rng: random.Random) -> None:
 
 
 def index_of_noise(rng: random.Random) -> None:
-    (chunk_folder() / "index").write_bytes(rng.randbytes(300))
+    os.pwrite(index_handle(), rng.randbytes(300), 0)
 
 
 def index_mutated(rng: random.Random) -> None:
-    path = chunk_folder() / "index"
-    data = bytearray(path.read_bytes())
-    data[rng.randrange(len(data))] ^= 1
-    path.write_bytes(data)
+    at = rng.randrange(os.fstat(index_handle()).st_size)
+    byte = os.pread(index_handle(), 1, at)[0]
+    os.pwrite(index_handle(), bytes([byte ^ 1]), at)
+
+
+def index_cut(rng: random.Random) -> None:
+    os.ftruncate(index_handle(), 0)
 
 
 def index_gone(rng: random.Random) -> None:
-    (chunk_folder() / "index").unlink()
-
-
-def folder_of_others(rng: random.Random) -> None:
-    chunk_folder().chmod(0o755)
+    let_go()
 
 
 FAULTS = [mutate, truncate, cut_in_the_same_size, exchange, remove, another_file]
-FAULTS += [index_of_noise, index_mutated, index_gone, folder_of_others]
+FAULTS += [index_of_noise, index_mutated, index_cut, index_gone]
 
 
 @pytest.mark.parametrize("checks", ["true", "false"])
@@ -279,7 +279,6 @@ def test_rows_do_not_depend_on_the_cache(brokers: Brokers, folder: Path, fault, 
     assert brokers.fetches > 0  # the fault was met
     for number in (2, 3):
         assert read(siblings[number], number, **options) == alone[number]
-    folder.chmod(0o700) if folder.exists() else None
 
 
 def test_a_chunk_whose_records_are_damaged(brokers: Brokers):
@@ -355,19 +354,19 @@ def test_a_disk_without_room(brokers: Brokers, monkeypatch):
 def test_nothing_is_written_when_the_cache_is_off(brokers: Brokers, folder: Path):
     rows = read(family()[0], 0, maxBytesKeyRangeResults="0")
     assert rows == read(None, 0)
-    assert not folder.exists()
+    assert not signs()
 
 
-def test_errors_of_the_system_are_warned_of_once(
-    brokers: Brokers, folder: Path, monkeypatch, caplog
-):
+def test_errors_of_the_system_are_warned_of_once(brokers: Brokers, monkeypatch, caplog):
     told: list[int] = []
     monkeypatch.setattr(chunks, "_warned", lambda: told)
-    folder.mkdir(0o755)
-    for number in (0, 1):
-        assert read(family()[number], number) == read(None, number)
+    monkeypatch.setattr(chunk_files, "_LOCK_SECONDS", 0.01)
+    with socket.socket(socket.AF_UNIX) as others:
+        others.bind("\0" + index_name())
+        for number in (0, 1):
+            assert read(family()[number], number) == read(None, number)
     (warning,) = [r.getMessage() for r in caplog.records if r.name == "kshare.wire.chunks"]
-    assert "not this user's alone" in warning
+    assert "the index stays locked" in warning
     assert "max.bytes.key.range.results" in warning
 
 
@@ -387,7 +386,7 @@ def test_a_task_that_ends_early_leaves_its_chunks_and_may_come_again(
     assert before >= 1
     rows = [read(siblings[number], number) for number in range(RANGES)]
     assert rows == [read(None, number) for number in range(RANGES)]
-    assert not folder.exists()
+    assert not signs()
 
 
 def test_the_next_batch_frees_what_is_left_of_the_last(brokers: Brokers, folder: Path):
@@ -406,46 +405,29 @@ def test_a_query_ends(brokers: Brokers, folder: Path):
     assert held()
     forget_query("q")
     assert not held()
-    assert not folder.exists()
+    assert not signs()
     assert late.find(0, 10) is None
     late.put(0, 10, [], memoryview(LOG[0]))
     late.close(done=True)
-    assert not folder.exists()
+    assert not signs()
 
 
 def test_a_query_ends_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch, caplog):
-    def hidden() -> Path:
+    def hidden() -> str:
         raise OSError(errno.ENOSYS, "no /proc")
 
-    monkeypatch.setattr(chunks, "chunk_folder", hidden)
+    monkeypatch.setattr(chunk_files, "index_name", hidden)
     monkeypatch.setattr(chunks, "_warned", list)
     forget_query("q")
     assert "the cache of fetched chunks is not used" in caplog.text
-
-
-HOLDER = """
-import signal, sys, tempfile
-tempfile.tempdir = sys.argv[1]
-from kshare.core.offsets import OffsetRange
-from kshare.core.siblings import families
-from kshare.wire.chunks import SharedChunks
-first = families("q", "b", [OffsetRange(0, 300)] * 4)[0]
-shared = SharedChunks(first, "t", 0, 1 << 20)
-assert shared.find(0, 300) is None
-if sys.argv[2] == "chunk":
-    shared.put(0, 10, [], memoryview(sys.stdin.buffer.read()))
-print("there", flush=True)
-signal.pause()
-"""
+    monkeypatch.undo()
 
 
 @pytest.mark.parametrize("what", ["claim", "chunk"])
 def test_the_holder_is_killed(brokers: Brokers, folder: Path, monkeypatch, what: str):
     """Its chunks go with it, and its claims are waited for no longer."""
     monkeypatch.setattr(chunks._Waiting, "on", lambda *_: pytest.fail("waits for the dead"))
-    command = [sys.executable, "-c", HOLDER, tempfile.gettempdir(), what]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes) as holder:
+    with holder_of(what) as holder:
         assert holder.stdin
         assert holder.stdout
         holder.stdin.write(LOG[0])
@@ -461,4 +443,4 @@ def test_the_holder_is_killed(brokers: Brokers, folder: Path, monkeypatch, what:
     assert (found is not None) == (what == "chunk")
     rows = [read(siblings, siblings.number) for siblings in family()]
     assert rows == [read(None, number) for number in range(RANGES)]
-    assert not folder.exists()
+    assert not signs()

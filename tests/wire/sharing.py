@@ -1,0 +1,68 @@
+"""Siblings for the tests of the cache of chunks, here and in processes of their own."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from kshare.core.offsets import OffsetRange
+from kshare.core.siblings import Siblings, families
+from kshare.wire.chunk_files import _held_indexes, index_name
+
+COUNT, RANGES = 300, 4
+
+
+def signs() -> list[tuple[int, int]]:
+    """The processes that hold the index, and as which descriptor."""
+    prefix = f"@{index_name()}/"
+    names = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()]
+    numbers = [name.removeprefix(prefix).split("/") for name in names if name.startswith(prefix)]
+    return [(int(pid), int(handle)) for pid, handle in numbers]
+
+
+def let_go() -> None:
+    """This process holds the index no longer."""
+    for handle in _held_indexes.pop(index_name()):
+        os.close(handle)
+
+
+def family(
+    parts: Sequence[tuple[int, int]] = ((0, COUNT),) * RANGES, batch: str = "b"
+) -> list[Siblings]:
+    found = families("q", batch, [OffsetRange(*part) for part in parts])
+    return [siblings for siblings in found if siblings is not None]
+
+
+HOLDER = """
+import os, signal, sys, tempfile
+tempfile.tempdir, what, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
+from kshare.core.offsets import OffsetRange
+from kshare.core.siblings import families
+from kshare.wire.chunks import SharedChunks
+siblings = families("q", "b", [OffsetRange(0, 300)] * 4)[number]
+content = sys.stdin.buffer.read()  # all begin at once
+shared = SharedChunks(siblings, "t", 0, 1 << 20)
+assert shared.find(10 * number, 10 * number + 10) is None
+if what != "claim":
+    shared.put(10 * number, 10 * number + 10, [], memoryview(content))
+if what == "fork" and (child := os.fork()):
+    print(child, flush=True)
+else:
+    print("there", flush=True)
+signal.pause()
+"""
+
+
+@contextmanager
+def holder_of(what: str, number: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+    """A sibling in a process of its own, which begins when its input ends."""
+    command = [sys.executable, "-c", HOLDER, tempfile.gettempdir(), what, str(number)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as holder:
+        try:
+            yield holder
+        finally:
+            holder.kill()
