@@ -240,7 +240,7 @@ class Cluster:
             lambda client, seconds: client.describe_topics(
                 TopicCollection([*topics]), request_timeout=seconds
             ),
-            "describe the topics",
+            "describe the partitions",
             deadline,
         )
         return {

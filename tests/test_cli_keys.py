@@ -121,7 +121,7 @@ def test_a_user_without_a_name(run: Run, monkeypatch: Any) -> None:
         (["park", "--bootstrap-servers", "x:1", "--topic", "t"], "required: KEY"),
         (
             ["park", "--bootstrap-servers", "x:1", "--topic", "t", "--hex", "0g"],
-            "--hex: a key is not bytes in hexadecimal; wanted such as 00ff",
+            "--hex: '0g' is not bytes in hexadecimal; wanted such as 00ff",
         ),
     ],
 )

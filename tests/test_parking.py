@@ -527,7 +527,7 @@ def test_a_start_without_a_list_asks_once(empty: FakeCluster, monkeypatch: pytes
     monkeypatch.setattr(Cluster, "_ask", count)
     with closing(ParkWatch(kafka(empty))) as watch:
         assert watch.current({"t"}) == []
-    assert asked == ["describe the topics"]
+    assert asked == ["describe the partitions"]
 
 
 def test_a_leader_that_has_not_heard_of_the_topic_unparks_nothing(

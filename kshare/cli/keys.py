@@ -7,10 +7,11 @@ rest is imported when a command runs.
 import argparse
 import getpass
 import json
+import re
 import sys
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kshare.cli.connection import add_connection, is_given, kafka_config
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from kshare.options import KafkaConfig
 
 __all__ = ["add_to"]
+
+_HEX: Final = re.compile("(?:[0-9a-fA-F]{2})*")
 
 
 def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -70,10 +73,10 @@ def _run(
     if not is_given(arguments):
         parser.error("which cluster? Give --bootstrap-servers, or --kafka-config")
     if getattr(arguments, "hex", False):
-        try:
-            arguments.keys = [bytes.fromhex(key) for key in arguments.keys]
-        except ValueError:
-            parser.error("--hex: a key is not bytes in hexadecimal; wanted such as 00ff")
+        wrong = [key for key in arguments.keys if not _HEX.fullmatch(key)]
+        if wrong:
+            parser.error(f"--hex: {wrong[0]!r} is not bytes in hexadecimal; wanted such as 00ff")
+        arguments.keys = [bytes.fromhex(key) for key in arguments.keys]
     elif hasattr(arguments, "keys"):
         # What is not UTF-8 on the command line comes as it was typed.
         arguments.keys = [key.encode("utf-8", "surrogateescape") for key in arguments.keys]
