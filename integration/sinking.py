@@ -58,6 +58,14 @@ def received(broker: Topics, topic: str, level: str = "read_committed") -> list[
     return found
 
 
+def assert_each_once_and_in_order(found: list[tuple[int, int]], count: int) -> None:
+    """Idempotent: of so many none is missing, none is there twice, and a key's are in order."""
+    assert Counter(number for _, number in found) == Counter(range(count))
+    for partition in range(PARTITIONS):
+        numbers = [number for where, number in found if where == partition]
+        assert numbers == sorted(numbers)
+
+
 def eventually(ask: Callable[[], bool], seconds: float = 20) -> None:
     deadline = time.monotonic() + seconds
     while not ask():

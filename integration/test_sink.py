@@ -25,6 +25,7 @@ from integration.kafka import KafkaBroker
 from integration.sinking import (
     PARTITIONS,
     Query,
+    assert_each_once_and_in_order,
     eventually,
     expected,
     numbered,
@@ -71,12 +72,7 @@ def test_a_broker_is_killed_while_rows_are_written(fragile: KafkaBroker):
     starter.start()
     assert write_rows(batches(), options_for(fragile, topic)) == count
     starter.join()
-    found = received(fragile, topic)
-    # Idempotent: none is missing, none is there twice, and a key's rows are in order.
-    assert Counter(number for _, number in found) == Counter(range(count))
-    for partition in range(PARTITIONS):
-        numbers = [number for where, number in found if where == partition]
-        assert numbers == sorted(numbers)
+    assert_each_once_and_in_order(received(fragile, topic), count)
 
 
 def test_a_broker_that_stays_away_fails_the_task(fragile: KafkaBroker):

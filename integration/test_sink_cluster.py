@@ -1,7 +1,6 @@
 """The sink and several brokers: leaders and coordinators that move, and that are killed."""
 
 import threading
-from collections import Counter
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ from integration.cluster import KafkaCluster
 from integration.sinking import (
     PARTITIONS,
     Query,
+    assert_each_once_and_in_order,
     eventually,
     expected,
     numbered,
@@ -62,12 +62,7 @@ def test_leaders_move_and_die_while_rows_are_written(brokers: KafkaCluster):
 
     assert write_rows(batches(), options_for(brokers, topic)) == count
     starters[0].join()
-    found = received(brokers, topic)
-    # Idempotent: none is missing, none is there twice, and a key's rows are in order.
-    assert Counter(number for _, number in found) == Counter(range(count))
-    for partition in range(PARTITIONS):
-        numbers = [number for where, number in found if where == partition]
-        assert numbers == sorted(numbers)
+    assert_each_once_and_in_order(received(brokers, topic), count)
 
 
 def test_coordinators_die_before_a_batch_is_committed(brokers: KafkaCluster):

@@ -9,25 +9,11 @@ from kshare.errors import AuthenticationError
 from kshare.options import KafkaConfig, parse_options
 from kshare.wire import leaders
 from kshare.wire.leaders import Leaders, LeaderUnknownError
+from tests.wire.clock import Clock
 
 ONE, TWO = ("one", 1), ("two", 2)
 BOTH = f"{ONE[0]}:{ONE[1]},{TWO[0]}:{TWO[1]}"
 LONG_MAX = 2**63 - 1
-
-
-class Clock:
-    """What stands in for the module ``time``: sleeping only adds up."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.slept: list[float] = []
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
 
 
 class Brokers:

@@ -9,24 +9,10 @@ from hypothesis import strategies as st
 from kshare.options import KafkaConfig
 from kshare.wire import patience
 from kshare.wire.patience import Backoff, Patience
+from tests.wire.clock import Clock
 
 LONG_MAX = 2**63 - 1
 MILLISECONDS = st.one_of(st.integers(0, 10_000), st.integers(0, LONG_MAX))
-
-
-class Clock:
-    """What stands in for the module ``time``: sleeping only adds up."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.slept: list[float] = []
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
 
 
 @pytest.fixture

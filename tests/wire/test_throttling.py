@@ -14,6 +14,7 @@ from kshare.core.hashing import WHOLE
 from kshare.options import KafkaConfig
 from kshare.wire import fetch
 from tests.wire.batches import Rec, batch_of, numbered
+from tests.wire.clock import Clock
 from tests.wire.scripted import ScriptedBrokers, ScriptedReplica
 
 COUNT = 50
@@ -23,22 +24,6 @@ LOG = [
     for base in range(0, COUNT, 10)
 ]
 OPTIONS = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.retry.backoff.ms": "0"}
-
-
-class Clock:
-    """What stands in for the module ``time``: sleeping takes no time."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.slept: list[float] = []
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        assert seconds > 0
-        self.slept.append(seconds)
-        self.now += seconds
 
 
 class Throttling(ScriptedReplica):
