@@ -1,10 +1,23 @@
 """Which Python Spark starts its processes with when ``kshare-python`` is set."""
 
+from contextlib import suppress
+
 import psutil
 from pyspark.sql import SparkSession
 
 from integration.kafka import KafkaBroker
 from kshare.testing import Record, produce
+
+
+def python_paths(parent: int) -> dict[str, str]:
+    """PYTHONPATH, by their commands, of the Python processes that Spark has started."""
+    paths = {}
+    for process in psutil.Process(parent).children(recursive=True):
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # some end meanwhile
+            command = process.cmdline()
+            if "-m" in command:
+                paths[" ".join(command[1:])] = process.environ().get("PYTHONPATH", "")
+    return paths
 
 
 def test_all_of_them_import_what_is_compiled(
@@ -21,13 +34,7 @@ def test_all_of_them_import_what_is_compiled(
     writer = rows.writeStream.format("noop").option("checkpointLocation", f"{tmp_path}/checkpoint")
     query = writer.start()
     query.processAllAvailable()
-    jvm = psutil.Process(spark._jvm.java.lang.ProcessHandle.current().pid())
-    # Those that plan, those that read, and those that look for sources.
-    paths = {
-        " ".join(process.cmdline()[1:]): process.environ().get("PYTHONPATH", "")
-        for process in jvm.children(recursive=True)
-        if "-m" in process.cmdline()
-    }
+    paths = python_paths(spark._jvm.java.lang.ProcessHandle.current().pid())
     query.stop()
     assert "-m pyspark.sql.streaming.python_streaming_source_runner" in paths
     assert "-m pyspark.daemon pyspark.worker" in paths
