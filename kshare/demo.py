@@ -162,7 +162,8 @@ def _feed(options: DemoOptions, console: Console) -> Iterator[Feed]:
 def _parked(servers: str, topic: str) -> frozenset[bytes]:
     given = {"kafka.bootstrap.servers": servers, "subscribe": topic}
     kafka = parse_options(given, streaming=True).options.kafka
-    return frozenset(key for at, key in ParkedKeys(kafka).parked() if at == topic)
+    with closing(ParkedKeys(kafka)) as keys:
+        return frozenset(key for at, key in keys.parked() if at == topic)
 
 
 def _filled(servers: str, topic: str, count: int, console: Console) -> Feed:

@@ -30,6 +30,7 @@ from kshare.errors import (
     UnknownTopicError,
 )
 from kshare.options import KafkaConfig, Subscribe
+from kshare.wire.patience import Backoff
 from kshare.wire.security.librdkafka import librdkafka_config
 
 if TYPE_CHECKING:
@@ -226,9 +227,9 @@ class ParkWatch:
     def _patiently_read(self) -> frozenset[Place]:
         """Read the list, and again after a fault, in ``default.api.timeout.ms``."""
         deadline = time.monotonic() + self._kafka.api_timeout_ms / 1000
-        longest = self._kafka.retry_backoff_max_ms / 1000
-        pause = min(self._kafka.retry_backoff_ms / 1000, longest)
+        backoff = Backoff(self._kafka.retry_backoff_ms, self._kafka.retry_backoff_max_ms)
         while True:
+            pause = backoff.pause()
             try:
                 return frozenset(self._table.read())
             except AuthorizationError:
@@ -242,7 +243,6 @@ class ParkWatch:
                     ) from error
                 _log.info("reading the list of parked keys again after: %s", error)
             time.sleep(pause)
-            pause = min(2 * pause, longest)
 
     def _look(self) -> None:
         try:

@@ -129,7 +129,7 @@ def partition_report(
         ranges.append(
             RangeReport(
                 hashes=parts,
-                position=min(reached.position(part) for part in parts),
+                position=reached.position_of(parts),
                 lag=lag(reached, end, parts),
                 records=seen.records if seen else None,
                 seconds=seen.seconds if seen else None,

@@ -331,7 +331,7 @@ def _partition(
         ranges=tuple(
             RangeStatus(
                 hashes=hashes,
-                position=min(done.position(part) for part in hashes),
+                position=done.position_of(hashes),
                 lag=None if end is None else lag(done, end, hashes),
                 limit=limit,
             )

@@ -119,15 +119,16 @@ class Pacer:
         if target is None:
             assert most is not None
             return {place: (most,) * len(parts) for place, parts in ranges.items()}
-        seconds = self._batch_seconds
-        is_explained = seconds is None or self._slowest * SLOW >= seconds
-        unmeasured = None if is_explained and not self._unmeasured else seconds
+        # How long the batch took, unless a task that was measured is why.
+        unexplained = self._batch_seconds
+        if not self._unmeasured and self._slowest * SLOW >= (unexplained or 0.0):
+            unexplained = None
         coming = {
             place: next_limits(
                 parts,
                 self._speeds.get(place, ()),
                 target_seconds=target,
-                batch_seconds=unmeasured,
+                batch_seconds=unexplained,
                 max_records=most,
             )
             for place, parts in ranges.items()

@@ -9,7 +9,6 @@ The topic ``__kshare_sink_ledger`` is made on first use: compacted, the key is t
 """
 
 import json
-import logging
 import time
 import zlib
 from dataclasses import dataclass, replace
@@ -44,7 +43,6 @@ __all__ = [
     "judge",
 ]
 
-_log = logging.getLogger(__name__)
 
 LEDGER_TOPIC: Final = "__kshare_sink_ledger"
 VERSION: Final = 1

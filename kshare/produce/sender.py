@@ -9,7 +9,6 @@ A process keeps its producer for the next task: connections, metadata and the pr
 """
 
 import hashlib
-import logging
 import os
 import pickle
 import time
@@ -38,7 +37,6 @@ from kshare.produce.rows import Rows, rows_of
 
 __all__ = ["Sender", "connect", "first_topic", "mapped", "write_rows"]
 
-_log = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 0.1
 _CONNECT_SECONDS: Final = 1.0

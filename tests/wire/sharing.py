@@ -7,10 +7,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
+
+import pytest
 
 from kshare.core.offsets import OffsetRange
 from kshare.core.siblings import Siblings, families
-from kshare.wire.chunk_files import _held_indexes, index_name
+from kshare.wire.chunk_files import _held_indexes, held_files, index_name
+from kshare.wire.chunks import forget_query
 
 COUNT, RANGES = 300, 4
 
@@ -54,6 +58,28 @@ else:
     os.write(1, b"there\\n")
 signal.pause()
 """
+
+
+def own_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A temporary folder for a test, and so an index; what is left in the cache is freed after it.
+
+    For fixtures.
+    """
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    forget_query("q")
+    assert not held_files()
+    assert not signs()
+    assert not list(folder.iterdir())
+
+
+def begin(holder: "subprocess.Popen[bytes]", content: bytes) -> IO[bytes]:
+    """Have a sibling begin, with what it puts; returns what it writes."""
+    assert holder.stdin
+    assert holder.stdout
+    holder.stdin.write(content)
+    holder.stdin.close()
+    return holder.stdout
 
 
 @contextmanager

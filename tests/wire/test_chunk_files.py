@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,23 +13,17 @@ from pathlib import Path
 import pytest
 
 from kshare.wire import chunk_files
-from kshare.wire.chunk_files import held_files, index_name, opened_index
+from kshare.wire.chunk_files import index_name, opened_index
 from kshare.wire.chunk_index import INDEX_MAGIC, ChunkIndex
 from kshare.wire.chunks import SharedChunks, forget_query
-from tests.wire.sharing import RANGES, family, holder_of, let_go, signs
+from tests.wire.sharing import RANGES, begin, family, holder_of, let_go, own_folder, signs
 
 RECORDS = [random.Random(n).randbytes(900) for n in range(RANGES)]
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A temporary folder for each test, and so an index."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    yield tmp_path
-    forget_query("q")
-    assert not held_files()
-    assert not signs()
-    assert not list(tmp_path.iterdir())
+    yield from own_folder(tmp_path, monkeypatch)
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -98,11 +91,7 @@ def test_all_are_killed(folder: Path):
 
 def test_a_query_ends_while_another_process_holds_the_index(folder: Path):
     with holder_of("chunk") as holder:
-        assert holder.stdin
-        assert holder.stdout
-        holder.stdin.write(RECORDS[0])
-        holder.stdin.close()
-        assert holder.stdout.readline() == b"there\n"
+        assert begin(holder, RECORDS[0]).readline() == b"there\n"
         ((pid, handle),) = signs()
         assert pid == holder.pid
         path = Path(f"/proc/{pid}/fd/{handle}")
@@ -141,11 +130,8 @@ def test_one_thread_empties_the_index_that_another_waits_for(folder: Path, monke
 
 def test_a_child_of_a_killed_process_holds_nothing(folder: Path):
     with holder_of("fork") as holder:
-        assert holder.stdin
-        assert holder.stdout
-        holder.stdin.write(RECORDS[0])
-        holder.stdin.close()
-        said = {holder.stdout.readline(), holder.stdout.readline()}
+        output = begin(holder, RECORDS[0])
+        said = {output.readline(), output.readline()}
         (child,) = map(int, said - {b"there\n"})
         try:
             kept = [str(entry.readlink()) for entry in Path(f"/proc/{child}/fd").iterdir()]

@@ -23,7 +23,7 @@ from kshare.wire.chunks import SharedChunks, forget_query
 from kshare.wire.read import read_slice
 from tests.wire.batches import ABORT, COMMIT, TRANSACTIONAL, Rec, batch_of, control_batch, numbered
 from tests.wire.scripted import ScriptedLog
-from tests.wire.sharing import COUNT, RANGES, family, holder_of, let_go, signs
+from tests.wire.sharing import COUNT, RANGES, begin, family, holder_of, let_go, own_folder, signs
 
 PER_BATCH, BATCHES = 10, 30
 assert COUNT == PER_BATCH * BATCHES
@@ -40,13 +40,7 @@ NOBODY = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A temporary folder for each test; what a test leaves in the cache is freed after it."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    yield tmp_path
-    forget_query("q")
-    assert not held_files()
-    assert not signs()
-    assert not list(tmp_path.iterdir())
+    yield from own_folder(tmp_path, monkeypatch)
 
 
 def index_handle() -> int:
@@ -428,11 +422,7 @@ def test_the_holder_is_killed(brokers: Brokers, folder: Path, monkeypatch, what:
     """Its chunks go with it, and its claims are waited for no longer."""
     monkeypatch.setattr(chunks._Waiting, "on", lambda *_: pytest.fail("waits for the dead"))
     with holder_of(what) as holder:
-        assert holder.stdin
-        assert holder.stdout
-        holder.stdin.write(LOG[0])
-        holder.stdin.close()
-        assert holder.stdout.readline() == b"there\n"
+        assert begin(holder, LOG[0]).readline() == b"there\n"
         second = SharedChunks(family()[1], "t", 0, 1 << 20)
         found = second.find(0, 1) if what == "chunk" else None
         assert found is None or bytes(found.records) == LOG[0]
