@@ -11,8 +11,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from kshare.assignment.application import ApplicationState
 from kshare.assignment.cases import Case, run_case
+from kshare.assignment.interface.application import ApplicationState
 from kshare.assignment.loading import load_task_assignor
 from kshare.core.hashing import WHOLE, split
 

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 
 from kshare.assignment import load_range_assignor
-from kshare.core.codec import Offsets, decode, encode
+from kshare.core.checkpoint import Offsets, decode, encode
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
-from kshare.core.plan import PartitionLoad, check_plan, plan_by_key
 from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.core.slicing import PartitionLoad, check_plan, plan_by_key
 
 PLACE = TopicPartition("t", 0)
 

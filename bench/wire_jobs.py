@@ -34,7 +34,7 @@ def kshare_read(servers: str, topic: str, parts: str) -> Measured:
     wanted = slice_of(servers, topic, int(parts))
     options = {"kafka.bootstrap.servers": servers}
     kshare.read_slice  # noqa: B018 - imported before the clock starts, as the peer is
-    import kshare.wire.fetch
+    import kshare.wire.reader.slice_reader
 
     return timed(
         lambda: sum(batch.num_rows for batch in kshare.read_slice(wanted, options)), "records"
@@ -87,17 +87,17 @@ def confluent_read(servers: str, topic: str) -> Measured:
 def drain(servers: str, topic: str) -> Measured:
     """What the reader fetches, counted and thrown away: its decoder is replaced by a counter."""
     import kshare
-    from kshare.wire import fetch
+    from kshare.wire.reader import slice_reader
 
     wanted = slice_of(servers, topic, 1)
     seen = [0]
 
-    class Counter(fetch.Decoder):  # type: ignore[misc]
+    class Counter(slice_reader.Decoder):  # type: ignore[misc]
         def decode(self, index: Any, *_: Any) -> Any:
             seen[0] += len(index.source)
             return iter(())
 
-    fetch.Decoder = Counter  # type: ignore[misc]
+    slice_reader.Decoder = Counter  # type: ignore[misc]
     options = {"kafka.bootstrap.servers": servers}
 
     def read() -> int:

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from integration.streaming_job import Kill
-from kshare.interpreter import worker_python
 from kshare.testing import OrderReport, check_order
+from spark_plugin.interpreter import worker_python
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -17,7 +17,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from integration.jars import CACHE, ROOT, fetched, java, locked
-from kshare.interpreter import worker_python
+from spark_plugin.interpreter import worker_python
 
 _QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 _ARCHIVE_MAKER = "KSHARE_MAKES_CLASS_ARCHIVE"

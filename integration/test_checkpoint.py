@@ -7,7 +7,7 @@ import pytest
 
 from integration.kafka import KafkaBroker
 from integration.runs import Driver, StreamingRun
-from kshare.core.codec import EXTRA_KEY
+from kshare.core.checkpoint import EXTRA_KEY
 from kshare.testing import Record
 
 

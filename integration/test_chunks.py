@@ -15,8 +15,8 @@ from pyspark.sql.functions import spark_partition_id
 from integration.kafka import KafkaBroker
 from integration.proxy import CountingProxy
 from kshare.testing import Record
-from kshare.wire.chunk_files import opened_index
-from kshare.wire.chunk_index import LostGroupError
+from kshare.wire.sharing.files import opened_index
+from kshare.wire.sharing.index import LostGroupError
 
 COUNT, KEYS, RANGES = 24_000, 997, 8
 

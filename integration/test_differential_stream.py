@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from integration.differential import FORMATS, T0, Stream, World, error_of, per_partition, streams
 from integration.kafka import KafkaBroker
-from kshare.core.codec import EXTRA_KEY
+from kshare.core.checkpoint import EXTRA_KEY
 from kshare.testing import Record
 
 Options = dict[str, Any]

@@ -21,13 +21,13 @@ import kshare
 from integration.cluster import KafkaCluster
 from integration.kafka import KafkaBroker
 from integration.runs import Driver, StreamingRun, was_killed
-from kshare.broker import Cluster
+from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import WHOLE, split
 from kshare.core.progress import TopicPartition
 from kshare.errors import CorruptRecordError, FetchTimeoutError, KafkaError
 from kshare.options import parse_options
 from kshare.testing import Record, check_order
-from kshare.wire import leaders
+from kshare.wire.protocol import broker_pool
 
 COUNT = 3000
 SMALL_FETCHES = {"kafka.max.partition.fetch.bytes": "65536", "kafka.fetch.max.wait.ms": "50"}
@@ -174,7 +174,7 @@ def test_a_broker_that_never_answers(fragile: KafkaBroker):
     topic = filled(fragile)
     servers = fragile.bootstrap_servers
     hasty = {"kafka.request.timeout.ms": "500", "kafka.default.api.timeout.ms": "2000"}
-    leaders.close_idle()
+    broker_pool.close_idle()
     fragile.freeze()
     try:
         began = time.monotonic()

@@ -17,8 +17,8 @@ import kshare.errors
 from integration.cluster import KafkaCluster
 from kshare.core.hashing import WHOLE
 from kshare.testing import Record
-from kshare.wire import leaders
-from kshare.wire.connection import Connection
+from kshare.wire.protocol import broker_pool
+from kshare.wire.protocol.connection import Connection
 
 COUNT = 3000
 LEADER, FOLLOWER = 1, 2
@@ -44,7 +44,7 @@ def topic(racks: KafkaCluster) -> str:
     chance = random.Random(1)
     records = [Record(b"key-%d" % (i % 97), chance.randbytes(300)) for i in range(COUNT)]
     racks.produce(made, records, config={"batch.num.messages": 50})
-    leaders.close_idle()
+    broker_pool.close_idle()
     return made
 
 

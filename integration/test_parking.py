@@ -5,8 +5,8 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from integration.kafka import KafkaBroker
 from kshare.cli import main as kshare_command
+from kshare.cluster.parked_keys import PARKED_TOPIC, ParkedKeys, ParkWatch
 from kshare.options import parse_options
-from kshare.parking import PARKED_TOPIC, ParkedKeys, ParkWatch
 
 
 def test_parked_keys_are_kept_in_a_compacted_topic(

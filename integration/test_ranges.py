@@ -27,12 +27,12 @@ from integration.kafka import KafkaBroker
 from integration.runs import Driver, StreamingRun, was_killed
 from integration.streaming_job import Kill, planners, source_of
 from kshare.cli import main as kshare_command
-from kshare.core.codec import EXTRA_KEY
+from kshare.core.checkpoint import EXTRA_KEY
 from kshare.core.hashing import key_hash
-from kshare.feedback import TaskReport, Ticket
+from kshare.core.slice_end import SliceEnd
+from kshare.feedback.server import TaskReport, Ticket
 from kshare.planner.tasks import batch_name
 from kshare.testing import OrderReport, Record
-from kshare.wire.ends import SliceEnd
 
 SMALL_BATCHES = {"batch.num.messages": 50}
 WAIT_S = 120  # what hangs; nothing is expected to take so long

@@ -16,7 +16,7 @@ import kshare
 from integration.certs import KEY_PASSWORD, STORE_PASSWORD, Certificates, make_client_jks
 from integration.differential import error_of
 from integration.kafka import MECHANISMS, USERS, KafkaBroker, jaas
-from kshare.broker import Cluster
+from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import WHOLE
 from kshare.errors import AuthenticationError, KafkaError
 from kshare.options import parse_options

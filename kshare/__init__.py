@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kshare.core.progress import Progress, Slice, TopicPartition
     from kshare.core.region import Rectangle
     from kshare.errors import KshareError
-    from kshare.wire.read import read_slice
+    from kshare.wire.reader.read_slice import read_slice
 
 __all__ = [
     "WHOLE",
@@ -44,7 +44,7 @@ _HOMES = {
     "Slice": "kshare.core.progress",
     "TopicPartition": "kshare.core.progress",
     "key_hash": "kshare.core.hashing",
-    "read_slice": "kshare.wire.read",
+    "read_slice": "kshare.wire.reader.read_slice",
 }
 
 

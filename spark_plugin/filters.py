@@ -1,4 +1,4 @@
-"""Spark's pushed filters as conditions of :mod:`kshare.planner.bounds`.
+"""Spark's pushed filters as conditions of :mod:`kshare.planner.filters`.
 
 Law: conditions say no more than the filters; a filter of another kind is left out, and Spark
 applies it. Cost: linear in the filters.
@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from kshare.planner.bounds import Comparison, Condition
+from kshare.planner.filters import Comparison, Condition
 
 __all__ = ["conditions_of", "filters_are_pushed"]
 

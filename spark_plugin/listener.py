@@ -24,7 +24,7 @@ from pyspark.sql.streaming.listener import (
 
 from kshare.core.hashing import HASH_SPACE, span
 from kshare.core.progress import TopicPartition
-from kshare.report import PartitionReport, RangeReport, hottest, slowest
+from kshare.monitor.report import PartitionReport, RangeReport, hottest, slowest
 from spark_plugin.reports import QueryReport, SourceReport, report_of
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from kshare.core.fetch_groups import Siblings
 from kshare.core.progress import Slice
-from kshare.core.siblings import Siblings
 
 if TYPE_CHECKING:
-    from kshare.feedback import Ticket
+    from kshare.feedback.server import Ticket
     from kshare.planner import Task
 
 __all__ = ["SlicePartition", "as_partitions"]

@@ -13,7 +13,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from kshare.core.hashing import WHOLE, span
-from kshare.report import RangeReport
+from kshare.monitor.report import RangeReport
 from spark_plugin.reports import QueryReport, SourceReport
 
 try:

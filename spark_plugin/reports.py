@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from kshare.core.codec import EXTRA_KEY, decode
-from kshare.core.codec import Offsets as OffsetDict
+from kshare.core.checkpoint import EXTRA_KEY, decode
+from kshare.core.checkpoint import Offsets as OffsetDict
 from kshare.core.progress import TopicPartition
 from kshare.errors import CheckpointError
-from kshare.report import (
+from kshare.monitor.report import (
     PartitionReport,
     RangeReport,
     decode_report,

@@ -44,10 +44,10 @@ from spark_plugin.planning import SlicePartition, as_partitions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kshare.feedback import TaskReport, Ticket
+    from kshare.core.slice_end import SliceEnd
+    from kshare.feedback.server import TaskReport, Ticket
     from kshare.planner import StreamPlanner
-    from kshare.planner.bounds import Bounds
-    from kshare.wire.ends import SliceEnd
+    from kshare.planner.filters import Bounds
     from spark_plugin.sink import BatchSink, StreamSink
 
 __all__ = ["KshareDataSource"]
@@ -152,7 +152,7 @@ def _of_either(streaming: Sequence[str], batch: Sequence[str]) -> list[str]:
 @cache
 def _imported_reader() -> "Callable[..., Iterator[pa.RecordBatch]]":
     """The wire reader, imported once a process."""
-    from kshare.wire.read import read_slice  # noqa: PLC0415
+    from kshare.wire.reader.read_slice import read_slice  # noqa: PLC0415
 
     show_log()
     # Spark's workers collect garbage after every task. Modules are none, and looking through those
@@ -184,7 +184,7 @@ class _TaskReader:
         self, partition: SlicePartition, ticket: "Ticket"
     ) -> "Iterator[pa.RecordBatch]":
         """The same, and the planner is told when this begins and where it ends."""
-        from kshare.feedback import TaskReport  # noqa: PLC0415
+        from kshare.feedback.server import TaskReport  # noqa: PLC0415
         from spark_plugin.executor import this_executor  # noqa: PLC0415
 
         report = TaskReport(ticket)
@@ -214,7 +214,7 @@ class _BatchReader(_TaskReader, DataSourceReader):
         self._bounds: Bounds | None = None
 
     def partitions(self) -> list[InputPartition]:
-        from kshare.broker import Cluster  # noqa: PLC0415
+        from kshare.cluster.cluster import Cluster  # noqa: PLC0415
         from kshare.planner import plan_batch  # noqa: PLC0415
 
         cluster = Cluster(self._options.kafka)
@@ -230,7 +230,7 @@ class _FilteredReader(_BatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802
         """Take note of where rows can lie, and have Spark apply all filters as ever."""
-        from kshare.planner.bounds import bounds_of  # noqa: PLC0415
+        from kshare.planner.filters import bounds_of  # noqa: PLC0415
         from spark_plugin.filters import conditions_of  # noqa: PLC0415
 
         self._bounds = bounds_of(conditions_of(filters))
@@ -247,7 +247,7 @@ class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailabl
     @property
     def _planner(self) -> "StreamPlanner":
         if self._planner_made is None:
-            from kshare.broker import Cluster  # noqa: PLC0415
+            from kshare.cluster.cluster import Cluster  # noqa: PLC0415
             from kshare.planner import StreamPlanner  # noqa: PLC0415
 
             self._planner_made = StreamPlanner(self._options, Cluster(self._options.kafka))

@@ -1,24 +1,21 @@
 """Range assignors and task assignors: pure functions of what they are shown.
 
-Law: a range assignor sees one frozen :class:`~kshare.core.plan.RangeRequest`, a task assignor one
-frozen :class:`~kshare.assignment.application.ApplicationState`, and nothing else; equal input gets
-equal answers, so a batch that is planned again is the same.
+Law: a range assignor sees one frozen :class:`~kshare.core.slicing.RangeRequest`, a task assignor
+one frozen :class:`~kshare.assignment.interface.application.ApplicationState`, and nothing else;
+equal input gets equal answers, so a batch that is planned again is the same.
 Cost: range assignors are linear in partitions and ranges (``lag-weighted`` sorts the partitions,
 ``adaptive`` is quadratic in the ranges of a partition that change). What belongs to task assignors
 is imported when it is first asked for: planners that need none start without it.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
-from kshare.assignment.adaptive import adaptive
-from kshare.assignment.finding import find
-from kshare.assignment.lag_weighted import lag_weighted
-from kshare.assignment.round_robin import round_robin
-from kshare.core.plan import RangeAssignor
+from kshare.ranges import RANGE_ASSIGNORS, adaptive, lag_weighted, load_range_assignor, round_robin
 
 if TYPE_CHECKING:
-    from kshare.assignment.application import (
+    from kshare.assignment.high_availability import HighAvailabilityTaskAssignor
+    from kshare.assignment.interface.application import (
         LATEST_OFFSET,
         UNKNOWN_OFFSET_SUM,
         ApplicationState,
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
         TaskInfo,
         TaskTopicPartition,
     )
-    from kshare.assignment.assignor import (
+    from kshare.assignment.interface.assignor import (
         AssignedTask,
         Assignment,
         AssignmentError,
@@ -39,11 +36,10 @@ if TYPE_CHECKING:
         TaskAssignor,
         TaskType,
     )
-    from kshare.assignment.configs import AssignmentConfigs
-    from kshare.assignment.high_availability import HighAvailabilityTaskAssignor
+    from kshare.assignment.interface.configs import AssignmentConfigs
+    from kshare.assignment.interface.task_id import ProcessId, TaskId
     from kshare.assignment.loading import TASK_ASSIGNORS, load_task_assignor
     from kshare.assignment.sticky import FallbackPriorTaskAssignor, StickyTaskAssignor
-    from kshare.assignment.task_id import ProcessId, TaskId
     from kshare.assignment.utils import (
         RackAwareOptimizationParams,
         default_standby_task_assignment,
@@ -96,15 +92,8 @@ __all__ = [
     "validate_task_assignment",
 ]
 
-RANGE_ASSIGNORS: Final[dict[str, RangeAssignor]] = {
-    "round-robin": round_robin,
-    "lag-weighted": lag_weighted,
-    "adaptive": adaptive,
-}
-"""The built-in range assignors by the name that the option ``rangeAssignor`` gives them."""
-
 _LATER: Final = {
-    "application": (
+    "interface.application": (
         "LATEST_OFFSET",
         "UNKNOWN_OFFSET_SUM",
         "ApplicationState",
@@ -113,7 +102,7 @@ _LATER: Final = {
         "TaskInfo",
         "TaskTopicPartition",
     ),
-    "assignor": (
+    "interface.assignor": (
         "AssignedTask",
         "Assignment",
         "AssignmentError",
@@ -125,11 +114,11 @@ _LATER: Final = {
         "TaskAssignor",
         "TaskType",
     ),
-    "configs": ("AssignmentConfigs",),
+    "interface.configs": ("AssignmentConfigs",),
     "high_availability": ("HighAvailabilityTaskAssignor",),
     "loading": ("TASK_ASSIGNORS", "load_task_assignor"),
     "sticky": ("FallbackPriorTaskAssignor", "StickyTaskAssignor"),
-    "task_id": ("ProcessId", "TaskId"),
+    "interface.task_id": ("ProcessId", "TaskId"),
     "utils": (
         "RackAwareOptimizationParams",
         "default_standby_task_assignment",
@@ -148,19 +137,3 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def load_range_assignor(name: str) -> RangeAssignor:
-    """Find a range assignor.
-
-    Args:
-        name: a built-in one, or the dotted path of a callable: ``package.module.function`` or
-            ``package.module:function``.
-
-    Raises:
-        ValueError: there is none of that name; the text says why, and names the built-in ones.
-    """
-    known = RANGE_ASSIGNORS.get(name)
-    if known is not None:
-        return known
-    return cast("RangeAssignor", find(name, "range assignor", RANGE_ASSIGNORS))

@@ -11,21 +11,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from kshare.assignment.application import (
+from kshare.assignment.interface.application import (
     ApplicationState,
     KafkaStreamsState,
     TaskInfo,
     TaskTopicPartition,
 )
-from kshare.assignment.assignor import (
+from kshare.assignment.interface.assignor import (
     AssignmentError,
     KafkaStreamsAssignment,
     TaskAssignment,
     TaskAssignor,
 )
-from kshare.assignment.configs import AssignmentConfigs
+from kshare.assignment.interface.configs import AssignmentConfigs
+from kshare.assignment.interface.task_id import ProcessId, TaskId
 from kshare.assignment.loading import DEFAULT_TASK_ASSIGNOR, TASK_ASSIGNORS, load_task_assignor
-from kshare.assignment.task_id import ProcessId, TaskId
 from kshare.assignment.utils import (
     RackAwareOptimizationParams,
     default_standby_task_assignment,

@@ -11,20 +11,20 @@ After Kafka Streams' HighAvailabilityTaskAssignor (KIP-441).
 
 from typing import Final
 
-from kshare.assignment.application import ApplicationState
-from kshare.assignment.assignor import TaskAssignment, TaskAssignor
-from kshare.assignment.balance import deal, even_out, group_siblings, place_by_active_load
-from kshare.assignment.movements import Lags, Warmups, move_actives, move_standbys
-from kshare.assignment.placement import Placement
-from kshare.assignment.rack_aware import (
+from kshare.assignment.interface.application import ApplicationState
+from kshare.assignment.interface.assignor import TaskAssignment, TaskAssignor
+from kshare.assignment.placing.balance import deal, even_out, group_siblings, place_by_active_load
+from kshare.assignment.placing.movements import Lags, Warmups, move_actives, move_standbys
+from kshare.assignment.placing.placement import Placement
+from kshare.assignment.placing.situation import Situation
+from kshare.assignment.placing.standby import assign_standbys
+from kshare.assignment.racks.active import (
     RackCosts,
     has_racks,
     optimize_active,
     rack_costs,
 )
-from kshare.assignment.rack_standby import keeps_tags, optimize_standby
-from kshare.assignment.situation import Situation
-from kshare.assignment.standby import assign_standbys
+from kshare.assignment.racks.standby import keeps_tags, optimize_standby
 
 __all__ = ["HighAvailabilityTaskAssignor"]
 

@@ -8,8 +8,8 @@ Cost: an import.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from kshare.assignment.assignor import TaskAssignor
-from kshare.assignment.finding import find, unknown
+from kshare.assignment.interface.assignor import TaskAssignor
+from kshare.core.dotted_path import find, unknown
 
 __all__ = ["DEFAULT_TASK_ASSIGNOR", "TASK_ASSIGNORS", "load_task_assignor", "shown_error"]
 

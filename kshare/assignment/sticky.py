@@ -19,16 +19,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kshare.assignment.application import ApplicationState
-from kshare.assignment.assignor import TaskAssignment, TaskAssignor
-from kshare.assignment.greedy import place_greedy_actives, place_greedy_standbys
-from kshare.assignment.measures import Measures
-from kshare.assignment.placement import Placement
-from kshare.assignment.rack_aware import Wishes, configured_costs, optimize_active
-from kshare.assignment.rack_standby import optimize_standby
-from kshare.assignment.situation import Situation
-from kshare.assignment.sticky_active import place_even_actives
-from kshare.assignment.sticky_standby import place_standbys
+from kshare.assignment.interface.application import ApplicationState
+from kshare.assignment.interface.assignor import TaskAssignment, TaskAssignor
+from kshare.assignment.placing.greedy import place_greedy_actives, place_greedy_standbys
+from kshare.assignment.placing.measures import Measures
+from kshare.assignment.placing.placement import Placement
+from kshare.assignment.placing.situation import Situation
+from kshare.assignment.placing.sticky_active import place_even_actives
+from kshare.assignment.placing.sticky_standby import place_standbys
+from kshare.assignment.racks.active import Wishes, configured_costs, optimize_active
+from kshare.assignment.racks.standby import optimize_standby
 
 __all__ = ["FallbackPriorTaskAssignor", "StickyTaskAssignor"]
 
@@ -43,7 +43,7 @@ class _Way:
     Attributes:
         place_active: place the active tasks; may have to leave all where they were.
         place_standby: place the standbys; given the active tasks before racks moved any.
-        spreads: see :func:`~kshare.assignment.rack_standby.optimize_standby`.
+        spreads: see :func:`~kshare.assignment.racks.standby.optimize_standby`.
     """
 
     place_active: Callable[[Situation, Placement, bool], None]

@@ -3,14 +3,14 @@
 Law: nothing that is passed in is changed; every answer has an entry for each process of the
 application. An optimisation for racks changes nothing where the configs or a rack are missing.
 Cost: linear in tasks and processes, but for the optimisations
-(:mod:`~kshare.assignment.rack_aware`).
+(:mod:`~kshare.assignment.racks.active`).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kshare.assignment.application import ApplicationState, KafkaStreamsState
-from kshare.assignment.assignor import (
+from kshare.assignment.interface.application import ApplicationState, KafkaStreamsState
+from kshare.assignment.interface.assignor import (
     Assignment,
     AssignmentError,
     GroupAssignment,
@@ -19,14 +19,14 @@ from kshare.assignment.assignor import (
     Subscription,
     TaskAssignment,
 )
-from kshare.assignment.rack_aware import (
+from kshare.assignment.interface.task_id import ProcessId, TaskId
+from kshare.assignment.placing.standby import assign_standbys
+from kshare.assignment.racks.active import (
     RackCosts,
     configured_costs,
     optimize_active,
 )
-from kshare.assignment.rack_standby import keeps_tags, optimize_standby
-from kshare.assignment.standby import assign_standbys
-from kshare.assignment.task_id import ProcessId, TaskId
+from kshare.assignment.racks.standby import keeps_tags, optimize_standby
 from kshare.core.progress import TopicPartition
 
 __all__ = [

@@ -6,12 +6,17 @@ Cost: help and version need nothing but argparse; a command imports its module w
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
+from typing import Final
 
 from kshare._version import __version__
-from kshare.cli import assign, demo, keys, status
+from kshare.cli import assign, keys, status
 from kshare.errors import KshareError
 
 __all__ = ["main"]
+
+_ENTRY_POINTS: Final = "kshare.commands"
+"""Commands that other packages bring, such as the demo, which needs Spark: ``add_to`` functions."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,6 +46,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kshare {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    for module in (demo, keys, status, assign):
+    for plugin in entry_points(group=_ENTRY_POINTS):
+        plugin.load()(commands)
+    for module in (keys, status, assign):
         module.add_to(commands)
     return parser

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from kshare.assignment.assignor import TaskAssignor
+    from kshare.assignment.interface.assignor import TaskAssignor
 
 __all__ = ["add_to"]
 

@@ -14,10 +14,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from kshare.assignment.application import ApplicationState, KafkaStreamsState
-from kshare.assignment.assignor import KafkaStreamsAssignment, TaskAssignment
 from kshare.assignment.cases import Outcome
-from kshare.assignment.task_id import ProcessId, TaskId
+from kshare.assignment.interface.application import ApplicationState, KafkaStreamsState
+from kshare.assignment.interface.assignor import KafkaStreamsAssignment, TaskAssignment
+from kshare.assignment.interface.task_id import ProcessId, TaskId
 
 __all__ = ["explain_outcome"]
 

@@ -84,9 +84,9 @@ def _run(
 
 
 def _park(kafka: "KafkaConfig", arguments: argparse.Namespace) -> int:
-    from kshare.broker import Cluster  # noqa: PLC0415
+    from kshare.cluster.cluster import Cluster  # noqa: PLC0415
+    from kshare.cluster.parked_keys import ParkedKeys  # noqa: PLC0415
     from kshare.options import Subscribe  # noqa: PLC0415
-    from kshare.parking import ParkedKeys  # noqa: PLC0415
 
     with closing(Cluster(kafka)) as cluster:
         cluster.partitions(Subscribe((arguments.topic,)))  # a misspelt one is an error
@@ -99,7 +99,7 @@ def _park(kafka: "KafkaConfig", arguments: argparse.Namespace) -> int:
 
 
 def _unpark(kafka: "KafkaConfig", arguments: argparse.Namespace) -> int:
-    from kshare.parking import ParkedKeys  # noqa: PLC0415
+    from kshare.cluster.parked_keys import ParkedKeys  # noqa: PLC0415
 
     with closing(ParkedKeys(kafka)) as parked:
         before = {key for topic, key in parked.parked() if topic == arguments.topic}
@@ -110,7 +110,7 @@ def _unpark(kafka: "KafkaConfig", arguments: argparse.Namespace) -> int:
 
 def _parked(kafka: "KafkaConfig", arguments: argparse.Namespace) -> int:
     from kshare.cli.show import parked_json, parked_text  # noqa: PLC0415
-    from kshare.parking import ParkedKeys  # noqa: PLC0415
+    from kshare.cluster.parked_keys import ParkedKeys  # noqa: PLC0415
 
     with closing(ParkedKeys(kafka)) as parked:
         found = {

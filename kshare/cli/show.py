@@ -6,9 +6,9 @@ Law: the two say the same. Cost: linear in the ranges.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from kshare.cluster.parked_keys import ParkedInfo
 from kshare.core.hashing import HASH_SPACE
-from kshare.parking import ParkedInfo
-from kshare.status import ParkedStatus, PartitionStatus, RangeStatus, Status
+from kshare.monitor.status import ParkedStatus, PartitionStatus, RangeStatus, Status
 
 __all__ = ["as_json", "as_text", "parked_json", "parked_text", "show_key"]
 

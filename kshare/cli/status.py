@@ -15,9 +15,9 @@ from kshare.cli.connection import add_connection, is_given, kafka_config
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kshare.cluster.parked_keys import ParkedInfo
     from kshare.core.progress import TopicPartition
-    from kshare.parking import ParkedInfo
-    from kshare.status import Checkpoint
+    from kshare.monitor.status import Checkpoint
 
 __all__ = ["add_to"]
 
@@ -48,13 +48,13 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from kshare.cli.show import as_json, as_text  # noqa: PLC0415
-    from kshare.status import describe, read_checkpoint  # noqa: PLC0415
+    from kshare.monitor.status import describe, read_checkpoint  # noqa: PLC0415
 
     checkpoint = read_checkpoint(arguments.checkpoint)
     logs, parked = _ask(checkpoint, arguments) if is_given(arguments) else (None, None)
     status = describe(checkpoint, logs, parked)
     if arguments.plot is not None:
-        from kshare.plot import draw  # noqa: PLC0415
+        from kshare.monitor.plot import draw  # noqa: PLC0415
 
         draw(status, arguments.plot)
     if arguments.json:
@@ -68,10 +68,10 @@ def _ask(
     checkpoint: "Checkpoint", arguments: argparse.Namespace
 ) -> "tuple[Mapping[TopicPartition, tuple[int, int]], Mapping[tuple[str, bytes], ParkedInfo]]":
     """The logs and the parked keys, as the broker has them."""
-    from kshare.broker import Cluster  # noqa: PLC0415
+    from kshare.cluster.cluster import Cluster  # noqa: PLC0415
+    from kshare.cluster.parked_keys import ParkedKeys  # noqa: PLC0415
     from kshare.errors import UnknownTopicError  # noqa: PLC0415
     from kshare.options import Subscribe  # noqa: PLC0415
-    from kshare.parking import ParkedKeys  # noqa: PLC0415
 
     kafka = kafka_config(arguments)
     wanted = {place for source in checkpoint.sources for place in source.done}

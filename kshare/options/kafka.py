@@ -13,7 +13,8 @@ from typing import Any, Final
 from kshare.options.faults import Faults
 from kshare.options.frozen import Properties
 from kshare.options.model import KafkaConfig
-from kshare.options.names import (
+from kshare.options.security import SecurityParser
+from kshare.options.table import (
     KAFKA_BUILT,
     KAFKA_NO_EFFECT,
     KAFKA_NOT_BUILT,
@@ -21,7 +22,6 @@ from kshare.options.names import (
     KAFKA_SECRET,
     LIBRDKAFKA_NAMES,
 )
-from kshare.options.security import SecurityParser
 
 __all__ = ["judge_name", "parse_boolean", "parse_integer", "parse_kafka"]
 

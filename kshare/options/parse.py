@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
-from kshare.assignment import load_range_assignor
 from kshare.options.assignors import is_assignor_config, parse_task_assignor
+from kshare.options.durations import DEFAULT_RANGES, parse_delay, parse_duration, parse_keys
 from kshare.options.faults import Faults
 from kshare.options.frozen import HIDDEN, FrozenMapping, Properties
 from kshare.options.kafka import parse_boolean, parse_integer, parse_kafka
-from kshare.options.limits import LimitsParser
 from kshare.options.model import (
     Assign,
     ParsedOptions,
@@ -24,10 +23,11 @@ from kshare.options.model import (
     SubscribePattern,
     Topics,
 )
-from kshare.options.names import IGNORED_IN_BATCH, NOT_BUILT, SINK_ONLY, SOURCE_BUILT, canonical
-from kshare.options.offsets import parse_assign
-from kshare.options.pacing import DEFAULT_RANGES, parse_delay, parse_duration, parse_keys
+from kshare.options.offset_json import parse_assign
+from kshare.options.offset_specs import LimitsParser
 from kshare.options.pattern import java_pattern
+from kshare.options.table import IGNORED_IN_BATCH, NOT_BUILT, SINK_ONLY, SOURCE_BUILT, canonical
+from kshare.ranges import load_range_assignor
 
 __all__ = ["Given", "parse_options", "topic_fault"]
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from kshare.options.faults import Faults
 from kshare.options.frozen import Properties
 from kshare.options.jaas import JaasEntry, parse_jaas
-from kshare.options.names import KAFKA_BUILT, KAFKA_SECRET
+from kshare.options.table import KAFKA_BUILT, KAFKA_SECRET
 
 __all__ = ["SecurityParser"]
 

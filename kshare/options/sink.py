@@ -16,7 +16,8 @@ from kshare.options.faults import Faults
 from kshare.options.frozen import FrozenMapping, Properties
 from kshare.options.kafka import judge_name, parse_boolean, parse_integer, parse_kafka
 from kshare.options.model import KafkaConfig
-from kshare.options.names import (
+from kshare.options.parse import Given, topic_fault
+from kshare.options.table import (
     KAFKA_BUILT,
     KAFKA_NO_EFFECT,
     KAFKA_NOT_BUILT,
@@ -25,7 +26,6 @@ from kshare.options.names import (
     SINK_ONLY,
     SOURCE_BUILT,
 )
-from kshare.options.parse import Given, topic_fault
 
 __all__ = [
     "SINK_COLUMNS",

@@ -8,7 +8,7 @@ partition's ranges stand at different offsets.
 Each method of the Spark plug-in is one call into this package.
 """
 
-from kshare.planner.batch import plan_batch
+from kshare.planner.batch_query import plan_batch
 from kshare.planner.stream import StreamPlanner
 from kshare.planner.tasks import Task
 

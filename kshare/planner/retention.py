@@ -11,10 +11,10 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from kshare.broker import TopicPolicy
+from kshare.cluster.cluster import TopicPolicy
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KafkaError
-from kshare.planner.specs import TopicView
+from kshare.planner.offset_options import TopicView
 
 __all__ = ["RetentionWatch"]
 

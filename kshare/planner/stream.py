@@ -11,33 +11,33 @@ from collections.abc import Callable, Mapping
 from secrets import token_hex
 from typing import Any
 
-from kshare.assignment import load_range_assignor
-from kshare.broker import Cluster
-from kshare.commits import committer
+from kshare.cluster.cluster import Cluster
+from kshare.cluster.group_offsets import committer
+from kshare.cluster.parked_keys import ParkWatch
 from kshare.core.admission import admit, should_wait
-from kshare.core.codec import Offsets, RangeLimit, decode, encode
+from kshare.core.checkpoint import Offsets, RangeLimit, decode, encode
 from kshare.core.hashing import WHOLE, HashRange, complement, key_hash, without
-from kshare.core.plan import PartitionLoad, plan_ranges
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
+from kshare.core.slicing import PartitionLoad, plan_ranges
 from kshare.errors import CheckpointError
-from kshare.feedback import FeedbackServer
+from kshare.feedback.server import FeedbackServer
+from kshare.monitor.report import encode_report, partition_report
 from kshare.options import Earliest, PerPartition, SourceOptions
-from kshare.parking import ParkWatch
-from kshare.planner.loss import LossGuard
-from kshare.planner.pace import Pacer
-from kshare.planner.placement import Placement
-from kshare.planner.records import cut_by_records
-from kshare.planner.retention import RetentionWatch
-from kshare.planner.settle import (
+from kshare.planner.cutting import cut_by_records
+from kshare.planner.data_loss import LossGuard
+from kshare.planner.end_offsets import (
     Scan,
     Settler,
     limited_tasks,
     scan_log,
     unassigned_hashes,
 )
-from kshare.planner.specs import PinnedView, resolve
+from kshare.planner.offset_options import PinnedView, resolve
+from kshare.planner.rate_controller import Pacer
+from kshare.planner.retention import RetentionWatch
+from kshare.planner.task_order import Placement
 from kshare.planner.tasks import Task, allowed_hashes, batch_name, chosen_ranges, with_siblings
-from kshare.report import encode_report, partition_report
+from kshare.ranges import load_range_assignor
 
 __all__ = ["StreamPlanner"]
 
@@ -200,7 +200,7 @@ class StreamPlanner:
     def close(self) -> None:
         """Let go of the cluster, and of what tasks have fetched for each other on this host."""
         if self._has_siblings:
-            from kshare.wire.chunks import forget_query  # noqa: PLC0415 - most do without
+            from kshare.wire.sharing.chunks import forget_query  # noqa: PLC0415 - most do without
 
             forget_query(self._run)
         self._pacer.close()

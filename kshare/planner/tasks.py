@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kshare.assignment import load_range_assignor
+from kshare.core.fetch_groups import Siblings, families
 from kshare.core.hashing import WHOLE, HashRange
-from kshare.core.plan import PartitionLoad, check_plan, plan_by_key, plan_by_offset
 from kshare.core.progress import Slice, TopicPartition
-from kshare.core.siblings import Siblings, families
-from kshare.feedback import Ticket
+from kshare.core.slicing import PartitionLoad, check_plan, plan_by_key, plan_by_offset
+from kshare.feedback.server import Ticket
 from kshare.options import Assign, SourceOptions
+from kshare.ranges import load_range_assignor
 
 __all__ = ["Task", "allowed_hashes", "batch_name", "cut", "with_siblings"]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kshare.options.sink import SinkOptions
-from kshare.wire.security.librdkafka import librdkafka_config
+from kshare.security.librdkafka import librdkafka_config
 
 __all__ = ["TRANSACTION_TIMEOUT_MS", "producer_config", "transactional_config"]
 

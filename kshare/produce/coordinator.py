@@ -26,7 +26,7 @@ from kafka.protocol.producer import (
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
 from kshare.options import KafkaConfig
 from kshare.produce.transactions import Transaction
-from kshare.wire.connection import Connection
+from kshare.wire.protocol.connection import Connection
 
 __all__ = ["Coordinators"]
 

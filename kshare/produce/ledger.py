@@ -21,15 +21,15 @@ from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from kshare.broker import Cluster
-from kshare.client_log import client_log
+from kshare.cluster.client_log import client_log
+from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
 from kshare.errors import CheckpointVersionError, KafkaError, UnknownTopicError
 from kshare.options import Subscribe
 from kshare.options.sink import SinkOptions
 from kshare.produce.config import transactional_config
 from kshare.produce.sender import connect, mapped
-from kshare.wire.security.librdkafka import librdkafka_config
+from kshare.security.librdkafka import librdkafka_config
 
 __all__ = [
     "LEDGER_TOPIC",

@@ -22,8 +22,8 @@ import pyarrow as pa
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException, Producer
 
-from kshare.client_log import client_log
-from kshare.diagnosis import connection_fault, login_fault
+from kshare.cluster.client_log import client_log
+from kshare.cluster.diagnosis import connection_fault, login_fault
 from kshare.errors import (
     AuthenticationError,
     AuthorizationError,

@@ -18,9 +18,9 @@ from fractions import Fraction
 from itertools import product
 from typing import Any, TypeAlias, cast
 
-from kshare.assignment.application import ApplicationState
-from kshare.assignment.assignor import AssignmentError, TaskAssignment, TaskAssignor
-from kshare.assignment.task_id import ProcessId, TaskId
+from kshare.assignment.interface.application import ApplicationState
+from kshare.assignment.interface.assignor import AssignmentError, TaskAssignment, TaskAssignor
+from kshare.assignment.interface.task_id import ProcessId, TaskId
 from kshare.assignment.utils import validate_task_assignment
 from kshare.testing.situations import as_case, names, reordered, situations
 

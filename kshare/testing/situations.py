@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from kshare.assignment.application import (
+from kshare.assignment.interface.application import (
     ApplicationState,
     KafkaStreamsState,
     TaskInfo,
     TaskTopicPartition,
 )
-from kshare.assignment.configs import AssignmentConfigs
-from kshare.assignment.task_id import ProcessId, TaskId
+from kshare.assignment.interface.configs import AssignmentConfigs
+from kshare.assignment.interface.task_id import ProcessId, TaskId
 from kshare.core.hashing import WHOLE, split
 from kshare.core.progress import TopicPartition
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.assignment.case_tools import answer, judge, load, next_round
+from tests.support.cases import answer, judge, load, next_round
 
 
 def happen(case: dict[str, Any], event: dict[str, Any]) -> None:

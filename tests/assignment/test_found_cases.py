@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.assignment.case_tools import FOLDER, HA, answer, judge
+from tests.support.cases import FOLDER, HA, answer, judge
 
 CASES = json.loads((FOLDER.parent / "found.json").read_text())["cases"]
 

@@ -13,8 +13,8 @@ from kshare.assignment import (
     TaskInfo,
     TaskTopicPartition,
 )
-from kshare.assignment.greedy import place_greedy_actives, place_greedy_standbys
-from kshare.assignment.situation import Situation
+from kshare.assignment.placing.greedy import place_greedy_actives, place_greedy_standbys
+from kshare.assignment.placing.situation import Situation
 from kshare.core.progress import TopicPartition
 
 CASES = [

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.assignment import TaskId
-from kshare.assignment.hash_order import copied, grown
+from kshare.assignment.placing.hash_order import copied, grown
 from kshare.core.hashing import WHOLE, split
 
 

@@ -14,7 +14,7 @@ from kshare.assignment import (
 )
 from kshare.core.hashing import WHOLE, split
 from kshare.errors import TaskAssignmentException
-from tests.assignment.case_tools import (
+from tests.support.cases import (
     HA,
     answer,
     judge,

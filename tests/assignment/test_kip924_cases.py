@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kshare.cli import main
-from tests.assignment.case_tools import FOLDER, judge, load
+from tests.support.cases import FOLDER, judge, load
 
 PLACED = ("hand_ha", "hand_sticky", "hand_utils", "random_small_medium", "random_utils")
 

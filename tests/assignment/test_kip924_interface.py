@@ -36,7 +36,7 @@ from kshare.assignment import (
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
 from kshare.core.progress import TopicPartition
 from kshare.errors import TaskAssignmentException
-from tests.assignment.case_tools import java_order
+from tests.support.cases import java_order
 
 numbers = st.integers(0, 30)
 bounds = st.lists(st.integers(0, HASH_SPACE), min_size=2, max_size=2, unique=True).map(sorted)

@@ -21,12 +21,12 @@ from kshare.assignment import (
     TaskTopicPartition,
     default_standby_task_assignment,
     identity_assignment,
-    min_cost,
     optimize_rack_aware_active_tasks,
     optimize_rack_aware_standby_tasks,
 )
-from kshare.assignment.rack_aware import RackCosts, optimize_active
-from kshare.assignment.rack_standby import optimize_standby
+from kshare.assignment.racks import min_cost
+from kshare.assignment.racks.active import RackCosts, optimize_active
+from kshare.assignment.racks.standby import optimize_standby
 from kshare.core.progress import TopicPartition
 
 

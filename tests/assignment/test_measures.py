@@ -4,11 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kshare.assignment.cases import Case, run_case
-from kshare.assignment.measures import Measures
-from kshare.assignment.placement import Placement
-from kshare.assignment.rack_aware import configured_costs
-from kshare.assignment.situation import Situation
-from tests.assignment.case_tools import STICKY, judge, random_case
+from kshare.assignment.placing.measures import Measures
+from kshare.assignment.placing.placement import Placement
+from kshare.assignment.placing.situation import Situation
+from kshare.assignment.racks.active import configured_costs
+from tests.support.cases import STICKY, judge, random_case
 
 NAMES = (
     "active_moved",

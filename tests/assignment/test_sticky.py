@@ -22,12 +22,12 @@ from kshare.assignment import (
     TaskTopicPartition,
 )
 from kshare.assignment.cases import Case, run_case
-from kshare.assignment.greedy import place_greedy_actives, place_greedy_standbys
-from kshare.assignment.situation import Situation
-from kshare.assignment.sticky_active import place_even_actives
+from kshare.assignment.placing.greedy import place_greedy_actives, place_greedy_standbys
+from kshare.assignment.placing.situation import Situation
+from kshare.assignment.placing.sticky_active import place_even_actives
 from kshare.core.hashing import WHOLE, split
 from kshare.core.progress import TopicPartition
-from tests.assignment.case_tools import (
+from tests.support.cases import (
     STICKY,
     answer,
     judge,

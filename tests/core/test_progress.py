@@ -14,7 +14,7 @@ from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, Stripe, TopicPartition
 from kshare.core.region import Band, canonical, stripes
-from tests.core.cells import (
+from tests.support.cells import (
     CELLS,
     END,
     EVERYTHING,

@@ -21,7 +21,17 @@ from kshare.core.region import (
     sweep,
     tile,
 )
-from tests.core.cells import CELLS, CUTS, END, Cells, cells_of, of_bands, of_stripes, pieces, tally
+from tests.support.cells import (
+    CELLS,
+    CUTS,
+    END,
+    Cells,
+    cells_of,
+    of_bands,
+    of_stripes,
+    pieces,
+    tally,
+)
 
 HALF = HASH_SPACE // 2
 LOW, HIGH = HashRange(0, HALF), HashRange(HALF, HASH_SPACE)

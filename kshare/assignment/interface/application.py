@@ -1,0 +1,287 @@
+"""What an assignor sees: tasks, processes and what they have of the tasks already.
+
+Law: all of it is a frozen value, made before the assignor runs; nothing is fetched later. In
+KIP-924 ``kafkaStreamsStates(true)`` makes a remote call; here the lags are there or they are not.
+Cost: linear in tasks and processes; lags are kept for the tasks that have any.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from kshare.assignment.interface.configs import AssignmentConfigs
+from kshare.assignment.interface.task_id import ProcessId, TaskId
+from kshare.core.progress import TopicPartition
+from kshare.errors import TaskAssignmentException
+
+__all__ = [
+    "LATEST_OFFSET",
+    "UNKNOWN_OFFSET_SUM",
+    "ApplicationState",
+    "HostInfo",
+    "KafkaStreamsState",
+    "TaskInfo",
+    "TaskTopicPartition",
+]
+
+LATEST_OFFSET: Final = -2
+"""The lag of a task that runs as active on the process."""
+
+UNKNOWN_OFFSET_SUM: Final = -3
+"""The lag of a task whose offsets the process does not know."""
+
+
+class HostInfo(NamedTuple):
+    """Where an application's server listens (Kafka's ``application.server``)."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTopicPartition:
+    """A partition that a task reads or logs to.
+
+    Attributes:
+        topic_partition: topic and number.
+        is_source: the task reads it.
+        is_changelog: a state store of the task is logged to it; a source can be one, too.
+        replica_racks: the rack of each broker that has a replica, None for a broker without one;
+            None if nothing is known.
+    """
+
+    topic_partition: TopicPartition
+    is_source: bool = True
+    is_changelog: bool = False
+    replica_racks: tuple[str | None, ...] | None = None
+
+    @property
+    def rack_ids(self) -> frozenset[str] | None:
+        """The racks that are known; None if there is none."""
+        known = frozenset(rack for rack in self.replica_racks or () if rack is not None)
+        return known or None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInfo:
+    """A task that is to be assigned.
+
+    Attributes:
+        id: which.
+        is_stateful: it has a state store, logged or not.
+        topic_partitions: what it reads and logs to.
+        state_store_names: of its state stores, if known.
+    """
+
+    id: TaskId
+    is_stateful: bool = False
+    topic_partitions: tuple[TaskTopicPartition, ...] = ()
+    state_store_names: frozenset[str] = frozenset()
+
+    @property
+    def input_topic_partitions(self) -> tuple[TopicPartition, ...]:
+        """What the task reads."""
+        return tuple(one.topic_partition for one in self.topic_partitions if one.is_source)
+
+    @property
+    def changelog_topic_partitions(self) -> tuple[TopicPartition, ...]:
+        """What its state stores are logged to."""
+        return tuple(one.topic_partition for one in self.topic_partitions if one.is_changelog)
+
+    @property
+    def has_changelog(self) -> bool:
+        """Whether a state store is logged: only such a task gets standbys."""
+        return any(one.is_changelog for one in self.topic_partitions)
+
+    @property
+    def partition_to_rack_ids(self) -> dict[TopicPartition, frozenset[str]]:
+        """The known racks of each partition; a partition without any is missing."""
+        return {
+            one.topic_partition: racks
+            for one in self.topic_partitions
+            if (racks := one.rack_ids) is not None
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaStreamsState:
+    """A process with at least one thread, as it was when the rebalance began.
+
+    Attributes:
+        process_id: which.
+        num_processing_threads: how many tasks it can process at once; at least 1.
+        consumer_client_ids: the members of the group that run in it, ascending.
+        previous_active_tasks: that it had before, also if they have left the topology.
+        previous_standby_tasks: likewise. A set: sort it before the order matters.
+        client_tags: any names and values, such as ``zone``; see ``rack.aware.assignment.tags``.
+        rack_id: the rack it is in, if known.
+        host_info: its ``application.server``, if configured.
+        task_lags: the lag of each task with a changelog, in offsets, or one of the marks
+            :data:`LATEST_OFFSET` and :data:`UNKNOWN_OFFSET_SUM`; None if lags were not computed.
+        tasks_by_consumer: the tasks whose state each member has reported.
+
+    Raises:
+        ValueError: there is no thread.
+    """
+
+    process_id: ProcessId
+    num_processing_threads: int = 1
+    consumer_client_ids: tuple[str, ...] = ()
+    previous_active_tasks: frozenset[TaskId] = frozenset()
+    previous_standby_tasks: frozenset[TaskId] = frozenset()
+    client_tags: Mapping[str, str] = field(default_factory=dict)
+    rack_id: str | None = None
+    host_info: HostInfo | None = None
+    task_lags: Mapping[TaskId, int] | None = None
+    tasks_by_consumer: Mapping[str, frozenset[TaskId]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.num_processing_threads < 1:
+            raise ValueError(
+                f"process {self.process_id} has {self.num_processing_threads} threads; "
+                "wanted at least 1"
+            )
+
+    def lag_for(self, task: TaskId) -> int:
+        """What the process lacks of a task's state, in offsets; or one of the marks.
+
+        Raises:
+            LookupError: lags were not computed, or the task has no changelog.
+        """
+        lags = self.stateful_tasks_to_lag_sums()
+        if task not in lags:
+            raise LookupError(f"there is no lag for task {task}: it has no changelog")
+        return lags[task]
+
+    def stateful_tasks_to_lag_sums(self) -> Mapping[TaskId, int]:
+        """The lag of each task with a changelog.
+
+        Raises:
+            LookupError: lags were not computed.
+        """
+        if self.task_lags is None:
+            raise LookupError(f"the task lags of process {self.process_id} were not computed")
+        return self.task_lags
+
+    def prev_tasks_by_lag(self, consumer_client_id: str) -> tuple[TaskId, ...]:
+        """What a member has state of, the smallest lag first, then by task.
+
+        Tasks that have left the topology are left out.
+
+        Raises:
+            LookupError: lags were not computed, or there is no such member.
+        """
+        lags = self.stateful_tasks_to_lag_sums()
+        if consumer_client_id not in self.tasks_by_consumer:
+            raise LookupError(f"no consumer {consumer_client_id!r} in process {self.process_id}")
+        tasks = [task for task in self.tasks_by_consumer[consumer_client_id] if task in lags]
+        return tuple(sorted(tasks, key=lambda task: (lags[task], task)))
+
+    @classmethod
+    def from_offset_sums(
+        cls,
+        process_id: ProcessId,
+        end_offset_sums: Mapping[TaskId, int],
+        offset_sums_by_client: Mapping[str, Mapping[TaskId, int]],
+        *,
+        num_processing_threads: int = 1,
+        client_tags: Mapping[str, str] | None = None,
+        rack_id: str | None = None,
+    ) -> "KafkaStreamsState":
+        """A process whose members reported how far the state is that they have on disk.
+
+        Args:
+            process_id: which.
+            end_offset_sums: for each task with a changelog, where its changelogs end, added up.
+            offset_sums_by_client: for each member how far it is, added up; a mark is no offset.
+                Where two members report one task, the later one counts.
+            num_processing_threads: as the attribute; likewise the others.
+            client_tags: any.
+            rack_id: if known.
+        """
+        sums = {task: at for tasks in offset_sums_by_client.values() for task, at in tasks.items()}
+        running = frozenset(task for task, at in sums.items() if at == LATEST_OFFSET)
+        return cls(
+            process_id,
+            num_processing_threads,
+            tuple(sorted(offset_sums_by_client)),
+            running,
+            frozenset(sums) - running,
+            client_tags or {},
+            rack_id,
+            task_lags={task: _lag(end, sums.get(task, 0)) for task, end in end_offset_sums.items()},
+            tasks_by_consumer={
+                client: frozenset(tasks) for client, tasks in offset_sums_by_client.items()
+            },
+        )
+
+
+def _lag(end: int, offset: int) -> int:
+    if offset in (LATEST_OFFSET, UNKNOWN_OFFSET_SUM):
+        return offset
+    # Beyond the end the state cannot be of this changelog: all of it has to be read again.
+    return end if offset > end else end - offset
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationState:
+    """All that an assignor may decide by.
+
+    Attributes:
+        all_tasks: what has to be assigned, ascending.
+        assignment_configs: see there.
+        states: the processes, ascending.
+        now_ms: when the rebalance began, in ms since 1970: assignors are pure and have no clock.
+    """
+
+    all_tasks: Mapping[TaskId, TaskInfo]
+    assignment_configs: AssignmentConfigs
+    states: Mapping[ProcessId, KafkaStreamsState]
+    now_ms: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        tasks: Iterable[TaskInfo],
+        processes: Iterable[KafkaStreamsState],
+        configs: AssignmentConfigs | None = None,
+        *,
+        now_ms: int = 0,
+    ) -> "ApplicationState":
+        """Put tasks and processes in order.
+
+        Raises:
+            ValueError: two tasks or two processes have the same id.
+        """
+        infos, states = list(tasks), list(processes)
+        by_task = {info.id: info for info in sorted(infos, key=lambda info: info.id)}
+        by_process = {
+            state.process_id: state for state in sorted(states, key=lambda one: one.process_id)
+        }
+        if len(by_task) < len(infos):
+            raise ValueError(f"a task is there twice: {_twice([one.id for one in infos])}")
+        if len(by_process) < len(states):
+            doubled = _twice([one.process_id for one in states])
+            raise ValueError(f"a process is there twice: {doubled}")
+        return cls(by_task, configs or AssignmentConfigs(), by_process, now_ms)
+
+    def kafka_streams_states(
+        self, compute_task_lags: bool = False
+    ) -> Mapping[ProcessId, KafkaStreamsState]:
+        """The processes by their ids, ascending.
+
+        Args:
+            compute_task_lags: the lags are needed. They are never computed here.
+
+        Raises:
+            TaskAssignmentException: lags are needed and a process has none.
+        """
+        if compute_task_lags:
+            for process, state in self.states.items():
+                if state.task_lags is None:
+                    raise TaskAssignmentException(f"there are no task lags of process {process}")
+        return self.states
+
+
+def _twice(names: list[TaskId] | list[ProcessId]) -> str:
+    return next(str(name) for name in names if names.count(name) > 1)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Placing tasks on processes: the algorithms of the task assignors."""

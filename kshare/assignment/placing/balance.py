@@ -1,0 +1,91 @@
+"""Even loads: tasks dealt round, and moved while that improves the balance.
+
+Law: no move makes the balance of the two processes worse; nothing is lost, and no process gets a
+second copy of a task.
+Cost: evening out looks at each pair of processes until nothing moves; the rest is one step of a
+heap for each task.
+
+The rules are those of Kafka Streams' high-availability assignor; shared tasks are ours.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from kshare.assignment.placing.placement import LeastLoaded, Placement
+
+__all__ = ["deal", "even_out", "group_siblings", "place_by_active_load"]
+
+
+def deal(placement: Placement, tasks: Sequence[int]) -> None:
+    """Deal active tasks to all processes in turn."""
+    processes = len(placement.threads)
+    for turn, task in enumerate(tasks):
+        placement.add_active(turn % processes, task)
+
+
+def place_by_active_load(placement: Placement, tasks: Sequence[int]) -> None:
+    """Give each task to the process with the fewest active tasks a thread."""
+    active = [len(held) for held in placement.active]
+    loads = [count / threads for count, threads in zip(active, placement.threads, strict=True)]
+    queue = LeastLoaded(loads)
+    for task in tasks:
+        process = queue.first()
+        placement.add_active(process, task)
+        active[process] += 1
+        queue.change_first(active[process] / placement.threads[process])
+
+
+def even_out(
+    placement: Placement,
+    held: Sequence[set[int]],
+    move: Callable[[int, int, int], None],
+    is_allowed: Callable[[int, int], bool] = lambda _source, _target: True,
+) -> None:
+    """Move tasks from loaded to less loaded processes while the skew of the two shrinks.
+
+    Args:
+        placement: all that counts as load.
+        held: of each process, the tasks that may be moved.
+        move: does it: task, source, target.
+        is_allowed: whether tasks of the source may go to the target at all.
+    """
+    processes = range(len(placement.threads))
+    load = placement.load
+    is_moving = True
+    while is_moving:
+        is_moving = False
+        for source in processes:
+            for target in processes:
+                if load[source] <= load[target] or not _improves(placement, source, target):
+                    continue
+                if not is_allowed(source, target):
+                    continue
+                for task in sorted(held[source]):
+                    if not _improves(placement, source, target):
+                        break
+                    if not placement.has(target, task):
+                        move(task, source, target)
+                        is_moving = True
+
+
+def _improves(placement: Placement, source: int, target: int) -> bool:
+    """Whether moving one task makes the skew smaller without turning it round."""
+    count, threads, load = placement.count, placement.threads, placement.load
+    skew = load[source] - load[target]
+    after = (count[source] - 1.0) / threads[source] - (count[target] + 1.0) / threads[target]
+    return 0 <= after < skew
+
+
+def group_siblings(placement: Placement, tasks: Sequence[int]) -> None:
+    """Bring tasks that stand side by side together, as many on each process as it has of them.
+
+    Args:
+        placement: where they are active.
+        tasks: in an order in which the shared tasks of a partition are neighbours.
+    """
+    of_all = set(tasks)
+    rest = iter(tasks)
+    held = [active - of_all for active in placement.active]
+    for process, active in enumerate(placement.active):
+        held[process].update(islice(rest, len(active & of_all)))
+    placement.set_active(held)

@@ -1,0 +1,177 @@
+"""Kafka's own way to be sticky: task by task, each to the best process at that moment.
+
+Law: equal input gets equal answers. Active tasks are placed as Kafka 4.1.1 places them for some
+naming of the processes: tasks come in the order of Java's hash tables, processes ascending.
+Standbys, which Kafka takes up in an order that differs from run to run, come in that order, too.
+Cost: a step of a heap or of a short walk for each copy of a task.
+
+Source: Kafka Streams' StickyTaskAssignor 4.1.1. Its table of task pairs is not needed: two tasks
+have been together if and only if some process holds both.
+"""
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+
+from kshare.assignment.placing.hash_order import copied, grown
+from kshare.assignment.placing.placement import Placement, bits
+from kshare.assignment.placing.situation import Situation
+
+__all__ = ["place_greedy_actives", "place_greedy_standbys"]
+
+
+def place_greedy_actives(
+    situation: Situation, placement: Placement, must_preserve: bool = False
+) -> None:
+    """Place all active tasks: who had them within its quota, then former standbys, then anybody.
+
+    Args:
+        situation: what there is.
+        placement: empty so far.
+        must_preserve: who had a task keeps it, quota or not.
+    """
+    owner, tasks, threads = placement.owner, situation.tasks, situation.threads
+    quota = len(tasks) // sum(threads)
+    had = _last_owners(situation)
+    for task in grown(list(had), tasks):
+        process = had[task]
+        if must_preserve or len(placement.active[process]) < quota * threads[process]:
+            placement.add_active(process, task)
+    holders = situation.standby_holders()
+    for task in copied(grown(range(len(tasks)), tasks), tasks):
+        if owner[task] < 0:
+            for process in holders.get(task, ()):
+                if len(placement.active[process]) < quota * threads[process]:
+                    placement.add_active(process, task)
+                    break
+    _place_rest(placement, had, holders)
+
+
+def _last_owners(situation: Situation) -> dict[int, int]:
+    """Who had each task; of several, the last."""
+    return {
+        task: process
+        for process, had in enumerate(situation.previous_active())
+        for task in sorted(had)
+    }
+
+
+def _place_rest(placement: Placement, had: dict[int, int], holders: dict[int, list[int]]) -> None:
+    """Each to who had it, or the least loaded that had its standby; if overloaded, to anybody."""
+    load = placement.load
+    heap = [(value, process) for process, value in enumerate(load)]
+    heapq.heapify(heap)
+
+    def least_loaded() -> tuple[float, int]:
+        # Entries are brought up to date when they come up; loads only grow.
+        while heap[0][0] != load[heap[0][1]]:
+            heapq.heapreplace(heap, (load[heap[0][1]], heap[0][1]))
+        return heap[0]
+
+    for task, at in enumerate(placement.owner):
+        if at >= 0:
+            continue
+        least, process = least_loaded()
+        known = holders.get(task, ())
+        former = min(known, key=lambda one: (load[one], one)) if known else None
+        for one in (had.get(task, former), former):
+            if one is not None and (load[one] < 1 or load[one] <= least):
+                process = one
+                break
+        placement.add_active(process, task)
+
+
+def place_greedy_standbys(
+    situation: Situation, placement: Placement, dealt: Sequence[set[int]]
+) -> None:
+    """Give each task with a changelog its standbys; its active task is placed already.
+
+    Args:
+        situation: what there is.
+        placement: of the active tasks.
+        dealt: the active tasks of each process before any were moved for their racks. It is these
+            that Kafka remembers as having been together.
+    """
+    if situation.replicas > 0:
+        standbys = _Standbys(situation, placement, dealt)
+        for task in grown(situation.logged, situation.tasks):
+            for _ in range(situation.replicas):
+                standbys.place(task)
+
+
+class _Standbys:
+    """Standbys while they are placed."""
+
+    def __init__(
+        self, situation: Situation, placement: Placement, dealt: Sequence[set[int]]
+    ) -> None:
+        self._placement = placement
+        self._had = _last_owners(situation)
+        self._holders = situation.standby_holders()
+        # A set of tasks is an integer, a bit a task.
+        self._masks = [bits(active) for active in placement.active]
+        self._standbys = [0] * len(self._masks)
+        self._copies: dict[int, list[int]] = {}
+        self._dealt = [0] * len(situation.tasks)
+        for active in dealt:
+            together = bits(active)
+            for task in active:
+                self._dealt[task] = together
+        self._order = sorted((value, process) for process, value in enumerate(placement.load))
+
+    def place(self, task: int) -> None:
+        """Give a standby of a task to the best process that has no copy of it."""
+        process = self._best(task)
+        placement = self._placement
+        del self._order[bisect_left(self._order, (placement.load[process], process))]
+        placement.add_standby(process, task)
+        insort(self._order, (placement.load[process], process))
+        self._masks[process] |= 1 << task
+        self._standbys[process] |= 1 << task
+        self._copies.setdefault(task, []).append(process)
+
+    def _best(self, task: int) -> int:
+        free = [one for one in self._holders.get(task, ()) if not self._has(one, task)]
+        former = free[0] if free else None
+        if len(free) > 1:
+            load = self._placement.load
+            former = self._least_loaded(sorted((load[one], one) for one in free), task)
+        before = self._had.get(task)
+        if before is None or self._has(before, task):
+            before = former
+        for one in (before, former):
+            if one is not None and not self._is_overloaded(one):
+                return one
+        return self._least_loaded(self._order, task)
+
+    def _has(self, process: int, task: int) -> bool:
+        return bool(self._masks[process] >> task & 1)
+
+    def _together(self, task: int) -> int:
+        """The tasks that have come to a process with this one, or this one to them."""
+        found = self._dealt[task] | self._standbys[self._placement.owner[task]]
+        for process in self._copies.get(task, ()):
+            found |= self._masks[process]
+        return found
+
+    def _is_overloaded(self, process: int) -> bool:
+        load = self._placement.load[process]
+        return load >= 1 and self._order[0][0] < load
+
+    def _least_loaded(self, order: list[tuple[float, int]], task: int) -> int:
+        """The first without a copy that has nothing or brings a new pair together; else the first.
+
+        Args:
+            order: processes with their loads, ascending; one at least has no copy.
+            task: the one to place.
+        """
+        together = self._together(task)
+        first = -1
+        for load, process in order:
+            held = self._masks[process]
+            if held >> task & 1:
+                continue
+            if not load or held & ~together:
+                return process
+            first = process if first < 0 else first
+        return first

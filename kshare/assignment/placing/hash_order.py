@@ -1,0 +1,52 @@
+"""The order in which Java's hash tables hand out tasks: some of Kafka's decisions hang on it.
+
+Law: a permutation; equal arguments give equal orders. It is Java's for tasks of whole partitions,
+as long as no table has a bucket of more than eight; shared tasks follow their partition's hash.
+Cost: a sort.
+
+Source: java.util.HashMap of OpenJDK 17; the hash is that of Kafka's TaskId.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from kshare.assignment.interface.task_id import TaskId
+
+__all__ = ["copied", "grown"]
+
+_SMALLEST: Final = 16
+
+
+def grown(numbers: Sequence[int], tasks: Sequence[TaskId]) -> list[int]:
+    """The order of a table that was filled one by one.
+
+    Args:
+        numbers: of the tasks in the table, in the order in which they came.
+        tasks: their ids.
+    """
+    buckets = _SMALLEST
+    while len(numbers) * 4 > buckets * 3:
+        buckets *= 2
+    return _sorted(numbers, tasks, buckets)
+
+
+def copied(numbers: Sequence[int], tasks: Sequence[TaskId]) -> list[int]:
+    """The order of a table that was made from another collection: it is larger from the start.
+
+    Args:
+        numbers: see :func:`grown`.
+        tasks: likewise.
+    """
+    buckets = _SMALLEST
+    while buckets < len(numbers) * 4 // 3 + 1:
+        buckets *= 2
+    return _sorted(numbers, tasks, buckets)
+
+
+def _sorted(numbers: Iterable[int], tasks: Sequence[TaskId], buckets: int) -> list[int]:
+    def bucket(number: int) -> int:
+        task = tasks[number]
+        code = (29791 + 961 * task[0] + 31 * task[1]) & 0xFFFFFFFF
+        return (code ^ code >> 16) & (buckets - 1)
+
+    return sorted(numbers, key=bucket)

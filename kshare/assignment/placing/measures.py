@@ -1,0 +1,106 @@
+"""How good a placement is: how little it moves, how even it is, how little goes between racks.
+
+Law: less is better in each measure, and none is weighed against another.
+Cost: a few steps for each copy of a task; counts of subtopologies by process besides.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from kshare.assignment.placing.placement import Placement
+from kshare.assignment.placing.situation import Situation
+from kshare.assignment.racks.active import RackCosts
+
+__all__ = ["Measures"]
+
+
+class Measures:
+    """Measures of placements in one situation.
+
+    Args:
+        situation: what there was before.
+        racks: the costs of traffic of active tasks, and of standbys; None where racks play no part.
+    """
+
+    def __init__(
+        self, situation: Situation, racks: tuple[RackCosts | None, RackCosts | None] = (None, None)
+    ) -> None:
+        self._situation = situation
+        self._had = situation.previous_active()
+        self._copies = [
+            active | standby
+            for active, standby in zip(self._had, situation.previous_standby(), strict=True)
+        ]
+        self._was_active = set[int]().union(*self._had)
+        self._was_there = set[int]().union(*self._copies)
+        self._racks = racks
+
+    @property
+    def knows_racks(self) -> bool:
+        """Whether racks play a part."""
+        return any(costs is not None for costs in self._racks)
+
+    def is_nowhere_worse(self, placement: Placement, than: tuple[float, ...]) -> bool:
+        """Whether a placement is as good in each measure as another, given by :meth:`all`."""
+        return all(a <= b for a, b in zip(self.all(placement), than, strict=True))
+
+    def is_more_even(self, one: Placement, other: Placement) -> bool:
+        """Whether active tasks are spread more evenly, or as evenly and all copies more evenly."""
+        return self._spreads(one) < self._spreads(other)
+
+    def all(self, placement: Placement) -> tuple[float, ...]:
+        """All measures.
+
+        Active tasks not where they were active; those, and standbys, where no copy was; how
+        uneven active tasks are a thread, and all copies; the greatest difference in the numbers
+        of active tasks of a subtopology; partitions that actives and standbys have no replica of
+        in their rack.
+        """
+        active, standby = placement.active, placement.standby
+        return (
+            _misplaced(active, self._had, self._was_active),
+            _misplaced(active, self._copies, self._was_there),
+            _misplaced(standby, self._copies, self._was_there),
+            *self._spreads(placement),
+            self._skew(placement),
+            *self._traffic(placement),
+        )
+
+    @staticmethod
+    def _spreads(placement: Placement) -> tuple[float, float]:
+        actives = [
+            len(held) / threads
+            for held, threads in zip(placement.active, placement.threads, strict=True)
+        ]
+        return max(actives) - min(actives), max(placement.load) - min(placement.load)
+
+    def _skew(self, placement: Placement) -> int:
+        tasks = self._situation.tasks
+        counts = Counter((tasks[task][0], process) for task, process in enumerate(placement.owner))
+        by_subtopology: dict[int, list[int]] = {}
+        for (subtopology, _), count in counts.items():
+            by_subtopology.setdefault(subtopology, []).append(count)
+        processes = len(placement.threads)
+        return max(
+            (
+                max(found) - (min(found) if len(found) == processes else 0)
+                for found in by_subtopology.values()
+            ),
+            default=0,
+        )
+
+    def _traffic(self, placement: Placement) -> Iterator[int]:
+        ids = self._situation.tasks
+        processes = self._situation.processes
+        for costs, held in zip(self._racks, (placement.active, placement.standby), strict=True):
+            if costs is not None:
+                yield sum(
+                    costs.traffic(ids[task], costs.process_racks[process])
+                    for process, tasks in zip(processes, held, strict=True)
+                    for task in tasks
+                )
+
+
+def _misplaced(placed: Iterable[set[int]], before: Iterable[set[int]], known: set[int]) -> int:
+    """How many of the known tasks are on a process that did not have them."""
+    return sum(len((held & known) - had) for held, had in zip(placed, before, strict=True))

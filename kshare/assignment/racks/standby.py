@@ -1,0 +1,268 @@
+"""Swapping standbys so that they come to the racks of their changelogs.
+
+Law: no process has more standbys or fewer than before, and the total cost is not higher, but where
+spreading over subtopologies is asked for. The placement is a local optimum, as Kafka's is, as far
+as the passes go: no two processes can swap standbys with a gain.
+Cost: a pass over all pairs of processes in different racks, then at most three over those that
+changed.
+
+Source: KIP-925 and Kafka 4.1.1; the algorithms are others.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain, combinations
+from typing import Final, TypeAlias
+
+from kshare.assignment.interface.application import ApplicationState
+from kshare.assignment.interface.task_id import ProcessId, TaskId
+from kshare.assignment.racks.active import RackCosts
+
+__all__ = ["MayMove", "keeps_tags", "optimize_standby"]
+
+Placement: TypeAlias = Mapping[ProcessId, Collection[TaskId]]
+
+MayMove: TypeAlias = Callable[[TaskId, ProcessId, ProcessId, Collection[ProcessId]], bool]
+"""Whether a standby may go from a process to another, given the processes with any copy of it."""
+
+_PASSES_MAX: Final = 4
+
+
+def keeps_tags(state: ApplicationState) -> MayMove | None:
+    """The rule for standbys with client tags: the copies of a task shall not lose a tag.
+
+    Counted are the different names with values, over all processes with a copy.
+
+    Returns:
+        None if no tags are configured.
+    """
+    if not state.assignment_configs.rack_aware_assignment_tags:
+        return None
+    entries = {process: frozenset(one.client_tags.items()) for process, one in state.states.items()}
+    nothing: frozenset[tuple[str, str]] = frozenset()
+
+    def may_move(
+        _task: TaskId,
+        source: ProcessId,
+        destination: ProcessId,
+        holders: Collection[ProcessId],
+    ) -> bool:
+        others = nothing.union(*(entries[one] for one in holders if one != source))
+        return len(others | entries[destination]) >= len(others | entries[source])
+
+    return may_move
+
+
+def optimize_standby(
+    active: Placement,
+    standby: Placement,
+    tasks: Collection[TaskId],
+    costs: RackCosts,
+    strategy: str,
+    may_move: MayMove | None = None,
+    *,
+    spreads: bool = False,
+) -> dict[ProcessId, set[TaskId]]:
+    """Swap standbys between processes in different racks, as long as that lowers the cost.
+
+    Args:
+        active: the active tasks of each process.
+        standby: the standby tasks of each process.
+        tasks: those that may move.
+        costs: see there.
+        strategy: ``min_traffic``; or ``balance_subtopology``: of what two processes could swap,
+            neither gets more than its share of each subtopology, rounded up.
+        may_move: asked for each move besides.
+        spreads: with ``balance_subtopology``: two processes swap until they keep to their shares,
+            even if the cost is higher then, as in Kafka; the traffic is less, and more moves.
+
+    Returns:
+        The standby tasks of each process.
+
+    Raises:
+        ValueError: a standby is of a task that is not in the topology.
+    """
+    kind = _Spreading if spreads and strategy == "balance_subtopology" else _Swaps
+    swaps = kind(active, standby, tasks, costs, strategy, may_move)
+    racks = costs.process_racks
+    pairs = [
+        (one, two)
+        for one, two in combinations(sorted(swaps.standby), 2)
+        if one in racks and two in racks and racks[one] != racks[two]
+    ]
+    for _ in range(_PASSES_MAX):
+        if not swaps.improve_all(pairs):
+            break
+    return swaps.standby
+
+
+class _Swaps:
+    """Standbys while they are swapped."""
+
+    def __init__(
+        self,
+        active: Placement,
+        standby: Placement,
+        tasks: Collection[TaskId],
+        costs: RackCosts,
+        strategy: str,
+        may_move: MayMove | None,
+    ) -> None:
+        self.standby = {process: set(held) for process, held in standby.items()}
+        self._start = {process: frozenset(held) for process, held in standby.items()}
+        self._copies = {
+            process: held.union(active.get(process, ())) for process, held in self.standby.items()
+        }
+        self._tasks = frozenset(tasks)
+        self._costs = costs
+        self._capped = strategy == "balance_subtopology"
+        self._may_move = may_move
+        self._moves: Counter[ProcessId] = Counter()
+        self._in_vain: dict[tuple[ProcessId, ProcessId], tuple[int, int]] = {}
+        self._traffic = {
+            task: {rack: costs.traffic(task, rack) for rack in set(costs.process_racks.values())}
+            for task in self._tasks.intersection(chain(*self.standby.values()))
+        }
+        self._holders: dict[TaskId, set[ProcessId]] = {task: set() for task in self._traffic}
+        for process, held in self._copies.items():
+            for task in held.intersection(self._traffic):
+                self._holders[task].add(process)
+
+    def improve_all(self, pairs: Sequence[tuple[ProcessId, ProcessId]]) -> bool:
+        """Let each pair swap in turn; whether any did.
+
+        Two that had nothing to swap have nothing until one of them changes. Not so with a rule for
+        moves: that asks where the other copies are, too.
+        """
+        improved = False
+        for pair in pairs:
+            state = self._moves[pair[0]], self._moves[pair[1]]
+            if self._may_move is None and self._in_vain.get(pair) == state:
+                continue
+            if self.improve(*pair):
+                improved = True
+            else:
+                self._in_vain[pair] = state
+        return improved
+
+    def improve(self, one: ProcessId, two: ProcessId) -> bool:
+        """Swap what two processes gain by; whether they did."""
+        give, take = self._movable(one, two), self._movable(two, one)
+        # Most pairs have nothing to gain: sorting can wait.
+        if not give or not take or max(give)[0] + max(take)[0] <= 0:
+            return False
+        give, take = _best_first(give), _best_first(take)
+        swapped = []
+        for (gain, task), (gain_back, task_back) in zip(give, take, strict=False):
+            if gain + gain_back <= 0:
+                break
+            swapped.append((task, task_back))
+        if not swapped:
+            return False
+        if self._capped:
+            swapped = self._within_caps(give, take)
+        for task, task_back in swapped:
+            self._move(task, one, two)
+            self._move(task_back, two, one)
+        return bool(swapped)
+
+    def _movable(self, source: ProcessId, destination: ProcessId) -> list[tuple[int, TaskId]]:
+        """What may go, with the gain of it."""
+        may_move = self._may_move
+        return [
+            (self._gain(task, source, destination), task)
+            for task in (self.standby[source] & self._tasks) - self._copies[destination]
+            if may_move is None or may_move(task, source, destination, self._holders[task])
+        ]
+
+    def _gain(self, task: TaskId, source: ProcessId, destination: ProcessId) -> int:
+        traffic, racks = self._traffic[task], self._costs.process_racks
+        # Measured from the start, so that a standby that comes back costs nothing.
+        moves = (task not in self._start[source]) - (task not in self._start[destination])
+        saved = traffic[racks[source]] - traffic[racks[destination]]
+        return saved + moves * self._costs.non_overlap_cost
+
+    def _move(self, task: TaskId, source: ProcessId, destination: ProcessId) -> None:
+        self._moves[source] += 1  # the other one's with the task that comes back
+        for held in (self.standby, self._copies):
+            held[source].remove(task)
+            held[destination].add(task)
+        self._holders[task] ^= {source, destination}
+
+    @staticmethod
+    def _within_caps(
+        give: Sequence[tuple[int, TaskId]], take: Sequence[tuple[int, TaskId]]
+    ) -> list[tuple[TaskId, TaskId]]:
+        """The best swaps that keep to the shares; none if there is no gain in that."""
+        from kshare.assignment.racks.min_cost import place_on_two  # noqa: PLC0415 - numpy
+
+        tasks = [task for _, task in (*give, *take)]
+        costs = [[0, -gain] for gain, _ in give] + [[-gain, 0] for gain, _ in take]
+        after = place_on_two(costs, len(give), [task[0] for task in tasks])
+        if sum(cost[to] for cost, to in zip(costs, after, strict=True)) >= 0:
+            return []
+        return _crossing(tasks, len(give), after)
+
+
+def _best_first(movable: list[tuple[int, TaskId]]) -> list[tuple[int, TaskId]]:
+    """The largest gain first."""
+    return sorted(movable, key=lambda entry: (-entry[0], entry[1]))
+
+
+def _crossing(
+    tasks: Sequence[TaskId], first: int, after: Sequence[int]
+) -> list[tuple[TaskId, TaskId]]:
+    """The tasks that change places; the first ones were on 0, the others on 1."""
+    given = [task for task, to in zip(tasks[:first], after[:first], strict=True) if to == 1]
+    taken = [task for task, to in zip(tasks[first:], after[first:], strict=True) if to == 0]
+    return list(zip(given, taken, strict=True))
+
+
+class _Spreading(_Swaps):
+    """Standbys while they are spread within the shares, in Kafka's way."""
+
+    def improve(self, one: ProcessId, two: ProcessId) -> bool:
+        """Bring what two processes may swap to where it costs least within their shares."""
+        give, take = self._movable(one, two), self._movable(two, one)
+        if not give or not take:
+            return False
+        give, take = _best_first(give), _best_first(take)
+        if give[0][0] + take[0][0] < 0 and self._keep_to_shares(give, take):
+            return False
+        swapped = self._within_shares(one, two, [task for _, task in (*give, *take)], len(give))
+        for task, task_back in swapped:
+            self._move(task, one, two)
+            self._move(task_back, two, one)
+        return bool(swapped)
+
+    def _gain(self, task: TaskId, source: ProcessId, destination: ProcessId) -> int:
+        """Here a standby that comes back costs a move as any other."""
+        traffic, racks = self._traffic[task], self._costs.process_racks
+        return traffic[racks[source]] - traffic[racks[destination]] - self._costs.non_overlap_cost
+
+    @staticmethod
+    def _keep_to_shares(
+        give: Sequence[tuple[int, TaskId]], take: Sequence[tuple[int, TaskId]]
+    ) -> bool:
+        widths = Counter(task[0] for _, task in (*give, *take))
+        return all(
+            count <= -(-len(held) * widths[subtopology] // (len(give) + len(take)))
+            for held in (give, take)
+            for subtopology, count in Counter(task[0] for _, task in held).items()
+        )
+
+    def _within_shares(
+        self, one: ProcessId, two: ProcessId, tasks: Sequence[TaskId], first: int
+    ) -> list[tuple[TaskId, TaskId]]:
+        """What is to change places; the first tasks are on the one process."""
+        from kshare.assignment.racks.min_cost import place_on_two  # noqa: PLC0415 - numpy
+
+        racks = [self._costs.process_racks[process] for process in (one, two)]
+        after = place_on_two(
+            [[self._traffic[task][rack] for rack in racks] for task in tasks],
+            first,
+            [task[0] for task in tasks],
+            self._costs.non_overlap_cost,
+            prefers_near=True,
+        )
+        return _crossing(tasks, first, after)

@@ -1,0 +1,1 @@
+"""The control path, on confluent-kafka: partitions, offsets, parked keys, diagnosis."""

@@ -1,0 +1,169 @@
+"""Why a cluster cannot be reached, asked on our own wire: librdkafka tells little of it.
+
+Law: nothing is changed, and no call takes much longer than it may. What waiting may mend (a broker
+that is down, a network that is slow) is no fault. Cost: a few connections to each bootstrap server,
+one after another; the wire is imported when it is first asked.
+"""
+
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kshare.errors import AuthenticationError, KafkaError
+from kshare.options import KafkaConfig
+
+if TYPE_CHECKING:
+    from kshare.wire.protocol.connection import Connection
+
+__all__ = ["connection_fault", "login_fault"]
+
+_LOGIN_SECONDS = 10.0
+_STEPS = 3  # of a look at one server, each of which may take its whole time
+_HANDSHAKE_VERSION = 1
+_SASL_SPOKEN = {0, 33}  # NONE, UNSUPPORTED_SASL_MECHANISM: of a listener that expects a login
+
+
+def login_fault(kafka: KafkaConfig) -> AuthenticationError | None:
+    """Why a login or a certificate is not accepted, as a task's connection would tell it.
+
+    Returns:
+        The fault of the first bootstrap server that has one; None if a login succeeds, or if no
+        server can be asked.
+    """
+    for host, port, patient in _turns(kafka, _LOGIN_SECONDS):
+        try:
+            _connect(host, port, patient).close()
+        except AuthenticationError as error:
+            return error
+        except (KafkaError, OSError):
+            continue
+        return None
+    return None
+
+
+def connection_fault(kafka: KafkaConfig, seconds: float) -> KafkaError | None:
+    """Why a cluster does not answer, if it is something that waiting does not mend.
+
+    Such are certificates and logins that are not accepted, a ``kafka.security.protocol`` that is
+    not the listener's, and names without an address if no bootstrap server has one.
+
+    Args:
+        kafka: how it is to be reached.
+        seconds: how long looking may take, about.
+
+    Returns:
+        The fault of the first bootstrap server that has one; None if none has.
+    """
+    nameless: list[str] = []
+    for host, port, patient in _turns(kafka, seconds):
+        try:
+            fault = _fault_of(host, port, patient)
+        except socket.gaierror as error:
+            nameless.append(f"{host} ({error.strerror})")
+        except OSError:
+            continue
+        else:
+            if fault is not None:
+                return fault
+    if len(nameless) < len(kafka.bootstrap_servers):
+        return None
+    return KafkaError(
+        f"kafka.bootstrap.servers: no server has an address: {', '.join(nameless)}",
+        broker=", ".join(f"{host}:{port}" for host, port in kafka.bootstrap_servers),
+    )
+
+
+def _fault_of(host: str, port: int, kafka: KafkaConfig) -> KafkaError | None:
+    """What is wrong between one server and the options. OSError: waiting may mend it."""
+    try:
+        connection = _connect(host, port, kafka)
+    except KafkaError as error:
+        return error
+    except socket.gaierror:
+        raise
+    except OSError as error:
+        if isinstance(error, TimeoutError | ConnectionRefusedError):
+            raise
+        if kafka.uses_tls and _speaks_plain(host, port, kafka):
+            return _wrong_protocol(host, port, "no TLS", "PLAINTEXT or SASL_PLAINTEXT")
+        if not kafka.uses_tls and _speaks_tls(host, port, kafka):
+            return _wrong_protocol(host, port, "TLS", "SSL or SASL_SSL")
+        raise
+    try:
+        if not kafka.uses_sasl and _wants_login(connection):
+            right = "SASL_SSL" if kafka.uses_tls else "SASL_PLAINTEXT"
+            return _wrong_protocol(host, port, "a SASL login", right)
+    finally:
+        connection.close()
+    return None
+
+
+def _wrong_protocol(host: str, port: int, expected: str, right: str) -> AuthenticationError:
+    return AuthenticationError(
+        f"broker {host}:{port} expects {expected} on this port: set kafka.security.protocol to "
+        f"{right}",
+        broker=f"{host}:{port}",
+    )
+
+
+def _speaks_plain(host: str, port: int, kafka: KafkaConfig) -> bool:
+    try:
+        _connect(host, port, replace(kafka, security_protocol="PLAINTEXT")).close()
+    except (KafkaError, OSError):
+        return False
+    return True
+
+
+def _speaks_tls(host: str, port: int, kafka: KafkaConfig) -> bool:
+    """Whether a TLS handshake is answered; nothing is sent over it, so nobody need be trusted."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((host, port), kafka.connection_setup_timeout_ms / 1000) as raw,
+            context.wrap_socket(raw, server_hostname=host),
+        ):
+            return True
+    except ssl.SSLError as error:
+        return bool(error.reason and "ALERT" in error.reason)
+    except OSError:
+        return False
+
+
+def _wants_login(connection: "Connection") -> bool:
+    """Whether a listener takes logins: one that does answers nothing else to a stranger."""
+    from kafka.protocol.sasl import SaslHandshakeRequest  # noqa: PLC0415
+
+    try:
+        version = connection.version(SaslHandshakeRequest, _HANDSHAKE_VERSION, _HANDSHAKE_VERSION)
+        request = SaslHandshakeRequest(version=version, mechanism="PLAIN")
+        return connection.call(request).error_code in _SASL_SPOKEN
+    except (KafkaError, OSError):
+        return False
+
+
+def _turns(kafka: KafkaConfig, seconds: float) -> Iterator[tuple[str, int, KafkaConfig]]:
+    """Each bootstrap server, and options that leave it its share of the time."""
+    deadline = time.monotonic() + seconds
+    servers = kafka.bootstrap_servers
+    for number, (host, port) in enumerate(servers):
+        share = (deadline - time.monotonic()) / (len(servers) - number)
+        step_ms = max(int(share * 1000 / _STEPS), 1)
+        yield (
+            host,
+            port,
+            replace(
+                kafka,
+                connection_setup_timeout_ms=min(kafka.connection_setup_timeout_ms, step_ms),
+                request_timeout_ms=min(kafka.request_timeout_ms, step_ms),
+            ),
+        )
+
+
+def _connect(host: str, port: int, kafka: KafkaConfig) -> "Connection":
+    from kshare.wire.protocol.connection import Connection  # noqa: PLC0415
+
+    return Connection(host, port, kafka)

@@ -1,0 +1,1 @@
+"""What is shown of a query: in progress events, by ``kshare status``, as a picture."""

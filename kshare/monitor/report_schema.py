@@ -1,0 +1,62 @@
+"""The JSON of a report, as ``encode_report`` writes it, for pydantic to check.
+
+Law: field by field the shape of ``PartitionReport`` and ``RangeReport``; a field that is not known
+is passed over. Cost: linear; but importing pydantic takes about 0.15 s, so this is imported
+where a report is read, and never by planners and tasks.
+"""
+
+from itertools import pairwise
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from kshare.core.checkpoint import EXTRA_KEY
+from kshare.core.hashing import HashRange
+
+__all__ = ["Latest"]
+
+
+def _as_ranges(pairs: list[list[int]]) -> tuple[HashRange, ...]:
+    hashes = tuple(HashRange(*pair) for pair in pairs)
+    if any(before.hi > after.lo for before, after in pairwise(hashes)):
+        raise ValueError("hash ranges should be disjoint and ascend")
+    return hashes
+
+
+_Count = Annotated[int, Field(ge=0)]
+_Number = Annotated[str, Field(pattern="^[0-9]+$")]
+_Pair = Annotated[list[int], Field(min_length=2, max_length=2)]
+# Pairs in JSON, and a tuple of HashRange when read.
+_Hashes = Annotated[list[_Pair], Field(min_length=1), AfterValidator(_as_ranges)]
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class _Range(_Shape):
+    hashes: _Hashes = Field(alias="h")
+    position: _Count
+    lag: _Count
+    records: _Count | None = None
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    limit: _Count | None = None
+
+
+class _Partition(_Shape):
+    stable: _Count
+    gaps: _Count = 0
+    entry_bytes: _Count = Field(default=0, alias="bytes")
+    retention_at_risk: bool = False
+    ranges: list[_Range] = []
+
+
+class _Told(_Shape):
+    report: dict[str, dict[_Number, _Partition]] = {}
+
+
+class Latest(_Shape, extra="allow"):
+    """The dict: the report, and beside it the ends of logs by topic and partition."""
+
+    __pydantic_extra__: dict[str, dict[_Number, _Count]]
+    told: _Told = Field(default=_Told(), alias=EXTRA_KEY)

@@ -1,0 +1,170 @@
+"""From where to where: ``starting*`` and ``ending*`` options -> one :data:`OffsetSpec` each.
+
+Law: the precedence is that of ``KafkaSourceProvider.getKafkaOffsetRangeLimit`` of Apache Spark 4.2:
+a timestamp for all partitions, then timestamps per partition, then offsets. What is outranked is
+not looked at.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from kshare.options.faults import Faults
+from kshare.options.kafka import parse_integer
+from kshare.options.model import (
+    EARLIEST,
+    LATEST,
+    Assign,
+    AtTimestamp,
+    OffsetSpec,
+    PerPartition,
+    Subscribe,
+    TimestampPerPartition,
+    Topics,
+)
+from kshare.options.offset_json import parse_per_partition, parse_timestamps, partitions_fault
+
+__all__ = ["LimitsParser"]
+
+_LONG_MAX = 2**63 - 1
+_OUTRANKED = "is ignored, because {} is given"
+
+
+class LimitsParser:
+    """Parses where a query begins and ends.
+
+    Args:
+        given: the options by documented name.
+        faults: takes what is wrong.
+        streaming: whether they are those of a streaming query.
+    """
+
+    def __init__(self, given: Mapping[str, str], faults: Faults, *, streaming: bool) -> None:
+        self._given = given
+        self._faults = faults
+        self._streaming = streaming
+
+    def starting(self) -> OffsetSpec | None:
+        """Where the query begins; None with a fault."""
+        otherwise = self._strategy()
+        spec = self._spec("starting", LATEST if self._streaming else EARLIEST, otherwise)
+        if self._streaming or spec is None:
+            return spec
+        self._refuse(spec, "startingOffsets", LATEST, "latest")
+        return spec
+
+    def ending(self) -> OffsetSpec | None:
+        """Where a batch query ends; None with a fault. A streaming query has no end."""
+        if self._streaming:
+            for name in ("endingOffsets", "endingOffsetsByTimestamp"):
+                if name in self._given:
+                    self._fault(name, "is not valid in streaming queries")
+            if "endingTimestamp" in self._given:  # Spark's source looks at it in batch queries only
+                self._faults.warn("endingTimestamp", "is ignored in streaming queries")
+            return LATEST
+        spec = self._spec("ending", LATEST, "latest")
+        self._refuse(spec, "endingOffsets", EARLIEST, "earliest")
+        return spec
+
+    def check_batch(
+        self, topics: Topics | None, starting: OffsetSpec | None, ending: OffsetSpec | None
+    ) -> None:
+        """What Spark refuses before or when it resolves the offsets of a batch query.
+
+        Not for streaming: a restart from a checkpoint does not look at where a query starts.
+        """
+        for side, spec in (("starting", starting), ("ending", ending)):
+            if isinstance(spec, PerPartition | TimestampPerPartition) and topics is not None:
+                fault = _topics_fault(topics, spec)
+                if fault is not None:
+                    self._fault(_name(side, spec), fault)
+        if isinstance(starting, PerPartition) and isinstance(ending, PerPartition):
+            starts, ends = dict(starting.offsets), dict(ending.offsets)
+        elif isinstance(starting, TimestampPerPartition) and isinstance(
+            ending, TimestampPerPartition
+        ):
+            starts, ends = dict(starting.timestamps), dict(ending.timestamps)
+        else:
+            return
+        first, last = _name("starting", starting), _name("ending", ending)
+        if starts.keys() != ends.keys():
+            self._fault(last, f"must list the same partitions as {first}, and does not")
+        for place, start in starts.items():
+            end = ends.get(place)
+            # Negative timestamps are earliest and latest, which are not compared.
+            if isinstance(start, int) and isinstance(end, int) and 0 <= end < start:
+                self._fault(
+                    first,
+                    f"starts {place.topic}-{place.partition} at {start}, after its end {end} in "
+                    f"{last}",
+                )
+
+    def _spec(
+        self, side: str, default: OffsetSpec, otherwise: Literal["error", "latest"]
+    ) -> OffsetSpec | None:
+        everywhere, each, offsets = (
+            f"{side}Timestamp",
+            f"{side}OffsetsByTimestamp",
+            f"{side}Offsets",
+        )
+        given = [name for name in (everywhere, each, offsets) if name in self._given]
+        for name in given[1:]:
+            self._faults.warn(name, _OUTRANKED.format(given[0]))
+        if not given:
+            return default
+        if given[0] == everywhere:
+            value = self._given[everywhere]
+            timestamp = parse_integer(self._faults, everywhere, value, -2, _LONG_MAX)
+            return None if timestamp is None else AtTimestamp(timestamp, otherwise)
+        value = self._given[given[0]].strip()
+        words: dict[str, OffsetSpec] = {"earliest": EARLIEST, "latest": LATEST}
+        try:
+            if given[0] == each:
+                return TimestampPerPartition(parse_timestamps(value), otherwise)
+            return words.get(value.lower()) or parse_per_partition(value)
+        except ValueError as error:
+            self._fault(given[0], str(error))
+            return None
+
+    def _refuse(self, spec: OffsetSpec | None, name: str, wrong: OffsetSpec, word: str) -> None:
+        """A batch query does not begin at the end of a log, nor end at its beginning."""
+        if spec == wrong:
+            self._fault(name, f"can't be {word} for batch queries")
+        for topic, partition in _holding(spec, wrong):
+            self._fault(name, f"for {topic}-{partition} can't be {word} for batch queries")
+
+    def _strategy(self) -> Literal["error", "latest"]:
+        name = "startingOffsetsByTimestampStrategy"
+        value = self._given.get(name, "error").lower()
+        if value not in {"error", "latest"}:
+            self._fault(name, "is not known", "allowed: error (default), latest")
+        return "latest" if value == "latest" else "error"
+
+    def _fault(self, name: str, wrong: str, right: str = "") -> None:
+        self._faults.add(name, self._given.get(name), wrong, right)
+
+
+def _name(side: str, spec: PerPartition | TimestampPerPartition) -> str:
+    return f"{side}Offsets" if isinstance(spec, PerPartition) else f"{side}OffsetsByTimestamp"
+
+
+def _holding(spec: OffsetSpec | None, wanted: OffsetSpec) -> list[tuple[str, int]]:
+    if not isinstance(spec, PerPartition):
+        return []
+    return [place for place, offset in spec.offsets.items() if offset == wanted]
+
+
+def _topics_fault(topics: Topics, spec: PerPartition | TimestampPerPartition) -> str | None:
+    """What can be said against values per partition without asking Kafka for partitions."""
+    if isinstance(topics, Assign):
+        return partitions_fault(spec, topics.partitions)
+    given = spec.offsets if isinstance(spec, PerPartition) else spec.timestamps
+    listed = {topic for topic, _ in given}
+    if isinstance(topics, Subscribe):
+        surplus, missing = listed - set(topics.topics), set(topics.topics) - listed
+    else:
+        surplus, missing = {topic for topic in listed if not topics.matches(topic)}, set()
+    wrong = [f"lists topic {topic}, which is not read" for topic in sorted(surplus)]
+    wrong += [f"lacks topic {topic}" for topic in sorted(missing)]
+    if not wrong:
+        return None
+    return f"{', and '.join(wrong)}; all partitions that are read must be listed and no others"

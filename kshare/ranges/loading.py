@@ -1,0 +1,34 @@
+"""Finding a range assignor by its name."""
+
+from typing import Final, cast
+
+from kshare.core.dotted_path import find
+from kshare.core.slicing import RangeAssignor
+from kshare.ranges.adaptive import adaptive
+from kshare.ranges.lag_weighted import lag_weighted
+from kshare.ranges.round_robin import round_robin
+
+__all__ = ["RANGE_ASSIGNORS", "load_range_assignor"]
+
+RANGE_ASSIGNORS: Final[dict[str, RangeAssignor]] = {
+    "round-robin": round_robin,
+    "lag-weighted": lag_weighted,
+    "adaptive": adaptive,
+}
+"""The built-in range assignors by the name that the option ``rangeAssignor`` gives them."""
+
+
+def load_range_assignor(name: str) -> RangeAssignor:
+    """Find a range assignor.
+
+    Args:
+        name: a built-in one, or the dotted path of a callable: ``package.module.function`` or
+            ``package.module:function``.
+
+    Raises:
+        ValueError: there is none of that name; the text says why, and names the built-in ones.
+    """
+    known = RANGE_ASSIGNORS.get(name)
+    if known is not None:
+        return known
+    return cast("RangeAssignor", find(name, "range assignor", RANGE_ASSIGNORS))

@@ -1,0 +1,103 @@
+"""Java's properties -> librdkafka's configuration, for confluent-kafka.
+
+Law: the same brokers, login, certificates and time-outs as the wire reader's; what librdkafka
+bounds more narrowly is moved to its bound. Cost: stores are read, and a token is fetched.
+"""
+
+from typing import Any, Final
+
+from kshare.options.model import KafkaConfig
+from kshare.security.stores import key_store, trust_store
+from kshare.security.tls import identifies_endpoints
+
+__all__ = ["librdkafka_config"]
+
+# Java's name -> (librdkafka's, lowest, highest), as CONFIGURATION.md of librdkafka 2.13 has them.
+_NUMBERS: Final = {
+    "connections.max.idle.ms": ("connections.max.idle.ms", 0, 2147483647),
+    "metadata.max.age.ms": ("metadata.max.age.ms", 1, 86_400_000),
+    "receive.buffer.bytes": ("socket.receive.buffer.bytes", 0, 100_000_000),
+    "reconnect.backoff.max.ms": ("reconnect.backoff.max.ms", 0, 3_600_000),
+    "reconnect.backoff.ms": ("reconnect.backoff.ms", 0, 3_600_000),
+    "request.timeout.ms": ("socket.timeout.ms", 10, 300_000),
+    "retry.backoff.max.ms": ("retry.backoff.max.ms", 1, 300_000),
+    "retry.backoff.ms": ("retry.backoff.ms", 1, 300_000),
+    "send.buffer.bytes": ("socket.send.buffer.bytes", 0, 100_000_000),
+    "socket.connection.setup.timeout.ms": ("socket.connection.setup.timeout.ms", 1000, 2147483647),
+}
+
+
+def librdkafka_config(kafka: KafkaConfig) -> dict[str, Any]:
+    """The configuration of a client of confluent-kafka's, of whatever kind.
+
+    Raises:
+        AuthenticationError: the token endpoint refused the client.
+        OptionsError: a store or a token's file cannot be used.
+        OSError: the token endpoint could not be reached; a retry may mend it.
+    """
+    given = kafka.properties
+    config: dict[str, Any] = {
+        "bootstrap.servers": ",".join(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            for host, port in kafka.bootstrap_servers
+        ),
+        "security.protocol": kafka.security_protocol.lower(),
+        "client.id": kafka.client_id,
+        "socket.keepalive.enable": True,
+    }
+    if kafka.client_rack is not None:
+        config["client.rack"] = kafka.client_rack
+    if "client.dns.lookup" in given:
+        config["client.dns.lookup"] = given["client.dns.lookup"].strip().lower()
+    for java, (name, lowest, highest) in _NUMBERS.items():
+        if java in given:
+            config[name] = min(max(int(given[java]), lowest), highest)
+    _order_backoffs(config)
+    if kafka.uses_tls:
+        config |= _tls(kafka)
+    if kafka.uses_sasl:
+        config |= _sasl(kafka)
+    return config
+
+
+def _order_backoffs(config: dict[str, Any]) -> None:
+    """Java lets the first pause be longer than the longest one, librdkafka does not.
+
+    A first pause between connections that is given alone is the longest, too, as in Java.
+    """
+    for name, default, default_max in (("retry", 100, 1000), ("reconnect", 100, 0)):
+        first, most = f"{name}.backoff.ms", f"{name}.backoff.max.ms"
+        if first in config or most in config:
+            config[most] = max(config.get(first, default), config.get(most, default_max))
+
+
+def _tls(kafka: KafkaConfig) -> dict[str, Any]:
+    named = identifies_endpoints(kafka.properties)
+    config: dict[str, Any] = {"ssl.endpoint.identification.algorithm": "https" if named else "none"}
+    trusted = trust_store(kafka.properties)
+    if trusted is not None:
+        config["ssl.ca.pem"] = trusted
+    keys = key_store(kafka.properties)
+    if keys is not None:
+        config |= {"ssl.certificate.pem": keys.certificates, "ssl.key.pem": keys.key_pem()}
+    return config
+
+
+def _sasl(kafka: KafkaConfig) -> dict[str, Any]:
+    if kafka.sasl_mechanism != "OAUTHBEARER":
+        password = kafka.sasl_password
+        return {
+            "sasl.mechanisms": kafka.sasl_mechanism,
+            "sasl.username": kafka.sasl_username,
+            "sasl.password": "" if password is None else password.reveal(),
+        }
+    # An HTTP client: 20 ms, in each query's planner.
+    from kshare.security.oauth import obtain  # noqa: PLC0415
+
+    obtain(kafka)  # what is wrong is told here, and not in a callback
+
+    def token(_: str) -> tuple[str, float, str, dict[str, str]]:
+        found = obtain(kafka)
+        return found.value.reveal(), found.expires, found.principal, dict(found.extensions)
+
+    return {"sasl.mechanisms": "OAUTHBEARER", "oauth_cb": token}

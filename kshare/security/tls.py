@@ -1,0 +1,83 @@
+"""TLS: ``ssl.*`` -> :class:`ssl.SSLContext`.
+
+Law: a broker is believed only if its certificate leads to what is trusted and, unless
+``ssl.endpoint.identification.algorithm`` is empty, names the host; TLS 1.2 and 1.3 only.
+Cost: stores are read for each connection; the client's key is on disk for a moment, encrypted with
+a password that is never written.
+"""
+
+import secrets
+import ssl
+import tempfile
+from pathlib import Path
+
+from kshare.errors import OptionsError
+from kshare.options.frozen import Properties
+from kshare.options.model import KafkaConfig
+from kshare.security.stores import KeyStore, key_store, trust_store
+
+__all__ = ["context_of", "identifies_endpoints", "ssl_context"]
+
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def ssl_context(kafka: KafkaConfig) -> ssl.SSLContext | None:
+    """The context of connections to brokers; None without TLS.
+
+    Raises:
+        OptionsError: a store cannot be used; the text names the option.
+    """
+    return context_of(kafka.properties) if kafka.uses_tls else None
+
+
+def identifies_endpoints(properties: Properties) -> bool:
+    """Whether certificates must name the host: so it is, unless the option is an empty text."""
+    name = "ssl.endpoint.identification.algorithm"
+    return properties.get(name, "https").strip().lower() == "https"
+
+
+def context_of(properties: Properties) -> ssl.SSLContext:
+    """A client's context.
+
+    Args:
+        properties: Java's ``ssl.*``, without ``kafka.``.
+
+    Raises:
+        OptionsError: a store cannot be used; the text names the option.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = identifies_endpoints(properties)
+    context.verify_mode = ssl.CERT_REQUIRED
+    given = properties.get("ssl.enabled.protocols", "TLSv1.2,TLSv1.3").split(",")
+    versions = sorted(_VERSIONS[name.strip()] for name in given)
+    context.minimum_version, context.maximum_version = versions[0], versions[-1]
+    trusted = trust_store(properties)
+    if trusted is None:
+        context.load_default_certs()
+    else:
+        # As in Java, whatever is in the trust store is trusted, also if it signs itself not.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        try:
+            context.load_verify_locations(cadata=trusted)
+        except ssl.SSLError:
+            raise OptionsError(
+                ["kafka.ssl.truststore.*: holds a certificate that cannot be read"]
+            ) from None
+    keys = key_store(properties)
+    if keys is not None:
+        _load_keys(context, keys)
+    return context
+
+
+def _load_keys(context: ssl.SSLContext, keys: KeyStore) -> None:
+    """Python takes keys from files only."""
+    password = secrets.token_urlsafe(32)
+    with tempfile.TemporaryDirectory(prefix="kshare-") as directory:  # mode 0700
+        path = Path(directory, "client.pem")
+        path.write_text(keys.certificates + keys.key_pem(password))
+        try:
+            context.load_cert_chain(path, password=password)
+        except ssl.SSLError:
+            raise OptionsError(
+                ["kafka.ssl.keystore.*: holds a key or a certificate that OpenSSL cannot use"]
+            ) from None

@@ -1,0 +1,1 @@
+"""Record batches v2 -> Arrow, by compiled code."""

@@ -1,0 +1,1 @@
+"""Talking to brokers: connections, requests, error codes, retries."""

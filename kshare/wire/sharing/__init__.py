@@ -1,0 +1,1 @@
+"""Sharing what tasks on one host have fetched of a partition."""

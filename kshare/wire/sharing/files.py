@@ -1,0 +1,397 @@
+"""The files that siblings on a host share chunks by: the index under its lock, none with a name.
+
+Law: nothing that is read, written or cut here is a file of somebody else, whatever an index says;
+a process that dies leaves nothing behind and holds nobody up. Errors of the operating system are
+raised to the caller. Cost: 0.1 to 0.2 ms to open, read and write the index, and to find it (once a
+task at most) as much for each thousand unix sockets of the host; two descriptors for the index and
+one for each chunk that waits.
+
+**Files without names.** A chunk lies in a file of the temporary folder which has no name from the
+start (``O_TMPFILE``), and which the task that fetched it holds open; siblings open it through
+``/proc/<pid>/fd``. So no process can leave users' data behind, however it dies: the kernel frees
+the file when its holder ends, also by ``kill -9``. Only the same user can open it. The index
+(topics and offsets, no keys or values) is such a file too, and every process that uses it holds it
+open: it is there as long as one of them lives, and goes with the last.
+
+**How the index is found.** Each of its holders binds an abstract unix socket, on which nobody
+listens: its name in ``/proc/net/unix`` says which descriptor of which process the index is, and
+goes with the process. Who looks for the index, and makes one if nobody has it, binds the name
+before the slash meanwhile: only one process can, so there is one index. A name that does not tell
+the truth is passed over: the file must be this user's, nameless, and begin as an index does.
+
+The temporary folder, not ``/dev/shm``: what is written there counts as a container's memory, and
+may be 64 MB in all; pages of a file may be reclaimed, and most are freed before they reach a disk.
+Nothing is mapped: a mapping of a file that another process cuts short kills its reader, and bytes
+that can change after they were checked are not checked. A copy costs a fraction of receiving them.
+
+**One lock, held for no more than a look.** All that siblings agree on is in the index, read and
+written under ``flock``, which the kernel lets go of when its holder dies. Nobody holds it while
+fetching or writing a chunk.
+"""
+
+import errno
+import os
+import re
+import socket
+import stat
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, NamedTuple
+
+from kshare.wire.sharing.index import INDEX_MAGIC, Chunk, ChunkIndex, LostGroupError, Owner
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = [
+    "CAN_LOCK",
+    "CHUNK_HEAD",
+    "CHUNK_MAGIC",
+    "held_files",
+    "index_name",
+    "is_alive",
+    "nameless_file",
+    "opened_file",
+    "opened_folder",
+    "opened_index",
+    "read_file",
+    "this_process",
+    "write_file",
+]
+
+CAN_LOCK = fcntl is not None
+"""Whether this system has locks that end with their holders."""
+CHUNK_MAGIC = b"kschunk1"
+# Magic, CRC-32C of what follows it; name, digest of the siblings, offsets, sizes of what comes.
+CHUNK_HEAD = struct.Struct(">8sI16s16sqqIQ")
+
+_INDEX_BYTES_MAX = 4 << 20
+_LOCK_SECONDS = 0.5
+
+
+# -- the index ----------------------------------------------------------------------------------
+
+
+class _HeldIndex(NamedTuple):
+    """What this process has open of an index: the socket that tells of it, and its file."""
+
+    sign: int
+    handle: int
+
+
+_held_indexes: dict[str, _HeldIndex] = {}
+_elections: set[int] = set()
+"""Sockets of threads that look for an index."""
+
+
+def index_name() -> str:
+    """What this user's index is called. Processes that cannot see each other have different ones.
+
+    So have those with different temporary folders, since the room there is what they share.
+    """
+    folder = sha256(os.fsencode(tempfile.gettempdir())).hexdigest()[:16]
+    with suppress(OSError):
+        space = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - follows a magic link
+        return f"kshare-chunks-{os.geteuid()}-{space}-{folder}"
+    raise OSError(errno.ENOSYS, "there is no /proc to share open files by")
+
+
+@contextmanager
+def opened_index(*, create: bool = False) -> Iterator[ChunkIndex]:
+    """The index, locked; what the block makes of it is written, and what it took out is freed.
+
+    Raises:
+        LostGroupError: there is none, and none shall be made.
+        OSError: it cannot be had.
+    """
+    name = index_name()
+    with _locked_index(name, create=create) as handle:
+        data = os.pread(handle, _INDEX_BYTES_MAX, 0)
+        index = ChunkIndex.decode(data)
+        yield index
+        _let_go(index)
+        written = index.encode()
+        if written != data:  # also if it is empty: others may hold it
+            write_file(handle, [written], size=len(written))
+        if index.is_empty:
+            for kept in _held_indexes.pop(name):
+                os.close(kept)
+    _free(index.gone)
+
+
+@contextmanager
+def _locked_index(name: str, *, create: bool) -> Iterator[int]:
+    for _ in range(100):
+        held = _held_indexes.get(name) or _join_index(name, create=create)
+        try:
+            # Opened once more: a lock of its own keeps this process's other threads out, too.
+            handle = os.open(f"/proc/self/fd/{held.handle}", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            _in_time(partial(_try_lock, handle))
+            if _held_indexes.get(name) is held:  # no other thread has emptied it
+                yield handle
+                return
+        finally:
+            os.close(handle)
+    raise OSError(errno.EAGAIN, "the index is removed again and again")
+
+
+def _join_index(name: str, *, create: bool) -> _HeldIndex:
+    """Hold the index that others hold, or a new one if nobody does."""
+    with _elected(name) as signs:
+        if name in _held_indexes:  # another thread was faster
+            return _held_indexes[name]
+        opened = map(_open_index, signs)
+        handle = next((found for found in opened if found is not None), None)
+        if handle is None and not create:
+            raise LostGroupError(name)
+        if handle is None:
+            with opened_folder() as folder:
+                handle = nameless_file(folder)
+        try:
+            if not os.fstat(handle).st_size:
+                write_file(handle, [ChunkIndex().encode()])
+            sign = _try_bind(f"{name}/{os.getpid()}/{handle}")
+            if sign is None:
+                raise OSError(errno.EADDRINUSE, "another process says that it is this one")
+        except BaseException:
+            os.close(handle)
+            raise
+        held = _held_indexes[name] = _HeldIndex(sign, handle)
+        return held
+
+
+@contextmanager
+def _elected(name: str) -> Iterator[list[tuple[int, int]]]:
+    """No other process is here meanwhile; yields the processes and descriptors of the holders."""
+    elected = _in_time(partial(_try_bind, name))
+    _elections.add(elected)
+    try:
+        listed = Path("/proc/net/unix").read_bytes().splitlines()
+        signs = {line.rpartition(b" ")[2] for line in listed}
+        own = b"@" + name.encode()
+        if own not in signs:
+            raise OSError(errno.ENOSYS, "/proc does not show this process's sockets")
+        found = (re.fullmatch(rb"%s/(\d{1,9})/(\d{1,9})" % own, sign) for sign in sorted(signs))
+        yield [(int(match[1]), int(match[2])) for match in found if match]
+    finally:
+        _elections.discard(elected)
+        os.close(elected)
+
+
+def _open_index(sign: tuple[int, int]) -> int | None:
+    """The index that a socket tells of; None if it is none, or its holder has just ended."""
+    with suppress(OSError):
+        handle = _open_again(*sign, os.O_RDWR, _is_nameless)
+        if handle is not None:
+            if os.pread(handle, len(INDEX_MAGIC), 0) == INDEX_MAGIC:
+                return handle
+            os.close(handle)
+    return None
+
+
+def _try_bind(name: str) -> int | None:
+    """A socket of this name, which goes with the process; None if another has it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
+        try:
+            made.bind("\0" + name)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return None
+        return made.detach()
+
+
+def _try_lock(handle: int) -> int | None:
+    with suppress(BlockingIOError):
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return handle
+    return None
+
+
+def _in_time(attempt: Callable[[], int | None]) -> int:
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while (done := attempt()) is None:
+        if time.monotonic() >= deadline:
+            raise OSError(errno.ETIMEDOUT, "the index stays locked")
+        time.sleep(0.0005)
+    return done
+
+
+# -- files --------------------------------------------------------------------------------------
+
+_open_files: dict[str, int] = {}
+
+
+def held_files() -> dict[str, int]:
+    """The files that this process holds open for others, by the names of their chunks."""
+    return _open_files
+
+
+def _close_the_parents() -> None:
+    """In a forked child: what its parent holds goes with the parent."""
+    indexes = [handle for held in _held_indexes.values() for handle in held]
+    for handle in (*_open_files.values(), *indexes, *_elections):
+        with suppress(OSError):
+            os.close(handle)
+    for kept in (_open_files, _held_indexes, _elections):
+        kept.clear()
+
+
+if CAN_LOCK:
+    os.register_at_fork(after_in_child=_close_the_parents)
+
+
+def _let_go(index: ChunkIndex) -> None:
+    """Close the files that nobody will ask for any more; called with the index locked."""
+    held = held_files()
+    if held:
+        listed = {chunk.name for chunk in index.chunks}
+        for name in [name for name in held if name not in listed]:
+            handle = held.pop(name)
+            with suppress(OSError):
+                os.ftruncate(handle, 0)  # a child of this process may hold it open, too
+            os.close(handle)
+
+
+def _free(gone: Iterable[Chunk]) -> None:
+    """Free the space of other processes' files, which close them when they come here next."""
+    for chunk in gone:
+        if chunk.owner.pid == os.getpid():
+            continue
+        with suppress(OSError), opened_file(chunk, os.O_RDWR) as handle:
+            if handle is None:
+                continue
+            head = os.pread(handle, CHUNK_HEAD.size, 0)
+            if len(head) == CHUNK_HEAD.size:
+                magic, _, name, *_ = CHUNK_HEAD.unpack(head)
+                if (magic, name.hex()) == (CHUNK_MAGIC, chunk.name):
+                    os.ftruncate(handle, 0)
+
+
+@contextmanager
+def opened_file(chunk: Chunk, flags: int) -> Iterator[int | None]:
+    """The file of a chunk through its holder's table of open files; None if it is another."""
+
+    def is_it(found: os.stat_result) -> bool:
+        place = (found.st_dev, found.st_ino, found.st_size)
+        return _is_nameless(found) and place == (chunk.device, chunk.inode, chunk.size)
+
+    handle = None
+    with suppress(FileNotFoundError):
+        handle = _open_again(chunk.owner.pid, chunk.handle, flags, is_it)
+    try:
+        yield handle
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _open_again(
+    pid: int, handle: int, flags: int, is_it: Callable[[os.stat_result], bool]
+) -> int | None:
+    """What a process has open, for this one too; None if it is something else."""
+    path = f"/proc/{pid}/fd/{handle}"
+    if not is_it(os.stat(path)):  # noqa: PTH116 - follows a magic link
+        return None
+    opened = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+    if is_it(os.fstat(opened)):
+        return opened
+    os.close(opened)
+    return None
+
+
+def _is_nameless(found: os.stat_result) -> bool:
+    """Whether this is a file without a name and this user's; never one that a user would see."""
+    return stat.S_ISREG(found.st_mode) and found.st_nlink == 0 and found.st_uid == os.geteuid()
+
+
+@contextmanager
+def opened_folder() -> Iterator[int]:
+    """The folder for files without names, open."""
+    handle = os.open(tempfile.gettempdir(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def nameless_file(folder: int) -> int:
+    """A new file without a name, open for reading and writing.
+
+    Where the file system makes none, it has a name for an instant, and is empty then.
+    """
+    try:
+        return os.open(
+            ".", os.O_TMPFILE | os.O_RDWR | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder
+        )
+    except OSError as error:
+        if error.errno not in {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}:
+            raise
+    name = f"kshare-{token_hex(16)}"
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(name, flags, 0o600, dir_fd=folder)
+    os.unlink(name, dir_fd=folder)
+    return handle
+
+
+def write_file(handle: int, parts: Sequence[Any], size: int | None = None) -> None:
+    """Write from the beginning; with a size, the file has that afterwards."""
+    position = 0
+    for part in parts:
+        view = memoryview(part).cast("B")
+        while len(view):
+            written = os.pwrite(handle, view, position)
+            position += written
+            view = view[written:]
+    if size is not None:
+        os.ftruncate(handle, size)
+
+
+def read_file(handle: int, view: memoryview) -> bool:
+    """Fill a view from the beginning; False if the file is shorter."""
+    position = 0
+    while position < len(view):
+        got = os.preadv(handle, [view[position:]], position)
+        if not got:
+            return False
+        position += got
+    return True
+
+
+# -- processes ----------------------------------------------------------------------------------
+
+
+def this_process() -> Owner:
+    """The owner of what this process leaves."""
+    pid = os.getpid()
+    birth = _birth(pid)
+    if birth is None:
+        raise OSError(errno.ENOSYS, "/proc does not show this process")
+    return Owner(pid, birth)
+
+
+def is_alive(owner: Owner) -> bool:
+    """Whether a process has not ended."""
+    return _birth(owner.pid) == owner.birth
+
+
+def _birth(pid: int) -> int | None:
+    """When a process started; None if there is none, or it has ended and nobody waited for it."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    state, *fields = text[text.rindex(b")") + 2 :].split()
+    return None if state in {b"Z", b"X"} else int(fields[18])

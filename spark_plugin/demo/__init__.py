@@ -1,0 +1,1 @@
+"""``kshare demo``: one partition read by several tasks, watched, and judged at the end."""

@@ -1,0 +1,82 @@
+"""``kshare demo``: its arguments; :mod:`spark_plugin.demo.run` does it.
+
+Law: no import of the demo before it runs. Cost: argparse only.
+"""
+
+import argparse
+from functools import partial
+from typing import Any
+
+__all__ = ["add_to"]
+
+
+def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add the command to the parser of the program."""
+    demo = commands.add_parser(
+        "demo",
+        help="read one partition with several tasks, and check the order of every key",
+        description="Read one Kafka partition with several Spark tasks, each a range of key "
+        "hashes, show how they go on, and check at the end that nothing was lost, doubled or out "
+        "of order. Needs Java; without --bootstrap-servers it brings its own broker. Exit code 0: "
+        "all in order; 1: not, or it could not run.",
+    )
+    demo.add_argument(
+        "--bootstrap-servers",
+        metavar="HOST:PORT",
+        help="a real cluster (PLAINTEXT); without --topic, a topic is made on it and deleted again",
+    )
+    demo.add_argument("--topic", help="an existing topic of it, which is only read")
+    demo.add_argument(
+        "--records",
+        type=_positive_int,
+        default=None,
+        metavar="N",
+        help="how many to produce (default 200,000), or with --topic to read (default: all)",
+    )
+    demo.add_argument(
+        "--key-ranges", type=_positive_int, default=4, metavar="K", help="per partition (default 4)"
+    )
+    demo.add_argument(
+        "--seconds",
+        type=_positive_float,
+        default=120.0,
+        metavar="S",
+        help="stop reading after that time (default 120)",
+    )
+    demo.set_defaults(run=partial(_run, demo))
+
+
+def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    if arguments.topic and not arguments.bootstrap_servers:
+        parser.error("--topic needs --bootstrap-servers: the embedded broker has its own topic")
+    from spark_plugin.demo.run import DemoOptions, run  # noqa: PLC0415 - Spark and Arrow take a second
+
+    return run(
+        DemoOptions(
+            bootstrap_servers=arguments.bootstrap_servers,
+            topic=arguments.topic,
+            records=arguments.records,
+            key_ranges=arguments.key_ranges,
+            seconds_max=arguments.seconds,
+        )
+    )
+
+
+def _positive_int(text: str) -> int:
+    try:
+        number = int(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return number
+
+
+def _positive_float(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return number

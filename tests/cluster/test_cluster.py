@@ -1,0 +1,356 @@
+"""The control path on a mock cluster: partitions, offsets, and what goes wrong."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import closing
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_INVALID, KafkaException
+from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    ConfigEntry,
+    ConfigResource,
+    ListOffsetsResultInfo,
+)
+
+from kshare.cluster import cluster as broker_module
+from kshare.cluster.cluster import Cluster, TopicPolicy
+from kshare.core.hashing import WHOLE
+from kshare.core.progress import TopicPartition
+from kshare.errors import AuthorizationError, KafkaError, UnknownTopicError
+from kshare.options import Assign, Subscribe, SubscribePattern, parse_options
+from kshare.options.frozen import FrozenMapping
+from kshare.testing import FakeCluster, Record
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+QUICK = {"kafka.retry.backoff.ms": "10", "fetchOffset.numRetries": "1"}
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"t": 2, "u": 1}) as running:
+        yield running
+
+
+def cluster_of(servers: str, **options: str) -> Cluster:
+    given = {"kafka.bootstrap.servers": servers, "subscribe": "t", **QUICK, **options}
+    return Cluster(parse_options(given, streaming=True).options.kafka)
+
+
+@pytest.fixture
+def cluster(fake: FakeCluster) -> Iterator[Cluster]:
+    with closing(cluster_of(fake.bootstrap_servers)) as made:
+        yield made
+
+
+@pytest.fixture
+def one_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer is to come after one pause at most: whoever pauses again fails."""
+    pauses: list[float] = []
+
+    def refuse(seconds: float) -> None:
+        pauses.append(seconds)
+        assert pauses == [0.01]
+
+    monkeypatch.setattr(broker_module.time, "sleep", refuse)
+
+
+def test_partitions_of_each_kind_of_subscription(fake: FakeCluster, cluster: Cluster) -> None:
+    assert cluster.partitions(Subscribe(("u", "t"))) == (T0, T1, U0)
+    assert cluster.partitions(Subscribe(("t", "t"))) == (T0, T1)
+    assert cluster.partitions(SubscribePattern("[a-t]")) == (T0, T1)
+    assert cluster.partitions(SubscribePattern("none")) == ()
+    chosen = Assign(FrozenMapping({T1: (WHOLE,), T0: ()}))
+    assert cluster.partitions(chosen) == (T0, T1)
+
+
+def test_a_pattern_matches_no_internal_topic(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create_topic("__consumer_offsets")
+    fake.create_topic("__kshare_parked_keys")
+    fake.create_topic("__mine")
+    found = cluster.partitions(SubscribePattern(".*"))
+    assert {place.topic for place in found} == {"t", "u", "__mine"}
+
+
+def test_a_topic_that_does_not_exist_is_named(cluster: Cluster) -> None:
+    with pytest.raises(UnknownTopicError, match="topic v does not exist on 127") as raised:
+        cluster.partitions(Subscribe(("t", "v")))
+    assert (raised.value.topic, raised.value.partition) == ("v", None)
+
+
+def test_offsets(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.produce("t", [(b"k", b"v")] * 10, partition=0)
+    fake.trim("t", 0, 4)
+    assert cluster.earliest([T0, T1]) == {T0: 4, T1: 0}
+    assert cluster.latest([T0, T1]) == {T0: 10, T1: 0}
+    assert cluster.latest([]) == {}
+
+
+@pytest.mark.parametrize("beside", [(), (T0,)], ids=["alone", "beside one that exists"])
+@pytest.mark.parametrize(
+    ("missing", "text"),
+    [(TopicPartition("t", 9), "has no partition 9"), (TopicPartition("v", 0), "does not exist")],
+)
+def test_a_partition_that_does_not_exist(
+    cluster: Cluster, one_pause: None, beside: tuple[TopicPartition, ...], missing: Any, text: str
+) -> None:
+    with pytest.raises(UnknownTopicError, match=f"topic {missing.topic} {text} on 127") as raised:
+        cluster.latest([*beside, missing])
+    assert (raised.value.topic, raised.value.partition) in {(*missing,), (missing.topic, None)}
+
+
+def test_it_is_told_from_one_without_a_leader(
+    fake: FakeCluster, cluster: Cluster, one_pause: None
+) -> None:
+    fake.move_leader("t", 0, None)
+    with pytest.raises(UnknownTopicError, match="topic t has no partition 9 on 127"):
+        cluster.earliest([T0, TopicPartition("t", 9)])
+
+
+@pytest.mark.parametrize("beside", [(), (T0,)], ids=["alone", "beside one that exists"])
+def test_a_topic_of_which_a_broker_hears_a_moment_later(
+    fake: FakeCluster, cluster: Cluster, monkeypatch: Any, beside: tuple[TopicPartition, ...]
+) -> None:
+    new = TopicPartition("new", 0)
+    monkeypatch.setattr(broker_module.time, "sleep", lambda _: fake.create_topic("new"))
+    assert cluster.latest([*beside, new]) == dict.fromkeys([*beside, new], 0)
+
+
+@pytest.mark.parametrize("beside", [(), (T0,)], ids=["alone", "beside one that exists"])
+def test_a_partition_of_which_a_broker_hears_a_moment_later(
+    cluster: Cluster, monkeypatch: Any, beside: tuple[TopicPartition, ...]
+) -> None:
+    new = TopicPartition("t", 2)
+    with FakeCluster(topics={"t": 3}) as grown, closing(cluster_of(grown.bootstrap_servers)) as c:
+        monkeypatch.setattr(
+            broker_module.time, "sleep", lambda _: setattr(cluster, "_kafka", c._kafka)
+        )
+        assert cluster.earliest([*beside, new]) == dict.fromkeys([*beside, new], 0)
+
+
+def test_a_topic_that_was_named_and_is_missing_is_told_at_once(
+    cluster: Cluster, monkeypatch: Any
+) -> None:
+    def refuse(seconds: float) -> None:
+        raise AssertionError(f"it pauses for {seconds} s")
+
+    # The table of parked keys is asked for so in each batch, and mostly there is none.
+    monkeypatch.setattr(broker_module.time, "sleep", refuse)
+    with pytest.raises(UnknownTopicError, match="topic v does not exist on 127"):
+        cluster.partitions(Subscribe(("v",)))
+
+
+@pytest.mark.parametrize("ask", ["earliest", "latest"])
+def test_a_leader_that_is_elected_meanwhile(
+    fake: FakeCluster, monkeypatch: Any, caplog: Any, ask: str
+) -> None:
+    fake.produce("t", [Record(b"k", b"v")], partition=0)
+    fake.trim("t", 0, 1)
+    fake.move_leader("t", 0, None)
+    pauses: list[float] = []
+
+    def elect_at_the_third(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            fake.move_leader("t", 0, 1)
+
+    monkeypatch.setattr(broker_module.time, "sleep", elect_at_the_third)
+    caplog.set_level("INFO", logger="kshare.cluster.cluster")
+    options = {"kafka.retry.backoff.max.ms": "30"}
+    with closing(cluster_of(fake.bootstrap_servers, **options)) as cluster:
+        assert getattr(cluster, ask)([T0]) == {T0: 1}
+    assert pauses[:3] == [0.01, 0.02, 0.03]
+    assert "No leaders found" in caplog.text
+
+
+def test_what_may_pass_is_asked_again(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.produce("t", [Record(b"k", b"v")], partition=0)
+    fake.fail("ListOffsets", ["NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"])
+    assert cluster.latest([T0]) == {T0: 1}
+
+
+def test_a_broker_that_goes_away_amid_the_answer(
+    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka then gives an offset that is none, and no error."""
+    fake.produce("t", [Record(b"k", b"v")], partition=0)
+    real, asked = cluster._open(), []
+
+    class Client:
+        def list_offsets(self, wanted: Any, **more: Any) -> Any:
+            asked.append(wanted)
+            if len(asked) > 1:
+                return real.list_offsets(wanted, **more)
+            future: Future[Any] = Future()
+            future.set_result(ListOffsetsResultInfo(OFFSET_INVALID, -1, -1))
+            return dict.fromkeys(wanted, future)
+
+        def poll(self, seconds: float) -> int:
+            return 0
+
+    monkeypatch.setattr(cluster, "_client", Client())
+    assert cluster.latest([T0]) == {T0: 1}
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("stale", [6, 74, 75])
+def test_a_client_that_goes_on_by_an_old_leader(
+    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, stale: int
+) -> None:
+    fake.produce("t", [Record(b"k", b"v")], partition=0)
+
+    class Client:
+        def list_offsets(self, wanted: Any, **_: Any) -> Any:
+            future: Future[Any] = Future()
+            future.set_exception(KafkaException(RdKafkaError(stale)))
+            return dict.fromkeys(wanted, future)
+
+        def poll(self, seconds: float) -> int:
+            return 0
+
+    monkeypatch.setattr(cluster, "_client", Client())
+    assert cluster.latest([T0]) == {T0: 1}
+
+
+def test_not_authorized_is_not_asked_again(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.fail("ListOffsets", ["TOPIC_AUTHORIZATION_FAILED"])
+    with pytest.raises(AuthorizationError, match="not authorized to list offsets of t-0"):
+        cluster.latest([T0])
+    assert cluster.latest([T0]) == {T0: 0}
+
+
+def test_no_leader_in_the_stated_time(fake: FakeCluster) -> None:
+    fake.move_leader("t", 0, None)
+    options = {"kafka.default.api.timeout.ms": "1000"}
+    with (
+        closing(cluster_of(fake.bootstrap_servers, **options)) as cluster,
+        pytest.raises(KafkaError, match=r"cannot list offsets of t-0 on .* within 1 s"),
+    ):
+        cluster.latest([T0])
+
+
+def test_a_cluster_that_does_not_answer_is_asked_as_often_as_said(monkeypatch: Any) -> None:
+    pauses: list[float] = []
+    sleep = time.sleep
+    monkeypatch.setattr(
+        broker_module.time, "sleep", lambda s: pauses.append(s) if s > 0.5 else sleep(s)
+    )
+    options = {
+        "kafka.default.api.timeout.ms": "100",
+        "fetchOffset.numRetries": "3",
+        "fetchOffset.retryIntervalMs": "700",
+    }
+    with (
+        closing(cluster_of("127.0.0.1:1", **options)) as cluster,
+        pytest.raises(KafkaError, match=r"127\.0\.0\.1:1 within 0\.1 s"),
+    ):
+        cluster.latest([T0])
+    assert pauses == [0.7, 0.7]
+
+
+def test_a_closed_cluster_opens_again(fake: FakeCluster, cluster: Cluster) -> None:
+    assert cluster.latest([U0]) == {U0: 0}
+    cluster.close()
+    fake.produce("u", [(b"k", b"v")])
+    assert cluster.latest([U0]) == {U0: 1}
+
+
+def test_nothing_is_opened_before_the_first_call(fake: FakeCluster) -> None:
+    fake.track_requests()
+    cluster_of(fake.bootstrap_servers).close()
+    assert fake.requests() == {}
+
+
+# -- what topics are configured for ---------------------------------------------------------------
+
+DAY_MS, WEEK_MS, MIB = 86_400_000, 604_800_000, 1 << 20
+DEFAULTS = {
+    "cleanup.policy": "delete",
+    "max.message.bytes": "1048588",
+    "message.timestamp.type": "CreateTime",
+    "retention.bytes": "-1",
+    "retention.ms": str(WEEK_MS),
+    "segment.bytes": str(1 << 30),
+}
+
+
+def settings_of(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any]
+) -> list[str]:
+    """Let the cluster tell these settings, or errors; the topics that are asked about."""
+    asked: list[str] = []
+
+    class Client:
+        def describe_configs(self, resources: Any, **_: Any) -> dict[Any, Future[Any]]:
+            futures = {}
+            for resource in resources:
+                assert resource.restype == ConfigResource.Type.TOPIC
+                asked.append(resource.name)
+                futures[resource] = future = Future[Any]()
+                answer = answers[resource.name]
+                if isinstance(answer, Exception):
+                    future.set_exception(answer)
+                else:
+                    told = DEFAULTS | answer
+                    future.set_result({name: ConfigEntry(name, told[name]) for name in told})
+            return futures
+
+        def poll(self, seconds: float) -> int:
+            return 0
+
+    monkeypatch.setattr(cluster, "_client", Client())
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("settings", "policy"),
+    [
+        ({}, TopicPolicy(compacted=False, retention_ms=WEEK_MS)),
+        ({"retention.ms": "-1"}, TopicPolicy(compacted=False, retention_ms=None)),
+        ({"retention.ms": "0"}, TopicPolicy(compacted=False, retention_ms=0)),
+        (
+            {"retention.ms": "-1", "retention.bytes": "0", "segment.bytes": str(MIB)},
+            TopicPolicy(False, None, retention_bytes=0, segment_bytes=MIB),
+        ),
+        (
+            {"retention.bytes": str(9 * MIB), "max.message.bytes": "77"},
+            TopicPolicy(False, WEEK_MS, retention_bytes=9 * MIB, batch_bytes=77),
+        ),
+        (
+            {"cleanup.policy": "compact", "retention.bytes": "5"},
+            TopicPolicy(compacted=True, retention_ms=None),
+        ),
+        (
+            {"cleanup.policy": "compact,delete", "retention.bytes": "5"},
+            TopicPolicy(True, WEEK_MS, retention_bytes=5),
+        ),
+        (
+            {"message.timestamp.type": "LogAppendTime"},
+            TopicPolicy(False, WEEK_MS, log_append_time=True),
+        ),
+    ],
+)
+def test_what_a_topic_is_configured_for(
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, str],
+    policy: TopicPolicy,
+) -> None:
+    settings_of(cluster, monkeypatch, {"t": settings})
+    assert cluster.policies(["t"]) == {"t": policy}
+
+
+def test_topics_whose_settings_may_not_be_seen_lack(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = KafkaException(RdKafkaError(RdKafkaError.TOPIC_AUTHORIZATION_FAILED))
+    asked = settings_of(cluster, monkeypatch, {"t": {"retention.ms": str(DAY_MS)}, "u": secret})
+    assert cluster.policies({"t", "u"}) == {"t": TopicPolicy(False, DAY_MS)}
+    assert sorted(asked) == ["t", "u"]
+
+
+def test_a_cluster_that_knows_no_settings_tells_none(cluster: Cluster) -> None:
+    assert cluster.policies(["t"]) == {}
+    assert cluster.policies([]) == {}

@@ -1,0 +1,237 @@
+"""Stable offsets in a consumer group: they get there, and nothing depends on it."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+from weakref import WeakSet
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Place
+
+from kshare.cluster import group_offsets
+from kshare.cluster.group_offsets import Committer, committer
+from kshare.core.progress import TopicPartition
+from kshare.options import SourceOptions, parse_options
+from kshare.testing import FakeCluster
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"t": 2}) as running:
+        yield running
+
+
+def options(servers: str, **given: str) -> SourceOptions:
+    base = {"kafka.bootstrap.servers": servers, "subscribe": "t", "kafka.group.id": "g"}
+    return parse_options({**base, **given}, streaming=True).options
+
+
+def committing(cluster: FakeCluster, **given: str) -> Committer:
+    made = committer(options(cluster.bootstrap_servers, commitOffsets="true", **given))
+    assert made is not None
+    return made
+
+
+def committed(cluster: FakeCluster) -> dict[TopicPartition, int]:
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g"})
+    found = consumer.committed([Place(*T0), Place(*T1)], WAIT_S)
+    consumer.close()
+    return {TopicPartition(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Ours; librdkafka has its own."""
+    told = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    return [text for text in told if "offsets were not committed" in text]
+
+
+def test_nobody_commits_unasked():
+    assert committer(options("nowhere:9092")) is None
+
+
+def test_offsets_get_there(cluster: FakeCluster, caplog: pytest.LogCaptureFixture):
+    group = committing(cluster)
+    group.commit({T0: 5, T1: 7})
+    until(lambda: committed(cluster) == {T0: 5, T1: 7})
+    group.commit({T0: 6, T1: 7})
+    group.close()
+    assert committed(cluster) == {T0: 6, T1: 7}
+    assert not warnings(caplog)
+
+
+def test_closing_sends_what_is_newest(cluster: FakeCluster, caplog: pytest.LogCaptureFixture):
+    """However fast the batches were."""
+    group = committing(cluster)
+    for offset in range(100):
+        group.commit({T0: offset})
+    group.close()
+    assert committed(cluster) == {T0: 99}
+    assert not warnings(caplog)
+    group.close()
+
+
+def test_what_has_not_moved_is_not_sent(cluster: FakeCluster):
+    group = committing(cluster)
+    group.commit({T0: 5})
+    until(lambda: committed(cluster) == {T0: 5})
+    cluster.track_requests()
+    for _ in range(5):
+        group.commit({T0: 5})
+        group.commit({})
+    assert sum(n for (_, name), n in cluster.requests().items() if name == "OffsetCommit") == 0
+    group.close()
+
+
+def test_nothing_is_opened_before_there_is_something_to_commit(monkeypatch: pytest.MonkeyPatch):
+    def opened(self: Any) -> None:
+        raise AssertionError("opened")
+
+    monkeypatch.setattr(Committer, "_open", opened)
+    group = committer(options("nowhere:9092", commitOffsets="true"))
+    assert group is not None
+    group.commit({})
+    group.close()
+
+
+class Client:
+    """A client whose answers are a test's."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.calls: list[tuple[str, float]] = []
+        self.waiting: Future[Any]
+
+    def poll(self, seconds: float) -> None:
+        self.calls.append(("poll", seconds))
+
+    def alter_consumer_group_offsets(
+        self, asked: list[Any], *, request_timeout: float
+    ) -> dict[str, Future[Any]]:
+        self.calls.append((asked[0].group_id, request_timeout))
+        self.waiting = Future()
+        return {"g": self.waiting}
+
+    def answer(self, fault: str | None) -> None:
+        error = None if fault is None else SimpleNamespace(str=lambda: fault)
+        place = SimpleNamespace(topic="t", partition=0, error=error)
+        self.waiting.set_result(SimpleNamespace(topic_partitions=[place]))
+
+
+def committing_by(client: Client, monkeypatch: pytest.MonkeyPatch) -> Committer:
+    monkeypatch.setattr(Committer, "_open", lambda _: client)
+    given = {"commitOffsets": "true", "kafka.default.api.timeout.ms": "7000"}
+    made = committer(options("nowhere:9092", **given))
+    assert made is not None
+    return made
+
+
+def test_callbacks_are_served_before_something_is_sent(monkeypatch: pytest.MonkeyPatch):
+    """In them librdkafka has its tokens fetched; a second commit waits for the first one."""
+    client = Client()
+    group = committing_by(client, monkeypatch)
+    group.commit({T0: 5})
+    group.commit({T0: 6})
+    assert client.calls == [("poll", 0), ("g", 7.0)]
+
+
+def test_a_fault_that_comes_back_is_told_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    client = Client()
+    group = committing_by(client, monkeypatch)
+    group.commit({T0: 5})
+    for offset, fault in enumerate(("no", "no", None, "no", None), 6):
+        client.answer(fault)
+        group.commit({T0: offset})
+    client.answer(None)
+    group.close()
+    assert [text.rpartition("again): ")[2] for text in warnings(caplog)] == ["t-0: no"] * 2
+
+
+def test_closing_lets_go_of_the_client(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Also where no answer has come."""
+    alive: WeakSet[Client] = WeakSet()
+
+    class Opened(Client):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__()
+            alive.add(self)
+
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", Opened)
+    monkeypatch.setattr(group_offsets, "_CLOSE_SECONDS", 0.01)
+    group = committer(options("nowhere:9092", commitOffsets="true"))
+    assert group is not None
+    group.commit({T0: 5})
+    assert len(alive) == 1
+    group.close()
+    assert len(alive) == 0
+    (warning,) = warnings(caplog)
+    assert warning.endswith("no answer within 0.01 s")
+
+
+def test_a_refused_commit_is_a_warning_and_tried_again(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+):
+    group = committing(cluster)
+    cluster.fail("OffsetCommit", ["GROUP_AUTHORIZATION_FAILED"] * 3)
+
+    def warned() -> bool:
+        group.commit({T0: 5})
+        return bool(warnings(caplog))
+
+    until(warned)
+    (warning,) = warnings(caplog)
+    assert "not committed to group g" in warning
+    assert "commitOffsets" in warning
+
+    def got_there() -> bool:
+        group.commit({T0: 5})
+        return committed(cluster) == {T0: 5}
+
+    until(got_there)
+    group.close()
+    assert len(warnings(caplog)) == 1  # the same one but once
+
+
+def test_a_cluster_that_does_not_answer_holds_up_nothing(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+):
+    group = committing(cluster, **{"kafka.default.api.timeout.ms": "300"})
+    cluster.stop_broker(1)
+    begun = time.monotonic()
+    for offset in range(50):
+        group.commit({T0: offset})
+    assert time.monotonic() - begun < 1
+    group.close()
+    assert warnings(caplog)
+
+
+def test_what_cannot_even_be_sent_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def cannot(self: Any) -> None:
+        raise OSError("no token")
+
+    monkeypatch.setattr(Committer, "_open", cannot)
+    group = committer(options("nowhere:9092", commitOffsets="true"))
+    assert group is not None
+    group.commit({T0: 5})
+    group.commit({T0: 6})
+    group.close()
+    (warning,) = warnings(caplog)
+    assert warning.endswith("no token")

@@ -1,0 +1,368 @@
+"""Parked keys, in a topic of an embedded cluster."""
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import closing
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka import KafkaException, admin
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kshare.cluster import parked_keys
+from kshare.cluster.cluster import Cluster, TopicPolicy
+from kshare.cluster.parked_keys import EVERY_SECONDS, PARKED_TOPIC, ParkedInfo, ParkWatch
+from kshare.errors import AuthorizationError, KafkaError
+from kshare.testing import FakeCluster, Record
+from tests.support.parked_keys import SINCE, WAIT_S, A, B, Clock, kafka, keys_of
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"t": 1, PARKED_TOPIC: 1}) as running:
+        yield running
+
+
+@pytest.fixture
+def empty() -> Iterator[FakeCluster]:
+    """A cluster where nothing was ever parked."""
+    with FakeCluster(topics={"t": 1}) as running:
+        yield running
+
+
+# -- the list -------------------------------------------------------------------------------------
+
+
+def test_parked_and_unparked(cluster: FakeCluster):
+    with closing(keys_of(cluster)) as keys:
+        assert keys.parked() == {}
+        keys.park("t", [B, A, A], why="bad JSON", by="me")
+        keys.park("s", [A])
+        told = ParkedInfo(SINCE, by="me", why="bad JSON")
+        expected = {("s", A): ParkedInfo(SINCE), ("t", A): told, ("t", B): told}
+        assert keys.parked() == expected
+        assert list(keys.parked()) == sorted(expected)
+        keys.unpark("t", [A, b"never parked"])
+        del expected["t", A]
+        assert keys.parked() == expected
+    with closing(keys_of(cluster)) as others:
+        assert others.parked() == expected
+
+
+def test_parking_again_changes_nothing(cluster: FakeCluster):
+    with closing(keys_of(cluster)) as keys:
+        keys.park("t", [A], why="first")
+        end = _end(cluster)
+        keys.park("t", [A], why="second")
+        keys.unpark("t", [B])
+        assert keys.parked()["t", A].why == "first"
+        assert _end(cluster) == end
+        keys.unpark("t", [A])
+        keys.park("t", [A], why="third")
+        assert keys.parked()["t", A].why == "third"
+
+
+def _end(cluster: FakeCluster) -> int:
+    with closing(Cluster(kafka(cluster))) as asked:
+        (end,) = asked.latest([(PARKED_TOPIC, 0)]).values()  # type: ignore[list-item]
+    return end
+
+
+def test_what_is_in_the_topic(cluster: FakeCluster):
+    """Other versions of kshare must read it."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    with closing(keys_of(cluster)) as keys:
+        keys.park("t", [B], why="bad", by="me")
+        keys.unpark("t", [B])
+    servers = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "test"}
+    consumer = Consumer(servers)
+    consumer.assign([TopicPartition(PARKED_TOPIC, 0, 0)])
+    parked, unparked = consumer.consume(2, 20)
+    consumer.close()
+    assert parked.key() == unparked.key() == b'{"key":"ff00","topic":"t"}'
+    assert parked.value() == b'{"by":"me","when":"%s","why":"bad"}' % SINCE.encode()
+    assert unparked.value() is None
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.booleans(),
+            st.sampled_from(["t", "u"]),
+            st.lists(st.binary(max_size=3), max_size=3),
+        ),
+        max_size=8,
+    )
+)
+def test_the_list_is_a_set(steps: list[tuple[bool, str, list[bytes]]]):
+    parked: set[tuple[str, bytes]] = set()
+    with (
+        FakeCluster(topics={PARKED_TOPIC: 1}) as cluster,
+        closing(keys_of(cluster)) as keys,
+        closing(keys_of(cluster)) as others,
+    ):
+        for parks, topic, some in steps:
+            places = {(topic, key) for key in some}
+            if parks:
+                keys.park(topic, some)
+                parked |= places
+            else:
+                keys.unpark(topic, some)
+                parked -= places
+            assert set(others.parked()) == parked
+        with closing(keys_of(cluster)) as fresh:
+            assert set(fresh.parked()) == parked
+
+
+def test_records_of_others_are_told_of_and_passed_over(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+):
+    place = json.dumps({"topic": "t", "key": "61"})
+    told = json.dumps({"by": "b", "when": "w", "why": "y", "new": 1})
+    records = [
+        Record(None, told),
+        Record("no JSON", told),
+        Record("[]", told),
+        Record('{"topic": "t"}', told),
+        Record('{"topic": "t", "key": "6"}', told),
+        Record('{"topic": 1, "key": "61"}', told),
+        Record('{"topic": "t", "key": "62"}', "no JSON"),
+        Record('{"topic": "t", "key": "63"}', '{"by": "b"}'),
+        Record(place, told),
+    ]
+    cluster.produce(PARKED_TOPIC, records, partition=0)
+    with closing(keys_of(cluster)) as keys:
+        assert keys.parked() == {("t", A): ParkedInfo("w", "b", "y")}
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warned) == len(records) - 1
+    assert warned[1].startswith(f"{PARKED_TOPIC}, offset 1, is no record of a parked key: ")
+
+
+# -- the topic ------------------------------------------------------------------------------------
+
+
+class Making:
+    """What makes topics: the embedded cluster cannot be asked to."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.made: list[Any] = []
+        self.error: int | None = None
+
+    def create_topics(self, topics: list[Any]) -> dict[str, Future[None]]:
+        (topic,) = topics
+        self.made.append(topic)
+        future: Future[None] = Future()
+        if self.error in {None, RdKafkaError.TOPIC_ALREADY_EXISTS}:
+            self.cluster.create_topic(topic.topic, topic.num_partitions)
+        if self.error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(KafkaException(RdKafkaError(self.error, "told so")))
+        return {topic.topic: future}
+
+
+@pytest.fixture
+def making(empty: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Making:
+    made = Making(empty)
+    monkeypatch.setattr(
+        admin.AdminClient,
+        "create_topics",
+        lambda _, topics, operation_timeout: made.create_topics(topics),
+    )
+    return made
+
+
+def test_the_topic_is_made_on_first_use(empty: FakeCluster, making: Making):
+    with closing(keys_of(empty)) as keys:
+        assert keys.parked() == {}
+        keys.unpark("t", [A])
+        keys.park("t", [])
+        assert not making.made
+        keys.park("t", [A])
+        keys.park("t", [B])
+        (topic,) = making.made
+        assert set(keys.parked()) == {("t", A), ("t", B)}
+    assert (topic.topic, topic.num_partitions) == (PARKED_TOPIC, 1)
+    assert topic.config["cleanup.policy"] == "compact"
+    assert topic.replication_factor == -1  # the broker's default
+
+
+def test_somebody_else_makes_the_topic_at_the_same_time(empty: FakeCluster, making: Making):
+    making.error = RdKafkaError.TOPIC_ALREADY_EXISTS
+    with closing(keys_of(empty)) as keys:
+        keys.park("t", [A])
+        assert set(keys.parked()) == {("t", A)}
+
+
+def test_the_topic_cannot_be_made(empty: FakeCluster, making: Making):
+    making.error = RdKafkaError.TOPIC_AUTHORIZATION_FAILED
+    with (
+        closing(keys_of(empty)) as keys,
+        pytest.raises(AuthorizationError, match=f"create topic {PARKED_TOPIC}: told so"),
+    ):
+        keys.park("t", [A])
+    making.error = RdKafkaError.POLICY_VIOLATION
+    with closing(keys_of(empty)) as keys, pytest.raises(KafkaError, match="told so"):
+        keys.park("t", [A])
+
+
+@pytest.mark.parametrize(
+    ("policy", "warned"),
+    [
+        (TopicPolicy(compacted=True, retention_ms=None), False),
+        (TopicPolicy(compacted=False, retention_ms=1_000), True),
+        (TopicPolicy(compacted=True, retention_ms=1_000), True),
+    ],
+)
+def test_a_topic_that_forgets_is_warned_of(
+    cluster: FakeCluster,
+    policy: TopicPolicy,
+    warned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    monkeypatch.setattr(Cluster, "policies", lambda self, topics: dict.fromkeys(topics, policy))
+    with closing(keys_of(cluster)) as keys:
+        keys.park("t", [A])
+    assert ("keys will not stay parked" in caplog.text) == warned
+
+
+def test_a_write_that_is_refused(cluster: FakeCluster):
+    with closing(keys_of(cluster)) as keys:
+        keys.parked()
+        cluster.fail("Produce", ["TOPIC_AUTHORIZATION_FAILED"])
+        with pytest.raises(AuthorizationError, match=f"not authorized to write to {PARKED_TOPIC}"):
+            keys.park("t", [A])
+
+
+# -- as a query sees it ---------------------------------------------------------------------------
+
+
+def test_a_watch_sees_the_keys_of_its_topics(cluster: FakeCluster):
+    with closing(keys_of(cluster)) as keys, closing(ParkWatch(kafka(cluster))) as watch:
+        keys.park("t", [A, B])
+        keys.park("u", [A])
+        assert sorted(watch.current({"t"})) == [("t", A), ("t", B)]
+        assert watch.current({"u", "v"}) == [("u", A)]
+        assert watch.current(set()) == []
+
+
+def test_a_watch_looks_every_two_seconds(cluster: FakeCluster, caplog: pytest.LogCaptureFixture):
+    clock = Clock()
+    with (
+        closing(keys_of(cluster)) as keys,
+        closing(ParkWatch(kafka(cluster), clock=clock)) as watch,
+    ):
+        assert watch.current({"t"}) == []
+        keys.park("t", [A])
+        clock.now = EVERY_SECONDS - 0.01
+        assert watch.current({"t"}) == []
+        clock.now = EVERY_SECONDS
+        with caplog.at_level(logging.INFO, "kshare.cluster.parked_keys"):
+            assert watch.current({"t"}) == [("t", A)]
+        assert "parked: key b'a' of topic t" in caplog.text
+        keys.unpark("t", [A])
+        assert watch.current({"t"}) == [("t", A)]
+        clock.now = 2 * EVERY_SECONDS
+        with caplog.at_level(logging.INFO, "kshare.cluster.parked_keys"):
+            assert watch.current({"t"}) == []
+        assert "unparked: key b'a' of topic t" in caplog.text
+
+
+def test_nothing_is_parked_where_there_is_no_list(
+    empty: FakeCluster, caplog: pytest.LogCaptureFixture
+):
+    clock = Clock()
+    with closing(ParkWatch(kafka(empty), clock=clock)) as watch:
+        assert watch.current({"t"}) == []
+        assert not caplog.records
+        empty.create_topic(PARKED_TOPIC)
+        clock.now = EVERY_SECONDS
+        with closing(keys_of(empty)) as keys:
+            keys.park("t", [A])
+        assert watch.current({"t"}) == [("t", A)]
+
+
+def test_a_list_that_cannot_be_read_is_as_last_known(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+):
+    clock = Clock()
+    with closing(keys_of(cluster)) as keys:
+        keys.park("t", [A])
+        with closing(ParkWatch(kafka(cluster, timeout_ms=300), clock=clock)) as watch:
+            assert watch.current({"t"}) == [("t", A)]
+            cluster.stop_broker(1)
+            for looks in (1, 2, 3):
+                clock.now = EVERY_SECONDS * looks
+                assert watch.current({"t"}) == [("t", A)]
+            warned = [r for r in caplog.records if r.levelno >= logging.WARNING]
+            told = [text for r in warned if "cannot read which" in (text := r.getMessage())]
+            (warning,) = told  # once, until it has been read again
+            assert "going on with the 1 that were parked" in warning
+            cluster.start_broker(1)
+            keys.unpark("t", [A])
+            _until_read(watch, clock)
+
+
+def test_a_look_in_between_waits_less_than_the_first_one(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(parked_keys, "_WATCH_SECONDS", 0.25)
+    clock = Clock()
+    with closing(ParkWatch(kafka(cluster), clock=clock)) as watch:
+        assert watch.current({"t"}) == []
+        cluster.move_leader(PARKED_TOPIC, 0, None)
+        clock.now = EVERY_SECONDS
+        assert watch.current({"t"}) == []
+    assert "within 0.25 s" in caplog.text
+
+
+def _until_read(watch: ParkWatch, clock: Clock) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while watch.current({"t"}):
+        assert time.monotonic() < deadline
+        clock.now += EVERY_SECONDS
+
+
+def test_a_topic_that_was_made_anew(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
+    """Its offsets begin again; and what was parked before is not parked any more."""
+    with closing(keys_of(cluster)) as keys:
+        keys.park("t", [b"1", b"2", b"3"])
+        assert len(keys.parked()) == 3
+        ends = Cluster.latest
+        monkeypatch.setattr(Cluster, "latest", lambda self, places: dict.fromkeys(places, 1))
+        assert set(keys.parked()) == {("t", b"1")}
+        monkeypatch.setattr(Cluster, "latest", ends)
+        assert len(keys.parked()) == 3
+
+
+def test_compaction_leaves_gaps(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
+    """Also before the end: there the broker answers that no more comes."""
+    with closing(keys_of(cluster)) as keys:
+        keys.park("t", [A])
+        ends = Cluster.latest
+        monkeypatch.setattr(
+            Cluster,
+            "latest",
+            lambda self, places: {place: end + 1 for place, end in ends(self, places).items()},
+        )
+        assert set(keys.parked()) == {("t", A)}
+
+
+def test_a_part_that_was_read_before_an_error_does_not_count(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    with closing(keys_of(cluster)) as keys, closing(keys_of(cluster)) as others:
+        others.park("t", [A])
+        cluster.fail("Fetch", ["TOPIC_AUTHORIZATION_FAILED"])
+        with pytest.raises(AuthorizationError, match=f"read {PARKED_TOPIC}"):
+            keys.parked()
+        assert set(keys.parked()) == {("t", A)}

@@ -1,0 +1,454 @@
+"""What tasks tell: there and back, and everything that can go wrong on the way."""
+
+import json
+import logging
+import pickle
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kshare.core.hashing import HASH_SPACE
+from kshare.core.slice_end import SAMPLE_MAX, SliceEnd
+from kshare.feedback import server as server_module
+from kshare.feedback.server import FeedbackServer, TaskReport, TaskResult, Ticket
+
+HERE = ("127.0.0.1", 9092)
+WAIT_S = 20.0  # what never comes; nothing is expected to take so long
+END = SliceEnd(120, 20, (1, 2, 3))
+
+
+@pytest.fixture
+def server() -> Iterator[FeedbackServer]:
+    with closing(FeedbackServer(HERE)) as made:
+        assert made.start()
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _forget_planners(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_unreachable", {})
+    monkeypatch.setattr(server_module, "_held", [])
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def tell(ticket: Ticket, end: SliceEnd = END, *, held: bool = False) -> None:
+    report = TaskReport(ticket)
+    report.begin()
+    report.done(end, held=held)
+
+
+def result(server: FeedbackServer, batch: str = "b", task: int = 0) -> TaskResult:
+    return server.reports(batch, wait_seconds=WAIT_S)[task]
+
+
+class Stranger:
+    """A connection that says what it likes."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self.socket = socket.create_connection((ticket.host, ticket.port), WAIT_S)
+
+    def say(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def is_dropped(self) -> bool:
+        self.socket.settimeout(WAIT_S)
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def line(ticket: Ticket, kind: str, **fields: object) -> bytes:
+    place = {"batch": ticket.batch, "task": ticket.task}
+    return server_module._seal(ticket.key, {"kind": kind, **place, **fields})
+
+
+def done_line(ticket: Ticket, **fields: object) -> bytes:
+    told = {"end": 120, "records": 20, "sample": [1], "held": False}
+    return line(ticket, "done", **{**told, **fields})
+
+
+# -- there and back -------------------------------------------------------------------------------
+
+
+def test_a_task_tells_where_it_ended(server: FeedbackServer):
+    before = time.monotonic()
+    tell(server.ticket("b", 0, hold=False))
+    told = result(server)
+    assert (told.end, told.records, told.sample, told.held) == (120, 20, (1, 2, 3), False)
+    assert told.seconds is not None
+    assert told.began is not None
+    assert before <= told.began <= told.began + told.seconds <= time.monotonic()
+
+
+def test_all_of_a_batch_are_waited_for(server: FeedbackServer):
+    tickets = [server.ticket("b", number, hold=False) for number in range(20)]
+    tasks = [
+        threading.Thread(target=tell, args=(ticket, SliceEnd(100 + ticket.task, 1)))
+        for ticket in reversed(tickets)
+    ]
+    for task in tasks:
+        task.start()
+    told = server.reports("b", wait_seconds=WAIT_S)
+    assert {task: entry.end for task, entry in told.items()} == {n: 100 + n for n in range(20)}
+    assert list(told) == list(range(20))
+    for task in tasks:
+        task.join()
+
+
+def test_nobody_waits_longer_than_asked_to(server: FeedbackServer):
+    server.ticket("b", 0, hold=False)
+    tell(server.ticket("b", 1, hold=False))
+    until(lambda: 1 in server.reports("b"))
+    assert list(server.reports("b", wait_seconds=0.01)) == [1]
+    assert server.reports("another") == {}
+
+
+def test_a_held_connection_tells_when_the_process_ends(server: FeedbackServer):
+    tell(server.ticket("b", 0, hold=True), held=True)
+    until(lambda: 0 in server.reports("b"))
+    told = server.reports("b")[0]
+    assert (told.held, told.seconds) == (True, None)
+    (kept,) = server_module._held
+    kept.close()  # as the end of a process does
+    assert result(server).seconds is not None
+
+
+def test_a_task_that_fails_has_told_nothing(server: FeedbackServer):
+    ticket = server.ticket("b", 0, hold=False)
+    report = TaskReport(ticket)
+    report.begin()
+    assert report.connected
+    report.close()
+    report.close()
+    assert not report.connected
+    tell(ticket)  # Spark tries again
+    assert result(server).end == 120
+
+
+@pytest.mark.parametrize("order", [(120, 110, 130), (110, 130, 120), (130, 120, 110)])
+def test_of_attempts_that_differ_the_lowest_end_counts(
+    server: FeedbackServer, order: tuple[int, ...]
+):
+    server.ticket("b", 1, hold=False)  # never tells, so that nothing is complete
+    ticket = server.ticket("b", 0, hold=False)
+    for end in order:
+        tell(ticket, replace(END, end=end))
+    tell(server.ticket("b", 2, hold=False))
+    until(lambda: 2 in server.reports("b") and server.reports("b")[0].end == 110)
+    assert server.reports("b")[0].end == 110
+
+
+def test_the_time_is_that_of_the_attempt_that_counts(server: FeedbackServer):
+    ticket = server.ticket("b", 0, hold=True)
+    with closing(Stranger(ticket)) as counts, closing(Stranger(ticket)) as another:
+        counts.say(line(ticket, "hello") + done_line(ticket, end=110))
+        until(lambda: 0 in server.reports("b"))
+        another.say(line(ticket, "hello") + done_line(ticket, end=120))
+        another.close()
+        tell(server.ticket("b", 1, hold=False))  # heard after that
+        until(lambda: 1 in server.reports("b"))
+        assert server.reports("b")[0].seconds is None
+    assert result(server).seconds is not None
+
+
+def test_two_batches_are_remembered(server: FeedbackServer):
+    tickets = [server.ticket(name, 0, hold=False) for name in ("a", "b", "c")]
+    for ticket in tickets:
+        tell(ticket)
+    assert result(server, "c").end == 120
+    assert result(server, "b").end == 120
+    assert server.reports("a") == {}
+    server.forget("c")
+    assert server.reports("b") == {}
+    assert list(server.reports("c")) == [0]
+    server.forget("unknown")
+    assert list(server.reports("c")) == [0]
+
+
+def test_a_ticket_travels_and_shows_no_secret(server: FeedbackServer):
+    ticket = server.ticket("b", 3, hold=True)
+    assert pickle.loads(pickle.dumps(ticket)) == ticket
+    assert repr(ticket.key) not in repr(ticket)
+    assert ticket.key.hex() not in repr(ticket)
+
+
+# -- who is not believed --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\n",
+        b"\n",
+        b"\x00" * 64 + b"\n",
+        b"0" * 64 + b' {"kind":"hello","batch":"b","task":0}\n',
+        b"\xff" * 4_000 + b"\n",
+    ],
+)
+def test_strangers_are_dropped(server: FeedbackServer, said: bytes):
+    ticket = server.ticket("b", 0, hold=False)
+    with closing(Stranger(ticket)) as stranger:
+        stranger.say(said)
+        assert stranger.is_dropped()
+    assert server.rejected == 1
+    tell(ticket)
+    assert result(server).end == 120
+
+
+def test_messages_with_another_key_are_dropped(server: FeedbackServer):
+    ticket = server.ticket("b", 0, hold=False)
+    tell(replace(ticket, key=b"another"), replace(END, end=1))
+    until(lambda: server.rejected == 1)
+    tell(ticket)
+    assert result(server).end == 120
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"end": -1},
+        {"end": 2**63},
+        {"end": "120"},
+        {"end": True},
+        {"end": None},
+        {"records": -1},
+        {"sample": None},
+        {"sample": [HASH_SPACE]},
+        {"sample": [-1]},
+        {"sample": [1.5]},
+        {"sample": [True]},
+        {"sample": [1] * (SAMPLE_MAX + 1)},
+        {"held": 1},
+        {"task": 1},
+        {"batch": "c"},
+        {"batch": None},
+        {"task": -1},
+        {"kind": "bye"},
+        {"kind": None},
+    ],
+)
+def test_messages_that_cannot_be_are_dropped(server: FeedbackServer, fields: dict[str, object]):
+    """Even if they are sealed: workers may run another version of kshare."""
+    ticket = server.ticket("b", 0, hold=False)
+    server.ticket("b", 1, hold=False)
+    with closing(Stranger(ticket)) as stranger:
+        kind = {"kind": fields.get("kind", "done")}
+        place = {"batch": "b", "task": 0, "end": 120, "records": 20, "sample": [], "held": False}
+        stranger.say(line(ticket, "hello"))
+        stranger.say(server_module._seal(ticket.key, {**place, **kind, **fields}))
+        assert stranger.is_dropped()
+    assert server.rejected == 1
+    assert server.reports("b") == {}
+
+
+@pytest.mark.parametrize("body", [[1], "x", 3, None])
+def test_what_is_no_object_is_dropped(server: FeedbackServer, body: object):
+    ticket = server.ticket("b", 0, hold=False)
+    with closing(Stranger(ticket)) as stranger:
+        stranger.say(server_module._seal(ticket.key, body))  # type: ignore[arg-type]
+        assert stranger.is_dropped()
+    assert server.rejected == 1
+
+
+def test_a_result_without_a_hello_is_dropped(server: FeedbackServer):
+    ticket = server.ticket("b", 0, hold=False)
+    with closing(Stranger(ticket)) as stranger:
+        stranger.say(done_line(ticket))
+        assert stranger.is_dropped()
+    assert server.reports("b") == {}
+
+
+def test_a_task_that_has_no_ticket_counts_for_nothing(server: FeedbackServer):
+    ticket = server.ticket("b", 0, hold=False)
+    tell(replace(ticket, task=7))
+    tell(replace(ticket, batch="of another time"))
+    tell(ticket)
+    assert list(server.reports("b", wait_seconds=WAIT_S)) == [0]
+    assert server.reports("of another time") == {}
+    assert server.rejected == 0
+
+
+def test_lines_without_end_are_dropped(server: FeedbackServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server_module, "_HELLO_SECONDS_MAX", 10 * WAIT_S)  # not for their silence
+    ticket = server.ticket("b", 0, hold=False)
+    with closing(Stranger(ticket)) as stranger:
+        stranger.say(b"x" * (server_module._FIRST_LINE_MAX + 1))
+        assert stranger.is_dropped()
+    with closing(Stranger(ticket)) as stranger:
+        stranger.say(line(ticket, "hello"))
+        stranger.say(b"x" * (server_module._LINE_MAX + 1))
+        assert stranger.is_dropped()
+    assert server.rejected == 2
+
+
+def test_nested_without_end(server: FeedbackServer, monkeypatch: pytest.MonkeyPatch):
+    ticket = server.ticket("b", 0, hold=False)
+    body = b"[" * 3_000
+    monkeypatch.setattr(json, "dumps", lambda *_, **__: body.decode())
+    data = server_module._seal(ticket.key, {})
+    monkeypatch.undo()
+    with closing(Stranger(ticket)) as stranger:
+        stranger.say(data)
+        assert stranger.is_dropped()
+    assert server.rejected == 1
+    tell(ticket)  # the server goes on
+    assert result(server).end == 120
+
+
+def test_silent_strangers_are_dropped(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server_module, "_HELLO_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(server_module, "_TICK_SECONDS", 0.01)
+    with closing(FeedbackServer(HERE)) as server:
+        server.start()
+        with closing(Stranger(server.ticket("b", 0, hold=False))) as stranger:
+            assert stranger.is_dropped()
+        until(lambda: server.rejected == 1)
+
+
+def test_there_are_not_too_many_connections(
+    server: FeedbackServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(server_module, "_CONNECTIONS_MAX", 2)
+    ticket = server.ticket("b", 0, hold=False)
+    known = [Stranger(ticket), Stranger(ticket)]
+    for stranger in known:
+        stranger.say(line(ticket, "hello"))
+    with closing(Stranger(ticket)) as one_more:
+        assert one_more.is_dropped()
+    for stranger in known:
+        stranger.close()
+
+    def gets_through() -> bool:
+        tell(ticket)
+        return 0 in server.reports("b")
+
+    until(gets_through)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(st.binary(min_size=1, max_size=200), max_size=5), st.integers(0, 400))
+def test_no_bytes_stop_the_server(server: FeedbackServer, pieces: list[bytes], cut: int):
+    """Noise, then a message that is cut short."""
+    ticket = server.ticket("b", 0, hold=False)
+    for data in (*pieces, (line(ticket, "hello") + done_line(ticket))[:cut]):
+        with closing(Stranger(ticket)) as stranger:
+            stranger.say(data)
+    fresh = server.ticket(f"b{cut}", 1, hold=False)
+    tell(fresh)
+    assert server.reports(fresh.batch, wait_seconds=WAIT_S)[1].end == 120
+
+
+def test_a_connection_that_is_reset(server: FeedbackServer):
+    ticket = server.ticket("b", 0, hold=False)
+    stranger = Stranger(ticket)
+    stranger.say(line(ticket, "hello") + done_line(ticket, end=110))
+    until(lambda: 0 in server.reports("b"))
+    stranger.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    stranger.close()
+    assert result(server).end == 110
+
+
+def test_messages_that_come_byte_by_byte(server: FeedbackServer):
+    ticket = server.ticket("b", 0, hold=False)
+    with closing(Stranger(ticket)) as stranger:
+        stranger.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in line(ticket, "hello") + done_line(ticket):
+            stranger.say(bytes([byte]))
+    assert result(server).end == 120
+
+
+# -- nobody there ---------------------------------------------------------------------------------
+
+
+def test_without_a_planner_a_task_goes_on(server: FeedbackServer):
+    ticket = server.ticket("b", 0, hold=False)
+    server.close()
+    report = TaskReport(ticket)
+    report.begin()
+    assert not report.connected
+    report.done(END, held=True)
+    report.close()
+    assert server_module._held == []
+
+
+def test_a_planner_that_was_not_reached_is_not_tried_again(
+    server: FeedbackServer, monkeypatch: pytest.MonkeyPatch
+):
+    tries: list[object] = []
+
+    def refused(address: object, timeout: float) -> socket.socket:
+        assert timeout <= 2
+        tries.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "create_connection", refused)
+    ticket = server.ticket("b", 0, hold=False)
+    for _ in range(3):
+        tell(ticket)
+    assert tries == [(ticket.host, ticket.port)]
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 61)
+    tell(ticket)
+    assert len(tries) == 2
+
+
+def test_a_planner_that_goes_away_in_between(server: FeedbackServer):
+    report = TaskReport(server.ticket("b", 0, hold=False))
+    report.begin()
+    server.close()
+    for _ in range(3):
+        report.done(END, held=False)
+    assert not report.connected
+
+
+def test_where_nothing_can_listen_there_is_no_feedback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def cannot(hint: tuple[str, int]) -> socket.socket:
+        raise OSError("no network")
+
+    monkeypatch.setattr(server_module, "_listen", cannot)
+    with closing(FeedbackServer(("broker", 1))) as server:
+        assert not server.start()
+        assert not server.start()
+        ticket = server.ticket("b", 0, hold=False)
+        assert ticket.port == 0
+        tell(ticket)
+        assert server.reports("b", wait_seconds=0.01) == {}
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "broker:1: no network" in caplog.text
+
+
+def test_starting_and_closing_again():
+    server = FeedbackServer(HERE)
+    server.close()
+    assert not server.start()  # closed for good
+    server = FeedbackServer(HERE)
+    assert server.start()
+    assert server.start()
+    address = server.ticket("b", 0, hold=False)
+    server.close()
+    server.close()
+    with pytest.raises(ConnectionRefusedError):
+        Stranger(address)
+    assert all(thread.name != "kshare-feedback" for thread in threading.enumerate())

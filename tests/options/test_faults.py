@@ -1,0 +1,321 @@
+"""Faults of the source's options: all at once, by name; contradictions."""
+
+import copy
+import pickle
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kshare.errors import OptionsError
+from kshare.options import parse_options, parse_sink_options
+from kshare.options.table import (
+    IGNORED_IN_BATCH,
+    KAFKA_BUILT,
+    KAFKA_NO_EFFECT,
+    KAFKA_NOT_BUILT,
+    KAFKA_REFUSED,
+    KAFKA_SECRET,
+    LIBRDKAFKA_NAMES,
+    NOT_BUILT,
+    SINK_ONLY,
+    SOURCE_BUILT,
+    canonical,
+)
+from tests.support.options import BASE, SECRET, SERVERS, options, problem, problems, warnings
+
+# -- all faults at once, and by name --------------------------------------------------------------
+
+
+def test_all_faults_are_told_at_once() -> None:
+    found = problems(
+        {
+            "kafka.auto.offset.reset": "earliest",
+            "kafka.ssl.engine.factory.class": "x.Y",
+            "maxOffsetsPerTrigger": "0",
+            "envelope": "x",
+            "startingOffsets": "nowhere",
+            "endingOffsets": "latest",
+            "parkedKeys": "k",
+            "kafka.isolation.level": "x",
+        },
+        base={},
+    )
+    assert [text.partition(":")[0] for text in found] == [
+        "envelope",
+        "kafka.auto.offset.reset",
+        "kafka.ssl.engine.factory.class",
+        "kafka.isolation.level",
+        "kafka.bootstrap.servers",
+        "subscribe | subscribePattern | assign",
+        "startingOffsets",
+        "endingOffsets",
+        "maxOffsetsPerTrigger",
+        "parkedKeys",
+    ]
+
+
+def test_the_error_counts_and_lists() -> None:
+    with pytest.raises(OptionsError) as caught:
+        parse_options({}, streaming=True)
+    assert str(caught.value).startswith("2 faults in the options of format('kshare'):\n  - ")
+
+
+@pytest.mark.parametrize("name", NOT_BUILT)
+def test_what_is_not_built_is_refused_by_name(name: str) -> None:
+    assert problem({name.upper(): "x"}) == f"{name}: not built yet (given: 'x')"
+
+
+@pytest.mark.parametrize("name", sorted(KAFKA_REFUSED))
+def test_what_spark_refuses_is_refused_with_its_reasons(name: str) -> None:
+    found = problem({f"kafka.{name}": SECRET})
+    assert found == f"kafka.{name}: is not supported; {KAFKA_REFUSED[name]}"
+
+
+@pytest.mark.parametrize("name", sorted(KAFKA_NOT_BUILT))
+def test_properties_that_would_change_safety_are_refused(name: str) -> None:
+    found = problem({f"kafka.{name}": SECRET})
+    assert found == f"kafka.{name}: not built yet: {KAFKA_NOT_BUILT[name]}"
+
+
+@pytest.mark.parametrize(
+    "name", ["sasl.client.callback.handler.class", "ssl.provider", "security.providers"]
+)
+def test_other_credentials_and_another_tls_are_not_left_out(name: str) -> None:
+    given = {**SERVERS, f"kafka.{name}": SECRET}
+    (found,) = problems(given)
+    assert found.startswith(f"kafka.{name}: not built yet: names a ")
+    with pytest.raises(OptionsError) as caught:
+        parse_sink_options({**given, "topic": "t"}, streaming=False)
+    assert caught.value.problems == (found,)
+    assert SECRET not in found
+
+
+@pytest.mark.parametrize("name", KAFKA_NO_EFFECT)
+def test_other_properties_of_java_are_accepted_with_a_warning(name: str) -> None:
+    assert warnings({f"kafka.{name}": SECRET}) == (f"option kafka.{name} has no effect in kshare",)
+
+
+@pytest.mark.parametrize("name", sorted(LIBRDKAFKA_NAMES))
+def test_a_name_of_librdkafka_gets_javas(name: str) -> None:
+    (found,) = warnings({f"kafka.{name}": SECRET})
+    assert found == (
+        f"option kafka.{name} is ignored, it is a name of librdkafka; kshare takes Kafka's Java "
+        f"names: {LIBRDKAFKA_NAMES[name]}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("startingOfsets", "startingOffsets"),
+        ("STARTINGOFSETS", "startingOffsets"),
+        ("minpartition", "minPartitions"),
+        ("kafka.bootstrap.server", "kafka.bootstrap.servers"),
+        ("kafka.isolation.levl", "kafka.isolation.level"),
+        ("bootstrap.servers", "kafka.bootstrap.servers"),
+    ],
+)
+def test_an_unknown_name_gets_the_nearest_one(name: str, near: str) -> None:
+    (found,) = warnings({name: SECRET})
+    assert found.lower().startswith(f"option {name.lower()} is ignored, no such ")
+    assert found.endswith(f" is known; the nearest known one is {near}")
+
+
+@pytest.mark.parametrize("name", SINK_ONLY)
+def test_options_of_the_sink_are_ignored_with_a_warning(name: str) -> None:
+    assert warnings({name: "x"}) == (f"option {name} is ignored, it is an option of the sink",)
+
+
+def test_configurations_of_spark_are_no_options() -> None:
+    (found,) = warnings({"spark.kafka.consumer.cache.capacity": "3"})
+    assert found.endswith("is ignored, it is no option but a configuration of Spark's")
+
+
+@pytest.mark.parametrize("name", IGNORED_IN_BATCH)
+def test_what_limits_streams_is_ignored_in_batch_queries(name: str) -> None:
+    value = "true" if name == "commitOffsets" else "what may not be looked at"
+    (found,) = warnings({name: value}, streaming=False)
+    assert found == f"option {name} is ignored in batch queries"
+
+
+def test_a_task_assignor_is_not_looked_at_in_batch_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    configured: list[object] = []
+    faulty = SimpleNamespace(assign=print, configure=configured.append)
+    monkeypatch.setitem(sys.modules, "an_assignor", SimpleNamespace(faulty=faulty))
+    given = {
+        **BASE,
+        "taskAssignor": "an_assignor.faulty",
+        "TASKASSIGNOR.max.warmup.replicas": "0",  # of a stream it is a fault
+        "taskAssignor.of.its.own": "x",
+    }
+    parsed = parse_options(given, streaming=False)
+    assert parsed.options == options(streaming=False)
+    assert sorted(parsed.warnings) == sorted(
+        f"option {name} is ignored in batch queries" for name in given if name not in BASE
+    )
+    assert configured == []
+
+
+def test_a_faulty_task_assignor_is_told_together_with_all_other_faults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def configure(configs: dict[str, str]) -> None:
+        raise KeyError(f"no config among {configs}")
+
+    faulty = SimpleNamespace(assign=print, configure=configure)
+    monkeypatch.setitem(sys.modules, "an_assignor", SimpleNamespace(faulty=faulty))
+    given = {
+        "taskAssignor": "an_assignor.faulty",
+        "taskAssignor.max.warmup.replicas": "0",
+        "keyRanges": "many",
+    }
+    found = problems(given)
+    assert [text.partition(":")[0] for text in found] == [
+        "keyRanges", "taskAssignor.*", "taskAssignor",
+    ]  # fmt: skip
+    assert "it cannot be made: KeyError" in found[-1]
+
+
+def test_texts_of_a_task_assignors_configs_hold_names_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    assignor = SimpleNamespace(assign=print)
+    monkeypatch.setitem(sys.modules, "an_assignor", SimpleNamespace(made=assignor))
+    found = options({"taskAssignor": "an_assignor.made", "taskAssignor.password": SECRET})
+    assert found.task_assignor_configs == {"password": SECRET}
+    for one in (found, pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
+        assert one == found
+        for thing in (one, one.task_assignor_configs, [one]):
+            for text in (repr(thing), str(thing), f"{thing}"):
+                assert "password" in text
+                assert SECRET not in text
+
+
+def test_a_task_assignors_error_shows_no_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    def configure(configs: dict[str, str]) -> None:
+        raise KeyError(f"no config among {configs}")
+
+    faulty = SimpleNamespace(assign=print, configure=configure)
+    monkeypatch.setitem(sys.modules, "an_assignor", SimpleNamespace(faulty=faulty))
+    found = problem({"taskAssignor": "an_assignor.faulty", "taskAssignor.password": SECRET})
+    assert "it cannot be made: KeyError (its text holds the value of password, and" in found
+    assert SECRET not in found
+
+
+def test_a_task_assignor_is_left_alone_if_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "an_assignor", None)  # an import of it fails
+    given = {**BASE, "taskAssignor": "an_assignor.faulty", "taskAssignor.a": "b"}
+    with pytest.raises(OptionsError, match="taskAssignor"):
+        parse_options(given, streaming=True)
+    found = parse_options(given, streaming=True, makes_assignor=False).options
+    assert found.task_assignor == "an_assignor.faulty"
+    assert found.task_assignor_configs == {"a": "b"}
+    with pytest.raises(OptionsError, match=r"taskAssignor\.\*.*max\.warmup\.replicas"):
+        parse_options(
+            {**given, "taskAssignor.max.warmup.replicas": "0"}, streaming=True, makes_assignor=False
+        )
+
+
+def test_names_are_compared_without_case() -> None:
+    upper = {name.upper(): value for name, value in {**BASE, "minPartitions": "3"}.items()}
+    parsed = parse_options(upper, streaming=True)
+    assert parsed.warnings == ()
+    assert parsed.options == options({"minPartitions": "3"})
+
+
+def test_a_name_twice_with_two_values_is_a_fault() -> None:
+    assert problem({"minPartitions": "3", "MINPARTITIONS": "4"}) == (
+        "minPartitions: is given twice, in different case, with different values"
+    )
+    assert options({"minPartitions": "3", "MINPARTITIONS": "3"}).min_partitions == 3
+
+
+def test_values_of_python_are_taken_as_texts() -> None:
+    given: Any = {"minPartitions": 3, "failOnDataLoss": False}
+    found = options(given)
+    assert (found.min_partitions, found.fail_on_data_loss) == (3, False)
+    spelled: Any = {"failOnDataLoss": False, "FAILONDATALOSS": "false"}
+    assert not options(spelled).fail_on_data_loss
+    wrong: Any = {"minPartitions": 3.0, "subscribe": None}
+    assert problems(wrong) == (
+        "subscribe: must be a string, not NoneType",
+        "minPartitions: must be a string, not float",
+        "subscribe | subscribePattern | assign: one of these options must be specified",
+    )
+
+
+def test_every_documented_name_is_its_own_canonical_spelling() -> None:
+    for name in (*SOURCE_BUILT, *NOT_BUILT, *SINK_ONLY):
+        assert canonical(name.upper()) == canonical(name.lower()) == name
+    assert canonical("Kafka.Bootstrap.Servers") == "kafka.bootstrap.servers"
+    assert canonical("Other") == "Other"
+
+
+def test_a_name_is_in_one_table_only() -> None:
+    for tables in (
+        (SOURCE_BUILT, NOT_BUILT, SINK_ONLY),
+        (KAFKA_BUILT, KAFKA_NO_EFFECT, KAFKA_NOT_BUILT, KAFKA_REFUSED, LIBRDKAFKA_NAMES),
+    ):
+        names = [name for table in tables for name in table]
+        assert len(names) == len(set(names))
+    assert set(KAFKA_BUILT) >= KAFKA_SECRET
+    assert set(SOURCE_BUILT) >= set(IGNORED_IN_BATCH)
+
+
+# -- contradictions -------------------------------------------------------------------------------
+
+
+def test_the_minimum_of_a_trigger_is_not_above_its_maximum() -> None:
+    found = problem({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"})
+    assert found == (
+        "minOffsetsPerTrigger: must not be more than maxOffsetsPerTrigger, which is 4 (given: '5')"
+    )
+    assert options({"minOffsetsPerTrigger": "4", "maxOffsetsPerTrigger": "4"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("keyRanges", "2"),
+        ("maxRecordsPerTask", "2"),
+        ("targetTaskDuration", "2s"),
+        ("parkedKeys", "[]"),
+    ],
+)
+def test_cuts_by_offset_contradict_what_goes_by_key(name: str, value: str) -> None:
+    assert "contradicts splitBy=offset" in problem({"splitBy": "offset", name: value})
+
+
+def test_an_assignor_of_key_ranges_has_no_effect_on_cuts_by_offset() -> None:
+    found = warnings({"splitBy": "offset", "rangeAssignor": "adaptive"})
+    assert found == ("option rangeAssignor has no effect with splitBy=offset",)
+
+
+def test_commits_need_a_group() -> None:
+    assert problem({"commitOffsets": "true"}) == (
+        "commitOffsets: needs kafka.group.id, the group to commit to (given: 'true')"
+    )
+    found = options({"commitOffsets": "true", "kafka.group.id": "g"})
+    assert (found.commit_offsets, found.kafka.group_id) == (True, "g")
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_group_without_commits_has_no_effect(streaming: bool) -> None:
+    assert warnings({"kafka.group.id": "g"}, streaming=streaming) == (
+        "option kafka.group.id has no effect without commitOffsets=true: no group is joined",
+    )
+
+
+def test_a_prefix_of_groups_is_accepted() -> None:
+    assert options({"groupIdPrefix": "p"}) == options()
+
+
+@pytest.mark.parametrize("name", ["round-robin", "lag-weighted", "adaptive", "json.dumps"])
+def test_a_range_assignor_is_found_by_name_or_path(name: str) -> None:
+    assert options({"rangeAssignor": name}).range_assignor == name
+
+
+def test_a_range_assignor_that_is_not_there_is_a_fault() -> None:
+    found = problem({"rangeAssignor": "no.such.module"})
+    assert found.startswith("rangeAssignor: no range assignor 'no.such.module': ")
+    assert "built in are: round-robin, lag-weighted, adaptive" in found

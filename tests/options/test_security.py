@@ -1,0 +1,468 @@
+"""Brokers, logins and certificates, as options; and that no text of any kind holds a secret."""
+
+import itertools
+import pickle
+import traceback
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.errors import OptionsError
+from kshare.options import parse_options, parse_sink_options
+from kshare.options.jaas import JaasEntry, parse_jaas
+from kshare.options.table import KAFKA_BUILT, KAFKA_SECRET
+from tests.support.options import BASE, SECRET, SERVERS, options, problem, problems, warnings
+
+PACKAGE = "org.apache.kafka.common.security"
+PLAIN, SCRAM = f"{PACKAGE}.plain.PlainLoginModule", f"{PACKAGE}.scram.ScramLoginModule"
+OAUTH = f"{PACKAGE}.oauthbearer.OAuthBearerLoginModule"
+JAAS = "kafka.sasl.jaas.config"
+URL = "kafka.sasl.oauthbearer.token.endpoint.url"
+CLIENT = "kafka.sasl.oauthbearer.client.credentials.client"
+
+
+def sasl(mechanism: str, jaas: str | None, **more: str) -> dict[str, str]:
+    """Options to log in with."""
+    found = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": mechanism, **more}
+    return found if jaas is None else {**found, JAAS: jaas}
+
+
+def quoted(text: str) -> str:
+    """A text as JAAS wants it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + escaped.replace("\n", "\\n").replace("\r", "\\r") + '"'
+
+
+# -- brokers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "servers"),
+    [
+        ("a:1", (("a", 1),)),
+        (" a:1 , b-2.example.org:65535,,a:1", (("a", 1), ("b-2.example.org", 65535))),
+        ("[::1]:9092,[2001:db8::2]:1", (("::1", 9092), ("2001:db8::2", 1))),
+        ("SASL_SSL://a:1,PLAINTEXT://10.0.0.1:2", (("a", 1), ("10.0.0.1", 2))),
+    ],
+)
+def test_servers_are_hosts_and_ports(text: str, servers: tuple[tuple[str, int], ...]) -> None:
+    assert options({"kafka.bootstrap.servers": text}).kafka.bootstrap_servers == servers
+
+
+@pytest.mark.parametrize("entry", ["a", "a:", ":1", "a:0", "a:65536", "a:b", "::1:9092", "a b:1"])
+def test_what_is_no_server_is_refused(entry: str) -> None:
+    assert problem({"kafka.bootstrap.servers": f"good:1,{entry}"}) == (
+        f"kafka.bootstrap.servers: has an entry that is not host:port (given: {entry!r}); write "
+        "for example broker-1:9092 or [::1]:9092"
+    )
+
+
+def test_no_server_is_a_fault() -> None:
+    (found,) = problems({}, base={"subscribe": "t"})
+    assert found == (
+        "kafka.bootstrap.servers: must be specified; give host:port of one broker or more, "
+        "separated by commas"
+    )
+    assert problem({"kafka.bootstrap.servers": " , "}).startswith(
+        "kafka.bootstrap.servers: names no broker"
+    )
+
+
+def test_a_server_with_a_password_is_not_shown() -> None:
+    assert SECRET not in problem({"kafka.bootstrap.servers": f"user:{SECRET}@a:1"})
+
+
+# -- JAAS -----------------------------------------------------------------------------------------
+
+
+def test_a_line_of_jaas() -> None:
+    entry = parse_jaas(
+        f"""{PLAIN} REQUIRED // who
+        username='u' /* and
+        with */ password="a\\"b\\\\c;=\\101\\t" debug=true ;"""
+    )
+    assert entry.module == PLAIN
+    assert dict(entry.options) == {"username": "u", "password": 'a"b\\c;=A\t', "debug": "true"}
+    assert repr(entry) == (
+        f"JaasEntry(module={PLAIN!r}, options=Properties(username, password, debug))"
+    )
+
+
+@given(st.dictionaries(st.text("abz._-$", min_size=1, max_size=4).map("x{}".format), st.text()))
+def test_jaas_is_what_was_written(given_: dict[str, str]) -> None:
+    written = " ".join(f"{name}={quoted(value)}" for name, value in given_.items())
+    assert dict(parse_jaas(f"a.B required {written};").options) == given_
+
+
+@given(st.text())
+def test_any_text_is_jaas_or_a_fault_without_it(text: str) -> None:
+    with_secret = f'{text} password="{SECRET}" {SECRET}'
+    try:
+        parse_jaas(with_secret)
+    except ValueError as error:
+        assert SECRET not in str(error)  # noqa: PT017 - either is right
+
+
+# As JaasConfig of Kafka with OpenJDK 17's StreamTokenizer reads them.
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "names no login module"),
+        ("// a comment", "names no login module"),
+        ("; required;", "does not begin with the name of a login module"),
+        ("a.B", "lacks a control flag after what is not shown here"),
+        ("a.B maybe;", "lacks a control flag after what is not shown here"),
+        ("a.B required", "does not end with a semicolon"),
+        ('a.B required username="u"', "does not end with a semicolon"),
+        ("a.LoginModule", "lacks a control flag after a.LoginModule"),
+        ("a.B required username;", "has no '=' after username"),
+        ("a.B required password=two words;", "has no '=' after what is not shown here"),
+        ("a.B required username=;", "has no value for username"),
+        ("a.B required username=", "has no value for username"),
+        ("a.B required password=123;", "has a number as value of password"),
+        ("a.B required password=1abc;", "has a number as value of password"),
+        ('a.B required password="a;', "has a quoted text that does not end on its line"),
+        ('a.B required password="a\nb";', "has a quoted text that does not end on its line"),
+        ('a.B required ="a";', "has something else where the name of an option belongs"),
+        ('a.B required; c.D required x="y";', "has 2 login modules; exactly one is wanted"),
+    ],
+)
+def test_what_java_does_not_read_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says.replace(".", r"\.")):
+        parse_jaas(text)
+
+
+def test_comments_begin_with_a_slash_as_in_java() -> None:
+    assert dict(parse_jaas("a.B required x=ab/c;\n;").options) == {"x": "ab"}
+
+
+# -- SASL -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("package", [PACKAGE, f"kafkashaded.{PACKAGE}"])
+def test_a_login_with_a_password(mechanism: str, package: str) -> None:
+    kind = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
+    line = f'{package}.{kind} required username="u" password={quoted(SECRET)};'
+    kafka = options(sasl(mechanism.lower(), line)).kafka
+    assert (kafka.sasl_mechanism, kafka.security_protocol) == (mechanism, "SASL_SSL")
+    assert kafka.uses_sasl
+    assert kafka.uses_tls
+    assert kafka.sasl_username == "u"
+    assert kafka.sasl_password is not None
+    assert kafka.sasl_password.reveal() == SECRET
+    assert isinstance(kafka.login, JaasEntry)
+
+
+@pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
+def test_a_login_names_its_mechanism(protocol: str) -> None:
+    assert problem({"kafka.security.protocol": protocol}) == (
+        "kafka.sasl.mechanism: must be specified, Java's default GSSAPI (Kerberos) is not built; "
+        "allowed: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER"
+    )
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "says"),
+    [("GSSAPI", "is not built"), ("AWS_MSK_IAM", "is not built"), ("SCRAM", "is not known")],
+)
+def test_other_mechanisms_are_refused(mechanism: str, says: str) -> None:
+    found = problem(sasl(mechanism, "not looked at"))
+    assert found.startswith(f"kafka.sasl.mechanism: {says} (given: {mechanism!r}); allowed: PLAIN")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "line", "says"),
+    [
+        ("PLAIN", None, f"must be specified; write {PLAIN} required username="),
+        ("PLAIN", f'{PLAIN} required username="u";', "lacks password; write "),
+        ("PLAIN", f"{PLAIN} required;", "lacks username and password; write "),
+        ("PLAIN", f'{PLAIN} required username="u" password="";', "lacks password"),
+        ("PLAIN", f'{PLAIN} required username="u" password="\\0";', "has a NUL character"),
+        ("PLAIN", f"{SCRAM} required;", "names a login module that does not fit PLAIN; write "),
+        ("SCRAM-SHA-256", f"{PLAIN} required;", "names a login module that does not fit SCRAM-"),
+        ("OAUTHBEARER", f"{SCRAM} required;", "names a login module that does not fit OAUTHB"),
+        ("OAUTHBEARER", None, f"must be specified; write {OAUTH} required;"),
+        (
+            "SCRAM-SHA-512",
+            f'{SCRAM} required username="u" password="p" tokenauth="true";',
+            "has tokenauth=true: delegation tokens are not built",
+        ),
+        ("PLAIN", "{", "does not begin with the name of a login module; write "),
+    ],
+)
+def test_a_login_that_cannot_work_is_refused(mechanism: str, line: str | None, says: str) -> None:
+    found = problems(sasl(mechanism, line))
+    assert found[0].startswith(f"{JAAS}: {says}")
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_a_login_without_sasl_gets_a_warning(protocol: str) -> None:
+    given = sasl("PLAIN", f'{PLAIN} required username="u" password="p";')
+    found = warnings({**given, "kafka.security.protocol": protocol})
+    assert [text.split()[1] for text in found] == ["kafka.sasl.mechanism", JAAS]
+    assert all(f"no effect with kafka.security.protocol={protocol}" in text for text in found)
+
+
+# -- OAUTHBEARER ----------------------------------------------------------------------------------
+
+
+def oauth(line: str | None = f"{OAUTH} required;", **more: str) -> dict[str, str]:
+    return sasl("OAUTHBEARER", line, **more)
+
+
+def test_client_credentials_as_properties_or_in_the_line() -> None:
+    url = {URL: "https://login.example.org:8443/token"}
+    assert options(oauth(**url, **{f"{CLIENT}.id": "i", f"{CLIENT}.secret": SECRET}))
+    assert options(oauth(None, **url, **{f"{CLIENT}.id": "i", f"{CLIENT}.secret": SECRET}))
+    line = f'{OAUTH} required clientId="i" clientSecret="{SECRET}" extension_logicalCluster="l";'
+    assert options(oauth(line, **url))
+    assert problems(oauth(**url)) == (
+        f"{CLIENT}.id: must be specified with {URL}; here, or as clientId in {JAAS}",
+        f"{CLIENT}.secret: must be specified with {URL}; here, or as clientSecret in {JAAS}",
+    )
+
+
+def test_a_token_may_be_a_file_or_unsecured() -> None:
+    assert options(oauth(**{URL: "file:///run/token"}))
+    line = f'{OAUTH} required unsecuredLoginStringClaim_sub="me" unsecuredLoginExtension_a="b";'
+    assert options(oauth(line))
+    renamed = (
+        f'{OAUTH} required unsecuredLoginPrincipalClaimName="p" unsecuredLoginStringClaim_p="me";'
+    )
+    assert options(oauth(renamed))
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        f"{PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler",
+        f"{PACKAGE}.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+    ],
+)
+def test_kafkas_own_login_handlers_are_built(handler: str) -> None:
+    given = {URL: "file:///run/token", "kafka.sasl.login.callback.handler.class": handler}
+    assert options(oauth(**given))
+    given["kafka.sasl.login.callback.handler.class"] = "com.example.Handler"
+    assert problem(oauth(**given)).startswith(
+        "kafka.sasl.login.callback.handler.class: names a Java class, which kshare cannot load"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", f"{URL}: must be specified; give the https URL of the token endpoint"),
+        ('unsecuredLoginStringClaim_x="y"', f"{JAAS}: lacks unsecuredLoginStringClaim_sub"),
+        (
+            'unsecuredLoginStringClaim_sub="y" unsecuredLoginNumberClaim_n="z"',
+            f"{JAAS}: has a value of unsecuredLoginNumberClaim_n that is no number",
+        ),
+        (
+            'unsecuredLoginStringClaim_sub="y" unsecuredLoginLifetimeSeconds="z"',
+            f"{JAAS}: has a value of unsecuredLoginLifetimeSeconds that is no number",
+        ),
+        (
+            'unsecuredLoginStringClaim_sub="y" unsecuredLoginExtension_auth="z"',
+            f"{JAAS}: has a SASL extension whose name is not of letters",
+        ),
+        (
+            'unsecuredLoginStringClaim_sub="y" unsecuredLoginExtension_a="\\1"',
+            f"{JAAS}: has a SASL extension that cannot be sent: a",
+        ),
+    ],
+)
+def test_a_token_that_cannot_be_made_is_refused(line: str, says: str) -> None:
+    assert problem(oauth(f"{OAUTH} required {line};")).startswith(says)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("", "login.example.org/token", "ftp://a/b", "https:///token", "https://a:b/", "file:x"),
+        f"https://user:{SECRET}@login.example.org/token",
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused_and_not_shown(url: str) -> None:
+    found = problem(oauth(**{URL: url}))
+    assert found.startswith(f"{URL}: is no URL that can be used; wanted https://host/path")
+    assert SECRET not in found
+
+
+def test_a_secret_over_http_gets_a_warning() -> None:
+    given = {URL: "http://login/token", f"{CLIENT}.id": "i", f"{CLIENT}.secret": SECRET}
+    assert warnings(oauth(**given)) == (
+        f"option {URL} sends the client's secret unencrypted; https is safe",
+    )
+
+
+# -- TLS ------------------------------------------------------------------------------------------
+
+
+def tls(**more: str) -> dict[str, str]:
+    """Options with TLS; dots of names are written as two underscores."""
+    named = {f"kafka.ssl.{name.replace('__', '.')}": value for name, value in more.items()}
+    return {"kafka.security.protocol": "SSL", **named}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        tls(),
+        tls(truststore__location="t.jks"),
+        tls(truststore__location="t.jks", truststore__password=SECRET, truststore__type="jks"),
+        tls(truststore__location="t.p12", truststore__password=SECRET, truststore__type="PKCS12"),
+        tls(truststore__location="t.pem", truststore__type="pem"),
+        tls(truststore__certificates="x", truststore__type="PEM"),
+        tls(keystore__location="k.p12", keystore__type="PKCS12", keystore__password=SECRET),
+        tls(keystore__location="k.pem", keystore__type="PEM", key__password=SECRET),
+        tls(keystore__key="k", keystore__certificate__chain="c", keystore__type="PEM"),
+        tls(endpoint__identification__algorithm="HTTPS", enabled__protocols="TLSv1.3"),
+        tls(enabled__protocols="TLSv1.3, TLSv1.2"),
+    ],
+)
+def test_stores_that_can_be_used(given: dict[str, str]) -> None:
+    kafka = options(given).kafka
+    assert (kafka.uses_tls, kafka.uses_sasl) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            tls(keystore__type="DKS"),
+            "keystore.type: is not built (given: 'DKS'); allowed: PEM, PKCS12, JKS",
+        ),
+        (tls(truststore__type="x"), "truststore.type: is not built (given: 'x'); allowed: PEM, "),
+        (
+            tls(keystore__location="k.p12", keystore__type="PKCS12"),
+            "keystore.password: must be specified for a PKCS12 key store",
+        ),
+        (
+            tls(keystore__location="k", keystore__type="PEM", keystore__password=SECRET),
+            "keystore.password: cannot be given with PEM; set kafka.ssl.key.password",
+        ),
+        (
+            tls(truststore__location="k", truststore__type="PEM", truststore__password=SECRET),
+            "truststore.password: cannot be given with PEM; leave it out",
+        ),
+        (
+            tls(keystore__key=SECRET, keystore__certificate__chain="c"),
+            "keystore.key: needs kafka.ssl.keystore.type=PEM",
+        ),
+        (
+            tls(keystore__key=SECRET, keystore__type="PEM"),
+            "keystore.certificate.chain: must be specified with ssl.keystore.key",
+        ),
+        (
+            tls(keystore__certificate__chain=SECRET, keystore__type="PEM"),
+            "keystore.key: must be specified with ssl.keystore.certificate.chain",
+        ),
+        (
+            tls(
+                keystore__key="k",
+                keystore__certificate__chain="c",
+                keystore__type="PEM",
+                keystore__location="l",
+            ),
+            "keystore.location: is given beside ssl.keystore.key: give one (given: 'l')",
+        ),
+        (
+            tls(truststore__certificates=SECRET),
+            "truststore.certificates: needs kafka.ssl.truststore.type=PEM",
+        ),
+        (
+            tls(truststore__certificates="c", truststore__type="PEM", truststore__location="l"),
+            "truststore.location: is given beside ssl.truststore.certificates: give one",
+        ),
+        (
+            tls(enabled__protocols="TLSv1.1,TLSv1.2"),
+            "enabled.protocols: is wrong (given: 'TLSv1.1,TLSv1.2'); allowed: TLSv1.2, TLSv1.3",
+        ),
+        (tls(enabled__protocols=""), "enabled.protocols: is wrong"),
+        (
+            tls(endpoint__identification__algorithm="LDAPS"),
+            "endpoint.identification.algorithm: is not known (given: 'LDAPS'); allowed: https",
+        ),
+    ],
+)
+def test_stores_that_cannot_be_used_are_refused(given: dict[str, str], says: str) -> None:
+    found = problem(given)
+    assert found.startswith(f"kafka.ssl.{says}")
+    assert SECRET not in found
+
+
+def test_any_host_is_accepted_with_a_warning_only() -> None:
+    (found,) = warnings(tls(endpoint__identification__algorithm=""))
+    assert "any host with a certificate of the trusted authorities is accepted" in found
+
+
+def test_tls_without_tls_gets_a_warning() -> None:
+    given = {**tls(truststore__location="t"), "kafka.security.protocol": "PLAINTEXT"}
+    assert warnings(given) == (
+        "option kafka.ssl.truststore.location has no effect with kafka.security.protocol=PLAINTEXT",
+    )
+
+
+# -- secrets --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(KAFKA_SECRET))
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL", "PLAINTEXT", "nonsense"])
+@pytest.mark.parametrize("streaming", [True, False])
+def test_no_text_shows_a_password(name: str, protocol: str, streaming: bool) -> None:
+    given = {**BASE, "kafka.security.protocol": protocol, f"kafka.{name}": SECRET}
+    if protocol == "SASL_SSL":
+        given.setdefault(JAAS, f'{OAUTH} required clientSecret="{SECRET}" clientId="i";')
+        given |= {"kafka.sasl.mechanism": "OAUTHBEARER", URL: "https://a/b"}
+    try:
+        parsed = parse_options(given, streaming=streaming)
+    except OptionsError as error:
+        texts = [str(error), repr(error), *error.problems, *traceback.format_exception(error)]
+        texts.append(repr(pickle.loads(pickle.dumps(error))))
+    else:
+        again = pickle.loads(pickle.dumps(parsed))
+        assert again == parsed
+        kafka = again.options.kafka
+        texts = [repr(parsed), str(parsed), repr(again), repr(kafka), str(kafka.properties)]
+        texts += [*parsed.warnings, repr(kafka.login), f"{kafka.sasl_password}"]
+    assert [text for text in texts if SECRET in text] == []
+
+
+@given(st.sampled_from(KAFKA_BUILT), st.sampled_from(["SSL", "SASL_SSL", "SASL_PLAINTEXT"]))
+def test_whatever_holds_it_a_password_among_properties_is_not_repeated(
+    name: str, protocol: str
+) -> None:
+    given = {**SERVERS, "subscribe": "t", "kafka.security.protocol": protocol}
+    given |= {JAAS: f'{PLAIN} required username="u" password="{SECRET}";'}
+    given |= {"kafka.sasl.mechanism": "PLAIN", "kafka.ssl.key.password": SECRET}
+    given[f"kafka.{name}"] = given.get(f"kafka.{name}", "x")
+    try:
+        text = repr(parse_options(given, streaming=True))
+    except OptionsError as error:
+        text = str(error)
+    assert SECRET not in text
+
+
+def test_every_secret_of_the_options_is_known_as_one() -> None:
+    words = ("password", "secret", "jaas", "keystore.key", "certificate")
+    held = {name for name, word in itertools.product(KAFKA_BUILT, words) if word in name}
+    assert held == KAFKA_SECRET
+
+
+@pytest.mark.parametrize("name", ["PKIX", " pkix ", "SunPKIX", "X.509", "X509", "SunX509"])
+def test_javas_own_checks_of_certificates_are_what_is_done(name: str) -> None:
+    given = {"kafka.security.protocol": "SSL", "kafka.ssl.trustmanager.algorithm": name}
+    assert options(given)
+
+
+def test_another_check_of_certificates_is_refused() -> None:
+    given = {"kafka.security.protocol": "SSL", "kafka.ssl.trustmanager.algorithm": "Pinned"}
+    (found,) = problems(given)
+    assert found.startswith(
+        "kafka.ssl.trustmanager.algorithm: is not built (given: 'Pinned'); allowed: PKIX, "
+    )
+    with pytest.raises(OptionsError) as caught:
+        parse_sink_options({**SERVERS, **given, "topic": "t"}, streaming=False)
+    assert caught.value.problems == (found,)

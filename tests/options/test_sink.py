@@ -1,0 +1,392 @@
+"""The sink's options and columns; librdkafka itself judges what it is given."""
+
+import pickle
+
+import pytest
+from confluent_kafka import Producer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kshare.errors import OptionsError
+from kshare.options import SinkOptions, parse_sink_options
+from kshare.options.table import KAFKA_NOT_BUILT, SOURCE_BUILT
+from kshare.produce.config import producer_config, transactional_config
+from tests.support.options import SECRET, SERVERS
+
+BASE = {**SERVERS, "topic": "t"}
+HEADERS = "array<struct<key:string,value:binary>>"
+DEFAULTS = {"acks": -1, "enable.idempotence": True, "partitioner": "murmur2_random"}
+Columns = list[tuple[str, str]]
+
+
+def sink(given_: dict[str, str] | None = None, *, streaming: bool = True) -> SinkOptions:
+    """Options that parse without a warning, and that librdkafka takes."""
+    parsed = parse_sink_options({**BASE, **(given_ or {})}, streaming=streaming)
+    assert parsed.warnings == ()
+    accepted(parsed.options)
+    return parsed.options
+
+
+def accepted(options: SinkOptions) -> None:
+    """See that librdkafka makes a producer of them; nothing is contacted."""
+    config = producer_config(options)
+    if options.exactly_once:
+        config = transactional_config(options, "x")
+    Producer({**config, "bootstrap.servers": "", "log_level": 0})
+
+
+def warned(given_: dict[str, str]) -> str:
+    """The one warning."""
+    parsed = parse_sink_options({**BASE, **given_}, streaming=True)
+    accepted(parsed.options)
+    (warning,) = parsed.warnings
+    return warning
+
+
+def faults(
+    given_: dict[str, str],
+    columns: Columns | None = None,
+    *,
+    streaming: bool = True,
+    base: dict[str, str] = BASE,
+) -> tuple[str, ...]:
+    """All faults."""
+    with pytest.raises(OptionsError) as caught:
+        parse_sink_options({**base, **given_}, columns or (), streaming=streaming)
+    return caught.value.problems
+
+
+# -- the sink's own -------------------------------------------------------------------------------
+
+
+def test_defaults() -> None:
+    found = sink()
+    assert (found.topic, found.exactly_once) == ("t", False)
+    assert found.producer == DEFAULTS
+    assert found.kafka.bootstrap_servers == (("broker", 9092),)
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_names_are_compared_without_case() -> None:
+    upper = {name.upper(): value for name, value in {**BASE, "exactlyOnce": "TRUE"}.items()}
+    assert parse_sink_options(upper, streaming=True).options == sink({"exactlyOnce": "true"})
+
+
+def test_what_spark_hands_over_besides_is_no_option() -> None:
+    assert sink({"checkpointLocation": "c", "path": "p", "includeHeaders": "true"}) == sink()
+
+
+@pytest.mark.parametrize("name", [*SOURCE_BUILT, "taskAssignor.num.standby.replicas"])
+def test_options_of_the_source_are_ignored_with_a_warning(name: str) -> None:
+    if name != "includeHeaders":  # which both have
+        assert warned({name: "x"}) == f"option {name} is ignored, it is an option of the source"
+
+
+def test_an_unknown_name_gets_the_nearest_one() -> None:
+    assert warned({"exactlyonc": "true"}).endswith("the nearest known one is exactlyOnce")
+    assert warned({"spark.x": "1"}).endswith("a configuration of Spark's")
+
+
+def test_all_faults_are_told_at_once() -> None:
+    found = faults(
+        {"exactlyOnce": "yes", "kafka.acks": "2", "kafka.linger.ms": "-1", "topic": "a b"},
+        [("key", "int")],
+        base={},
+    )
+    assert [text.partition(": ")[0] for text in found] == [
+        "kafka.bootstrap.servers",
+        "topic",
+        "column value",
+        "column key",
+        "exactlyOnce",
+        "kafka.linger.ms",
+        "kafka.acks",
+    ]
+
+
+def test_batch_queries_have_no_checkpoint() -> None:
+    (found,) = faults({"exactlyOnce": "true"}, streaming=False)
+    assert found.startswith("exactlyOnce: is for streams")
+    assert not sink({"exactlyOnce": "false"}, streaming=False).exactly_once
+
+
+# -- columns: KafkaWriter.validateQuery -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [("value", "binary")],
+        [("value", "string"), ("key", "string collate UTF8_LCASE")],
+        [("headers", HEADERS), ("partition", "int"), ("value", "string"), ("key", "binary")],
+        [("value", "string"), ("topic", "int"), ("offset", "bigint")],
+    ],
+)
+def test_columns_that_can_be_written(columns: Columns) -> None:
+    assert parse_sink_options(BASE, columns, streaming=True).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ([("key", "string")], "column value: is required and not there"),
+        ([("Value", "string")], "column value: is required and not there"),
+        ([("value", "int")], "column value: has type int; allowed: string or binary"),
+        (
+            [("value", "string"), ("key", "bigint")],
+            "column key: has type bigint; allowed: string or binary",
+        ),
+        (
+            [("value", "string"), ("partition", "bigint")],
+            "column partition: has type bigint; allowed: int",
+        ),
+        (
+            [("value", "string"), ("headers", "array<string>")],
+            f"column headers: has type array<string>; allowed: {HEADERS}",
+        ),
+        ([("value", "int"), ("value", "string")], "column value: has type int; allowed: string or"),
+    ],
+)
+def test_columns_that_cannot(columns: Columns, says: str) -> None:
+    (found,) = faults({}, columns)
+    assert found.startswith(says)
+
+
+def test_a_topic_comes_from_the_option_or_the_column() -> None:
+    assert (
+        parse_sink_options(
+            SERVERS, [("topic", "string"), ("value", "string")], streaming=True
+        ).options.topic
+        is None
+    )
+    (found,) = faults({}, [("value", "string")], base=SERVERS)
+    assert found.startswith("topic: must be specified where no column 'topic' is written")
+    (found,) = faults({}, [("value", "string"), ("topic", "binary")], base=SERVERS)
+    assert found == "column topic: has type binary; allowed: string"
+
+
+@pytest.mark.parametrize("topic", ["", "a/b", "..", "x" * 250])
+def test_what_cannot_be_a_topic_is_refused(topic: str) -> None:
+    (found,) = faults({"topic": topic})
+    assert found.startswith(f"topic: {topic!r} cannot be a topic's name")
+
+
+# -- the producer ---------------------------------------------------------------------------------
+
+IN_FLIGHT = "max.in.flight.requests.per.connection"
+
+
+@pytest.mark.parametrize(
+    ("java", "settings_"),
+    [
+        ({"acks": "all"}, {}),
+        ({"acks": "-1", "enable.idempotence": "true"}, {}),
+        ({"enable.idempotence": "false"}, {"enable.idempotence": False}),
+        ({"enable.idempotence": "false", "acks": "0"}, {"enable.idempotence": False, "acks": 0}),
+        ({"batch.size": "0"}, {"batch.size": 1}),
+        ({"batch.size": "65536"}, {"batch.size": 65536}),
+        ({"linger.ms": "50"}, {"linger.ms": 50}),
+        ({"delivery.timeout.ms": "60000"}, {"message.timeout.ms": 60000}),
+        ({"linger.ms": "900000"}, {"linger.ms": 900_000, "message.timeout.ms": 930_000}),
+        ({"buffer.memory": "33554432"}, {"queue.buffering.max.kbytes": 32768}),
+        ({"buffer.memory": "0"}, {"queue.buffering.max.kbytes": 1}),
+        ({"max.request.size": "5000000"}, {"message.max.bytes": 5_000_000}),
+        ({"max.request.size": "10"}, {"message.max.bytes": 1000}),
+        ({"retries": "7"}, {"retries": 7}),
+        ({IN_FLIGHT: "5"}, {IN_FLIGHT: 5}),
+        ({"request.timeout.ms": "5000"}, {"request.timeout.ms": 5000}),
+        ({"compression.type": "ZSTD"}, {"compression.type": "zstd"}),
+        (
+            {"compression.type": "gzip", "compression.gzip.level": "9"},
+            {"compression.type": "gzip", "compression.level": 9},
+        ),
+        (
+            {"compression.type": "gzip", "compression.gzip.level": "-1"},
+            {"compression.type": "gzip"},
+        ),
+        (
+            {"compression.type": "lz4", "compression.zstd.level": "3"},
+            {"compression.type": "lz4"},
+        ),
+        ({"partitioner.ignore.keys": "true"}, {"partitioner": "random"}),
+        (
+            {"partitioner.class": "org.apache.kafka.clients.producer.internals.DefaultPartitioner"},
+            {},
+        ),
+    ],
+)
+def test_properties_of_javas_producer(
+    java: dict[str, str], settings_: dict[str, str | int | bool]
+) -> None:
+    found = sink({f"kafka.{name}": value for name, value in java.items()})
+    assert found.producer == {**DEFAULTS, **settings_}
+
+
+@pytest.mark.parametrize(
+    ("codec", "level", "taken"), [("zstd", 22, 12), ("zstd", -5, 0), ("lz4", 17, 12)]
+)
+def test_compression_that_librdkafka_has_not_is_taken_as_the_nearest(
+    codec: str, level: int, taken: int
+) -> None:
+    name = f"kafka.compression.{codec}.level"
+    assert warned({"kafka.compression.type": codec, name: str(level)}) == (
+        f"option {name} is taken as {taken}, which librdkafka has"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("acks", "2", "is not known (given: '2'); allowed: all (default), -1, 0, 1"),
+        ("compression.type", "br", "is not known (given: 'br'); allowed: none, gzip, snappy, lz4"),
+        ("compression.gzip.level", "10", "is wrong (given: '10'); wanted an integer from -1 to 9"),
+        ("compression.lz4.level", "0", "is wrong (given: '0'); wanted an integer from 1 to 17"),
+        ("compression.zstd.level", "23", "is wrong (given: '23'); wanted an integer from -131072"),
+        ("batch.size", "-1", "is wrong (given: '-1'); wanted an integer from 0 to 2147483647"),
+        ("linger.ms", "x", "is wrong (given: 'x'); wanted an integer from 0 to"),
+        ("buffer.memory", "-1", "is wrong"),
+        ("max.request.size", "-1", "is wrong"),
+        ("retries", "-1", "is wrong (given: '-1'); wanted an integer from 0 to 2147483647"),
+        (IN_FLIGHT, "0", "is wrong (given: '0'); wanted an integer from 1 to 2147483647"),
+        ("request.timeout.ms", "0", "is wrong"),
+        ("enable.idempotence", "x", "is wrong (given: 'x'); wanted true or false"),
+        ("partitioner.ignore.keys", "x", "is wrong (given: 'x'); wanted true or false"),
+        ("partitioner.class", "a.B", "names a Java class, which kshare cannot load (given: 'a.B')"),
+        ("transactional.id", SECRET, "is not supported; set exactlyOnce=true"),
+        ("transaction.two.phase.commit.enable", "true", "is not supported"),
+        ("interceptor.classes", "a.B", "is not supported; interceptors can change records"),
+        ("key.serializer", "a.B", "is not supported; keys are written as they are. Use DataFrame"),
+        ("value.serializer", "a.B", "is not supported; values are written as they are. Use Data"),
+        (
+            "delivery.timeout.ms",
+            "30019",
+            "must not be less than kafka.linger.ms + kafka.request.timeout.ms, which are 30020 ",
+        ),
+    ],
+)
+def test_properties_that_are_refused(name: str, value: str, says: str) -> None:
+    (found,) = faults({f"kafka.{name}": value})
+    assert found.startswith(f"kafka.{name}: {says}")
+
+
+@pytest.mark.parametrize("name", sorted(KAFKA_NOT_BUILT))
+def test_what_would_change_safety_is_refused(name: str) -> None:
+    assert faults({f"kafka.{name}": SECRET}) == (
+        f"kafka.{name}: not built yet: {KAFKA_NOT_BUILT[name]}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("auto.offset.reset", "is ignored, it is a property of Kafka's consumer"),
+        ("group.id", "is ignored, it is a property of Kafka's consumer"),
+        ("fetch.min.bytes", "is ignored, it is a property of Kafka's consumer"),
+        ("auto.commit.interval.ms", "is ignored, it is a property of Kafka's consumer"),
+        ("group.remote.assignor", "is ignored, it is a property of Kafka's consumer"),
+        ("max.partition.fetch.bytes", "is ignored, it is a property of Kafka's consumer"),
+        ("partition.assignment.strategy", "is ignored, it is a property of Kafka's consumer"),
+        ("max.block.ms", "has no effect in kshare"),
+        ("metrics.num.samples", "has no effect in kshare"),
+        ("transaction.timeout.ms", "has no effect without exactlyOnce=true"),
+        (
+            "message.timeout.ms",
+            "is ignored, it is a name of librdkafka; kshare takes Kafka's Java ",
+        ),
+        (
+            "lingers.ms",
+            "is ignored, no such property is known; the nearest known one is kafka.linge",
+        ),
+    ],
+)
+def test_properties_without_effect_get_a_warning(name: str, says: str) -> None:
+    assert warned({f"kafka.{name}": "10000"}).startswith(f"option kafka.{name} {says}")
+
+
+@pytest.mark.parametrize(("name", "value"), [("acks", "1"), ("retries", "0"), (IN_FLIGHT, "6")])
+def test_idempotence_gives_way_or_insists_as_in_java(name: str, value: str) -> None:
+    given_ = {f"kafka.{name}": value}
+    assert warned(given_).startswith(f"option kafka.{name} turns idempotence off")
+    parsed = parse_sink_options({**BASE, **given_}, streaming=True)
+    assert parsed.options.producer["enable.idempotence"] is False
+    for more in ({"kafka.enable.idempotence": "true"}, {"exactlyOnce": "true"}):
+        (found,) = faults({**given_, **more})
+        ((option, text),) = more.items()
+        assert found.startswith(f"kafka.{name}: contradicts {option}={text} (given: {value!r})")
+
+
+def test_exactly_once_is_idempotent() -> None:
+    found = sink({"exactlyOnce": "true", "kafka.transaction.timeout.ms": "5000"})
+    assert found.exactly_once
+    assert found.producer == {
+        **DEFAULTS,
+        "linger.ms": 20,
+        "message.timeout.ms": 5000,
+        "socket.timeout.ms": 5000,
+        "transaction.timeout.ms": 5000,
+    }
+    assert sink({"exactlyOnce": "true"}).producer == {
+        **DEFAULTS,
+        "linger.ms": 20,
+        "message.timeout.ms": 120_000,
+        "socket.timeout.ms": 60_000,
+        "transaction.timeout.ms": 900_000,
+    }
+    own = sink({"exactlyOnce": "true", "kafka.delivery.timeout.ms": "60000"}).producer
+    assert own["message.timeout.ms"] == 60_000
+    assert faults({"exactlyOnce": "true", "kafka.enable.idempotence": "false"}) == (
+        "kafka.enable.idempotence: must be true with exactlyOnce=true (given: 'false')",
+    )
+
+
+NUMBERS = {
+    "batch.size": (0, 2**31 - 1),
+    "delivery.timeout.ms": (1, 2**31 - 1),
+    "buffer.memory": (0, 2**63 - 1),
+    "linger.ms": (0, 2**63 - 1),
+    IN_FLIGHT: (1, 2**31 - 1),
+    "max.request.size": (0, 2**31 - 1),
+    "request.timeout.ms": (1, 2**31 - 1),
+    "retries": (0, 2**31 - 1),
+    "transaction.timeout.ms": (1000, 2**31 - 1),
+    "retry.backoff.ms": (0, 2**63 - 1),
+    "reconnect.backoff.max.ms": (0, 2**63 - 1),
+    "metadata.max.age.ms": (0, 2**63 - 1),
+    "connections.max.idle.ms": (-1, 2**63 - 1),
+    "send.buffer.bytes": (-1, 2**31 - 1),
+    "socket.connection.setup.timeout.ms": (1, 2**63 - 1),
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.booleans())
+def test_librdkafka_takes_whatever_java_takes(data: st.DataObject, exactly_once: bool) -> None:
+    names = data.draw(st.sets(st.sampled_from(sorted(NUMBERS))))
+    given_ = {f"kafka.{name}": str(data.draw(st.integers(*NUMBERS[name]))) for name in names}
+    if exactly_once:
+        given_ = {**given_, "exactlyOnce": "true"}
+        given_.pop(f"kafka.{IN_FLIGHT}", None)
+        if given_.get("kafka.retries") == "0":
+            del given_["kafka.retries"]
+    try:
+        parsed = parse_sink_options({**BASE, **given_}, streaming=True)
+    except OptionsError as error:
+        assert "kafka.delivery.timeout.ms: must not be less" in str(error)  # noqa: PT017
+    else:
+        accepted(parsed.options)
+
+
+def test_no_text_shows_a_password() -> None:
+    jaas = "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    given_ = {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.jaas.config": f'{jaas}username="u" password="{SECRET}";',
+    }
+    parsed = parse_sink_options({**BASE, **given_}, streaming=True)
+    again = pickle.loads(pickle.dumps(parsed))
+    assert again == parsed
+    assert SECRET not in f"{parsed!r} {again!r}"
+    assert again.options.kafka.sasl_password.reveal() == SECRET
+    broken = {**given_, "kafka.sasl.jaas.config": f"{jaas} password={SECRET};", "kafka.acks": "x"}
+    assert SECRET not in " ".join(faults(broken))

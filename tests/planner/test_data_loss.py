@@ -1,0 +1,189 @@
+"""Batches in which every range goes its own way, of a log that loses records or partitions."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kshare.core.hashing import WHOLE, HashRange, key_hash, split
+from kshare.core.progress import Slice, TopicPartition
+from kshare.errors import DataLossError, UnknownTopicError
+from tests.support.planner import KEYS, T0, Query, grown
+
+
+def test_what_was_pending_and_is_gone_is_an_error():
+    query = Query(grown(200), keyRanges="2", maxRecordsPerTask="10")
+    query.trigger()
+    query.log.first[T0] = 150
+    with pytest.raises(DataLossError, match="were pending and are gone") as caught:
+        query.trigger()
+    assert "of the key hashes [" in str(caught.value)
+    assert (caught.value.topic, caught.value.partition) == ("t", 0)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_is_gone_is_passed_over_if_the_user_said_so(
+    restarted: bool, caplog: pytest.LogCaptureFixture
+):
+    lenient = {"failOnDataLoss": "false"}
+    query = Query(grown(200), keyRanges="2", maxRecordsPerTask="10", **lenient)
+    query.trigger()
+    before = set(query.delivered)
+    query.log.first[T0] = 150
+    if restarted:
+        query.restart()
+    tasks = query.trigger()
+    assert [task.max_records for task in tasks] == [10, 10]
+    assert min(task.slice.offsets.start for task in tasks) == 150
+    query.drain()
+    query.check_order()
+    assert set(query.delivered) == before | {(T0, offset) for offset in range(150, 200)}
+    assert "since failOnDataLoss is false" in caplog.text
+    assert query.at == {"t": {"0": 200}}
+
+
+def test_a_parked_key_whose_records_are_gone_is_told_of():
+    query = Query(grown(200), parkedKeys='["key-3"]')
+    query.drain()
+    query.log.first[T0] = 150
+    with pytest.raises(DataLossError, match="failOnDataLoss"):
+        query.trigger()
+    kept = len(query.delivered)
+    query.restart(failOnDataLoss="false", parkedKeys="[]")
+    query.drain()
+    assert {o for _, o in query.delivered[kept:]} == {
+        o for o in range(150, 200) if query.log.keys[T0][o] == KEYS[3]
+    }
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 99), st.integers(1, 4), st.integers(1, 20), st.integers(0, 2))
+def test_rather_twice_than_never(first: int, ranges: int, most: int, batches: int):
+    """The log is trimmed, and nobody knows how far the tasks came."""
+    query = Query(grown(100), keyRanges=str(ranges), maxRecordsPerTask=str(most))
+    for _ in range(batches + 1):
+        query.trigger()
+    query.feedback.told.clear()
+    query.log.first[T0] = first
+    query.restart(failOnDataLoss="false")
+    query.drain()
+    assert {offset for _, offset in query.delivered} >= set(range(first, 100))
+    assert query.at == {"t": {"0": 100}}
+
+
+def test_a_log_that_was_truncated_below_the_front():
+    query = Query(grown(200), keyRanges="2", maxRecordsPerTask="20")
+    query.parking.keys = {("t", KEYS[3])}
+    query.drain()
+    del query.log.keys[T0][100:]
+    with pytest.raises(DataLossError, match="ends at offset 100, but was read up to 200"):
+        query.trigger()
+    query.restart(failOnDataLoss="false")
+    query.drain()
+    query.parking.keys = set()
+    query.log.grow(KEYS)
+    kept = len(query.delivered)
+    query.drain()
+    late = [offset for _, offset in query.delivered[kept:]]
+    keys = query.log.keys[T0]
+    assert set(late) == {o for o in range(100) if keys[o] == KEYS[3]} | set(range(100, 112))
+
+
+def test_a_topic_that_is_deleted_before_its_ends_were_found(caplog: pytest.LogCaptureFixture):
+    query = Query(grown(100, partitions=2), keyRanges="2", maxRecordsPerTask="10")
+    query.loss = 1.0
+    query.trigger()
+    gone = TopicPartition("t", 1)
+    kept = query.log.keys.pop(gone)
+    read = query.log.read
+
+    def deleted(slice_: Slice, most: int | None, **how: bool) -> Any:
+        if slice_.partition == 1:
+            raise UnknownTopicError("topic t has no partition 1")
+        return read(slice_, most, **how)
+
+    query.log.read = deleted  # type: ignore[method-assign]
+    with pytest.raises(DataLossError, match="it was read up to offset 0"):
+        query.trigger()
+    query.restart(failOnDataLoss="false")
+    query.drain()
+    assert "t-1 is gone" in caplog.text
+    assert query.at == {"t": {"0": 50}}
+    query.log.keys[gone] = kept
+    query.check_order()
+
+
+def test_a_partition_that_is_not_assigned_any_more():
+    log = grown(60, partitions=2)
+    query = Query(log, keyRanges="2", maxRecordsPerTask="10")
+    query.loss = 1.0
+    query.trigger()
+    options = {
+        "kafka.bootstrap.servers": "nowhere:9092",
+        "assign": '{"t": [0]}',
+        "maxRecordsPerTask": "10",
+        "failOnDataLoss": "false",
+    }
+    log.partitions = lambda topics: (T0,)  # type: ignore[method-assign]
+    query.plan_with(options)
+    query.drain()
+    assert query.at == {"t": {"0": 30}}
+    assert {offset for place, offset in query.delivered if place == T0} == set(range(30))
+    query.check_order()
+
+
+HALVES = split(WHOLE, 2)
+
+
+def assigned(half: HashRange) -> dict[str, str]:
+    topics = json.dumps({"t": {"0": [[half.lo, half.hi]]}})
+    return {"kafka.bootstrap.servers": "nowhere:9092", "assign": topics, "maxRecordsPerTask": "10"}
+
+
+def test_key_hashes_that_are_not_assigned_any_more(caplog: pytest.LogCaptureFixture):
+    query = Query(grown(200), keyRanges="2", maxRecordsPerTask="10")
+    for _ in range(3):
+        query.trigger()
+    hashes = {offset: key_hash(key, offset) for offset, key in enumerate(query.log.keys[T0])}
+    ahead = max(HALVES, key=lambda half: max(o for _, o in query.delivered if hashes[o] in half))
+    query.plan_with(assigned(ahead))
+    with pytest.raises(
+        DataLossError, match=r"of the key hashes \[.*assign no longer has"
+    ) as raised:
+        query.trigger()
+    assert raised.value.wanted is not None
+    query.plan_with({**assigned(ahead), "failOnDataLoss": "false"})
+    query.drain()
+    query.check_order()
+    assert "assign no longer has these hashes" in caplog.text
+    (behind,) = set(HALVES) - {ahead}
+    query.plan_with(assigned(behind))  # too late
+    query.drain()
+    assert len(query.delivered) < 200
+
+
+def test_what_was_never_assigned_is_not_missed():
+    query = Query(grown(200), maxRecordsPerTask="10")
+    given = assigned(HALVES[0])
+    for _ in range(5):
+        query.plan_with({**given, "keyRanges": "2", "parkedKeys": '["key-3"]'})
+        query.trigger()
+        query.trigger()
+    query.plan_with(given)
+    query.drain()
+    assert {offset for _, offset in query.delivered} == {
+        offset
+        for offset, key in enumerate(query.log.keys[T0])
+        if key_hash(key, offset) in HALVES[0]
+    }
+
+
+def test_an_end_that_is_not_in_the_log_any_more_is_an_error():
+    query = Query(grown(100), keyRanges="2", maxRecordsPerTask="10")
+    query.loss = 1.0
+    query.trigger()
+    query.log.first[T0] = 50
+    with pytest.raises(DataLossError, match="the log holds 50"):
+        query.trigger()

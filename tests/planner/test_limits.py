@@ -1,0 +1,383 @@
+"""Batches in which every range goes its own way: limits, parked keys, bounds, lost feedback."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kshare.core.checkpoint import Offsets, RangeLimit, decode
+from kshare.core.hashing import WHOLE, key_hash, split, without
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.planner import Task
+from kshare.planner.end_offsets import limited_tasks
+from tests.support.planner import KEYS, T0, Log, Query, grown
+
+# -- the laws -------------------------------------------------------------------------------------
+
+key_lists = st.lists(st.sampled_from(KEYS), min_size=1, max_size=60)
+option_sets = st.fixed_dictionaries(
+    {},
+    optional={
+        "keyRanges": st.integers(1, 5).map(str),
+        "maxRecordsPerTask": st.integers(1, 30).map(str),
+        "targetTaskDuration": st.sampled_from(["1s", "10s"]),
+        "rangeAssignor": st.sampled_from(["round-robin", "lag-weighted", "adaptive"]),
+        "maxOffsetsAhead": st.integers(1, 60).map(str),
+        "maxRangesInCheckpoint": st.integers(1, 5).map(str),
+        "parkedKeys": st.sampled_from(['["key-3"]', '["key-0", "key-7"]']),
+        "minPartitions": st.integers(1, 6).map(str),
+    },
+)
+steps = st.one_of(
+    st.tuples(st.just("grow"), key_lists),
+    st.tuples(st.just("trigger"), st.none() | st.integers(1, 50)),
+    st.tuples(st.just("trigger"), st.none()),
+    st.tuples(st.just("crash"), st.integers(0, 3)),
+    st.tuples(st.just("restart"), option_sets),
+    st.tuples(st.just("park"), st.sampled_from(KEYS)),
+    st.tuples(st.just("unpark"), st.sampled_from(KEYS)),
+    st.tuples(st.just("messages"), st.sampled_from(["all", "none", "some", "late", "false"])),
+    st.tuples(st.just("compacted"), st.booleans()),
+)
+
+
+class Wild(Query):
+    """A query to which anything happens."""
+
+    messages = "all"
+
+    def step(self, what: str, how: Any) -> None:
+        if what == "grow":
+            self.log.grow(how)
+        elif what == "trigger":
+            self.trigger(how)
+        elif what == "crash":
+            self.crash(how)
+        elif what == "restart":
+            self.given = {}
+            self.restart(**how)
+        elif what == "park":
+            self.parking.keys.add(("t", how))
+        elif what == "unpark":
+            self.parking.keys.discard(("t", how))
+        elif what == "messages":
+            self.messages, self.loss = how, {"none": 1.0, "some": 0.5}.get(how, 0.0)
+        else:
+            self.log.compacted = how
+
+    def crash(self, ran: int) -> None:
+        """The driver dies when some tasks of a batch have run; another plans the batch again."""
+        end = self.planner.latest_offsets(self.at, None)
+        if end == self.at:
+            return
+        planned, kept = self.planner.tasks(self.at, end), len(self.delivered)
+        for task in planned[:ran]:
+            self.run(task)
+        first_try = self.delivered[kept:]
+        del self.delivered[kept:]  # the sink replaces what a batch wrote
+        self.restart()
+        again = self.planner.tasks(self.at, end)
+        if "rangeAssignor" not in self.given:
+            assert [(t.slice, t.max_records) for t in again] == [
+                (t.slice, t.max_records) for t in planned
+            ]
+        for task in again:
+            self.run(task)
+        assert set(first_try) <= set(self.delivered[kept:])
+        self.at = end
+
+    def run(self, task: Task) -> float:
+        seconds = super().run(task)
+        ticket = task.ticket
+        told = self.feedback.told.get(ticket.batch, {}) if ticket else {}
+        if ticket is None or ticket.task not in told:
+            return seconds
+        true, offsets = told[ticket.task], task.slice.offsets
+        if self.messages == "late":  # it comes as one of another task, of another batch
+            told.pop(ticket.task)
+            self.feedback.told.setdefault("a batch before", {})[ticket.task] = true
+        elif self.messages == "false":
+            lies = [offsets.start, offsets.start - 5, offsets.end + 1, offsets.end + 100]
+            end = self.lost_messages.choice(lies)
+            told[ticket.task] = replace(true, end=end)
+            told[ticket.task + 1000] = true
+        return seconds
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(1, 3), option_sets, st.lists(steps, max_size=25))
+def test_every_record_comes_once_and_in_order_whatever_the_history(
+    partitions: int, options: dict[str, str], history: list[tuple[str, Any]]
+):
+    log = Log(partitions)
+    log.grow(KEYS)
+    query = Wild(log, **options)
+    for what, how in history:
+        query.step(what, how)
+        query.check_order()
+    query.parking.keys.clear()
+    query.given = {}
+    query.restart(keyRanges="2", maxRecordsPerTask="7")
+    query.drain()
+    query.restart(maxRecordsPerTask="1000000")
+    query.drain()
+    query.check_all()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(key_lists, min_size=1, max_size=6),
+    st.integers(1, 5),
+    st.integers(1, 20),
+    st.sampled_from(KEYS),
+    st.booleans(),
+)
+def test_without_a_single_message_the_dicts_are_the_same(
+    growth: list[list[bytes]], ranges: int, most: int, parked: bytes, compacted: bool
+):
+    logs = [Log(), Log()]
+    given_ = {"keyRanges": str(ranges), "maxRecordsPerTask": str(most)}
+    told, deaf = (Query(log, **given_) for log in logs)
+    deaf.loss = 1.0
+    for number, keys in enumerate(growth):
+        for query in (told, deaf):
+            query.log.compacted = compacted
+            query.log.grow(keys)
+            query.parking.keys = {("t", parked)} if number % 2 else set()
+            query.trigger()
+        assert told.at == deaf.at
+        assert told.delivered == deaf.delivered
+    if not compacted:
+        assert told.scans == 0
+    told.parking.keys = deaf.parking.keys = set()
+    told.drain()
+    deaf.drain()
+    assert told.at == deaf.at
+    told.check_all()
+    deaf.check_all()
+
+
+# -- limits ---------------------------------------------------------------------------------------
+
+
+def test_a_task_reads_no_more_records_than_its_limit():
+    query = Query(grown(300), keyRanges="3", maxRecordsPerTask="7")
+    tasks = query.trigger()
+    assert [task.max_records for task in tasks] == [7, 7, 7]
+    assert len(query.delivered) == 21
+    query.drain()
+    query.check_all()
+    assert query.scans == 0  # the tasks told
+
+
+def test_a_batch_with_limits_is_planned_again_as_it_was():
+    query = Query(grown(300), keyRanges="3", maxRecordsPerTask="7")
+    query.trigger()
+    end = query.planner.latest_offsets(query.at, None)
+    planned = query.planner.tasks(query.at, end)
+    query.restart(keyRanges="5", maxRecordsPerTask="100")  # neither counts for what is planned
+    again = query.planner.tasks(query.at, end)
+    assert [(t.slice, t.max_records) for t in again] == [(t.slice, t.max_records) for t in planned]
+    assert query.scans == 3  # the ends of the batch before
+
+
+def test_an_end_is_looked_for_once():
+    query = Query(grown(100), keyRanges="2", maxRecordsPerTask="5")
+    query.loss = 1.0
+    query.trigger()
+    assert query.scans == 0
+    end = query.planner.latest_offsets(query.at, None)
+    assert query.scans == 2
+    query.planner.tasks(query.at, end)
+    query.planner.latest_offsets(query.at, None)
+    assert query.scans == 2
+
+
+def test_only_what_was_not_told_is_looked_for(caplog: pytest.LogCaptureFixture):
+    query = Query(grown(100), keyRanges="4", maxRecordsPerTask="5")
+    query.trigger()
+    (told,) = query.feedback.told.values()
+    del told[2]
+    with caplog.at_level("INFO", "kshare.planner"):
+        query.trigger()
+    assert query.scans == 1
+    assert "looking for the ends of 1 of 4 tasks" in caplog.text
+    query.drain()
+    query.check_all()
+
+
+@pytest.mark.parametrize(("end", "records"), [(0, 5), (-3, 5), (101, 5), (5000, 5), (50, 4)])
+def test_an_end_that_cannot_be_is_not_believed(end: int, records: int):
+    """Beyond the slice, before it, or within it although the limit was not reached."""
+    query = Query(grown(100), keyRanges="1", maxRecordsPerTask="5")
+    query.trigger()
+    (told,) = query.feedback.told.values()
+    told[0] = replace(told[0], end=end, records=records)
+    query.trigger()
+    assert query.scans == 1
+    query.drain()
+    query.check_all()
+
+
+def test_ranges_of_a_compacted_topic_are_settled_before_the_batch():
+    log = grown(100)
+    log.compacted = True
+    query = Query(log, keyRanges="2", maxRecordsPerTask="5")
+    tasks = query.trigger()
+    assert query.scans == 2
+    assert "limits" not in query.at["@kshare"]
+    assert all(task.max_records is None for task in tasks)
+    assert len(query.delivered) == 10
+    query.drain()
+    query.check_all()
+
+
+def test_a_topic_whose_policy_is_not_told_counts_as_compacted():
+    log = grown(100)
+    log.policies = lambda topics: {}  # type: ignore[method-assign]
+    query = Query(log, keyRanges="2", maxRecordsPerTask="5")
+    query.trigger()
+    assert query.scans == 2
+    query.drain()
+    query.check_all()
+
+
+def test_limits_come_and_go_at_restarts():
+    query = Query(grown(200, partitions=2), keyRanges="3")
+    query.trigger(50)
+    query.restart(maxRecordsPerTask="9")
+    query.trigger()
+    assert "limits" in query.at["@kshare"]
+    del query.given["maxRecordsPerTask"]
+    query.restart(keyRanges="2")
+    query.drain()
+    query.check_all()
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+def test_another_isolation_level_after_a_restart(level: str, again: bool):
+    """A batch ended where its own level had it end; one that is run again has the new level."""
+    log = grown(300)
+    log.aborted = {offset for offset in range(300) if offset % 10 < 4}
+    query = Query(log, keyRanges="2", maxRecordsPerTask="20", **{"kafka.isolation.level": level})
+    query.loss = 1.0
+    query.trigger()
+    start = query.at
+    query.trigger()
+    other = {"read_uncommitted": "read_committed", "read_committed": "read_uncommitted"}[level]
+    query.restart(**{"kafka.isolation.level": other})
+    if again:
+        del query.delivered[40:]  # the sink has only what the batch gives now
+        for task in query.planner.tasks(start, query.at):
+            query.run(task)
+    query.drain()
+    query.check_order()
+    assert {offset for _, offset in query.delivered} >= set(range(300)) - log.aborted
+
+
+def test_tasks_are_in_the_order_of_partitions_then_of_ranges():
+    low, high = split(WHOLE, 2)
+    places = [TopicPartition("u", 0), TopicPartition("t", 10), TopicPartition("t", 2)]
+    limits = (RangeLimit((low,), 9, 3), RangeLimit((high,), 9, 4))
+    offsets = Offsets(dict.fromkeys(places, Progress.at(5)), limits=dict.fromkeys(places, limits))
+    tasks = limited_tasks(offsets)
+    assert [(t.slice.topic, t.slice.partition, t.max_records) for t in tasks] == [
+        (*place, most) for place in sorted(places) for most in (3, 4)
+    ]
+    done = Progress.of(5, [Rectangle(OffsetRange(5, 9), low)])
+    (task,) = limited_tasks(Offsets({T0: done}, limits={T0: limits}))  # nothing is left of one
+    assert task.slice.hashes == high
+
+
+# -- parked keys ----------------------------------------------------------------------------------
+
+
+def test_a_parked_key_waits_and_the_others_do_not():
+    log = grown(300)
+    query = Query(log, keyRanges="2")
+    query.parking.keys = {("t", KEYS[3]), ("another", KEYS[4])}
+    query.drain()
+    done = {log.keys[T0][offset] for _, offset in query.delivered}
+    assert done == set(KEYS) - {KEYS[3]}
+    assert query.at["t"] == {"0": 0}  # held by the hash that waits
+    query.parking.keys = set()
+    query.drain()
+    query.check_all()
+
+
+def test_a_key_is_parked_by_an_option_and_unparked_by_a_restart():
+    log = grown(300)
+    query = Query(log, parkedKeys='["key-3", {"hex": "6b65792d35"}]')
+    query.drain()
+    done = {log.keys[T0][offset] for _, offset in query.delivered}
+    assert done == set(KEYS) - {KEYS[3], KEYS[5]}
+    log.grow(KEYS)
+    query.restart(parkedKeys='["key-5"]')
+    query.drain()
+    done = {log.keys[T0][offset] for _, offset in query.delivered}
+    assert done == set(KEYS) - {KEYS[5]}
+    query.restart(parkedKeys="[]")
+    query.drain()
+    query.check_all()
+
+
+def test_the_bounds_do_not_count_a_parked_key():
+    """Or it would stop all others in the end."""
+    log = grown(600)
+    query = Query(log, keyRanges="3", maxOffsetsAhead="40", maxRangesInCheckpoint="3")
+    query.parking.keys = {("t", KEYS[3])}
+    query.drain()
+    assert len(query.delivered) == sum(key != KEYS[3] for key in log.keys[T0])
+    query.parking.keys = set()
+    query.drain()
+    query.check_all()
+
+
+# -- bounds ---------------------------------------------------------------------------------------
+
+
+def test_no_range_is_further_ahead_than_it_may_be():
+    log = Log()
+    log.grow([KEYS[0]] * 200 + KEYS[1:] * 20)  # one key has the first 200 records
+    query = Query(log, keyRanges="4", maxRecordsPerTask="10", maxOffsetsAhead="50")
+    while query.trigger():
+        reached = decode(query.at)
+        slowest = min(reached.progress[T0].position(part) for part in split(WHOLE, 4))
+        ends = [limit.end for limit in reached.limits.get(T0, ())]
+        assert max(ends, default=0) <= max(slowest + 50, reached.progress[T0].front)
+    query.check_all()
+
+
+def test_with_too_many_gaps_those_that_lag_go_first():
+    query = Query(Log(), keyRanges="6", maxRecordsPerTask="3", maxRangesInCheckpoint="4")
+    chance, held = random.Random(1), 0
+    for _ in range(30):
+        query.log.grow(chance.choices(KEYS, weights=[5] + [1] * 11, k=40))
+        parked = {key for key in KEYS if chance.random() < 0.2}
+        query.parking.keys = {("t", key) for key in parked}
+        query.trigger()
+        begin = decode(query.at)
+        reached = begin.progress[T0]
+        readable = without((WHOLE,), [key_hash(key, 0) for key in parked])
+        if reached.gaps >= 4 and reached.pending_of(reached.front, readable):
+            held += 1
+            assert max(limit.end for limit in begin.limits[T0]) <= reached.front
+    assert held > 5
+    query.parking.keys = set()
+    query.drain()
+    query.check_all()
+
+
+def test_offsets_per_trigger_count_from_the_front():
+    log = grown(400)
+    query = Query(log, keyRanges="2", maxRecordsPerTask="10")
+    query.trigger(30)
+    limits = decode(query.at).limits[T0]
+    assert {limit.end for limit in limits} == {30}
+    query.drain()
+    query.check_all()

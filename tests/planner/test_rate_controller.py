@@ -1,0 +1,101 @@
+"""The pace of batches beside a slow key, with the adaptive assignor, in simulated time."""
+
+import random
+from bisect import bisect_left, bisect_right
+
+from kshare.core.hashing import HashRange, key_hash
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Rectangle, Slice, TopicPartition
+from kshare.core.slicing import PartitionLoad, RangeRequest
+from kshare.feedback.server import TaskResult
+from kshare.options import parse_options
+from kshare.planner.rate_controller import Pacer
+from kshare.planner.tasks import Task
+from kshare.ranges.adaptive import adaptive
+from tests.support.planner import Feedback
+
+PLACE = TopicPartition("t", 0)
+TARGET = 5.0
+SLOW = key_hash(b"slow", 0)
+RECORDS = 400_000
+
+
+class Query:
+    """8 ranges of a topic with 1,000 keys, one of which has 1 % of the records and is slow."""
+
+    def __init__(self, slow_seconds: float) -> None:
+        chance = random.Random(1)
+        hashes = [key_hash(b"key-%d" % number, 0) for number in range(1000)]
+        self.log = [
+            SLOW if offset % 100 == 7 else hashes[chance.randrange(1000)]
+            for offset in range(RECORDS)
+        ]
+        self.sorted = sorted((hashed, offset) for offset, hashed in enumerate(self.log))
+        self.slow_seconds = slow_seconds
+        self.now = 0.0
+        self.feedback = Feedback()
+        parsed = parse_options(
+            {
+                "kafka.bootstrap.servers": "nowhere:9092",
+                "subscribe": "t",
+                "keyRanges": "8",
+                "rangeAssignor": "adaptive",
+                "targetTaskDuration": f"{TARGET:g}s",
+            },
+            streaming=True,
+        )
+        self.pacer = Pacer(parsed.options, self.feedback, clock=lambda: self.now)  # type: ignore[arg-type]
+        self.at: dict[int, int] = {}  # how many offsets of each hash are done
+        self.taken: list[float] = []
+
+    def run(self, batches: int) -> "Query":
+        for number in range(batches):
+            self._batch(f"batch-{number}")
+        return self
+
+    def _batch(self, name: str) -> None:
+        load = PartitionLoad(
+            "t",
+            0,
+            (Rectangle(OffsetRange(0, RECORDS), HashRange(0, 1 << 63)),),
+            observed=self.pacer.observed(PLACE),
+        )
+        parts = adaptive(RangeRequest((load,), key_ranges=8))[PLACE]
+        limits = self.pacer.limits({PLACE: parts})[PLACE]
+        tasks = [
+            Task(Slice("t", 0, (Rectangle(OffsetRange(0, RECORDS), part),)), limit)
+            for part, limit in zip(parts, limits, strict=True)
+        ]
+        planned = self.pacer.began(name, tasks)
+        seconds = [self._task(number, task) for number, task in enumerate(planned)]
+        self.now += max(seconds)
+        self.taken.append(max(seconds))
+        self.pacer.ended(name)
+
+    def _task(self, number: int, task: Task) -> float:
+        """Read the next records of a range, in the order of the log."""
+        hashes = task.slice.hashes
+        first = bisect_left(self.sorted, (hashes.lo, -1))
+        last = bisect_right(self.sorted, (hashes.hi, -1))
+        offsets = sorted(
+            offset for hashed, offset in self.sorted[first:last] if offset >= self.at.get(hashed, 0)
+        )[: task.max_records]
+        read = [self.log[offset] for offset in offsets]
+        end = offsets[-1] + 1 if offsets else RECORDS
+        for hashed in {hashed for hashed, _ in self.sorted[first:last]}:
+            self.at[hashed] = end
+        seconds = sum(self.slow_seconds if hashed == SLOW else 0.0001 for hashed in read)
+        sample = tuple(sorted(read[:: max(len(read) // 256, 1)][:256]))
+        assert task.ticket is not None
+        held = task.ticket.hold
+        told = TaskResult(end, len(read), sample, seconds if held else None, held, self.now)
+        self.feedback.told.setdefault(task.ticket.batch, {})[number] = told
+        return seconds
+
+
+def test_a_slow_key_holds_up_no_batch() -> None:
+    """The first batch knows nothing: each later one keeps to its target, the split one too."""
+    query = Query(0.1).run(7)
+    assert query.taken[0] <= TARGET
+    assert all(0.3 * TARGET <= seconds <= 1.5 * TARGET for seconds in query.taken[1:]), query.taken
+    assert sum(seconds >= 0.8 * TARGET for seconds in query.taken) >= 4, query.taken

@@ -1,0 +1,397 @@
+"""The planner on a cluster that is a dictionary: what a dict says, and what a batch reads."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.cluster.cluster import TopicPolicy
+from kshare.core.hashing import HASH_SPACE, WHOLE, split
+from kshare.core.progress import Progress, Slice, TopicPartition
+from kshare.errors import CheckpointError, DataLossError, OptionsError
+from kshare.options import SourceOptions, parse_options
+from kshare.planner import StreamPlanner, plan_batch
+from kshare.planner import stream as stream_module
+from kshare.planner.filters import Bounds, Condition, Interval
+
+
+class FakeCluster:
+    """Logs as (first, end)."""
+
+    policy = TopicPolicy(compacted=False, retention_ms=None)
+    closed = False
+
+    def __init__(self, logs: dict[tuple[str, int], tuple[int, int]]) -> None:
+        self.logs = {TopicPartition(*place): log for place, log in logs.items()}
+
+    def partitions(self, topics: Any) -> tuple[TopicPartition, ...]:
+        return tuple(sorted(self.logs))
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {place: self.logs[place][0] for place in partitions}
+
+    def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {place: self.logs[place][1] for place in partitions}
+
+    def policies(self, topics: Iterable[str]) -> dict[str, TopicPolicy]:
+        return dict.fromkeys(topics, self.policy)
+
+    def at_timestamps(self, timestamps_ms: Any) -> dict[TopicPartition, int | None]:
+        """As if the record at an offset had the offset as its timestamp."""
+        return {
+            place: max(ms, self.logs[place][0]) if ms < self.logs[place][1] else None
+            for place, ms in timestamps_ms.items()
+        }
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def stream(**given: str) -> SourceOptions:
+    options = {"kafka.bootstrap.servers": "nowhere:9092", "subscribe": "t", **given}
+    return parse_options(options, streaming=True).options
+
+
+def batch(**given: str) -> SourceOptions:
+    options = {"kafka.bootstrap.servers": "nowhere:9092", "subscribe": "t", **given}
+    return parse_options(options, streaming=False).options
+
+
+class NothingParked:
+    closed = False
+
+    def current(self, _: Any) -> frozenset[Any]:
+        return frozenset()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def planner(cluster: FakeCluster, **given: str) -> StreamPlanner:
+    return StreamPlanner(stream(**given), cluster, parking=NothingParked())  # type: ignore[arg-type]
+
+
+def slices_of(planned: StreamPlanner, start: Any, end: Any) -> tuple[Slice, ...]:
+    return tuple(task.slice for task in planned.tasks(start, end))
+
+
+def covered(slices: Iterable[Slice]) -> dict[tuple[str, int], tuple[int, int]]:
+    """The offsets that slices cover, if the slices of each partition are ranges of one hull."""
+    hulls: dict[tuple[str, int], tuple[int, int]] = {}
+    for piece in slices:
+        hull = (piece.offsets.start, piece.offsets.end)
+        assert hulls.setdefault((piece.topic, piece.partition), hull) == hull
+    return hulls
+
+
+def test_the_dict_of_batch_0_carries_its_start():
+    cluster = FakeCluster({("t", 0): (0, 105)})
+    first = planner(cluster, startingOffsets='{"t":{"0":100}}')
+    end = first.latest_offsets(first.initial_offsets(), None)
+    assert end == {"t": {"0": 105}, "@kshare": {"v": 1, "start": {"t": {"0": 100}}}}
+
+    # The driver is killed; "latest" has moved; Spark plans batch 0 again with a new initial offset.
+    cluster.logs[TopicPartition("t", 0)] = (0, 999)
+    again = planner(cluster, startingOffsets="latest")
+    slices = slices_of(again, again.initial_offsets(), end)
+    assert covered(slices) == {("t", 0): (100, 105)}
+
+
+def test_after_batch_0_the_dict_is_exactly_that_of_sparks_source():
+    cluster = FakeCluster({("t", 0): (0, 5), ("t", 1): (0, 7), ("t", 10): (0, 1)})
+    planned = planner(cluster, startingOffsets="earliest")
+    zero = planned.latest_offsets(planned.initial_offsets(), None)
+    one = planned.latest_offsets(zero, None)  # nothing new: and yet another dict, a plain one
+    assert one == {"t": {"0": 5, "1": 7, "10": 1}}
+    assert slices_of(planned, zero, one) == ()
+    assert planned.latest_offsets(one, None) == one
+
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+# -- where batches begin --------------------------------------------------------------------------
+
+
+def test_a_checkpoint_of_sparks_source_is_taken_over():
+    cluster = FakeCluster({("t", 0): (0, 9), ("t", 1): (3, 7)})
+    planned = planner(cluster, startingOffsets="earliest", keyRanges="2")
+    spark = {"t": {"0": 5, "1": 7}}
+    end = planned.latest_offsets(spark, None)
+    assert end == {"t": {"0": 9, "1": 7}}
+    slices = slices_of(planned, spark, end)
+    assert covered(slices) == {("t", 0): (5, 9)}
+    assert sorted(piece.hashes for piece in slices) == list(split(WHOLE, 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "log"),
+    [
+        ({"startingOffsets": '{"t":{"0":4}}'}, (0, 9)),
+        ({"startingOffsets": "earliest"}, (0, 9)),
+    ],
+)
+def test_a_batch_0_that_sparks_source_did_not_finish(options: dict[str, str], log: tuple[int, int]):
+    """It says where it ends only; the start is certain if options or the log give it."""
+    planned = planner(FakeCluster({("t", 0): log}), **options)
+    begins = int("4" in options["startingOffsets"]) * 4
+    slices = slices_of(planned, planned.initial_offsets(), {"t": {"0": 9}})
+    assert covered(slices) == {("t", 0): (begins, 9)}
+
+
+@pytest.mark.parametrize("starting", ["latest", '{"t":{"0":-1}}', "earliest"])
+def test_a_batch_0_whose_start_is_not_certain_is_refused(starting: str):
+    planned = planner(FakeCluster({("t", 0): (2, 9)}), startingOffsets=starting)
+    with pytest.raises(CheckpointError, match="planned by another source"):
+        planned.tasks(planned.initial_offsets(), {"t": {"0": 9}})
+
+
+def test_a_batch_without_a_begin_is_refused():
+    planned = planner(FakeCluster({("t", 0): (0, 9), ("t", 1): (0, 9)}))
+    with pytest.raises(CheckpointError, match="does not say where t-1 starts"):
+        planned.tasks({"t": {"0": 5}}, {"t": {"0": 9, "1": 9}})
+
+
+def test_a_new_partition_is_read_from_its_earliest_offset_and_the_dict_says_so():
+    cluster = FakeCluster({("t", 0): (0, 5)})
+    planned = planner(cluster, startingOffsets="latest")
+    cluster.logs[T1] = (0, 3)
+    end = planned.latest_offsets({"t": {"0": 5}}, None)
+    assert end == {"t": {"0": 5, "1": 3}, "@kshare": {"v": 1, "start": {"t": {"1": 0}}}}
+    assert covered(slices_of(planned, {"t": {"0": 5}}, end)) == {("t", 1): (0, 3)}
+    assert planned.latest_offsets(end, None) == {"t": {"0": 5, "1": 3}}
+
+
+def test_a_new_partition_that_has_lost_records_is_data_loss(caplog: pytest.LogCaptureFixture):
+    cluster = FakeCluster({("t", 0): (0, 5), ("t", 1): (2, 3)})
+    with pytest.raises(DataLossError, match="t-1 is new to this query and starts at offset 2"):
+        planner(cluster).latest_offsets({"t": {"0": 5}}, None)
+    lenient = planner(cluster, failOnDataLoss="false")
+    end = lenient.latest_offsets({"t": {"0": 5}}, None)
+    assert covered(slices_of(lenient, {"t": {"0": 5}}, end)) == {("t", 1): (2, 3)}
+    assert "t-1 is new to this query" in caplog.text
+
+
+# -- what is gone ---------------------------------------------------------------------------------
+
+
+def test_a_partition_that_is_gone_is_data_loss(caplog: pytest.LogCaptureFixture):
+    cluster = FakeCluster({("t", 0): (0, 5)})
+    before = {"t": {"0": 5, "1": 4}}
+    with pytest.raises(DataLossError, match="it was read up to offset 4") as caught:
+        planner(cluster).latest_offsets(before, None)
+    assert (caught.value.topic, caught.value.partition) == ("t", 1)
+    lenient = planner(cluster, failOnDataLoss="false")
+    assert lenient.latest_offsets(before, None) == {"t": {"0": 5}}
+    assert lenient.tasks(before, {"t": {"0": 5}}) == ()
+    assert "t-1 is gone" in caplog.text
+
+
+def test_a_log_that_ends_before_what_was_read_is_data_loss():
+    cluster = FakeCluster({("t", 0): (0, 5)})
+    with pytest.raises(DataLossError, match="ends at offset 5, but was read up to 8") as caught:
+        planner(cluster).latest_offsets({"t": {"0": 8}}, None)
+    assert (caught.value.wanted, caught.value.available) == ((8, 8), (0, 5))
+    lenient = planner(cluster, failOnDataLoss="false")
+    assert lenient.latest_offsets({"t": {"0": 8}}, None) == {"t": {"0": 5}}
+
+
+# -- how far batches go ---------------------------------------------------------------------------
+
+
+def test_a_limit_is_shared_by_backlog():
+    cluster = FakeCluster({("t", 0): (0, 30), ("t", 1): (0, 70)})
+    planned = planner(cluster)
+    assert planned.latest_offsets({"t": {"0": 0, "1": 0}}, 10) == {"t": {"0": 3, "1": 7}}
+
+
+def test_a_minimum_is_waited_for_but_not_for_ever():
+    cluster, now = FakeCluster({("t", 0): (0, 5)}), [0.0]
+    planned = StreamPlanner(
+        stream(minOffsetsPerTrigger="10", maxTriggerDelay="60s", startingOffsets="earliest"),
+        cluster,  # type: ignore[arg-type]
+        parking=NothingParked(),  # type: ignore[arg-type]
+        clock=lambda: now[0],
+    )
+    at = planned.latest_offsets({"t": {"0": 0}}, None, may_wait=True)
+    assert at == {"t": {"0": 5}}  # the first trigger does not wait
+    cluster.logs[T0] = (0, 14)
+    assert planned.latest_offsets(at, None, may_wait=True) == at
+    assert planned.seen_offsets() == {"t": {"0": 14}}
+    assert planned.latest_offsets(at, None) == {"t": {"0": 14}}  # AvailableNow
+    now[0] = 61
+    assert planned.latest_offsets(at, None, may_wait=True) == {"t": {"0": 14}}
+    now[0] = 62
+    cluster.logs[T0] = (0, 15)
+    assert planned.latest_offsets(at, None, may_wait=True) == {"t": {"0": 15}}  # 10 are there
+
+
+def test_available_now_reads_what_was_there_then():
+    cluster = FakeCluster({("t", 0): (0, 5)})
+    planned = planner(cluster, startingOffsets="earliest")
+    planned.pin_latest()
+    cluster.logs[T0] = (0, 9)
+    cluster.logs[T1] = (0, 3)
+    zero = planned.latest_offsets(planned.initial_offsets(), None)
+    assert zero["t"] == {"0": 5}
+    one = planned.latest_offsets(zero, None)
+    assert one == {"t": {"0": 5}}
+    assert planned.latest_offsets(one, None) == one
+
+
+def test_stable_offsets_are_committed_when_their_batch_is_done(monkeypatch: pytest.MonkeyPatch):
+    told: list[Any] = []
+
+    class Committer:
+        def commit(self, offsets: Any) -> None:
+            told.append(dict(offsets))
+
+        def close(self) -> None:
+            told.append("closed")
+
+    monkeypatch.setattr(stream_module, "committer", lambda options: Committer())
+    cluster = FakeCluster({("t", 0): (0, 5)})
+    planned = planner(cluster, startingOffsets="earliest")
+    zero = planned.latest_offsets(planned.initial_offsets(), None)
+    planned.latest_offsets(zero, None)
+    planned.close()
+    assert told == [{}, {T0: 5}, "closed"]
+
+
+def test_closing_lets_go_of_all():
+    cluster, parking = FakeCluster({("t", 0): (0, 5)}), NothingParked()
+    planned = StreamPlanner(stream(), cluster, parking=parking)  # type: ignore[arg-type]
+    planned.close()
+    assert cluster.closed
+    assert parking.closed
+
+
+# -- the law --------------------------------------------------------------------------------------
+
+cuts = st.fixed_dictionaries(
+    {},
+    optional={
+        "keyRanges": st.integers(1, 5).map(str),
+        "minPartitions": st.integers(1, 9).map(str),
+        "splitBy": st.sampled_from(["key", "offset"]),
+        "maxRecordsPerPartition": st.integers(1, 40).map(str),
+        "rangeAssignor": st.sampled_from(
+            ["round-robin", "lag-weighted"]
+        ),  # no feedback: no network
+    },
+).filter(lambda given: not ("keyRanges" in given and given.get("splitBy") == "offset"))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 50), min_size=3, max_size=3),
+            st.none() | st.integers(1, 60),
+            st.booleans(),
+            cuts,
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_batches_tile_the_log(history: list[tuple[list[int], int | None, bool, dict[str, str]]]):
+    """Whatever is restarted, with other options: every offset of every hash is in one batch."""
+    cluster = FakeCluster({("t", 0): (0, 1), ("t", 1): (0, 0)})
+    done = {T0: Progress.at(0), T1: Progress.at(0), TopicPartition("t", 2): Progress.at(0)}
+    planned = planner(cluster, startingOffsets="earliest")
+    at = planned.initial_offsets()
+    for growth, limit, restarts, options in history:
+        for number, grown in enumerate(growth):
+            place = TopicPartition("t", number)
+            cluster.logs[place] = (0, cluster.logs.get(place, (0, 0))[1] + grown)
+        if restarts:
+            planned = planner(cluster, startingOffsets="latest", **options)
+        end = planned.latest_offsets(at, limit)
+        if end == at:
+            continue
+        again = planner(cluster, startingOffsets="latest", **options)
+        slices = slices_of(planned, at, end)
+        if restarts:
+            assert slices_of(again, at, end) == slices
+        for piece in slices:
+            place = TopicPartition(piece.topic, piece.partition)
+            for part in piece.rectangles:
+                before = _pending(done[place])
+                done[place] = done[place].commit([part])
+                assert before - _pending(done[place]) == _area(part)  # none of it was read before
+        at = end
+        assert {place: done[place] for place in _places(at)} == {
+            place: Progress.at(offset) for place, offset in _places(at).items()
+        }
+
+
+def _area(piece: Any) -> int:
+    return len(piece.offsets) * piece.hashes.width
+
+
+def _pending(reached: Progress) -> int:
+    return sum(_area(piece) for piece in reached.pending(1_000))
+
+
+def _places(dict_: dict[str, Any]) -> dict[TopicPartition, int]:
+    return {TopicPartition("t", int(number)): at for number, at in dict_["t"].items()}
+
+
+# -- batch queries --------------------------------------------------------------------------------
+
+
+def test_a_batch_query_reads_all_that_is_there():
+    cluster = FakeCluster({("t", 0): (3, 9), ("t", 1): (0, 7), ("t", 2): (4, 4)})
+    tasks = plan_batch(batch(keyRanges="2"), cluster)
+    slices = [task.slice for task in tasks]
+    assert covered(slices) == {("t", 0): (3, 9), ("t", 1): (0, 7)}
+    assert len(slices) == 4
+    assert all(task.max_records is None and task.ticket is None for task in tasks)
+
+
+def test_a_batch_query_between_offsets():
+    cluster = FakeCluster({("t", 0): (3, 9), ("t", 1): (0, 7)})
+    options = batch(startingOffsets='{"t":{"0":4,"1":-2}}', endingOffsets='{"t":{"0":6,"1":-1}}')
+    tasks = plan_batch(options, cluster)
+    assert covered(task.slice for task in tasks) == {("t", 0): (4, 6), ("t", 1): (0, 7)}
+
+
+def test_a_batch_query_that_would_start_after_its_end():
+    """Whatever failOnDataLoss says: Spark's RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET."""
+    cluster = FakeCluster({("t", 0): (0, 9)})
+    options = batch(startingOffsets='{"t":{"0":12}}', failOnDataLoss="false")
+    with pytest.raises(OptionsError, match="t-0 would start at offset 12, after its end 9"):
+        plan_batch(options, cluster)
+
+
+def test_a_batch_query_of_key_ranges():
+    cluster = FakeCluster({("t", 0): (0, 9)})
+    half = HASH_SPACE // 2
+    options = {"assign": f'{{"t": {{"0": [[0, {half}]]}}}}', "kafka.bootstrap.servers": "n:1"}
+    parsed = parse_options(options, streaming=False).options
+    (task,) = plan_batch(parsed, cluster)
+    assert (task.slice.hashes.lo, task.slice.hashes.hi) == (0, half)
+
+
+def test_filters_leave_out_partitions_and_offsets():
+    cluster = FakeCluster({("t", 0): (0, 9), ("t", 1): (0, 9)})
+    bounds = Bounds(Interval(2, 30), (Condition("partition", "=", (1,)),))
+    tasks = plan_batch(batch(), cluster, bounds)
+    assert covered(task.slice for task in tasks) == {("t", 1): (2, 9)}
+    assert plan_batch(batch(), cluster, Bounds(Interval(9, None))) == ()
+
+
+@pytest.mark.parametrize(("stamped", "begin"), [(True, 5), (False, 0)])
+def test_filters_on_timestamps_count_where_brokers_stamp_records(stamped: bool, begin: int):
+    cluster = FakeCluster({("t", 0): (0, 9)})
+    cluster.policy = TopicPolicy(False, None, log_append_time=stamped)
+    tasks = plan_batch(batch(), cluster, Bounds(since_ms=5))
+    assert covered(task.slice for task in tasks) == {("t", 0): (begin, 9)}
+
+
+def test_what_is_wrong_with_options_is_told_whatever_the_filters():
+    cluster = FakeCluster({("t", 0): (0, 9)})
+    with pytest.raises(DataLossError):
+        plan_batch(batch(endingOffsets='{"t":{"0":12}}'), cluster, Bounds(Interval(0, 1)))

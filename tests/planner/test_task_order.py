@@ -1,0 +1,333 @@
+"""The order of a batch's tasks: a permutation, whatever the assignor does; siblings together."""
+
+import logging
+import pickle
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.assignment import (
+    ApplicationState,
+    AssignmentError,
+    KafkaStreamsAssignment,
+    TaskAssignment,
+    TaskAssignor,
+)
+from kshare.core.hashing import WHOLE, split
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Rectangle, Slice
+from kshare.errors import OptionsError, TaskAssignmentException
+from kshare.feedback.server import Executor
+from kshare.options import SourceOptions, parse_options
+from kshare.planner.task_order import Placement, by_rounds
+from kshare.planner.tasks import Task
+
+
+def options(**more: str) -> SourceOptions:
+    given = {"kafka.bootstrap.servers": "localhost:9", "subscribe": "t", **more}
+    return parse_options(given, streaming=True).options
+
+
+def tasks(partitions: int, ranges: int) -> tuple[Task, ...]:
+    return tuple(
+        Task(Slice("t", partition, (Rectangle(OffsetRange(0, 9), hashes),)))
+        for partition in range(partitions)
+        for hashes in split(WHOLE, ranges)
+    )
+
+
+def known(placement: Placement, planned: Sequence[Task], executors: dict[str, int]) -> None:
+    """Each executor has run some task."""
+    names = list(executors)
+    seen = {
+        n: Executor(names[n % len(names)], executors[names[n % len(names)]])
+        for n in range(max(len(planned), len(names)))
+    }
+    placement.saw(planned, seen)
+
+
+def dealt(planned: Sequence[Task], slots: Sequence[int]) -> list[list[Task]]:
+    """What each executor gets, as ``TaskSchedulerImpl.resourceOffers`` deals a stage out."""
+    waiting, got = list(planned), [[] for _ in slots]
+    free = list(slots)
+    while waiting and any(free):
+        for executor in range(len(slots)):
+            if waiting and free[executor]:
+                got[executor].append(waiting.pop(0))
+                free[executor] -= 1
+    return got
+
+
+def test_both_halves_of_a_partition_on_one_executor():
+    """The reference's example: 2 partitions, 2 instances of 2 threads."""
+    placement, planned = Placement(options()), tasks(2, 2)
+    known(placement, planned, {"1@a": 2, "2@a": 2})
+    got = dealt(placement.ordered(planned), [2, 2])
+    assert [{task.slice.partition for task in one} for one in got] == [{0}, {1}]
+
+
+@given(st.integers(1, 6), st.integers(1, 5), st.lists(st.integers(1, 4), min_size=1, max_size=5))
+def test_an_order_is_a_permutation_and_keeps_siblings_together(
+    partitions: int, ranges: int, slots: list[int]
+):
+    placement, planned = Placement(options()), tasks(partitions, ranges)
+    known(placement, planned, {f"{n}@host": count for n, count in enumerate(slots)})
+    ordered = placement.ordered(planned)
+    assert Counter(ordered) == Counter(planned)
+    if len(planned) == sum(slots) and len(set(slots)) == 1:
+        pairs = sum(len({t.slice.partition for t in one}) for one in dealt(ordered, slots))
+        # A partition is split only where the executors' slots do not fit.
+        assert pairs <= partitions + len(slots) - 1
+
+
+def test_rounds():
+    assert by_rounds([([0, 1], 2), ([2, 3], 2)]) == [0, 2, 1, 3]
+    assert by_rounds([([0, 1, 4], 2), ([2, 3, 5], 1)]) == [0, 2, 1, 4, 3, 5]
+    assert by_rounds([([], 2), ([1], 1)]) == [1]
+    assert by_rounds([]) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), max_size=6))
+def test_rounds_have_each_task_once(shape: list[tuple[int, int]]):
+    numbers = iter(range(100))
+    placed = [([next(numbers) for _ in range(count)], slots) for count, slots in shape]
+    assert sorted(by_rounds(placed)) == sorted(n for some, _ in placed for n in some)
+
+
+def test_one_executor_needs_no_order():
+    placement, planned = Placement(options()), tasks(2, 2)
+    assert placement.ordered(planned) == planned
+    known(placement, planned, {"driver@a": 0})
+    assert placement.ordered(planned) == planned
+
+
+def test_tasks_cut_by_offset_stay_as_they_are():
+    """Two of a partition have no names of their own, by which they could be placed."""
+    planned = tuple(Task(Slice("t", 0, (Rectangle(OffsetRange(n, n + 9), WHOLE),))) for n in (9, 0))
+    placement = Placement(options())
+    known(placement, planned, {"1@a": 1, "2@a": 1})
+    assert placement.ordered(planned) == planned
+
+
+class Recorder(TaskAssignor):
+    """Answers with what a test says, and counts."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer, self.asked, self.told = answer, 0, []
+        self.configured = 0
+
+    def assign(self, application_state: ApplicationState) -> TaskAssignment:
+        self.asked += 1
+        self.state = application_state
+        found: TaskAssignment = self.answer(application_state)
+        return found
+
+    def on_assignment_computed(self, assignment: Any, subscription: Any, error: Any) -> None:
+        self.told.append(error)
+
+    def configure(self, configs: Any) -> None:
+        self.configs = dict(configs)
+        self.configured += 1
+
+
+def all_on_first(state: ApplicationState) -> TaskAssignment:
+    first, *others = state.states
+    return TaskAssignment(
+        (
+            KafkaStreamsAssignment(first, frozenset(state.all_tasks)),
+            *(KafkaStreamsAssignment(other) for other in others),
+        )
+    )
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    made = Recorder(all_on_first)
+    monkeypatch.setitem(sys.modules, "an_assignor", SimpleNamespace(made=made))
+    return made
+
+
+def placed_by(recorder: Recorder, planned: Sequence[Task]) -> Placement:
+    given = {"taskAssignor": "an_assignor.made", "taskAssignor.secret": "hunter22"}
+    placement = Placement(options(**given))
+    known(placement, planned, {"1@a": 1, "2@a": 1})
+    return placement
+
+
+def test_the_options_reach_an_assignor(recorder: Recorder):
+    given = {"taskAssignor": "an_assignor:made", "taskAssignor.Wanted": "x", "keyRanges": "2"}
+    placement, planned = Placement(options(**given)), tasks(2, 2)
+    known(placement, planned, {"1@a": 3, "2@a": 1})
+    placement.ordered(planned)
+    assert recorder.configs == {"wanted": "x"}
+    assert {str(p): s.num_processing_threads for p, s in recorder.state.states.items()} == {
+        "1@a": 3,
+        "2@a": 1,
+    }
+    assert [str(task).partition("-")[0] for task in recorder.state.all_tasks] == [
+        "0_0", "0_0", "0_1", "0_1",
+    ]  # fmt: skip
+    before = [len(state.previous_active_tasks) for state in recorder.state.states.values()]
+    assert before == [2, 2]
+    assert recorder.told == [AssignmentError.NONE]
+
+
+@pytest.mark.parametrize("path", ["made", "make"])
+def test_an_assignor_is_made_and_configured_once(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, path: str
+):
+    """What is made when options are checked is what plans: an instance, or what a function made."""
+    made: list[Recorder] = []
+
+    def make() -> Recorder:
+        made.append(recorder)
+        return recorder
+
+    monkeypatch.setattr(sys.modules["an_assignor"], "make", make, raising=False)
+    planned = tasks(2, 2)
+    placement = Placement(options(taskAssignor=f"an_assignor.{path}"))
+    known(placement, planned, {"1@a": 1, "2@a": 1})
+    placement.ordered(planned)
+    assert (recorder.asked, recorder.configured) == (1, 1)
+    assert len(made) == (path == "make")
+
+
+def test_options_for_another_process_come_without_the_assignor(recorder: Recorder):
+    """It need not be picklable, and tasks have no use for it; a planner there makes its own."""
+    recorder.unpicklable = lambda: None
+    given = options(**{"taskAssignor": "an_assignor.made", "taskAssignor.Wanted": "x"})
+    sent = pickle.dumps(given)
+    assert b"Recorder" not in sent
+    got = pickle.loads(sent)
+    assert (got, hash(got), repr(got)) == (given, hash(given), repr(given))
+    planned = tasks(2, 2)
+    placement = Placement(got)
+    known(placement, planned, {"1@a": 1, "2@a": 1})
+    placement.ordered(planned)
+    assert (recorder.asked, recorder.configured, recorder.configs) == (1, 2, {"wanted": "x"})
+
+
+def test_a_plan_that_did_not_change_is_not_computed_again(recorder: Recorder):
+    planned = tasks(3, 2)
+    placement = placed_by(recorder, planned)
+    first = placement.ordered(planned)
+    assert placement.ordered(planned) == first
+    assert recorder.asked == 1
+    placement.ordered(tasks(3, 3))
+    assert recorder.asked == 2
+    placement.saw(planned, {0: Executor("3@b", 1)})
+    placement.ordered(tasks(3, 3))
+    assert recorder.asked == 3
+
+
+def raises(error: Exception) -> Any:
+    def answer(_: ApplicationState) -> TaskAssignment:
+        raise error
+
+    return answer
+
+
+def unknown_process(state: ApplicationState) -> TaskAssignment:
+    answer = all_on_first(state)
+    return TaskAssignment(
+        (*answer.assignment, KafkaStreamsAssignment(type(next(iter(state.states)))("no")))
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "told"),
+    [
+        (raises(TaskAssignmentException("not now")), "cannot answer", []),
+        (raises(ZeroDivisionError("oh")), "failed: ZeroDivisionError", []),
+        (lambda _: "nonsense", "failed", []),
+        (raises(ValueError("as hunter22")), "ValueError (its text holds the value of", []),
+        (lambda s: TaskAssignment(all_on_first(s).assignment[:1]), "MISSING_PROCESS_ID", [
+            AssignmentError.MISSING_PROCESS_ID
+        ]),
+        (unknown_process, "UNKNOWN_PROCESS_ID", [AssignmentError.UNKNOWN_PROCESS_ID]),
+    ],
+)  # fmt: skip
+def test_a_faulty_assignor_loses_nothing(
+    recorder: Recorder, caplog: pytest.LogCaptureFixture, answer: Any, said: str, told: list[Any]
+):
+    """It is asked again at once, once; the last assignment stays; then at the next batch."""
+    planned = tasks(2, 2)
+    placement = placed_by(recorder, planned)
+    before = placement.ordered(planned)
+    recorder.answer, recorder.asked = answer, 0
+    recorder.told.clear()
+    more = tasks(3, 2)
+    with caplog.at_level(logging.WARNING, "kshare.planner"):
+        after = placement.ordered(more)
+    assert Counter(after) == Counter(more)
+    kept = [task for task in after if task in before]
+    assert kept == [task for task in before if task in more]
+    assert recorder.asked == 2
+    assert recorder.told == told * 2
+    assert said in caplog.text
+    assert "hunter22" not in caplog.text
+    assert "an_assignor.made" in caplog.text
+    recorder.answer = all_on_first
+    placement.ordered(more)
+    assert recorder.asked == 3
+
+
+def test_what_an_assignor_leaves_out_is_read_all_the_same(
+    recorder: Recorder, caplog: pytest.LogCaptureFixture
+):
+    recorder.answer = lambda state: TaskAssignment(
+        tuple(KafkaStreamsAssignment(process) for process in state.states)
+    )
+    planned = tasks(2, 2)
+    placement = placed_by(recorder, planned)
+    assert Counter(placement.ordered(planned)) == Counter(planned)
+    assert "left out 4 tasks" in caplog.text
+
+
+def test_whom_tasks_tell_where_they_run():
+    now = [0.0]
+    placement = Placement(options(), clock=lambda: now[0])
+    assert not placement.asks(tasks(3, 1))  # nobody shares a partition
+    assert [placement.asks(tasks(2, 2)) for _ in range(4)] == [True, True, True, False]
+    now[0] = 61.0
+    assert not placement.asks(tasks(2, 2))  # nobody has ever answered
+    placement.saw(tasks(2, 2), {0: Executor("1@a", 2)})
+    asked = []
+    for now[0] in (61.0, 61.0, 120.9, 121.0):
+        asked.append(placement.asks(tasks(2, 2)))
+    assert asked == [True, False, False, True]  # once a minute
+    now[0] = 661.0
+    assert placement.executors == {"1@a": 2}
+    now[0] = 661.1
+    assert placement.executors == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere.to.be.found", "nowhere"),
+        ("json.dumps", "dumps"),
+        ("Sticky", "StickyTaskAssignor"),
+    ],
+)
+def test_no_such_assignor(name: str, said: str):
+    with pytest.raises(OptionsError, match="taskAssignor") as raised:
+        options(taskAssignor=name)
+    assert said in str(raised.value)
+
+
+def test_a_config_out_of_its_limits():
+    with pytest.raises(OptionsError, match=r"max.warmup.replicas"):
+        options(**{"taskAssignor.max.warmup.replicas": "0"})
+
+
+def test_kafkas_name_of_the_option():
+    assert options(**{"task.assignor.class": "StickyTaskAssignor"}).task_assignor == (
+        "StickyTaskAssignor"
+    )

@@ -1,0 +1,98 @@
+"""Clients of librdkafka that cannot be made: their errors are the project's."""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka import KafkaException
+
+from kshare.cluster import cluster
+from kshare.cluster.cluster import Cluster
+from kshare.errors import AuthenticationError, KafkaError
+from kshare.options import KafkaConfig, parse_options, parse_sink_options
+from kshare.options.model import Subscribe
+from kshare.produce import sender, write_rows
+from tests.support.options import SECRET
+from tests.support.security import OAUTH
+
+NO_TOKEN = RdKafkaError(58, "OAuth token not set within 10 seconds timeout")
+WRONG = RdKafkaError(RdKafkaError._INVALID_ARG, "Configuration property is outside its range")
+
+Client = Callable[[dict[str, str]], object]
+
+
+def bearer(line: str, **more: str) -> dict[str, str]:
+    """Options with OAUTHBEARER; dots of names are written as two underscores."""
+    named = {f"kafka.{name.replace('__', '.')}": text for name, text in more.items()}
+    return {
+        "kafka.bootstrap.servers": "127.0.0.1:9",
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.sasl.jaas.config": f"{OAUTH} {line};",
+        **named,
+    }
+
+
+def plan(given: dict[str, str]) -> object:
+    kafka = parse_options({**given, "subscribe": "t"}, streaming=True).options.kafka
+    return Cluster(kafka).partitions(Subscribe(("t",)))
+
+
+def write(given: dict[str, str]) -> object:
+    options = parse_sink_options({**given, "topic": "t"}, streaming=False).options
+    return write_rows([pa.record_batch({"value": [b"1"]})], options)
+
+
+@pytest.mark.parametrize("client", [plan, write])
+def test_an_expired_token_is_told_at_once(client: Client) -> None:
+    line = f'unsecuredLoginStringClaim_sub="{SECRET}" unsecuredLoginNumberClaim_exp="1000"'
+    with pytest.raises(AuthenticationError, match=r"token .* is expired since") as caught:
+        client(bearer(line))
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("client", "fault", "kind", "says"),
+    [
+        (plan, NO_TOKEN, AuthenticationError, "cannot log in to 127.0.0.1:9: OAuth token not set"),
+        (plan, WRONG, KafkaError, "cannot make a client: Configuration property is"),
+        (write, NO_TOKEN, AuthenticationError, "cannot log in to make a producer: OAuth token not"),
+        (write, WRONG, KafkaError, "cannot make a producer: Configuration property is"),
+    ],
+)
+def test_what_librdkafka_says_becomes_the_projects_error(
+    client: Client,
+    fault: RdKafkaError,
+    kind: type[Exception],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise KafkaException(fault)
+
+    monkeypatch.setattr(cluster, "AdminClient", refuse)
+    monkeypatch.setattr(sender, "Producer", refuse)
+    monkeypatch.setattr(sender, "_kept", None)
+    monkeypatch.setattr(cluster.time, "sleep", lambda _: None)
+    with pytest.raises(KafkaError) as caught:
+        client({"kafka.bootstrap.servers": "127.0.0.1:9"})
+    assert type(caught.value) is kind
+    assert str(caught.value).startswith(says)
+    assert "within 60 s" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, KafkaException)
+
+
+@pytest.mark.parametrize("client", [plan, write])
+def test_a_token_endpoint_that_is_away_is_named(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(kafka: KafkaConfig) -> NoReturn:
+        raise ConnectionRefusedError("the token endpoint is away")
+
+    monkeypatch.setattr("kshare.security.oauth.obtain", away)
+    monkeypatch.setattr(sender, "_kept", None)
+    monkeypatch.setattr(cluster.time, "sleep", lambda _: None)
+    with pytest.raises(KafkaError, match=r"cannot get a token to log in with: .* is away"):
+        client(bearer('unsecuredLoginStringClaim_sub="me"'))

@@ -1,0 +1,83 @@
+"""``kshare-python``: whatever Spark puts first, its Python has a PySpark that is compiled once."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spark_plugin
+from spark_plugin.interpreter import worker_python
+
+STARTER = Path(spark_plugin.__file__).with_name("kshare-python")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """An environment with PySpark, and a distribution of Spark beside it."""
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    shutil.copy(STARTER, tmp_path / "env" / "bin")
+    (tmp_path / "env" / "bin" / "python3").symlink_to(sys.executable)
+    for path in (
+        "env/lib/python3.11/site-packages/pyspark/python/lib/pyspark.zip",
+        "env/lib/python3.11/site-packages/pyspark/__init__.py",
+        "spark/python/lib/pyspark.zip",
+        "spark/python/pyspark/__init__.py",
+        "other/lib/python3.11/site-packages/pyspark/python/lib/pyspark.zip",
+        "other/lib/python3.11/site-packages/pyspark/__init__.py",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    return tmp_path
+
+
+def started(home: Path, python_path: str | None, *arguments: str) -> str:
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if python_path is not None:
+        env["PYTHONPATH"] = python_path
+    code = "import os, sys; print(os.environ['PYTHONPATH'], *sys.argv[1:], sep='|')"
+    command = [str(home / "env" / "bin" / "kshare-python"), "-c", code, *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert not run.stderr
+    return run.stdout.rstrip("\n").replace(str(home), "~")
+
+
+PIP = "lib/python3.11/site-packages/pyspark/python/lib/pyspark.zip"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, ""),
+        ("", ""),
+        ("/a b:/c*", "/a b:/c*"),
+        ("/a::/b:", "/a::/b:"),
+        ("~/spark/python/lib/pyspark.zip:/py4j.zip:/a", "~/spark/python:/py4j.zip:/a"),
+        (f"/a:~/env/{PIP}:/py4j.zip", "/a:/py4j.zip"),
+        (f"~/env/{PIP}", ""),
+        (f"~/other/{PIP}:/a", f"~/other/{PIP}:/a"),  # perhaps another version
+        ("~/none/python/lib/pyspark.zip", "~/none/python/lib/pyspark.zip"),
+        ("pyspark.zip:/my/pyspark.zip", "pyspark.zip:/my/pyspark.zip"),
+    ],
+)
+def test_the_path_of_the_workers(home: Path, before: str | None, after: str):
+    assert started(home, before and before.replace("~", str(home))) == after
+
+
+def test_arguments_are_passed_on_as_they_are(home: Path):
+    assert started(home, "/a", "-m", "a b", "*", "", "$HOME") == "/a|-m|a b|*||$HOME"
+
+
+def test_how_it_ends_is_how_python_ends(home: Path):
+    run = subprocess.run([home / "env/bin/kshare-python", "-c", "raise SystemExit(7)"], check=False)
+    assert run.returncode == 7
+
+
+def test_it_is_installed_beside_the_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    python = Path(worker_python())
+    assert python.name == "kshare-python"
+    assert python.read_bytes() == STARTER.read_bytes()
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
+    assert worker_python() == sys.executable

@@ -1,0 +1,350 @@
+"""The query listener on events as Spark makes them, from JSON."""
+
+import json
+import logging
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY, CollectorRegistry
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryTerminatedEvent,
+    StreamingQueryProgress,
+)
+
+import spark_plugin
+from kshare.core.checkpoint import Offsets, RangeLimit, encode
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, TopicPartition
+from kshare.core.region import Rectangle
+from kshare.monitor.report import PartitionReport, RangeReport, encode_report
+from spark_plugin.listener import KshareListener, QueryReport
+
+HALF = HASH_SPACE // 2
+LOW, HIGH = HashRange(0, HALF), HashRange(HALF, HASH_SPACE)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+QUERY = "7b2e3ec0-0000-4000-8000-000000000001"
+AHEAD = Progress.of(10, [Rectangle(OffsetRange(10, 20), LOW)])
+SLOW = RangeReport((LOW,), 20, 10, records=10, seconds=5.0, limit=10)
+HOT = RangeReport((HIGH,), 10, 20, records=1000, seconds=1.0, limit=1000)
+ENDED = QueryTerminatedEvent.fromJson(
+    {"id": QUERY, "runId": QUERY, "exception": None, "errorClassOnException": None}
+)
+TOLD = {T0: PartitionReport(30, 10, 1, 44, ranges=(SLOW, HOT))}
+
+
+def event(
+    *sources: tuple[Any, Any] | tuple[Any, Any, str],
+    query: str = QUERY,
+    name: str | None = "orders",
+) -> QueryProgressEvent:
+    """A progress event: for each source its end offset, its latest offset, its description."""
+    written = [
+        {
+            "description": more[0] if more else "PythonMicroBatchStream",
+            "startOffset": None,
+            "endOffset": end,
+            "latestOffset": latest,
+            "numInputRows": 1,
+            "inputRowsPerSecond": 1.0,
+            "processedRowsPerSecond": 1.0,
+        }
+        for end, latest, *more in sources
+    ]
+    progress = {
+        "id": query,
+        "runId": "7b2e3ec0-0000-4000-8000-000000000002",
+        "name": name,
+        "timestamp": "2026-01-01T00:00:00.000Z",
+        "batchId": 4,
+        "batchDuration": 9000,
+        "durationMs": {"triggerExecution": 10_000},
+        "eventTime": {},
+        "stateOperators": [],
+        "sources": written,
+        "sink": {"description": "noop", "numOutputRows": -1},
+        "observedMetrics": {},
+    }
+    return QueryProgressEvent(StreamingQueryProgress.fromJson(progress))
+
+
+def heard(*sources: Any) -> QueryReport | None:
+    listener = KshareListener()
+    listener.onQueryProgress(event(*sources))
+    return listener.last.get(QUERY)
+
+
+def test_a_report() -> None:
+    report = heard((encode(Offsets({T0: AHEAD})), encode_report(TOLD)))
+    assert report is not None
+    assert (report.name, report.batch, report.seconds) == ("orders", 4, 10.0)
+    assert report.partitions == TOLD
+    assert (report.slowest, report.hottest) == ((T0, SLOW), (T0, HOT))
+    assert report.records_per_second(HOT) == 100.0
+    assert SLOW.seconds_per_record == 0.5
+    assert (report.gaps, report.entry_bytes) == (1, 44)
+
+
+@pytest.mark.parametrize("latest", [None, {"t": {"0": 30, "1": 9}}, {"t": 1}, "5"])
+def test_without_a_report_there_are_positions(latest: Any) -> None:
+    limits = {T1: (RangeLimit((WHOLE,), 9, 5),)}
+    report = heard((encode(Offsets({T0: AHEAD, T1: Progress.at(3)}, limits=limits)), latest))
+    assert report is not None
+    known = isinstance(latest, dict) and latest["t"] != 1
+    end = 30 if known else 20
+    first, second = report.partitions[T0], report.partitions[T1]
+    assert first.ranges == (
+        RangeReport((LOW,), 20, end - 20),
+        RangeReport((HIGH,), 10, end - 10),
+    )
+    assert (first.end, first.stable, first.gaps, first.entry_bytes > 0) == (end, 10, 1, True)
+    assert second.ranges == (RangeReport((WHOLE,), 3, 6 if known else 0, limit=5),)
+    assert (report.slowest, report.hottest) == (None, None)
+
+
+def test_a_partition_without_a_report_stands_beside_one_with() -> None:
+    latest = encode_report(TOLD, ends={T1: 8})
+    report = heard((encode(Offsets({T0: AHEAD, T1: Progress.at(3)})), latest))
+    assert report is not None
+    assert report.partitions[T0] == TOLD[T0]
+    assert report.partitions[T1].ranges == (RangeReport((WHOLE,), 3, 5),)
+
+
+def test_other_sources_are_no_concern() -> None:
+    assert heard((5, 6), ({"logOffset": 3}, None), (None, None)) is None
+    assert heard(({"t": {"0": 5}}, {"t": {"0": 5}}, "KafkaV2[Subscribe[t]]")) is None
+    mixed = heard((5, 6), ({"t": {"0": 5}}, {"t": {"0": 5}}))
+    assert mixed is not None
+    assert list(mixed.partitions) == [T0]
+
+
+def test_lines_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    listener = KshareListener()
+    safe = event((encode(Offsets({T0: AHEAD, T1: Progress.at(3)})), encode_report(TOLD)))
+    with caplog.at_level(logging.INFO, "kshare"):
+        listener.onQueryProgress(safe)
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "INFO"]
+    assert caplog.messages[0] == (
+        "orders batch 4, source 0: offsets behind latest: min 20, max 20, avg 20.0"
+    )
+    assert caplog.messages[1] == (
+        "orders batch 4, t-0: stable 10, end 30, 2 ranges at 10 to 20, lag up to 20, "
+        "slowest 0.00-50.00 %: 500 ms a record, hottest 50.00-100.00 %: 100 records/s, "
+        "1 gaps in 44 bytes"
+    )
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG, "kshare"):
+        listener.onQueryProgress(safe)
+    assert caplog.messages[2] == (
+        "orders batch 4, t-0, 0.00-50.00 %: position 20, offsets behind latest 10, pending 10, "
+        "10 records, 5 s, limit 10"
+    )
+    caplog.clear()
+    risky = {T0: PartitionReport(30, 10, retention_at_risk=True)}
+    with caplog.at_level(logging.WARNING, "kshare"):
+        listener.onQueryProgress(event((encode(Offsets({T0: AHEAD})), encode_report(risky))))
+    assert caplog.messages == [
+        "orders: retention is about to take records of t-0 that are pending, from offset 10 on"
+    ]
+
+
+def test_a_callback_gets_every_report_and_may_fail(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[QueryReport] = []
+
+    def callback(report: QueryReport) -> None:
+        seen.append(report)
+        raise RuntimeError("of the user's")
+
+    listener = KshareListener(callback)
+    for _ in range(2):
+        listener.onQueryProgress(event((encode(Offsets({T0: AHEAD})), None)))
+    assert len(seen) == 2
+    assert listener.last == {QUERY: seen[1]}
+    assert caplog.text.count("could not report a batch") == 2
+
+
+def test_an_event_of_another_shape_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    nothing: Any = None
+    KshareListener().onQueryProgress(nothing)
+    assert "could not report a batch" in caplog.text
+
+
+def test_reports_of_old_queries_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_plugin.listener._QUERIES_MAX", 2)
+    listener = KshareListener()
+    ids = [QUERY[:-1] + str(i) for i in range(3)]
+    for query in (*ids[:2], ids[0], ids[2]):
+        listener.onQueryProgress(event((encode(Offsets({T0: AHEAD})), None), query=query))
+    assert list(listener.last) == [ids[0], ids[2]]
+
+
+def test_offsets_as_json_text() -> None:
+    """As the JVM gives them."""
+    report = heard((json.dumps(encode(Offsets({T0: AHEAD}))), json.dumps(encode_report(TOLD))))
+    assert report is not None
+    assert report.partitions == TOLD
+
+
+# -- as Spark's kafka source tells them ------------------------------------------------------------
+
+
+def test_metrics_are_those_of_sparks_kafka_source() -> None:
+    """``KafkaMicroBatchStream.metrics``: latest minus consumed, over the partitions of a source."""
+    end, latest = {"t": {"0": 5, "1": 10}}, {"t": {"0": 5, "1": 31}}
+    report = heard(({"u": {"0": 1}}, {"u": {"0": 4}}, "KafkaV2[Subscribe[u]]"), (end, latest))
+    assert report is not None
+    (source,) = report.sources
+    assert source.number == 1
+    assert source.metrics == {
+        "minOffsetsBehindLatest": "0",
+        "maxOffsetsBehindLatest": "21",
+        "avgOffsetsBehindLatest": "10.5",
+    }
+
+
+def test_of_uneven_partitions_the_slowest_range_counts() -> None:
+    report = heard((encode(Offsets({T0: AHEAD, T1: Progress.at(3)})), encode_report(TOLD, {T1: 3})))
+    assert report is not None
+    assert report.sources[0].offsets_behind_latest == {T0: 20, T1: 0}
+
+
+def test_without_an_end_nothing_is_behind_it() -> None:
+    report = heard(({"t": {"0": 5}}, None))
+    assert report is not None
+    assert report.sources[0].metrics == {}
+
+
+def test_a_partition_that_two_sources_read() -> None:
+    report = heard(({"t": {"0": 5}}, {"t": {"0": 9}}), ({"t": {"0": 2}}, {"t": {"0": 9}}))
+    assert report is not None
+    assert [s.metrics["maxOffsetsBehindLatest"] for s in report.sources] == ["4", "7"]
+    assert report.partitions[T0].stable == 2
+
+
+# -- Prometheus -----------------------------------------------------------------------------------
+
+
+def series(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
+    """Name and label values to value."""
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for metric in registry.collect()
+        for sample in metric.samples
+    }
+
+
+def test_prometheus_metrics() -> None:
+    registry = CollectorRegistry()
+    listener = KshareListener(prometheus=registry)
+    assert series(registry) == {}
+    listener.onQueryProgress(
+        event((encode(Offsets({T0: AHEAD, T1: Progress.at(3)})), encode_report(TOLD, {T1: 4})))
+    )
+    source, low, high = ("orders", "0"), f"{0:016x}-{HALF:016x}", f"{HALF:016x}-{HASH_SPACE:016x}"
+    first, second = (*source, "t", "0"), (*source, "t", "1")
+    assert series(registry) == {
+        ("kshare_batch_duration_seconds", "orders"): 10.0,
+        ("kshare_min_offsets_behind_latest", *source): 1.0,
+        ("kshare_max_offsets_behind_latest", *source): 20.0,
+        ("kshare_avg_offsets_behind_latest", *source): 10.5,
+        ("kshare_offsets_behind_latest", *first): 20.0,
+        ("kshare_offsets_behind_latest", *second): 1.0,
+        ("kshare_stable_offset", *first): 10.0,
+        ("kshare_stable_offset", *second): 3.0,
+        ("kshare_ranges", *first): 2.0,
+        ("kshare_ranges", *second): 1.0,
+        ("kshare_individual_commits", *first): 1.0,
+        ("kshare_individual_commits", *second): 0.0,
+        ("kshare_checkpoint_entry_bytes", *first): 44.0,
+        ("kshare_checkpoint_entry_bytes", *second): 0.0,
+        ("kshare_retention_at_risk", *first): 0.0,
+        ("kshare_retention_at_risk", *second): 0.0,
+        ("kshare_range_offsets_behind_latest", *first, low): 10.0,
+        ("kshare_range_offsets_behind_latest", *first, high): 20.0,
+        ("kshare_range_batch_records", *first, low): 10.0,
+        ("kshare_range_batch_records", *first, high): 1000.0,
+        ("kshare_range_task_duration_seconds", *first, low): 5.0,
+        ("kshare_range_task_duration_seconds", *first, high): 1.0,
+        ("kshare_range_limit_records", *first, low): 10.0,
+        ("kshare_range_limit_records", *first, high): 1000.0,
+    }
+
+
+def test_series_go_with_their_ranges_and_queries() -> None:
+    registry = CollectorRegistry()
+    listener = KshareListener(prometheus=registry)
+    listener.onQueryProgress(event((encode(Offsets({T0: AHEAD})), encode_report(TOLD))))
+    assert ("kshare_range_batch_records", "orders", "0", "t", "0", f"{0:016x}-{HALF:016x}") in (
+        series(registry)
+    )
+    level = {"t": {"0": 30}}
+    listener.onQueryProgress(event((level, level)))
+    left = series(registry)
+    assert not [names for names in left if names[0].startswith("kshare_range_")]
+    assert left["kshare_stable_offset", "orders", "0", "t", "0"] == 30
+    listener.onQueryTerminated(ENDED)
+    assert series(registry) == {}
+    assert QUERY in listener.last
+
+
+def test_a_query_of_too_many_ranges_has_series_of_partitions(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry = CollectorRegistry()
+    listener = KshareListener(prometheus=registry, prometheus_ranges_max=1)
+    for _ in range(2):
+        listener.onQueryProgress(event((encode(Offsets({T0: AHEAD})), encode_report(TOLD))))
+    names = {name for name, *_ in series(registry)}
+    assert "kshare_offsets_behind_latest" in names
+    assert not [name for name in names if name.startswith("kshare_range_")]
+    assert caplog.text.count("orders has 2 ranges, more than prometheus_ranges_max (1)") == 1
+
+
+def test_queries_are_told_apart() -> None:
+    registry = CollectorRegistry()
+    # Two listeners, as in two sessions, or in a cell of a notebook that is run again.
+    first, second = KshareListener(prometheus=registry), KshareListener(prometheus=registry)
+    other, third = QUERY[:-1] + "2", QUERY[:-1] + "3"
+    level = {"t": {"0": 30}}
+    first.onQueryProgress(event((level, level)))
+    second.onQueryProgress(event((level, level), query=other))
+    second.onQueryProgress(event((level, level), query=third, name=None))
+    shown = {labels[0] for name, *labels in series(registry) if name == "kshare_stable_offset"}
+    assert shown == {QUERY, other, third}  # one name for two says nothing
+
+
+def test_the_default_registry() -> None:
+    listener = KshareListener(prometheus=True)
+    level = {"t": {"0": 30}}
+    listener.onQueryProgress(event((level, level)))
+    labels = {"query": "orders", "source": "0", "topic": "t", "partition": "0"}
+    assert REGISTRY.get_sample_value("kshare_stable_offset", labels) == 30
+    listener.onQueryTerminated(ENDED)
+    assert REGISTRY.get_sample_value("kshare_stable_offset", labels) is None
+
+
+def test_without_the_extra() -> None:
+    """In a process of its own, as modules stay imported."""
+    script = """
+import sys
+sys.modules["prometheus_client"] = None
+from spark_plugin import KshareListener
+KshareListener()
+try:
+    KshareListener(prometheus=True)
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert "needs prometheus-client: pip install 'kshare[prometheus]'" in done.stdout
+
+
+def test_it_is_exported() -> None:
+    assert spark_plugin.KshareListener is KshareListener
+    with pytest.raises(AttributeError, match="no attribute 'KshareWriter'"):
+        spark_plugin.KshareWriter  # noqa: B018

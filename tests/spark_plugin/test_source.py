@@ -1,0 +1,66 @@
+"""The source before a query is planned: its columns, and what of the user's is run for them."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from kshare.errors import OptionsError
+from spark_plugin.source import KshareDataSource
+from tests.support.options import BASE
+
+
+@pytest.fixture
+def configured(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The configs that the assignor ``an_assignor.counting`` got, each time that it got some."""
+    got: list[object] = []
+    counting = SimpleNamespace(assign=print, configure=got.append)
+    monkeypatch.setitem(sys.modules, "an_assignor", SimpleNamespace(counting=counting))
+    return got
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"startingOffsets": "latest"}, {"endingOffsets": "earliest"}],
+    ids=["of either kind", "of a stream", "of neither kind"],
+)
+def test_the_schema_makes_no_task_assignor(configured: list[object], more: dict[str, str]) -> None:
+    given = {**BASE, "taskAssignor": "an_assignor.counting", "taskAssignor.a": "b", **more}
+    source = KshareDataSource(given)
+    if "endingOffsets" in more:
+        with pytest.raises(OptionsError, match="endingOffsets"):
+            source.schema()
+    else:
+        assert source.schema().names[:2] == ["key", "value"]
+    assert configured == []
+
+
+def test_a_task_assignor_is_configured_once_for_a_stream_and_never_for_a_batch(
+    configured: list[object],
+) -> None:
+    given = {**BASE, "taskAssignor": "an_assignor.counting", "taskAssignor.a": "b"}
+    source = KshareDataSource({**given, "startingOffsets": "earliest"})
+    schema = source.schema()
+    source.reader(schema)
+    assert configured == []
+    source.streamReader(schema)
+    assert configured == [{"a": "b"}]
+
+
+def test_all_faults_are_told_before_the_kind_of_the_query_is_known() -> None:
+    given = {"minPartitions": "x", "maxRecordsPerTask": "-1", "startingOffsets": "latest"}
+    with pytest.raises(OptionsError) as raised:
+        KshareDataSource({**BASE, **given}).schema()
+    told = "\n".join(raised.value.problems)
+    assert len(raised.value.problems) == 3
+    assert (
+        told.index("minPartitions: ") < told.index("maxRecordsPerTask: ") < told.index("[as a st")
+    )
+    assert told.endswith("[as a batch]")
+
+
+def test_a_streams_faulty_task_assignor_is_told_by_the_stream() -> None:
+    source = KshareDataSource({**BASE, "taskAssignor": "no.such.module"})
+    schema = source.schema()
+    with pytest.raises(OptionsError, match=r"taskAssignor: no task assignor 'no\.such"):
+        source.streamReader(schema)

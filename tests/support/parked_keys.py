@@ -1,0 +1,28 @@
+"""What the tests of parked keys share."""
+
+from datetime import UTC, datetime
+
+from kshare.cluster.parked_keys import ParkedKeys
+from kshare.options import KafkaConfig
+from kshare.testing import FakeCluster
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+SINCE = "2026-01-02T12:00:00+00:00"
+A, B = b"a", b"\xff\x00"
+WAIT_S = 20.0
+
+
+def kafka(cluster: FakeCluster, *, timeout_ms: int = 20_000) -> KafkaConfig:
+    host, port = cluster.bootstrap_servers.split(":")
+    return KafkaConfig(bootstrap_servers=((host, int(port)),), api_timeout_ms=timeout_ms)
+
+
+def keys_of(cluster: FakeCluster) -> ParkedKeys:
+    return ParkedKeys(kafka(cluster), now=lambda: NOON)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now

@@ -1,0 +1,226 @@
+"""A query without Kafka and Spark, for batches in which every range goes its own way.
+
+The oracle is a log as a list of key hashes, tasks that walk it record by record, and a set of what
+was delivered.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from kshare.cluster.cluster import TopicPolicy
+from kshare.core.hashing import key_hash
+from kshare.core.progress import Slice, TopicPartition
+from kshare.errors import DataLossError
+from kshare.feedback.server import Executor, TaskResult, Ticket
+from kshare.options import SourceOptions, parse_options
+from kshare.planner import StreamPlanner, Task
+
+KEYS = [f"key-{number}".encode() for number in range(12)]
+T0 = TopicPartition("t", 0)
+
+
+class Log:
+    """A topic ``t``: the keys of each partition's records; offsets before ``first`` are gone."""
+
+    def __init__(self, partitions: int = 1) -> None:
+        self.keys: dict[TopicPartition, list[bytes]] = {
+            TopicPartition("t", n): [] for n in range(partitions)
+        }
+        self.first = dict.fromkeys(self.keys, 0)
+        self.aborted: set[int] = set()  # offsets that read_committed leaves out
+        self.compacted = False
+
+    def grow(self, keys: Iterable[bytes]) -> None:
+        for number, key in enumerate(keys):
+            self.keys[TopicPartition("t", number % len(self.keys))].append(key)
+
+    def partitions(self, _: Any) -> tuple[TopicPartition, ...]:
+        return tuple(sorted(self.keys))
+
+    def earliest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {place: self.first[place] for place in places}
+
+    def latest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {place: len(self.keys[place]) for place in places}
+
+    def policies(self, topics: Iterable[str]) -> dict[str, TopicPolicy]:
+        return {topic: TopicPolicy(compacted=self.compacted, retention_ms=None) for topic in topics}
+
+    def close(self) -> None:
+        pass
+
+    def read(
+        self, slice_: Slice, most: int | None, *, lenient: bool = False, committed: bool = False
+    ) -> tuple[list[int], int]:
+        """The offsets of a slice's records, and where reading them ended."""
+        start, end = slice_.offsets.start, slice_.offsets.end
+        place = TopicPartition(slice_.topic, slice_.partition)
+        first, keys = self.first[place], self.keys[place]
+        if start < first and not lenient:
+            raise DataLossError(
+                f"{place}: offsets {start} to {end} are wanted, the log holds {first}",
+                wanted=(start, end),
+                available=(first, len(keys)),
+            )
+        found: list[int] = []
+        for offset in range(max(start, first), end):
+            if committed and offset in self.aborted:
+                continue
+            if _holds(slice_, offset, key_hash(keys[offset], offset)):
+                found.append(offset)
+                if len(found) == most:
+                    return found, offset + 1
+        return found, end
+
+
+def _holds(slice_: Slice, offset: int, hash_: int) -> bool:
+    return any(
+        piece.offsets.start <= offset < piece.offsets.end and hash_ in piece.hashes
+        for piece in slice_.rectangles
+    )
+
+
+class Parking:
+    """The parked keys, as a plain set."""
+
+    def __init__(self) -> None:
+        self.keys: set[tuple[str, bytes]] = set()
+
+    def current(self, topics: Any) -> Iterable[tuple[str, bytes]]:
+        return [place for place in self.keys if place[0] in topics]
+
+    def close(self) -> None:
+        pass
+
+
+class Feedback:
+    """What tasks told, without a network."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, dict[int, TaskResult]] = {}
+        self.held: list[bool] = []
+
+    def start(self) -> bool:
+        return True
+
+    def ticket(self, batch: str, task: int, *, hold: bool) -> Ticket:
+        self.held.append(hold)
+        return Ticket("nowhere", 1, b"", batch, task, hold)
+
+    def executors(self, batch: str) -> dict[int, Executor]:
+        return {}
+
+    def reports(self, batch: str, *, wait_seconds: float = 0.0) -> Mapping[int, TaskResult]:
+        return dict(self.told.get(batch, {}))
+
+    def close(self) -> None:
+        pass
+
+
+class Query:
+    """A query with a sink that keeps what it gets; restarted at will."""
+
+    def __init__(self, log: Log, **given: str) -> None:
+        self.log, self.given = log, given
+        self.parking, self.scans = Parking(), 0
+        self.delivered: list[tuple[TopicPartition, int]] = []
+        self.lost_messages = random.Random(0)
+        self.loss = 0.0
+        self.now = 0.0
+        self.pace: Callable[[bytes], float] = lambda key: 0.0
+        self.restart()
+        self.at = self.planner.initial_offsets()
+
+    def restart(self, **more: str) -> None:
+        self.given = {**self.given, **more}
+        options = {
+            "kafka.bootstrap.servers": "nowhere:9092",
+            "subscribe": "t",
+            "startingOffsets": "earliest",
+            **self.given,
+        }
+        self.plan_with(options)
+
+    def plan_with(self, options: Mapping[str, str]) -> None:
+        """Go on with a new planner, that has these options and no others."""
+        parsed = parse_options(options, streaming=True).options
+        self.committed = parsed.kafka.read_committed
+        self.feedback = Feedback()
+        self.planner = StreamPlanner(
+            parsed,
+            self.log,  # type: ignore[arg-type]
+            parking=self.parking,  # type: ignore[arg-type]
+            feedback=self.feedback,  # type: ignore[arg-type]
+            scan=self.scan,
+            clock=lambda: self.now,
+        )
+
+    def scan(self, slice_: Slice, options: SourceOptions, most: int) -> int:
+        self.scans += 1
+        lenient, committed = not options.fail_on_data_loss, options.kafka.read_committed
+        return self.log.read(slice_, most, lenient=lenient, committed=committed)[1]
+
+    def trigger(self, max_offsets: int | None = None) -> Sequence[Task]:
+        """One batch. Returns its tasks; none if there was nothing new."""
+        end = self.planner.latest_offsets(self.at, max_offsets)
+        if end == self.at:
+            return ()
+        tasks = self.planner.tasks(self.at, end)
+        seconds = [self.run(task) for task in tasks]
+        self.now += max(seconds, default=0.0)
+        self.at = end
+        return tasks
+
+    def run(self, task: Task) -> float:
+        """Run a task: deliver its records, and tell the planner. Returns how long it took."""
+        slice_ = task.slice
+        place = TopicPartition(slice_.topic, slice_.partition)
+        lenient = self.given.get("failOnDataLoss") == "false"
+        offsets, end = self.log.read(
+            slice_, task.max_records, lenient=lenient, committed=self.committed
+        )
+        self.delivered += [(place, offset) for offset in offsets]
+        keys = [self.log.keys[place][offset] for offset in offsets]
+        seconds = sum(map(self.pace, keys))
+        ticket = task.ticket
+        if ticket is not None and self.lost_messages.random() >= self.loss:
+            hashes = [key_hash(key, at) for key, at in zip(keys, offsets, strict=True)]
+            sample = tuple(sorted(hashes[:: max(len(hashes) // 200, 1)]))
+            # Of a task that is not measured, the end of its reader is seen: long before its own.
+            seen = seconds if ticket.hold else 0.0
+            told = TaskResult(end, len(offsets), sample, seen, ticket.hold, self.now)
+            self.feedback.told.setdefault(ticket.batch, {})[ticket.task] = told
+        return seconds
+
+    def drain(self) -> None:
+        """Batches until there is nothing new."""
+        before = None
+        while before != self.at:
+            before = self.at
+            self.trigger()
+
+    def check_order(self) -> None:
+        """Every record at most once, those of a key in order."""
+        assert len(set(self.delivered)) == len(self.delivered)
+        last: dict[tuple[TopicPartition, bytes], int] = {}
+        for place, offset in self.delivered:
+            key = (place, self.log.keys[place][offset])
+            assert last.get(key, -1) < offset
+            last[key] = offset
+
+    def check_all(self) -> None:
+        """Every record exactly once, those of a key in order, and a plain dict in the end."""
+        self.check_order()
+        assert set(self.delivered) == {
+            (place, offset) for place, keys in self.log.keys.items() for offset in range(len(keys))
+        }
+        assert self.at == {
+            "t": {str(place.partition): len(k) for place, k in self.log.keys.items()}
+        }
+
+
+def grown(count: int, partitions: int = 1, seed: int = 1) -> Log:
+    log = Log(partitions)
+    log.grow(random.Random(seed).choices(KEYS, k=count))
+    return log

@@ -1,0 +1,45 @@
+"""The socket of a connection: its buffers."""
+
+import socket
+from typing import Any
+
+import pytest
+
+from kshare.options import parse_options
+from kshare.testing import FakeCluster
+from kshare.wire.protocol.connection import Connection
+
+
+def buffers_set(monkeypatch: pytest.MonkeyPatch, **given: str) -> dict[int, int]:
+    """What a connection sets of the sizes of its buffers, by the socket's option."""
+    found: dict[int, int] = {}
+    true = socket.socket.setsockopt
+
+    def setsockopt(self: socket.socket, level: int, option: int, value: Any) -> None:
+        if level == socket.SOL_SOCKET and option in {socket.SO_SNDBUF, socket.SO_RCVBUF}:
+            assert option not in found
+            found[option] = value
+        true(self, level, option, value)
+
+    with FakeCluster() as cluster:
+        named = {f"kafka.{name.replace('__', '.')}": text for name, text in given.items()}
+        named |= {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t"}
+        kafka = parse_options(named, streaming=True).options.kafka
+        host, port = cluster.bootstrap_servers.split(",")[0].split(":")
+        with monkeypatch.context() as patch:
+            patch.setattr(socket.socket, "setsockopt", setsockopt)
+            Connection(host, int(port), kafka).close()
+    return found
+
+
+def test_buffers_are_as_large_as_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = buffers_set(monkeypatch, send__buffer__bytes="70000", receive__buffer__bytes="80000")
+    assert found == {socket.SO_SNDBUF: 70_000, socket.SO_RCVBUF: 80_000}
+
+
+def test_by_default_the_one_to_send_is_as_in_javas_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert buffers_set(monkeypatch) == {socket.SO_SNDBUF: 128 << 10, socket.SO_RCVBUF: 4 << 20}
+
+
+def test_minus_one_leaves_them_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert buffers_set(monkeypatch, send__buffer__bytes="-1", receive__buffer__bytes="-1") == {}

@@ -1,0 +1,180 @@
+"""A scan finds the end that a reader with the same limit has."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import kshare
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, key_hash
+from kshare.core.slice_end import SliceEnd
+from kshare.errors import CorruptRecordError, DataLossError
+from kshare.testing import FakeCluster, Record
+from kshare.wire.protocol import broker_pool
+from kshare.wire.reader.find_end import find_end
+from kshare.wire.reader.read_slice import read_slice, reader_options
+from tests.support.batches import (
+    ABORT,
+    COMMIT,
+    TRANSACTIONAL,
+    Rec,
+    batch_of,
+    control_batch,
+    numbered,
+)
+from tests.support.scripted import ScriptedLog
+
+NOBODY = {"kafka.bootstrap.servers": "127.0.0.1:1"}
+COMMITTED = {**NOBODY, "kafka.isolation.level": "read_committed"}
+NO_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+def slice_of(*pieces: tuple[int, int, HashRange]) -> kshare.Slice:
+    return kshare.Slice(
+        "t",
+        0,
+        tuple(
+            kshare.Rectangle(kshare.OffsetRange(start, end), hashes)
+            for start, end, hashes in pieces
+        ),
+    )
+
+
+def both(slice_: kshare.Slice, options: dict[str, str], limit: int) -> tuple[SliceEnd, int]:
+    """Where a reader ends, and where the scan says that it does."""
+    ends: list[SliceEnd] = []
+    for _ in read_slice(slice_, options, max_records=limit, on_end=ends.append):
+        pass
+    return ends[0], find_end(slice_, reader_options(options, "t"), limit)
+
+
+HASHES = st.sampled_from(
+    [WHOLE, HashRange(0, HASH_SPACE // 3), HashRange(HASH_SPACE // 3, HASH_SPACE)]
+)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> tuple[list[bytes], int]:
+    """A log of some batches with holes, and its end."""
+    found, base = [], 0
+    for _ in range(draw(st.integers(1, 6))):
+        records, delta = [], -1
+        for _ in range(draw(st.integers(0, 12))):
+            delta += draw(st.sampled_from([1, 1, 1, 3]))
+            key = draw(st.none() | st.sampled_from([b"a", b"b", b"c", b"d"]))
+            records.append(Rec(key, b"v" * draw(st.integers(0, 30)), delta))
+        codec = draw(st.sampled_from(["none", "lz4"]))
+        batch = batch_of(records, base=base, codec=codec, last_delta=max(delta, 0) + 2)
+        found.append(batch.encode())
+        base += batch.last_delta + 1
+    return found, base
+
+
+@NO_FIXTURE
+@given(logs(), st.data())
+def test_the_scan_and_the_reader_agree(
+    monkeypatch: pytest.MonkeyPatch, log: tuple[list[bytes], int], data: st.DataObject
+):
+    encoded, end = log
+    pieces = []
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, end - 1))
+        pieces.append((start, data.draw(st.integers(start + 1, end)), data.draw(HASHES)))
+    slice_ = slice_of(*pieces)
+    ScriptedLog(encoded, response_bytes=data.draw(st.integers(1, 2_000))).install(monkeypatch)
+    read, scanned = both(slice_, NOBODY, data.draw(st.integers(1, 40)))
+    assert scanned == read.end
+
+
+def test_the_end_is_behind_the_record_that_reaches_the_limit(monkeypatch: pytest.MonkeyPatch):
+    keys = [b"k%d" % (number % 5) for number in range(100)]
+    batches = [
+        batch_of(numbered([Rec(key, b"v") for key in keys[base : base + 10]]), base=base).encode()
+        for base in range(0, 100, 10)
+    ]
+    log = ScriptedLog(batches, response_bytes=1)
+    log.install(monkeypatch)
+    half = HashRange(0, HASH_SPACE // 2)
+    mine = [number for number, key in enumerate(keys) if key_hash(key, number) in half]
+    for limit in (1, 2, 19, len(mine)):
+        assert find_end(slice_of((0, 100, half)), reader_options(NOBODY, "t"), limit) == (
+            mine[limit - 1] + 1
+        )
+    beyond = find_end(slice_of((0, 100, half)), reader_options(NOBODY, "t"), len(mine) + 1)
+    assert beyond == 100
+
+
+def test_no_more_is_fetched_than_is_needed(monkeypatch: pytest.MonkeyPatch):
+    batches = [batch_of([Rec(b"k", b"v")], base=base).encode() for base in range(50)]
+    log = ScriptedLog(batches, response_bytes=1)
+    log.install(monkeypatch)
+    assert find_end(slice_of((0, 50, WHOLE)), reader_options(NOBODY, "t"), 3) == 3
+    assert max(offset for offset, _ in log.fetches) <= 3
+
+
+@pytest.mark.parametrize("options", [NOBODY, COMMITTED], ids=["uncommitted", "committed"])
+@pytest.mark.parametrize("limit", range(1, 14))
+def test_aborted_transactions_count_only_if_they_are_read(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], limit: int
+):
+    def batch(base: int, producer: int, **fields: Any) -> bytes:
+        records = numbered([Rec(b"k%d" % base, b"v") for _ in range(3)])
+        return batch_of(records, base=base, producer=producer, **fields).encode()
+
+    batches = [
+        batch(0, 1, attributes=TRANSACTIONAL),
+        batch(3, 2, attributes=TRANSACTIONAL),
+        control_batch(6, 1, ABORT).encode(),
+        batch(7, -1),
+        control_batch(10, 2, COMMIT).encode(),
+        batch(11, 1, attributes=TRANSACTIONAL),
+        control_batch(14, 1, COMMIT).encode(),
+    ]
+    ScriptedLog(batches, response_bytes=200, aborted=[(1, 0, 6)]).install(monkeypatch)
+    read, scanned = both(slice_of((0, 15, WHOLE)), options, limit)
+    offsets = [*range(6), *range(7, 10), *range(11, 14)]
+    if options is COMMITTED:
+        offsets = offsets[3:]
+    assert read.records == min(limit, len(offsets))
+    assert scanned == read.end == (offsets[limit - 1] + 1 if limit <= len(offsets) else 15)
+
+
+def test_damage_behind_the_end_is_not_seen_and_before_it_is(monkeypatch: pytest.MonkeyPatch):
+    good = [batch_of(numbered([Rec(b"k", b"v")] * 4), base=base).encode() for base in (0, 4)]
+    bad = bytearray(good[1])
+    bad[-1] ^= 1
+    ScriptedLog([good[0], bytes(bad)]).install(monkeypatch)
+    options = reader_options(NOBODY, "t")
+    assert find_end(slice_of((0, 8, WHOLE)), options, 4) == 4
+    assert both(slice_of((0, 8, WHOLE)), NOBODY, 4)[0].end == 4
+    with pytest.raises(CorruptRecordError, match=r"t-0, batch at offset 4 .*checksum"):
+        find_end(slice_of((0, 8, WHOLE)), options, 5)
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(1, topics={"t": 1}) as running:
+        running.produce("t", [Record(b"k%d" % (i % 7), b"v%d" % i) for i in range(300)])
+        yield running
+    broker_pool.close_idle()
+
+
+def test_with_a_broker(cluster: FakeCluster):
+    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
+    read, scanned = both(slice_of((10, 290, HashRange(0, HASH_SPACE // 2))), options, 50)
+    assert (read.records, read.end) == (50, scanned)
+
+
+def test_a_trimmed_log_is_data_loss(cluster: FakeCluster):
+    cluster.trim("t", 0, 50)
+    options = reader_options({"kafka.bootstrap.servers": cluster.bootstrap_servers}, "t")
+    with pytest.raises(DataLossError, match="offsets 10 to 290 are wanted"):
+        find_end(slice_of((10, 290, WHOLE)), options, 50)
+
+
+@pytest.mark.parametrize("limit", [0, -3])
+def test_a_limit_is_at_least_one(limit: int):
+    with pytest.raises(ValueError, match="at least 1"):
+        find_end(slice_of((0, 9, WHOLE)), reader_options(NOBODY, "t"), limit)
