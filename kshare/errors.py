@@ -23,7 +23,7 @@ never hold a secret.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 __all__ = [
     "AuthenticationError",
@@ -35,6 +35,7 @@ __all__ = [
     "FetchTimeoutError",
     "KafkaError",
     "KshareError",
+    "Location",
     "OptionsError",
     "PlanError",
     "RecordError",
@@ -44,17 +45,20 @@ __all__ = [
 ]
 
 
+class Location(TypedDict, total=False):
+    """Where in Kafka an error was found: the facts of the errors that have a place."""
+
+    broker: str | None
+    topic: str | None
+    partition: int | None
+    offset: int | None
+
+
 class KshareError(Exception):
-    """Base of all errors that kshare raises on purpose.
-
-    Keyword facts become attributes; ``None`` means "not known".
-    """
-
-    def __init__(self, message: str, **facts: Any) -> None:
-        super().__init__(message)
-        self.__dict__.update(facts)
+    """Base of all errors that kshare raises on purpose."""
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is unpickled by a call with its `args`: the facts would be missing.
         return (_rebuild, (type(self), self.args, dict(self.__dict__)))
 
 
@@ -82,9 +86,15 @@ class CheckpointError(KshareError):
 
 
 class CheckpointVersionError(CheckpointError):
-    """The checkpoint was written by a later version of kshare (``version``)."""
+    """The checkpoint was written by a later version of kshare.
 
-    version: Any = None
+    Attributes:
+        version: The version that the checkpoint says.
+    """
+
+    def __init__(self, message: str, *, version: int | str) -> None:
+        super().__init__(message)
+        self.version = version
 
 
 class PlanError(KshareError):
@@ -96,12 +106,29 @@ class TaskAssignmentException(KshareError):  # noqa: N818 - KIP-924's name
 
 
 class _PlacedError(KshareError):
-    """An error at a place in Kafka. Facts: ``broker``, ``topic``, ``partition``, ``offset``."""
+    """An error at a place in Kafka. What is not known is None.
 
-    broker: str | None = None
-    topic: str | None = None
-    partition: int | None = None
-    offset: int | None = None
+    Attributes:
+        broker: The broker, as host:port.
+        topic: The topic.
+        partition: The partition's number.
+        offset: The offset.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        broker: str | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.broker = broker
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
 
 
 class KafkaError(_PlacedError):
@@ -127,11 +154,22 @@ class FetchTimeoutError(KafkaError):
 class DataLossError(_PlacedError):
     """Offsets that are wanted are not in the log any more.
 
-    Facts besides the place: ``wanted`` and ``available``, offsets as (start, end), half-open.
+    Attributes:
+        wanted: The wanted offsets, as (start, end), half-open.
+        available: The offsets that the log holds, as (start, end), half-open.
     """
 
-    wanted: tuple[int, int] | None = None
-    available: tuple[int, int] | None = None
+    def __init__(
+        self,
+        message: str,
+        *,
+        wanted: tuple[int, int] | None = None,
+        available: tuple[int, int] | None = None,
+        **location: Unpack[Location],
+    ) -> None:
+        super().__init__(message, **location)
+        self.wanted = wanted
+        self.available = available
 
 
 class RecordError(_PlacedError):

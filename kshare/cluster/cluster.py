@@ -31,6 +31,7 @@ from kshare.errors import (
     AuthenticationError,
     AuthorizationError,
     KafkaError,
+    Location,
     UnknownTopicError,
 )
 from kshare.options import Assign, KafkaConfig, Subscribe, SubscribePattern
@@ -375,7 +376,7 @@ class Cluster:
         topic, partition = getattr(part, "topic", None), getattr(part, "partition", None)
         if isinstance(part, str):
             topic, partition = part, None  # a text has a method of that name
-        place = {"broker": servers, "topic": topic, "partition": partition}
+        place: Location = {"broker": servers, "topic": topic, "partition": partition}
         whose = f"topic {topic}" if partition is None else f"{topic}-{partition}"
         about = f" of {whose}" if topic else ""
         if isinstance(error, RdKafkaError) and _refuses(error):

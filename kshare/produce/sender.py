@@ -28,6 +28,7 @@ from kshare.errors import (
     AuthenticationError,
     AuthorizationError,
     KafkaError,
+    Location,
     UnknownTopicError,
 )
 from kshare.options import KafkaConfig
@@ -255,7 +256,7 @@ def mapped(
     more: str = "",
 ) -> KafkaError:
     """An error of librdkafka as one of ours."""
-    place = {"topic": topic, "partition": partition}
+    place: Location = {"topic": topic, "partition": partition}
     text, code = f"{error.str()}{more}", error.code()
     if _refuses(error):
         return AuthenticationError(f"cannot log in to {what}: {text}", **place)

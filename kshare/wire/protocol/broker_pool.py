@@ -21,7 +21,13 @@ from dataclasses import dataclass, field
 from kafka.errors import for_code
 from kafka.protocol.metadata import MetadataRequest
 
-from kshare.errors import AuthenticationError, AuthorizationError, KafkaError, UnknownTopicError
+from kshare.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    KafkaError,
+    Location,
+    UnknownTopicError,
+)
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.connection import Connection
 from kshare.wire.protocol.retry import Backoff
@@ -290,7 +296,7 @@ def _ask(connection: Connection, topic: str, partition: int) -> tuple[Address, d
     found = [entry for entry in response.topics if entry.name == topic]
     if not found:
         raise LeaderUnknownError(f"broker {connection.broker} said nothing about topic {topic}")
-    place = {"broker": connection.broker, "topic": topic, "partition": partition}
+    place: Location = {"broker": connection.broker, "topic": topic, "partition": partition}
     code = found[0].error_code
     if code == _TOPIC_AUTHORIZATION_FAILED:
         raise AuthorizationError(

@@ -5,7 +5,7 @@ Law: a code is either worth a retry, or an error that names broker, topic, parti
 
 from kafka.errors import for_code
 
-from kshare.errors import AuthorizationError, CorruptRecordError, KafkaError, KshareError
+from kshare.errors import AuthorizationError, CorruptRecordError, KafkaError, KshareError, Location
 
 __all__ = ["OFFSET_OUT_OF_RANGE", "code_name", "lasting_error"]
 
@@ -40,7 +40,7 @@ def lasting_error(
         partition: this partition,
         offset: from here on.
     """
-    place = {"broker": broker, "topic": topic, "partition": partition, "offset": offset}
+    place: Location = {"broker": broker, "topic": topic, "partition": partition, "offset": offset}
     if code in _AUTHORIZATION_FAILED:
         return AuthorizationError(
             f"not authorized to read topic {topic}: grant the principal Read on it", **place

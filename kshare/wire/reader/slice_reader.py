@@ -22,7 +22,13 @@ from kshare.core.fetch_groups import Siblings
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Slice
 from kshare.core.slice_end import KeySample, SliceEnd
-from kshare.errors import DataLossError, FetchTimeoutError, RecordError, UnknownTopicError
+from kshare.errors import (
+    DataLossError,
+    FetchTimeoutError,
+    Location,
+    RecordError,
+    UnknownTopicError,
+)
 from kshare.options import SourceOptions
 from kshare.wire.decode.records import ROWS_MAX, BatchIndex, Decoder, index_batches
 from kshare.wire.protocol.broker_pool import Leaders
@@ -454,7 +460,7 @@ class SliceReader:
             **self._place(),
         ) from cause
 
-    def _place(self) -> dict[str, str | int | None]:
+    def _place(self) -> Location:
         return {
             "broker": self._broker,
             "topic": self._topic,
