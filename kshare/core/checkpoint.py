@@ -26,12 +26,12 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
-from operator import sub
+from itertools import pairwise
 from typing import Any, Final, NoReturn, TypeVar
 
 from kshare.core.hashing import HashRange
 from kshare.core.offsets import Bounds
+from kshare.core.packed_bounds import OFFSET_MAX, pack, unpack
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.errors import CheckpointError, CheckpointVersionError
 
@@ -43,9 +43,7 @@ EXTRA_KEY: Final = "@kshare"
 VERSION: Final = 1
 """The version of what is under :data:`EXTRA_KEY`."""
 
-_OFFSET_MAX: Final = 2**63 - 1
 _PARTITION_MAX: Final = 2**31 - 1
-_VARINT_MAX: Final = 9  # bytes: 63 bits
 # A dict that no planner writes is refused before it costs memory.
 _TEXT_MAX: Final = 256 << 20
 _PACKED_MAX: Final = 64 << 20
@@ -174,7 +172,10 @@ def _nested(entries: Mapping[TopicPartition, _Value]) -> dict[str, dict[str, _Va
 
 def _encode_stripes(reached: Progress) -> list[dict[str, Any]]:
     return [
-        {"h": _encode_range(stripe.hashes), "o": _pack(stripe.bounds, reached.stable)}
+        {
+            "h": _encode_range(stripe.hashes),
+            "o": b64encode(pack(stripe.bounds, reached.stable)).decode(),
+        }
         for stripe in reached.stripes
         if stripe.bounds
     ]
@@ -187,20 +188,6 @@ def _encode_limit(limit: RangeLimit) -> dict[str, Any]:
 
 def _encode_range(hashes: HashRange) -> list[int]:
     return [hashes.lo, hashes.hi]
-
-
-def _pack(bounds: Bounds, stable: int) -> str:
-    """Bounds as the differences between them, from ``stable`` on: LEB128 in base64."""
-    steps = list(map(sub, bounds, (stable, *bounds)))
-    if max(steps) < 128:  # the common case, at the speed of C
-        return b64encode(bytes(steps)).decode()
-    packed = bytearray()
-    for step in steps:
-        while step > 127:
-            packed.append(step & 127 | 128)
-            step >>= 7  # noqa: PLW2901
-        packed.append(step)
-    return b64encode(packed).decode()
 
 
 # -- and back ------------------------------------------------------------------------------------
@@ -260,7 +247,7 @@ def _decode_offset(value: Any, where: str) -> int:
 
 
 def _decode_integer(value: Any, where: str, wanted: str, least: int) -> int:
-    _expect(type(value) is int and least <= value <= _OFFSET_MAX, where, wanted, value)
+    _expect(type(value) is int and least <= value <= OFFSET_MAX, where, wanted, value)
     return int(value)
 
 
@@ -339,35 +326,10 @@ def _progress(
 
 
 def _unpack(packed: bytes, stable: int, where: str) -> Bounds:
-    """The inverse of :func:`_pack`, without the base64."""
-    # Bytes below 128 are differences as they are: then all of it runs at the speed of C.
-    steps = packed if packed.isascii() else _varints(packed, where)
-    _expect(bool(steps) and len(steps) % 2 == 0, where, "starts and ends in pairs", len(steps))
-    _expect(0 not in steps[1:], where, "ascending offsets", "two that are equal")
-    bounds = tuple(accumulate(steps, initial=stable))[1:]
-    _expect(bounds[-1] <= _OFFSET_MAX, where, f"offsets up to {_OFFSET_MAX}", bounds[-1])
-    return bounds
-
-
-def _varints(packed: bytes, where: str) -> list[int]:
-    """LEB128: 7 bits a byte, the lowest first; the highest bit says that there is more."""
-    steps = []
-    value = shift = 0
-    for byte in packed:
-        if byte > 127:
-            value |= (byte & 127) << shift
-            shift += 7
-            if shift >= 7 * _VARINT_MAX:
-                _refuse(where, f"numbers of at most {_VARINT_MAX} bytes", "a longer one")
-        elif shift:
-            if not byte:
-                _refuse(where, "numbers in as few bytes as they need", "one with a zero at its end")
-            steps.append(value | byte << shift)
-            value = shift = 0
-        else:
-            steps.append(byte)
-    _expect(not shift, where, "whole numbers", "one that is cut off")
-    return steps
+    try:
+        return unpack(packed, stable)
+    except ValueError as error:
+        raise CheckpointError(_fault(where, str(error))) from error
 
 
 def _expect_ascending(hashes: Sequence[HashRange], where: str) -> None:
