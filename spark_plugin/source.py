@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -54,30 +55,28 @@ __all__ = ["KshareDataSource"]
 
 _log = logging.getLogger("kshare")
 
-_COLUMNS = [
-    StructField("key", BinaryType()),
-    StructField("value", BinaryType()),
-    StructField("topic", StringType()),
-    StructField("partition", IntegerType()),
-    StructField("offset", LongType()),
-    StructField("timestamp", TimestampType()),
-    StructField("timestampType", IntegerType()),
-]
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+_TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": ArrayType(_HEADER),
+}
 
 
-def _schema(options: Mapping[str, str]) -> StructType:
-    """The columns of Spark's kafka source, in its order and types."""
-    given = {name.lower(): value for name, value in options.items()}
-    if given.get("includeheaders", "false").strip().lower() == "true":
-        return StructType([*_COLUMNS, StructField("headers", ArrayType(_HEADER))])
-    return StructType(_COLUMNS)
+def _schema(options: SourceOptions) -> StructType:
+    """The columns that the options ask for, in the types of Spark's kafka source."""
+    return StructType([StructField(name, _TYPES[name]) for name in options.column_names])
 
 
 def _parse(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> SourceOptions:
     show_log()
     parsed = parse_options(dict(options), streaming=streaming)
-    if schema != _schema(options):
+    if schema != _schema(parsed.options):
         raise OptionsError(
             ["schema: the columns are fixed, as Spark's kafka source has them; leave out .schema()"]
         )
@@ -95,7 +94,7 @@ class KshareDataSource(DataSource):
         return "kshare"
 
     def schema(self) -> StructType:
-        """The source's columns; with ``includeHeaders`` one more.
+        """The columns of the source: all of them, or those that ``columns`` names.
 
         No task assignor is made: this may be a batch query, which has none.
 
@@ -104,13 +103,13 @@ class KshareDataSource(DataSource):
         """
         options = dict(self.options)
         try:
-            parse_options(options, streaming=True, makes_assignor=False)
+            parsed = parse_options(options, streaming=True, makes_assignor=False)
         except OptionsError as streaming:
             try:
-                parse_options(options, streaming=False)
+                parsed = parse_options(options, streaming=False)
             except OptionsError as batch:
                 raise OptionsError(_of_either(streaming.problems, batch.problems)) from None
-        return _schema(options)
+        return _schema(parsed.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The batch reader."""

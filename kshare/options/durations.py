@@ -7,7 +7,7 @@ import json
 import re
 from typing import Any, Final
 
-__all__ = ["DEFAULT_RANGES", "parse_delay", "parse_duration", "parse_keys"]
+__all__ = ["DEFAULT_RANGES", "parse_delay", "parse_duration", "parse_keys", "parse_wanted_keys"]
 
 DEFAULT_RANGES: Final = 10_000
 """``maxRangesInCheckpoint``, if it is not given."""
@@ -88,6 +88,18 @@ def parse_keys(text: str) -> tuple[bytes, ...]:
     if not isinstance(given, list):
         raise ValueError('must be a JSON list, such as ["customer-7", {"hex": "00ff"}]')  # noqa: TRY004
     return tuple(dict.fromkeys(_key(entry, place) for place, entry in enumerate(given)))
+
+
+def parse_wanted_keys(text: str) -> tuple[bytes, ...]:
+    """The keys of ``keys``, written like those of ``parkedKeys``; there is at least one.
+
+    Raises:
+        ValueError: it is no such list, or it is empty.
+    """
+    keys = parse_keys(text)
+    if not keys:
+        raise ValueError("names no key; leave it out to read all keys")
+    return keys
 
 
 def _key(entry: Any, place: int) -> bytes:

@@ -16,6 +16,7 @@ from kshare.options.pattern import java_pattern
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "SOURCE_COLUMNS",
     "Assign",
     "AtTimestamp",
     "Earliest",
@@ -106,6 +107,17 @@ Topics: TypeAlias = Subscribe | SubscribePattern | Assign
 OffsetSpec: TypeAlias = Earliest | Latest | PerPartition | AtTimestamp | TimestampPerPartition
 EARLIEST: Final = Earliest()
 LATEST: Final = Latest()
+SOURCE_COLUMNS: Final = (
+    "key",
+    "value",
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestampType",
+    "headers",
+)
+"""The columns of the source, in Spark's order; ``headers`` only where it is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +125,7 @@ class KafkaConfig:
     """How to reach Kafka: Java's properties, checked. Times are in milliseconds.
 
     ``properties`` are all ``kafka.*`` options as given, lower-cased, without the prefix. The last
-    three fields are options of the source, beside Java's properties.
+    four fields are options of kshare, not Java's properties.
 
     Attributes:
         offset_attempts: how often the planner asks, ``default.api.timeout.ms`` each time
@@ -121,6 +133,8 @@ class KafkaConfig:
         offset_retry_ms: the pause between two of them (``fetchOffset.retryIntervalMs``).
         poll_timeout_ms: how long a task waits for a record (``kafkaConsumer.pollTimeoutMs``);
             None: ``default.api.timeout.ms``.
+        oauth_token_provider: ``package.module:function`` of the Python callable that returns tokens
+            (``oauthTokenProvider``); None: tokens come from where Java's properties say.
     """
 
     bootstrap_servers: tuple[tuple[str, int], ...]
@@ -151,6 +165,7 @@ class KafkaConfig:
     offset_attempts: int = 1
     offset_retry_ms: int = 1_000
     poll_timeout_ms: int | None = None
+    oauth_token_provider: str | None = None
 
     @property
     def read_timeout_ms(self) -> int:
@@ -181,7 +196,18 @@ class KafkaConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """The options of one ``format("kshare")`` source."""
+    """The options of one ``format("kshare")`` source.
+
+    Attributes:
+        columns: The columns to build, in this order (``columns``); None: all of them.
+        include_headers: Whether ``headers`` is a column; true also if ``columns`` names it.
+        min_partitions: Minimum number of tasks; None if not given, and where it is ``auto``.
+        min_partitions_auto: Make as many key ranges as there are task slots (streams only).
+        max_tasks: Maximum number of tasks; ``"auto"``: put small slices together; None: one
+            task for each slice.
+        keys: Read only the records of these keys; None: all records.
+        parked_keys: Keys whose records wait (streams only).
+    """
 
     topics: Topics
     kafka: KafkaConfig
@@ -193,6 +219,10 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     include_headers: bool = False
     min_partitions: int | None = None
+    min_partitions_auto: bool = False
+    max_tasks: int | Literal["auto"] | None = None
+    columns: tuple[str, ...] | None = None
+    keys: tuple[bytes, ...] | None = None
     max_records_per_partition: int | None = None
     key_ranges: int | None = None
     split_by: Literal["key", "offset"] = "key"
@@ -206,6 +236,13 @@ class SourceOptions:
     max_bytes_key_range_results: int = 200 << 20
     task_assignor: str | None = None
     task_assignor_configs: FrozenMapping[str, str] = field(default_factory=FrozenMapping)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The columns of each row, in order."""
+        if self.columns is not None:
+            return self.columns
+        return SOURCE_COLUMNS if self.include_headers else SOURCE_COLUMNS[:-1]
 
     @property
     def limits_records(self) -> bool:

@@ -11,11 +11,18 @@ from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from kshare.options.assignors import is_assignor_config, parse_task_assignor
-from kshare.options.durations import DEFAULT_RANGES, parse_delay, parse_duration, parse_keys
+from kshare.options.durations import (
+    DEFAULT_RANGES,
+    parse_delay,
+    parse_duration,
+    parse_keys,
+    parse_wanted_keys,
+)
 from kshare.options.faults import Faults
 from kshare.options.frozen import HIDDEN, FrozenMapping, Properties
 from kshare.options.kafka import parse_boolean, parse_integer, parse_kafka
 from kshare.options.model import (
+    SOURCE_COLUMNS,
     Assign,
     ParsedOptions,
     SourceOptions,
@@ -32,6 +39,7 @@ from kshare.ranges import load_range_assignor
 __all__ = ["Given", "parse_options", "topic_fault"]
 
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
+_PROVIDER = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
@@ -42,6 +50,7 @@ _ATTEMPTS = 3
 _ATTEMPTS_PAUSE_MS = 1_000
 
 _Value = TypeVar("_Value")
+_COLUMNS = {name.lower(): name for name in SOURCE_COLUMNS}
 
 
 def parse_options(
@@ -77,6 +86,25 @@ def topic_fault(topic: str) -> tuple[str, str] | None:
     if _TOPIC.fullmatch(topic) and topic not in {".", ".."}:
         return None
     return f"{topic!r} cannot be a topic's name", "allowed: 1 to 249 letters, digits, '.', '_', '-'"
+
+
+def parse_columns(text: str) -> tuple[str, ...]:
+    """Parse ``columns``: names separated by commas, in any case.
+
+    Returns:
+        The names in Spark's spelling, in the order given.
+
+    Raises:
+        ValueError: there is no name, an unknown one, or one twice.
+    """
+    names = [name.strip() for name in text.split(",")]
+    for place, name in enumerate(names):
+        if name.lower() not in _COLUMNS:
+            wrong = f"has no column {name!r}" if text.strip() else "names no column"
+            raise ValueError(f"{wrong}; known are: {', '.join(SOURCE_COLUMNS)}")
+        if name.lower() in map(str.lower, names[:place]):
+            raise ValueError(f"names {name!r} twice; known are: {', '.join(SOURCE_COLUMNS)}")
+    return tuple(_COLUMNS[name.lower()] for name in names)
 
 
 class Given(FrozenMapping[str, str]):
@@ -122,7 +150,7 @@ class _Parser:
         starting, ending = limits.starting(), limits.ending()
         split_by = self._split_by()
         key_ranges = self._positive("keyRanges", _KEY_RANGES_MAX)
-        min_partitions = self._positive("minPartitions", _INT_MAX)
+        min_partitions = self._min_partitions()
         max_records = self._positive("maxRecordsPerPartition", _LONG_MAX)
         per_trigger = self._per_trigger()
         cached = self._number("max.bytes.key.range.results", 0)
@@ -133,7 +161,12 @@ class _Parser:
             else (None, FrozenMapping[str, str]())
         )
         fail_on_data_loss = self._boolean("failOnDataLoss", default=True)
-        include_headers = self._boolean("includeHeaders", default=False)
+        columns = self._parsed("columns", parse_columns)
+        include_headers = self._headers(columns)
+        keys = self._parsed("keys", parse_wanted_keys)
+        max_tasks: int | Literal["auto"] | None = "auto"
+        if not self._is_auto("maxTasks"):
+            max_tasks = self._positive("maxTasks", _INT_MAX)
         self._check_splitting(topics, split_by)
         if not self._streaming:
             limits.check_batch(topics, starting, ending)
@@ -151,7 +184,11 @@ class _Parser:
             commit_offsets=commits,
             fail_on_data_loss=fail_on_data_loss,
             include_headers=include_headers,
-            min_partitions=min_partitions,
+            min_partitions=None if min_partitions == "auto" else min_partitions,
+            min_partitions_auto=min_partitions == "auto",
+            max_tasks=max_tasks,
+            columns=columns,
+            keys=keys,
             key_ranges=key_ranges,
             split_by=split_by,
             range_assignor=assignor,
@@ -198,6 +235,29 @@ class _Parser:
         if name not in self._given:
             return None
         return parse_integer(self._faults, name, self._given[name], lowest, highest)
+
+    def _is_auto(self, name: str) -> bool:
+        return self._given.get(name, "").strip().lower() == "auto"
+
+    def _min_partitions(self) -> int | Literal["auto"] | None:
+        if not self._is_auto("minPartitions"):
+            return self._positive("minPartitions", _INT_MAX)
+        if not self._streaming:
+            self._fault("minPartitions", "is for streams", "give a number in batch queries")
+        return "auto"
+
+    def _headers(self, columns: tuple[str, ...] | None) -> bool:
+        """Whether ``headers`` is a column."""
+        wanted = self._boolean("includeHeaders", default=False)
+        if columns is None:
+            return wanted
+        if wanted and "headers" not in columns:
+            self._fault(
+                "columns",
+                "lacks headers, which includeHeaders=true adds",
+                "add headers, or leave out includeHeaders",
+            )
+        return "headers" in columns
 
     # -- what is read -----------------------------------------------------------------------
 
@@ -292,6 +352,8 @@ class _Parser:
         if split_by == "offset":
             if "keyRanges" in self._given:
                 self._fault("keyRanges", "cuts by key, which contradicts splitBy=offset")
+            if "keys" in self._given:
+                self._fault("keys", "goes by key ranges, which contradicts splitBy=offset")
             if "rangeAssignor" in self._given:
                 self._faults.warn("rangeAssignor", "has no effect with splitBy=offset")
         if not isinstance(topics, Assign) or not any(topics.partitions.values()):
@@ -341,7 +403,18 @@ class _Parser:
             "offset_attempts": _ATTEMPTS if attempts is None else attempts,
             "offset_retry_ms": _ATTEMPTS_PAUSE_MS if pause_ms is None else pause_ms,
             "poll_timeout_ms": self._number("kafkaConsumer.pollTimeoutMs", 1),
+            "oauth_token_provider": self._token_provider(),
         }
+
+    def _token_provider(self) -> str | None:
+        name = self._given.get("oauthTokenProvider", "").strip()
+        if "oauthTokenProvider" in self._given and not _PROVIDER.fullmatch(name):
+            self._fault(
+                "oauthTokenProvider",
+                "is not the path of a Python function",
+                "write package.module:function",
+            )
+        return name or None
 
     def _parsed(self, name: str, parse: Callable[[str], _Value]) -> _Value | None:
         if name not in self._given:

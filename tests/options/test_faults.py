@@ -277,6 +277,7 @@ def test_the_minimum_of_a_trigger_is_not_above_its_maximum() -> None:
     ("name", "value"),
     [
         ("keyRanges", "2"),
+        ("keys", '["k"]'),
         ("maxRecordsPerTask", "2"),
         ("targetTaskDuration", "2s"),
         ("parkedKeys", "[]"),

@@ -20,6 +20,7 @@ from kshare.options.durations import parse_delay, parse_duration, parse_keys
 from kshare.options.faults import Faults
 from kshare.options.frozen import HIDDEN, FrozenMapping, Properties, Secret
 from kshare.options.kafka import parse_boolean, parse_integer
+from kshare.options.model import SOURCE_COLUMNS
 from tests.support.options import BASE, SECRET, options, problem
 
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
@@ -41,7 +42,11 @@ def test_defaults_of_a_stream() -> None:
         "max_trigger_delay_seconds": 900.0,
         "fail_on_data_loss": True,
         "include_headers": False,
+        "columns": None,
+        "keys": None,
         "min_partitions": None,
+        "min_partitions_auto": False,
+        "max_tasks": None,
         "max_records_per_partition": None,
         "key_ranges": None,
         "split_by": "key",
@@ -89,6 +94,7 @@ def test_defaults_of_kafka_are_those_of_the_documentation() -> None:
 NUMBERS = [
     ("maxOffsetsPerTrigger", "max_offsets_per_trigger", 1, LONG_MAX),
     ("minOffsetsPerTrigger", "min_offsets_per_trigger", 1, LONG_MAX),
+    ("maxTasks", "max_tasks", 1, INT_MAX),
     ("minPartitions", "min_partitions", 1, INT_MAX),
     ("maxRecordsPerPartition", "max_records_per_partition", 1, LONG_MAX),
     ("keyRanges", "key_ranges", 1, 1 << 16),
@@ -316,6 +322,84 @@ def test_parked_texts_are_utf_8(keys: list[str]) -> None:
 )
 def test_what_names_no_keys_is_refused(text: str, says: str) -> None:
     assert problem({"parkedKeys": text}).startswith(f"parkedKeys: {says}")
+
+
+# -- columns, keys, tasks -------------------------------------------------------------------------
+
+
+@given(st.permutations(SOURCE_COLUMNS), st.integers(1, len(SOURCE_COLUMNS)), st.data())
+def test_columns_are_those_named_in_that_order(
+    order: list[str], count: int, data: st.DataObject
+) -> None:
+    wanted = tuple(order[:count])
+    case = st.sampled_from([str.upper, str.lower, str.title])
+    written = ", ".join(data.draw(case)(name) for name in wanted)
+    for streaming in (True, False):
+        found = options({"columns": written}, streaming=streaming)
+        assert found.columns == found.column_names == wanted
+        assert found.include_headers is ("headers" in wanted)
+
+
+def test_without_columns_all_are_there_and_headers_if_wanted() -> None:
+    assert options().column_names == SOURCE_COLUMNS[:-1]
+    assert options({"includeHeaders": "true"}).column_names == SOURCE_COLUMNS
+    both = {"columns": "headers,key", "includeHeaders": "true"}
+    assert options(both).column_names == ("headers", "key")
+
+
+KNOWN = "known are: key, value, topic, partition, offset, timestamp, timestampType, headers"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", f"names no column; {KNOWN} (given: '')"),
+        (" ", f"names no column; {KNOWN} (given: ' ')"),
+        ("key,,value", f"has no column ''; {KNOWN} (given: 'key,,value')"),
+        ("key,vale", f"has no column 'vale'; {KNOWN} (given: 'key,vale')"),
+        ("key,KEY", f"names 'KEY' twice; {KNOWN} (given: 'key,KEY')"),
+    ],
+)
+def test_unknown_and_repeated_columns_are_refused(text: str, says: str) -> None:
+    for streaming in (True, False):
+        assert problem({"columns": text}, streaming=streaming) == f"columns: {says}"
+
+
+def test_columns_without_headers_contradict_include_headers() -> None:
+    assert problem({"columns": "key", "includeHeaders": "true"}) == (
+        "columns: lacks headers, which includeHeaders=true adds (given: 'key'); "
+        "add headers, or leave out includeHeaders"
+    )
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_keys_are_written_like_parked_ones(streaming: bool) -> None:
+    found = options({"keys": '["a", {"hex": "00ff"}, "a"]'}, streaming=streaming)
+    assert found.keys == (b"a", b"\x00\xff")
+    assert problem({"keys": "[]"}, streaming=streaming) == (
+        "keys: names no key; leave it out to read all keys (given: '[]')"
+    )
+    assert problem({"keys": "a"}, streaming=streaming).startswith("keys: is not JSON")
+
+
+def test_numbers_of_tasks_may_be_left_to_kshare() -> None:
+    for streaming in (True, False):
+        assert options({"maxTasks": " AUTO "}, streaming=streaming).max_tasks == "auto"
+    found = options({"minPartitions": "auto"})
+    assert (found.min_partitions, found.min_partitions_auto) == (None, True)
+    assert problem({"minPartitions": "auto"}, streaming=False) == (
+        "minPartitions: is for streams (given: 'auto'); give a number in batch queries"
+    )
+
+
+def test_a_token_provider_is_a_path_of_python() -> None:
+    for name in ("module:function", "package.module:Class.method"):
+        assert options({"oauthTokenProvider": f" {name} "}).kafka.oauth_token_provider == name
+    for name in ("", "module", "a.b.c", "a:b:c", ":f", "m:", "1:2", "a b:c"):
+        assert problem({"oauthTokenProvider": name}) == (
+            f"oauthTokenProvider: is not the path of a Python function (given: {name!r}); "
+            "write package.module:function"
+        )
 
 
 def test_a_long_value_is_not_shown_whole() -> None:
