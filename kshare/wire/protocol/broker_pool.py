@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from kafka.errors import for_code
 from kafka.protocol.metadata import MetadataRequest
 
 from kshare.errors import (
@@ -29,7 +28,9 @@ from kshare.errors import (
     UnknownTopicError,
 )
 from kshare.options import KafkaConfig
+from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.connection import Connection
+from kshare.wire.protocol.error_codes import ErrorCode
 from kshare.wire.protocol.retry import Backoff
 
 __all__ = ["LeaderUnknownError", "Leaders", "Preference", "close_idle"]
@@ -40,8 +41,6 @@ _METADATA_LOWEST, _METADATA_HIGHEST = 4, 9
 _IDLE_SECONDS_MAX = 240.0
 """Well below a broker's connections.max.idle.ms (10 minutes)."""
 _IDLE_CONNECTIONS_MAX = 4
-_UNKNOWN_TOPIC = 3
-_TOPIC_AUTHORIZATION_FAILED = 29
 
 Address = tuple[str, int]
 
@@ -298,16 +297,16 @@ def _ask(connection: Connection, topic: str, partition: int) -> tuple[Address, d
         raise LeaderUnknownError(f"broker {connection.broker} said nothing about topic {topic}")
     place: Location = {"broker": connection.broker, "topic": topic, "partition": partition}
     code = found[0].error_code
-    if code == _TOPIC_AUTHORIZATION_FAILED:
+    if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         raise AuthorizationError(
             f"not authorized to describe and read topic {topic}: grant the principal Describe and "
             "Read on it",
             **place,
         )
-    if code == _UNKNOWN_TOPIC:
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise UnknownTopicError(f"topic {topic} does not exist", **place)
     if code:
-        raise LeaderUnknownError(f"topic {topic}: {for_code(code).__name__}")
+        raise LeaderUnknownError(f"topic {topic}: {error_codes.name(code)}")
     partitions = {entry.partition_index: entry for entry in found[0].partitions}
     if partition not in partitions:
         raise UnknownTopicError(

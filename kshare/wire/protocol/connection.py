@@ -18,7 +18,6 @@ from collections import deque
 from typing import Any
 
 import numpy as np
-from kafka.errors import for_code
 from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
@@ -27,6 +26,8 @@ from kshare.errors import AuthenticationError, KafkaError
 from kshare.options import KafkaConfig
 from kshare.security.sasl import sasl_mechanism
 from kshare.security.tls import ssl_context
+from kshare.wire.protocol import error_codes
+from kshare.wire.protocol.error_codes import ErrorCode
 
 __all__ = ["Connection", "ProtocolError"]
 
@@ -37,8 +38,6 @@ _FRAME_AT_ONCE = 64 << 20
 _API_VERSIONS_VERSION = 3
 _HANDSHAKE_VERSION = 1
 _AUTHENTICATE_VERSION = 1
-_UNSUPPORTED_VERSION = 35
-_SASL_ERRORS = {33, 34, 58}
 
 
 class ProtocolError(OSError):
@@ -225,7 +224,10 @@ class Connection:
         try:
             self.send(request)
             body = self.receive()
-            if len(body) >= 2 and struct.unpack_from(">h", body)[0] == _UNSUPPORTED_VERSION:
+            if (
+                len(body) >= 2
+                and struct.unpack_from(">h", body)[0] == ErrorCode.UNSUPPORTED_VERSION
+            ):
                 # An older broker: what else is in that answer, brokers do not agree on.
                 response = self.call(ApiVersionsRequest(version=0))
             else:
@@ -243,7 +245,7 @@ class Connection:
         if response.error_code:
             raise KafkaError(
                 f"broker {self.broker} does not tell its API versions: "
-                f"{for_code(response.error_code).__name__}",
+                f"{error_codes.name(response.error_code)}",
                 broker=self.broker,
             )
         self._versions = {
@@ -268,7 +270,7 @@ class Connection:
             request = SaslAuthenticateRequest(version=version, auth_bytes=mechanism.auth_bytes())
             response = self.call(request)
             if response.error_code:
-                reason = response.error_message or for_code(response.error_code).__name__
+                reason = response.error_message or error_codes.name(response.error_code)
                 raise AuthenticationError(
                     f"broker {self.broker} refused SASL {name}: {reason}", broker=self.broker
                 )

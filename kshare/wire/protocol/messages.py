@@ -11,11 +11,11 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.errors import for_code
 from kafka.protocol.consumer.fetch import FetchRequest
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
 
 from kshare.options import KafkaConfig
+from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.connection import Connection, ProtocolError
 
 __all__ = ["FetchAnswer", "fetch_request", "fetch_version", "list_offsets", "parse_fetch_response"]
@@ -189,7 +189,7 @@ def list_offsets(connection: Connection, topic: str, partition: int) -> tuple[in
         if answer.error_code:
             raise OSError(
                 f"broker {connection.broker} cannot list the offsets of {topic}-{partition}: "
-                f"{for_code(answer.error_code).__name__}"
+                f"{error_codes.name(answer.error_code)}"
             )
         found.append(answer.offset)
     return found[0], found[1]

@@ -1,28 +1,38 @@
-"""How long a reader waits without progress, and how long it pauses before a retry.
+"""Retries: how long to pause before each, and how long to go on.
 
-Law: only waiting counts, not the time that the reader's consumer takes; any progress begins it
-anew; no pause outlasts the patience. Cost: nothing but the pauses.
+Only waiting counts, not the time that the caller's consumer takes; any progress starts the time
+again. No pause ends after the deadline.
 """
 
 import random
 import time
-from typing import Final
+from typing import Final, Protocol, Self
 
 from kshare.options import KafkaConfig
 
-__all__ = ["Backoff", "Patience"]
+__all__ = ["Backoff", "Clock", "RetryDeadline"]
 
 _JITTER: Final = 0.2
 _LONGEST_SECONDS: Final = 86_400.0
 """Properties allow 292 million years, ``time.sleep`` does not."""
 
 
+class Clock(Protocol):
+    """What is used of the module ``time``."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment."""
+
+    def sleep(self, seconds: float, /) -> None:
+        """Wait."""
+
+
 class Backoff:
-    """Pauses that double, with a fifth of jitter: ``ExponentialBackoff`` of Kafka's clients.
+    """Pauses that double, with a jitter of a fifth: ``ExponentialBackoff`` of Kafka's clients.
 
     Args:
-        first_ms: about the first pause.
-        longest_ms: no pause is longer.
+        first_ms: Length of the first pause, before jitter.
+        longest_ms: Maximum length of a pause.
     """
 
     def __init__(self, first_ms: int, longest_ms: int) -> None:
@@ -37,34 +47,67 @@ class Backoff:
         return min(pause, self._longest)
 
     def reset(self) -> None:
-        """Begin with the first pause again."""
+        """Start with the first pause again."""
         self._next = self._first
 
 
-class Patience:
-    """The patience of one reader, as ``default.api.timeout.ms`` and ``retry.backoff.*`` have it."""
+class RetryDeadline:
+    """Limits the retries of one operation in time, and paces them.
 
-    def __init__(self, kafka: KafkaConfig) -> None:
-        self.seconds = kafka.read_timeout_ms / 1000
-        self._backoff = Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms)
+    Time starts to count with :meth:`start`, and :meth:`reset` says that there was progress.
+
+    Args:
+        seconds: Maximum time without progress.
+        backoff: Pauses between retries.
+        clock: Source of time; the module ``time`` unless stated otherwise.
+    """
+
+    def __init__(self, seconds: float, backoff: Backoff, clock: Clock = time) -> None:
+        self.seconds = seconds
+        self._backoff = backoff
+        self._clock = clock
         self._since: float | None = None
 
-    def begin(self) -> None:
-        """Waiting begins, unless it is going on."""
-        if self._since is None:
-            self._since = time.monotonic()
+    @classmethod
+    def for_reading(cls, kafka: KafkaConfig, clock: Clock = time) -> Self:
+        """As ``kafkaConsumer.pollTimeoutMs`` or ``default.api.timeout.ms`` says."""
+        return cls(kafka.read_timeout_ms / 1000, _backoff(kafka), clock)
 
-    def end(self) -> None:
-        """There was progress."""
+    @classmethod
+    def for_requests(cls, kafka: KafkaConfig, clock: Clock = time) -> Self:
+        """As ``default.api.timeout.ms`` says."""
+        return cls(kafka.api_timeout_ms / 1000, _backoff(kafka), clock)
+
+    def start(self) -> None:
+        """Start the time, unless it is running."""
+        if self._since is None:
+            self._since = self._clock.monotonic()
+
+    def reset(self) -> None:
+        """Stop the time: there was progress."""
         self._since = None
         self._backoff.reset()
 
     @property
+    def seconds_left(self) -> float:
+        """How much of the time is left, at least 0."""
+        if self._since is None:
+            return self.seconds
+        return max(0.0, self.seconds - (self._clock.monotonic() - self._since))
+
+    @property
     def expired(self) -> bool:
-        """Whether the stated time is over."""
-        return self._since is not None and time.monotonic() - self._since >= self.seconds
+        """Whether the time is over."""
+        return self._since is not None and not self.seconds_left
+
+    def next_pause(self) -> float:
+        """The pause before the next retry, in seconds; it does not outlast the time."""
+        return min(self._backoff.pause(), self.seconds_left)
 
     def sleep(self) -> None:
-        """Pause before a retry, but not beyond the stated time."""
-        waited = 0.0 if self._since is None else time.monotonic() - self._since
-        time.sleep(max(0.0, min(self._backoff.pause(), self.seconds - waited)))
+        """Pause before the next retry."""
+        self._clock.sleep(self.next_pause())
+
+
+def _backoff(kafka: KafkaConfig) -> Backoff:
+    return Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms)

@@ -31,9 +31,10 @@ from kshare.errors import (
 )
 from kshare.options import SourceOptions
 from kshare.wire.decode.records import ROWS_MAX, BatchIndex, Decoder, index_batches
+from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.broker_pool import Leaders
 from kshare.wire.protocol.connection import Connection
-from kshare.wire.protocol.error_codes import OFFSET_OUT_OF_RANGE, code_name, lasting_error
+from kshare.wire.protocol.error_codes import ErrorCode
 from kshare.wire.protocol.messages import (
     FetchAnswer,
     fetch_request,
@@ -42,7 +43,8 @@ from kshare.wire.protocol.messages import (
     parse_fetch_response,
 )
 from kshare.wire.protocol.replicas import ReadReplica
-from kshare.wire.protocol.retry import Patience
+from kshare.wire.protocol.retry import RetryDeadline
+from kshare.wire.reader.faults import permanent_error
 from kshare.wire.reader.fetch_size import FetchSize
 from kshare.wire.sharing.chunks import SharedChunks
 
@@ -135,11 +137,11 @@ class SliceReader:
             self._shared.close(done=self._offset is None)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        waiting = Patience(self._kafka)
+        waiting = RetryDeadline.for_reading(self._kafka)
         while self._offset is not None:
             try:
                 if self._shared is not None and (yield from self._take_shared(self._shared)):
-                    waiting.end()
+                    waiting.reset()
                     continue
                 with self._replica.connection() as connection:
                     if connection.broker != self._broker:
@@ -161,12 +163,12 @@ class SliceReader:
                 self._rewind()  # the leader's copy of these records may be sound
 
     def _read_from(
-        self, connection: Connection, waiting: Patience
+        self, connection: Connection, waiting: RetryDeadline
     ) -> Generator[pa.RecordBatch, None, None]:
         """Read on from one replica until all is read; return early to ask which one to ask."""
         self._send(connection)
         while self._offset is not None:
-            waiting.begin()
+            waiting.start()
             answer = self._receive(connection)
             if answer.error_code:
                 if self._refused(connection, answer, waiting):
@@ -186,7 +188,7 @@ class SliceReader:
                     return
                 self._send(connection)
                 continue
-            waiting.end()
+            waiting.reset()
             self._sent_on = False
             self._size.learn(len(answer.records), index.next_offset - self._offset)
             self._seek(index.next_offset)
@@ -348,14 +350,14 @@ class SliceReader:
 
     # -- faults -----------------------------------------------------------------------------
 
-    def _turns(self, waiting: Patience) -> bool:
+    def _turns(self, waiting: RetryDeadline) -> bool:
         """Another replica is to be asked; to and fro without a record: not at once."""
         if self._sent_on:
             self._pause(waiting, OSError("the leader names a follower that answers nothing"))
         self._sent_on = True
         return True
 
-    def _starved(self, connection: Connection, answer: FetchAnswer, waiting: Patience) -> bool:
+    def _starved(self, connection: Connection, answer: FetchAnswer, waiting: RetryDeadline) -> bool:
         """No whole batch came: the fetch was too small, or there is nothing there yet.
 
         Returns:
@@ -380,14 +382,14 @@ class SliceReader:
             )
         return False
 
-    def _refused(self, connection: Connection, answer: FetchAnswer, waiting: Patience) -> bool:
+    def _refused(self, connection: Connection, answer: FetchAnswer, waiting: RetryDeadline) -> bool:
         """Deal with an error code. True: ask again which replica to ask."""
         code = answer.error_code
-        if self._replica.leave(code_name(code)):
+        if self._replica.leave(error_codes.name(code)):
             return True
-        if code == OFFSET_OUT_OF_RANGE:
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return self._out_of_range(connection, waiting)
-        error = lasting_error(
+        error = permanent_error(
             code,
             expired=waiting.expired,
             broker=self._broker,
@@ -398,10 +400,10 @@ class SliceReader:
         if error is not None:
             raise error
         self._leaders.forget(self._topic, self._partition)
-        self._pause(waiting, OSError(f"broker {self._broker} answered {code_name(code)}"))
+        self._pause(waiting, OSError(f"broker {self._broker} answered {error_codes.name(code)}"))
         return True
 
-    def _out_of_range(self, connection: Connection, waiting: Patience) -> bool:
+    def _out_of_range(self, connection: Connection, waiting: RetryDeadline) -> bool:
         """The log does not hold the wanted offset: trimmed before it, or ends before it."""
         earliest, latest = list_offsets(connection, self._topic, self._partition)
         assert self._offset is not None
@@ -442,8 +444,8 @@ class SliceReader:
         self._delivered = lost_end
         self._seek(lost_end)
 
-    def _pause(self, waiting: Patience, cause: Exception) -> None:
-        waiting.begin()
+    def _pause(self, waiting: RetryDeadline, cause: Exception) -> None:
+        waiting.start()
         if waiting.expired:
             if isinstance(cause, UnknownTopicError):
                 raise cause
@@ -451,7 +453,9 @@ class SliceReader:
         _log.info("%s-%d: retrying after: %s", self._topic, self._partition, cause)
         waiting.sleep()
 
-    def _give_up(self, waiting: Patience, why: str, cause: Exception | None = None) -> NoReturn:
+    def _give_up(
+        self, waiting: RetryDeadline, why: str, cause: Exception | None = None
+    ) -> NoReturn:
         stated = self._kafka.poll_timeout_ms is not None
         option = "kafkaConsumer.pollTimeoutMs" if stated else "kafka.default.api.timeout.ms"
         raise FetchTimeoutError(

@@ -20,7 +20,7 @@ from kshare.options import KafkaConfig
 from kshare.testing import FakeCluster, Record
 from kshare.wire.protocol import broker_pool
 from kshare.wire.protocol.replicas import LEADER_ALONE_SECONDS
-from kshare.wire.protocol.retry import Patience
+from kshare.wire.protocol.retry import RetryDeadline
 from kshare.wire.reader import slice_reader
 from kshare.wire.reader.find_end import find_end
 from kshare.wire.reader.read_slice import reader_options
@@ -156,7 +156,7 @@ def test_the_same_follower_may_be_named_again_without_a_pause(
 ) -> None:
     leader, follower = replica(names=FOLLOWER), replica("follower:1")
     brokers(monkeypatch, leader, follower)
-    monkeypatch.delattr(Patience, "sleep")
+    monkeypatch.delattr(RetryDeadline, "sleep")
     found = kshare.read_slice(whole(), IN_RACK | {"kafka.metadata.max.age.ms": "60000"})
     offsets: list[int] = []
     for batch in found:

@@ -1,4 +1,4 @@
-"""Pauses before retries, and the time after which a reader gives up."""
+"""Pauses before retries, and the time after which an operation gives up."""
 
 from typing import Any
 
@@ -7,19 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.options import KafkaConfig
-from kshare.wire.protocol import retry
-from kshare.wire.protocol.retry import Backoff, Patience
+from kshare.wire.protocol.retry import Backoff, RetryDeadline
 from tests.support.clock import Clock
 
 LONG_MAX = 2**63 - 1
 MILLISECONDS = st.one_of(st.integers(0, 10_000), st.integers(0, LONG_MAX))
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(retry, "time", made)
-    return made
 
 
 def config(**more: Any) -> KafkaConfig:
@@ -46,27 +38,51 @@ def test_two_clients_do_not_pause_alike(first_ms: int) -> None:
     assert len(pauses) > 5
 
 
-def test_a_reader_pauses_as_retry_backoff_says(clock: Clock) -> None:
-    waiting = Patience(config(retry_backoff_ms=1000, retry_backoff_max_ms=4000))
+def test_a_reader_pauses_as_retry_backoff_says() -> None:
+    clock = Clock()
+    deadline = RetryDeadline.for_reading(
+        config(retry_backoff_ms=1000, retry_backoff_max_ms=4000), clock
+    )
     for meant in (1.0, 2.0, 4.0, 4.0):
-        waiting.begin()
-        waiting.sleep()
+        deadline.start()
+        deadline.sleep()
         assert 0.8 * meant <= clock.slept[-1] <= 1.2 * meant
-    waiting.end()
-    waiting.begin()
-    waiting.sleep()
+    deadline.reset()
+    deadline.start()
+    deadline.sleep()
     assert clock.slept[-1] <= 1.2
 
 
-def test_no_pause_outlasts_the_patience(clock: Clock) -> None:
-    waiting = Patience(
-        config(poll_timeout_ms=5000, retry_backoff_ms=LONG_MAX, retry_backoff_max_ms=LONG_MAX)
-    )
-    waiting.begin()
+@pytest.mark.parametrize(
+    ("make", "option"),
+    [
+        (RetryDeadline.for_reading, {"poll_timeout_ms": 5000, "api_timeout_ms": 9000}),
+        (RetryDeadline.for_reading, {"api_timeout_ms": 5000}),
+        (RetryDeadline.for_requests, {"poll_timeout_ms": 9000, "api_timeout_ms": 5000}),
+    ],
+)
+def test_no_pause_outlasts_the_deadline(make: Any, option: dict[str, int]) -> None:
+    clock = Clock()
+    longest = {"retry_backoff_ms": LONG_MAX, "retry_backoff_max_ms": LONG_MAX}
+    deadline = make(config(**option, **longest), clock)
+    deadline.start()
     clock.now += 2
-    assert not waiting.expired
-    waiting.sleep()
+    deadline.start()  # it is running
+    assert not deadline.expired
+    assert deadline.seconds_left == 3.0
+    deadline.sleep()
     assert clock.slept == [3.0]
-    assert waiting.expired
-    waiting.sleep()
+    assert deadline.expired
+    deadline.sleep()
     assert clock.slept[1:] == [0.0]
+
+
+def test_progress_stops_the_time() -> None:
+    clock = Clock()
+    deadline = RetryDeadline.for_requests(config(api_timeout_ms=5000), clock)
+    deadline.start()
+    clock.now += 5
+    assert deadline.expired
+    deadline.reset()
+    assert not deadline.expired
+    assert deadline.seconds_left == 5.0
