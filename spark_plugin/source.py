@@ -175,7 +175,7 @@ class _TaskReader:
                 partition.slice,
                 self._options,
                 max_records=partition.max_records,
-                siblings=partition.siblings,
+                fetch_group=partition.fetch_group,
             )
         return self._read_and_report(partition, partition.ticket)
 
@@ -194,7 +194,7 @@ class _TaskReader:
                 self._options,
                 max_records=partition.max_records,
                 on_end=lambda end: _tell(report, ticket, end),
-                siblings=partition.siblings,
+                fetch_group=partition.fetch_group,
             )
         finally:
             report.close()

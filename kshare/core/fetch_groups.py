@@ -1,8 +1,10 @@
-"""Which tasks of a batch read the same offsets of one partition.
+"""Fetch groups: tasks of a batch that read the same offsets of one partition.
 
-Law: tasks are siblings if some offset lies in the slices of two of them; who reads alone has none.
-Cost: linear in the tasks; what travels with a task does not grow with the number of its siblings
-as long as they stand at the same offsets.
+Guarantees: the tasks of a partition form groups as soon as the offsets of any two of them overlap,
+and then each of them is in a group, also one that shares no offset with another. Without an overlap
+there are none.
+Cost: linear in the tasks; what travels with a task does not grow with its group as long as the
+members read the same offsets.
 """
 
 from collections.abc import Iterable
@@ -11,59 +13,65 @@ from itertools import groupby, pairwise
 
 from kshare.core.offsets import OffsetRange
 
-__all__ = ["FAMILY_MAX", "Run", "Siblings", "families"]
+__all__ = ["GROUP_MAX", "FetchGroup", "SharedRange", "fetch_groups"]
 
-FAMILY_MAX = 256
-"""Tasks of one partition that know of each other at most."""
+GROUP_MAX = 256
+"""Maximum number of members of a group."""
 
-Run = tuple[int, int, int]
-"""An offset range, start and end, and how many siblings read it."""
+SharedRange = tuple[int, int, int]
+"""An offset range, start and end, and how many members read it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Siblings:
-    """What a task knows of its siblings.
+class FetchGroup:
+    """A group, as one of its members knows it.
 
     Attributes:
-        query: a random name of the query run, which nobody else can know.
+        query: a random name of the query run, which no other query can know.
         batch: the batch's name within the query.
-        family: which group of siblings of the partition this is.
-        number: the task's own, from 0 on.
-        runs: the offsets that each sibling reads, in the order of their numbers.
+        number: the number of the group within the partition.
+        member: the task's own number within the group, from 0 on.
+        ranges: the offsets that each member reads, in the order of the members.
     """
 
     query: str
     batch: str
-    family: int
     number: int
-    runs: tuple[Run, ...]
+    member: int
+    ranges: tuple[SharedRange, ...]
 
     @property
-    def count(self) -> int:
-        """How many siblings there are, with this one."""
-        return sum(count for _, _, count in self.runs)
+    def size(self) -> int:
+        """The number of members."""
+        return sum(count for _, _, count in self.ranges)
 
 
-def families(query: str, batch: str, offsets: Iterable[OffsetRange]) -> list[Siblings | None]:
-    """The siblings of each task of one partition, None for a task that reads alone.
+def fetch_groups(query: str, batch: str, offsets: Iterable[OffsetRange]) -> list[FetchGroup | None]:
+    """The fetch group of each task of one partition.
 
     Args:
-        query: see :class:`Siblings`.
-        batch: likewise.
-        offsets: from the first offset to the last that each task reads.
+        query: a random name of the query run.
+        batch: the batch's name within the query.
+        offsets: for each task, from the first offset that it reads to the last.
+
+    Returns:
+        In the order of the tasks. None for all if no two of them overlap, and for a task that is
+        left over when the others have filled their groups.
     """
     ranges = [(part.start, part.end) for part in offsets]
     if not _overlap(ranges):
         return [None] * len(ranges)
-    found: list[Siblings | None] = []
-    for family, first in enumerate(range(0, len(ranges), FAMILY_MAX)):
-        members = ranges[first : first + FAMILY_MAX]
+    groups: list[FetchGroup | None] = []
+    for number, first in enumerate(range(0, len(ranges), GROUP_MAX)):
+        members = ranges[first : first + GROUP_MAX]
         if len(members) == 1:
-            found.append(None)
+            groups.append(None)
             continue
-        runs = tuple((*part, len(list(same))) for part, same in groupby(members))
-        found += [Siblings(query, batch, family, number, runs) for number in range(len(members))]
-    return found
+        shared = tuple((*part, len(list(same))) for part, same in groupby(members))
+        groups += [
+            FetchGroup(query, batch, number, member, shared) for member in range(len(members))
+        ]
+    return groups
 
 
 def _overlap(ranges: list[tuple[int, int]]) -> bool:

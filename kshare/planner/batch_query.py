@@ -10,7 +10,7 @@ from kshare.options import PerPartition, SourceOptions
 from kshare.planner.cutting import cut_by_records
 from kshare.planner.filters import EVERYTHING, Bounds
 from kshare.planner.offset_options import TopicView, resolve
-from kshare.planner.tasks import Task, allowed_hashes, chosen_ranges, with_siblings
+from kshare.planner.tasks import Task, allowed_hashes, chosen_ranges, with_fetch_groups
 
 __all__ = ["plan_batch"]
 
@@ -50,7 +50,7 @@ def plan_batch(
         if start < end
     ]
     tasks = [Task(slice_) for slice_ in cut_by_records(options, loads)]
-    return with_siblings(options, token_hex(8), "", tasks)
+    return with_fetch_groups(options, token_hex(8), "", tasks)
 
 
 def _check_order(

@@ -36,7 +36,7 @@ from kshare.planner.offset_options import PinnedView, resolve
 from kshare.planner.rate_controller import Pacer
 from kshare.planner.retention import RetentionWatch
 from kshare.planner.task_order import Placement
-from kshare.planner.tasks import Task, allowed_hashes, batch_name, chosen_ranges, with_siblings
+from kshare.planner.tasks import Task, allowed_hashes, batch_name, chosen_ranges, with_fetch_groups
 from kshare.ranges import load_range_assignor
 
 __all__ = ["StreamPlanner"]
@@ -89,8 +89,8 @@ class StreamPlanner:
         self._written: dict[str, tuple[Offsets, list[Task]]] = {}
         self._compacted: dict[str, bool] = {}
         self._shown: Offsets | None = None
-        self._run = token_hex(8)  # by which tasks on a host know their siblings
-        self._has_siblings = False
+        self._run = token_hex(8)  # by which tasks on a host know their fetch group
+        self._has_fetch_groups = False
 
     def initial_offsets(self) -> dict[str, Any]:
         """Where the query starts: partitions that have started, but made no progress yet.
@@ -192,14 +192,14 @@ class StreamPlanner:
                 loads.append(self._load(place, pending))
         tasks += [Task(slice_) for slice_ in cut_by_records(self._options, loads)]
         planned = self._pacer.began(name, tasks, asks=self._placement.asks(tasks))
-        planned = with_siblings(self._options, self._run, name, planned)
-        self._has_siblings |= any(task.siblings is not None for task in planned)
+        planned = with_fetch_groups(self._options, self._run, name, planned)
+        self._has_fetch_groups |= any(task.fetch_group is not None for task in planned)
         self._last = (name, planned)
         return self._placement.ordered(planned)
 
     def close(self) -> None:
         """Let go of the cluster, and of what tasks have fetched for each other on this host."""
-        if self._has_siblings:
+        if self._has_fetch_groups:
             from kshare.wire.sharing.chunks import forget_query  # noqa: PLC0415 - most do without
 
             forget_query(self._run)

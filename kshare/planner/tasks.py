@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kshare.core.fetch_groups import Siblings, families
+from kshare.core.fetch_groups import FetchGroup, fetch_groups
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.slicing import PartitionLoad, check_plan, plan_by_key, plan_by_offset
@@ -15,7 +15,7 @@ from kshare.feedback.server import Ticket
 from kshare.options import Assign, SourceOptions
 from kshare.ranges import load_range_assignor
 
-__all__ = ["Task", "allowed_hashes", "batch_name", "cut", "with_siblings"]
+__all__ = ["Task", "allowed_hashes", "batch_name", "cut", "with_fetch_groups"]
 
 _SHARED_OFFSETS_MIN = 500
 
@@ -28,14 +28,14 @@ class Task:
         slice: what it reads.
         max_records: it ends after so many records; None is no limit.
         ticket: how it tells the planner where it ended; None if the planner need not know.
-        siblings: those that read the same offsets, with which it shares what it fetches; None if
-            there are none.
+        fetch_group: the tasks that read the same offsets, with which it shares what it fetches;
+            None if there are none.
     """
 
     slice: Slice
     max_records: int | None = None
     ticket: Ticket | None = None
-    siblings: Siblings | None = None
+    fetch_group: FetchGroup | None = None
 
 
 def allowed_hashes(options: SourceOptions, partition: TopicPartition) -> tuple[HashRange, ...]:
@@ -72,12 +72,12 @@ def cut(options: SourceOptions, loads: Sequence[PartitionLoad]) -> tuple[Slice, 
     return slices
 
 
-def with_siblings(
+def with_fetch_groups(
     options: SourceOptions, query: str, batch: str, tasks: Sequence[Task]
 ) -> tuple[Task, ...]:
-    """Tasks that know their siblings, unless ``max.bytes.key.range.results`` is 0.
+    """Tasks that know their fetch groups, unless ``max.bytes.key.range.results`` is 0.
 
-    In small batches they need not: to look into the host's index takes as long as such a fetch.
+    In small batches they need none: a look into the host's index takes as long as such a fetch.
 
     Args:
         options: the query's.
@@ -93,11 +93,11 @@ def with_siblings(
     known = list(tasks)
     for numbers in places.values():
         if len(numbers) > 1 and _longest(tasks, numbers) >= _SHARED_OFFSETS_MIN:
-            found = families(query, batch, [tasks[number].slice.offsets for number in numbers])
-            for number, siblings in zip(numbers, found, strict=True):
-                if siblings is not None:
+            groups = fetch_groups(query, batch, [tasks[number].slice.offsets for number in numbers])
+            for number, group in zip(numbers, groups, strict=True):
+                if group is not None:
                     task = tasks[number]
-                    known[number] = Task(task.slice, task.max_records, task.ticket, siblings)
+                    known[number] = Task(task.slice, task.max_records, task.ticket, group)
     return tuple(known)
 
 

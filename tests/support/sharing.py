@@ -11,7 +11,7 @@ from typing import IO
 
 import pytest
 
-from kshare.core.fetch_groups import Siblings, families
+from kshare.core.fetch_groups import FetchGroup, fetch_groups
 from kshare.core.offsets import OffsetRange
 from kshare.wire.sharing.chunks import forget_query
 from kshare.wire.sharing.files import _held_indexes, held_files, index_name
@@ -35,8 +35,8 @@ def let_go() -> None:
 
 def family(
     parts: Sequence[tuple[int, int]] = ((0, COUNT),) * RANGES, batch: str = "b"
-) -> list[Siblings]:
-    found = families("q", batch, [OffsetRange(*part) for part in parts])
+) -> list[FetchGroup]:
+    found = fetch_groups("q", batch, [OffsetRange(*part) for part in parts])
     return [siblings for siblings in found if siblings is not None]
 
 
@@ -44,9 +44,9 @@ HOLDER = """
 import os, signal, sys, tempfile
 tempfile.tempdir, what, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
 from kshare.core.offsets import OffsetRange
-from kshare.core.fetch_groups import families
+from kshare.core.fetch_groups import fetch_groups
 from kshare.wire.sharing.chunks import SharedChunks
-siblings = families("q", "b", [OffsetRange(0, 300)] * 4)[number]
+siblings = fetch_groups("q", "b", [OffsetRange(0, 300)] * 4)[number]
 content = sys.stdin.buffer.read()  # all begin at once
 shared = SharedChunks(siblings, "t", 0, 1 << 20)
 assert shared.find(10 * number, 10 * number + 10) is None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 
 import pyarrow as pa
 
-from kshare.core.fetch_groups import Siblings
+from kshare.core.fetch_groups import FetchGroup
 from kshare.core.progress import Slice
 from kshare.core.slice_end import KeySample, SliceEnd
 from kshare.options import SourceOptions, parse_options
@@ -24,7 +24,7 @@ def read_slice(
     *,
     max_records: int | None = None,
     on_end: Callable[[SliceEnd], None] | None = None,
-    siblings: Siblings | None = None,
+    fetch_group: FetchGroup | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the records of a slice from Kafka, without Spark.
 
@@ -37,7 +37,7 @@ def read_slice(
         max_records: stop after so many records, at least 1; None is no limit.
         on_end: called once, after the last batch was taken, with where reading ended. Not called
             when the reader fails or is closed before.
-        siblings: tasks that read the same offsets: what one of them fetches on this host, the
+        fetch_group: tasks that read the same offsets: what one of them fetches on this host, the
             others take from there. None, or ``max.bytes.key.range.results`` = 0: fetch all.
 
     Yields:
@@ -52,7 +52,9 @@ def read_slice(
     """
     options = reader_options(options, slice_.topic)
     sample = None if on_end is None else KeySample()
-    reader = SliceReader(slice_, options, max_records=max_records, sample=sample, siblings=siblings)
+    reader = SliceReader(
+        slice_, options, max_records=max_records, sample=sample, fetch_group=fetch_group
+    )
     return reader.batches() if on_end is None else _reported(reader, on_end)
 
 

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from kshare.core.fetch_groups import Siblings
+from kshare.core.fetch_groups import FetchGroup
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Slice
 from kshare.core.slice_end import KeySample, SliceEnd
@@ -66,7 +66,7 @@ class SliceReader:
         options: parsed; see :func:`kshare.wire.reader.read_slice.read_slice`.
         max_records: stop after so many records.
         sample: gets the keys of the delivered records.
-        siblings: see there.
+        fetch_group: see there.
 
     Raises:
         ValueError: ``max_records`` is not at least 1.
@@ -79,7 +79,7 @@ class SliceReader:
         *,
         max_records: int | None = None,
         sample: KeySample | None = None,
-        siblings: Siblings | None = None,
+        fetch_group: FetchGroup | None = None,
     ) -> None:
         if max_records is not None and max_records < 1:
             raise ValueError(f"max_records is {max_records}; wanted at least 1")
@@ -113,7 +113,7 @@ class SliceReader:
         self._size = FetchSize(options.kafka, max_records)
         self._throttle_until = 0.0
         self._broker = ", ".join(f"{h}:{p}" for h, p in self._kafka.bootstrap_servers)
-        self._siblings = siblings if options.max_bytes_key_range_results else None
+        self._fetch_group = fetch_group if options.max_bytes_key_range_results else None
         self._shared: SharedChunks | None = None
         self._rewind()
 
@@ -126,11 +126,11 @@ class SliceReader:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The record batches of the slice, up to the limit."""
-        if self._siblings is None:
+        if self._fetch_group is None:
             yield from self._batches()
             return
         limit = self._options.max_bytes_key_range_results
-        self._shared = SharedChunks(self._siblings, self._topic, self._partition, limit)
+        self._shared = SharedChunks(self._fetch_group, self._topic, self._partition, limit)
         try:
             yield from self._batches()
         finally:

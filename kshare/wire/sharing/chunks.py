@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from crc32c import crc32c
 
-from kshare.core.fetch_groups import Siblings
+from kshare.core.fetch_groups import FetchGroup
 from kshare.wire.sharing.files import (
     CAN_LOCK,
     CHUNK_HEAD,
@@ -76,17 +76,17 @@ class SharedChunks:
     """The chunks of one partition, as one task sees them.
 
     Args:
-        siblings: what the planner says of them.
+        group: the tasks that it shares chunks with.
         topic: the topic.
         partition: the partition.
         limit: bytes of all chunks of this user on this host at most
             (``max.bytes.key.range.results``).
     """
 
-    def __init__(self, siblings: Siblings, topic: str, partition: int, limit: int) -> None:
-        self._key = GroupKey(siblings.query, siblings.batch, siblings.family, topic, partition)
+    def __init__(self, group: FetchGroup, topic: str, partition: int, limit: int) -> None:
+        self._key = GroupKey(group.query, group.batch, group.number, topic, partition)
         self._digest = sha256(repr(self._key).encode()).digest()[:16]
-        self._number = siblings.number
+        self._number = group.member
         self._limit = limit
         self._buffer = np.empty(0, np.uint8)
         self._is_worth = False
@@ -97,7 +97,7 @@ class SharedChunks:
             with opened_index(create=True) as index:
                 index.join(
                     self._key,
-                    siblings.runs,
+                    group.ranges,
                     self._number,
                     self._owner,
                     is_alive=is_alive,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
-from kshare.core.fetch_groups import FAMILY_MAX, Run
+from kshare.core.fetch_groups import GROUP_MAX, SharedRange
 
 __all__ = [
     "CHUNKS_MAX",
@@ -110,7 +110,7 @@ class Claim(NamedTuple):
 class _Group:
     """Attributes: what siblings read, when the last came or left, where they are, and so on."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[SharedRange, ...]
     touched: int = 0
     positions: dict[int, int] = field(default_factory=dict)
     members: dict[int, Owner] = field(default_factory=dict)
@@ -161,7 +161,7 @@ class ChunkIndex:
     def join(
         self,
         key: GroupKey,
-        runs: tuple[Run, ...],
+        runs: tuple[SharedRange, ...],
         number: int,
         owner: Owner,
         *,
@@ -403,7 +403,7 @@ def _group_of(
     chunks: list[Any],
     claims: list[Any],
 ) -> _Group:
-    if not 0 < sum(count for _, _, count in runs) <= FAMILY_MAX:
+    if not 0 < sum(count for _, _, count in runs) <= GROUP_MAX:
         raise ValueError("an impossible number of siblings")
     return _Group(
         runs=tuple((int(low), int(high), int(count)) for low, high, count in runs),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import kshare
-from kshare.core.fetch_groups import Siblings
+from kshare.core.fetch_groups import FetchGroup
 from kshare.core.hashing import WHOLE, split
 from kshare.core.offsets import OffsetRange
 from kshare.errors import RecordError
@@ -86,7 +86,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
 
 
 def read(
-    siblings: Siblings | None,
+    siblings: FetchGroup | None,
     number: int,
     part: tuple[int, int] = (0, COUNT),
     limit: int | None = None,
@@ -95,7 +95,7 @@ def read(
     """The rows of one of the ranges."""
     hashes = split(WHOLE, RANGES)[number]
     slice_ = kshare.Slice("t", 0, (kshare.Rectangle(OffsetRange(*part), hashes),))
-    batches = read_slice(slice_, NOBODY | options, siblings=siblings, max_records=limit)
+    batches = read_slice(slice_, NOBODY | options, fetch_group=siblings, max_records=limit)
     return [row for found in batches for row in found.to_pylist()]
 
 
@@ -123,8 +123,8 @@ def test_siblings_side_by_side_fetch_once(brokers: Brokers, folder: Path, monkey
     each = brokers.fetches // RANGES
     found: dict[int, object] = {}
 
-    def run(siblings: Siblings) -> None:
-        found[siblings.number] = read(siblings, siblings.number)
+    def run(siblings: FetchGroup) -> None:
+        found[siblings.member] = read(siblings, siblings.member)
 
     threads = [threading.Thread(target=run, args=(siblings,)) for siblings in family()]
     for thread in threads:
@@ -382,7 +382,7 @@ def test_a_task_that_ends_early_leaves_its_chunks_and_may_come_again(
     siblings = family()
     hashes = split(WHOLE, RANGES)[0]
     slice_ = kshare.Slice("t", 0, (kshare.Rectangle(OffsetRange(0, COUNT), hashes),))
-    reader = read_slice(slice_, NOBODY, siblings=siblings[0])
+    reader = read_slice(slice_, NOBODY, fetch_group=siblings[0])
     next(reader)
     reader.close()  # type: ignore[attr-defined]
     before = brokers.fetches
@@ -440,6 +440,6 @@ def test_the_holder_is_killed(brokers: Brokers, folder: Path, monkeypatch, what:
         assert second.find(0, 1) is None
         second.close(done=False)
     assert (found is not None) == (what == "chunk")
-    rows = [read(siblings, siblings.number) for siblings in family()]
+    rows = [read(siblings, siblings.member) for siblings in family()]
     assert rows == [read(None, number) for number in range(RANGES)]
     assert not signs()

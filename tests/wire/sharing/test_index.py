@@ -7,7 +7,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.fetch_groups import FAMILY_MAX
+from kshare.core.fetch_groups import GROUP_MAX
 from kshare.wire.sharing.index import (
     CHUNKS_MAX,
     OWNED_MAX,
@@ -99,9 +99,9 @@ def test_another_versions_index_is_none(data: st.DataObject):
 
 
 def test_more_siblings_than_there_can_be_are_another_versions():
-    index = joined(((0, 9, FAMILY_MAX),))
+    index = joined(((0, 9, GROUP_MAX),))
     assert not ChunkIndex.decode(index.encode()).is_empty
-    index._groups[KEY].runs = ((0, 9, FAMILY_MAX + 1),)
+    index._groups[KEY].runs = ((0, 9, GROUP_MAX + 1),)
     assert ChunkIndex.decode(index.encode()).is_empty
 
 
