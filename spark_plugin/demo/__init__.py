@@ -1,1 +1,1 @@
-"""``kshare demo``: one partition read by several tasks, watched, and judged at the end."""
+"""``kshare demo``: several tasks read one partition, and a checker judges what they read."""

@@ -1,6 +1,6 @@
-"""``kshare demo``: its arguments; :mod:`spark_plugin.demo.run` does it.
+"""The arguments of ``kshare demo``. :mod:`spark_plugin.demo.run` runs it.
 
-Law: no import of the demo before it runs. Cost: argparse only.
+Cost: argparse only; the demo is imported when it runs.
 """
 
 import argparse
@@ -11,27 +11,27 @@ __all__ = ["add_to"]
 
 
 def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the command to the parser of the program."""
+    """Add the command to the program's parser."""
     demo = commands.add_parser(
         "demo",
         help="read one partition with several tasks, and check the order of every key",
         description="Read one Kafka partition with several Spark tasks, each a range of key "
-        "hashes, show how they go on, and check at the end that nothing was lost, doubled or out "
-        "of order. Needs Java; without --bootstrap-servers it brings its own broker. Exit code 0: "
-        "all in order; 1: not, or it could not run.",
+        "hashes, show their progress, and check at the end that nothing was lost, duplicated or "
+        "out of order. Needs Java; without --bootstrap-servers it starts its own broker. Exit "
+        "code 0: everything is in order; 1: it is not, or the demo could not run.",
     )
     demo.add_argument(
         "--bootstrap-servers",
         metavar="HOST:PORT",
-        help="a real cluster (PLAINTEXT); without --topic, a topic is made on it and deleted again",
+        help="a real cluster (PLAINTEXT); without --topic, the demo creates a topic and deletes it",
     )
-    demo.add_argument("--topic", help="an existing topic of it, which is only read")
+    demo.add_argument("--topic", help="an existing topic of that cluster; it is only read")
     demo.add_argument(
         "--records",
         type=_positive_int,
         default=None,
         metavar="N",
-        help="how many to produce (default 200,000), or with --topic to read (default: all)",
+        help="records to produce (default 200,000), or with --topic to read (default: all)",
     )
     demo.add_argument(
         "--key-ranges", type=_positive_int, default=4, metavar="K", help="per partition (default 4)"
@@ -41,7 +41,7 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
         type=_positive_float,
         default=120.0,
         metavar="S",
-        help="stop reading after that time (default 120)",
+        help="stop reading after this time (default 120)",
     )
     demo.set_defaults(run=partial(_run, demo))
 

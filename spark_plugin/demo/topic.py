@@ -1,0 +1,130 @@
+"""The topic that the demo reads: an embedded one, one created on a real cluster, or the user's.
+
+A topic that the demo created on a real cluster is deleted again.
+"""
+
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from rich.console import Console
+
+from kshare.cluster.cluster import Cluster
+from kshare.cluster.parked_keys import ParkedKeys
+from kshare.core.progress import TopicPartition
+from kshare.errors import KafkaError
+from kshare.options import Subscribe, parse_options
+from kshare.testing import FakeCluster, produce, skewed_records
+
+__all__ = ["DemoTopic", "open_topic", "produce_records", "read_log_bounds"]
+
+_RECORDS: Final = 200_000
+_KEYS: Final = 1_000
+_TIMEOUT_SECONDS: Final = 30.0
+_PRODUCER_CONFIG: Final = {"compression.type": "lz4", "linger.ms": 50}
+
+
+@dataclass(frozen=True, slots=True)
+class DemoTopic:
+    """A topic as it was before the query started.
+
+    Attributes:
+        servers: Bootstrap servers of its cluster.
+        name: The topic's name.
+        log_bounds: First offset and end of each partition.
+        is_dense: Whether every offset within the bounds is a record. True for the demo's own topic.
+        parked_keys: Keys of the topic that are parked; their records are not read.
+    """
+
+    servers: str
+    name: str
+    log_bounds: Mapping[TopicPartition, tuple[int, int]]
+    is_dense: bool
+    parked_keys: frozenset[bytes] = frozenset()
+
+    @property
+    def offset_count(self) -> int:
+        """The number of offsets; the topic has at most so many records."""
+        return sum(end - start for start, end in self.log_bounds.values())
+
+
+@contextmanager
+def open_topic(
+    servers: str | None, name: str | None, records: int | None, console: Console
+) -> Iterator[DemoTopic]:
+    """Open the topic to read, filled with records unless it is the user's.
+
+    Args:
+        servers: Bootstrap servers of a real cluster; None for an embedded one.
+        name: An existing topic on it; None to create one.
+        records: Number of records to produce; None for 200,000.
+        console: Where to print what happens.
+
+    Raises:
+        KafkaError: The topic cannot be created or read.
+    """
+    count = _RECORDS if records is None else records
+    if servers is None:
+        with FakeCluster() as cluster:
+            topic = cluster.create_topic("kshare-demo")
+            yield produce_records(cluster.bootstrap_servers, topic, count, console)
+    elif name is None:
+        with _temporary_topic(servers) as topic:
+            yield produce_records(servers, topic, count, console)
+    else:
+        bounds, parked = read_log_bounds(servers, name), _parked_keys(servers, name)
+        if parked:
+            console.print(f"{len(parked)} parked keys of {name}: their records wait.")
+        yield DemoTopic(servers, name, bounds, is_dense=False, parked_keys=parked)
+
+
+def produce_records(servers: str, name: str, count: int, console: Console) -> DemoTopic:
+    """Fill the only partition of a topic with records of which a few keys are hot."""
+    console.print(f"Producing {count:,} records of {_KEYS:,} keys, a few of them hot ...")
+    produce(servers, name, skewed_records(count, _KEYS), partition=0, config=_PRODUCER_CONFIG)
+    topic = DemoTopic(servers, name, read_log_bounds(servers, name), is_dense=True)
+    if topic.offset_count < count:
+        console.print(f"The embedded broker keeps the last {topic.offset_count:,} of them.")
+    return topic
+
+
+def read_log_bounds(servers: str, name: str) -> dict[TopicPartition, tuple[int, int]]:
+    """Return the first offset and the end of each partition of a topic."""
+    options = {"kafka.bootstrap.servers": servers, "subscribe": name}
+    kafka = parse_options(options, streaming=False).options.kafka
+    with closing(Cluster(kafka)) as cluster:
+        partitions = cluster.partitions(Subscribe((name,)))
+        starts, ends = cluster.earliest(partitions), cluster.latest(partitions)
+    return {partition: (starts[partition], ends[partition]) for partition in partitions}
+
+
+def _parked_keys(servers: str, name: str) -> frozenset[bytes]:
+    options = {"kafka.bootstrap.servers": servers, "subscribe": name}
+    kafka = parse_options(options, streaming=True).options.kafka
+    with closing(ParkedKeys(kafka)) as keys:
+        return frozenset(key for topic, key in keys.parked() if topic == name)
+
+
+@contextmanager
+def _temporary_topic(servers: str) -> Iterator[str]:
+    """Create a topic of one partition on a real cluster, and delete it at the end."""
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})
+    name = f"kshare-demo-{uuid.uuid4().hex[:12]}"
+    try:
+        created = admin.create_topics([NewTopic(name, 1)], request_timeout=_TIMEOUT_SECONDS)
+        created[name].result(_TIMEOUT_SECONDS)
+    except (KafkaException, TimeoutError) as error:
+        raise KafkaError(f"cannot create topic {name} on {servers}: {error}") from error
+    try:
+        yield name
+    finally:
+        deleted = admin.delete_topics([name], request_timeout=_TIMEOUT_SECONDS)
+        try:
+            deleted[name].result(_TIMEOUT_SECONDS)
+        except (KafkaException, TimeoutError) as error:
+            sys.stderr.write(f"warning: topic {name} on {servers} was not deleted: {error}\n")
