@@ -1,6 +1,12 @@
 """What a broker's refusal to serve a Fetch request means to a reader."""
 
-from kshare.errors import AuthorizationError, CorruptRecordError, KafkaError, KshareError
+from kshare.errors import (
+    AuthorizationError,
+    CorruptRecordError,
+    KafkaError,
+    KshareError,
+    Location,
+)
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
 
@@ -26,7 +32,7 @@ def permanent_error(
         partition: Partition of the request.
         offset: Offset that was asked for.
     """
-    where = {"broker": broker, "topic": topic, "partition": partition, "offset": offset}
+    where: Location = {"broker": broker, "topic": topic, "partition": partition, "offset": offset}
     if error_codes.kind(code) is Kind.AUTHORIZATION:
         return AuthorizationError(
             f"not authorized to read topic {topic}: grant the principal Read on it", **where
