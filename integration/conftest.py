@@ -58,3 +58,12 @@ def spark() -> Iterator[SparkSession]:
     session = start_spark()
     yield session
     session.stop()
+
+
+@pytest.fixture(params=[False, True], ids=["rows", "pushed"])
+def pushed(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether Spark hands filters to Python sources."""
+    name = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(name, str(request.param).lower())
+    yield request.param
+    spark.conf.unset(name)

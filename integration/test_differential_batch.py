@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,16 +10,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from integration.differential import DAY_MS, FORMATS, T0, World, both, error_of, per_partition, read
-
-
-@pytest.fixture(params=[False, True], ids=["rows", "pushed"])
-def pushed(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Whether Spark hands filters to Python sources."""
-    name = "spark.sql.python.filterPushdown.enabled"
-    spark.conf.set(name, str(request.param).lower())
-    yield request.param
-    spark.conf.unset(name)
-
 
 Options = dict[str, Any]
 

@@ -21,8 +21,9 @@ from pyspark.sql.datasource import (
 )
 
 from kshare.planner.filters import Comparison, Condition
+from spark_plugin.read_info import scans_keep_read_info
 
-__all__ = ["conditions_of", "filters_are_pushed"]
+__all__ = ["conditions_of", "filters_may_be_pushed"]
 
 _PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 _COMPARISONS: Final[dict[type[Filter], Comparison]] = {
@@ -36,15 +37,17 @@ _COMPARISONS: Final[dict[type[Filter], Comparison]] = {
 }
 
 
-def filters_are_pushed() -> bool:
-    """Whether this process was started to push filters.
+def filters_may_be_pushed() -> bool:
+    """Whether Spark has started this process to push filters, and what it plans is that query's.
 
     A reader that can take filters makes Spark refuse the query if they are not switched on
     (``spark.sql.python.filterPushdown.enabled``). That setting cannot be seen here; but where it is
-    on and there are filters, Spark plans in a worker of its own module.
+    on and there are filters, Spark plans in a worker of its own module. With what Spark 4.3 does
+    next, other queries of the same DataFrame would lack rows: see :mod:`spark_plugin.read_info`.
     """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return _PUSHING in sys.modules or getattr(spec, "name", None) == _PUSHING
+    started = _PUSHING in sys.modules or getattr(spec, "name", None) == _PUSHING
+    return started and scans_keep_read_info()
 
 
 def conditions_of(filters: Iterable[Filter]) -> list[Condition]:

@@ -113,10 +113,10 @@ class KshareDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The batch reader."""
-        from spark_plugin.filters import filters_are_pushed  # noqa: PLC0415
+        from spark_plugin.filters import filters_may_be_pushed  # noqa: PLC0415
 
         options = _parse(self.options, schema, streaming=False)
-        return _FilteredReader(options) if filters_are_pushed() else _BatchReader(options)
+        return _FilteredReader(options) if filters_may_be_pushed() else _BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The micro-batch reader."""
@@ -225,7 +225,7 @@ class _BatchReader(_TaskReader, DataSourceReader):
 
 
 class _FilteredReader(_BatchReader):
-    """What Spark may push filters to: see :func:`spark_plugin.filters.filters_are_pushed`."""
+    """What Spark may push filters to: see :func:`spark_plugin.filters.filters_may_be_pushed`."""
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802
         """Take note of where rows can lie, and have Spark apply all filters as ever."""

@@ -16,7 +16,8 @@ from pyspark.sql import datasource as spark
 
 from kshare.core.progress import TopicPartition
 from kshare.planner.filters import EVERYTHING, Bounds, Condition, Interval, bounds_of
-from spark_plugin.filters import conditions_of, filters_are_pushed
+from spark_plugin import filters as filters_module
+from spark_plugin.filters import conditions_of, filters_may_be_pushed
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HOLDS = {"=": eq, "<": lt, "<=": le, ">": gt, ">=": ge}
@@ -224,10 +225,18 @@ def test_other_filters_are_left_to_spark():
     )
 
 
+@pytest.fixture
+def scans_keep_read_info(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This Spark is one that may push filters: see tests/test_read_info.py."""
+    monkeypatch.setattr(filters_module, "scans_keep_read_info", lambda: True)
+
+
+@pytest.mark.usefixtures("scans_keep_read_info")
 def test_this_process_was_not_started_to_push_filters():
-    assert not filters_are_pushed()
+    assert not filters_may_be_pushed()
 
 
+@pytest.mark.usefixtures("scans_keep_read_info")
 @pytest.mark.parametrize("started", [True, False])
 def test_spark_pushes_filters_in_a_worker_of_its_own(
     monkeypatch: pytest.MonkeyPatch, started: bool
@@ -241,4 +250,4 @@ def test_spark_pushes_filters_in_a_worker_of_its_own(
         monkeypatch.setitem(sys.modules, "__main__", main)
     else:
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    assert filters_are_pushed()
+    assert filters_may_be_pushed()
