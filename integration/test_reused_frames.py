@@ -1,21 +1,29 @@
-"""One batch DataFrame, many actions: each has its own rows.
+"""One batch DataFrame, many actions: each has its own rows, and which records are the latest.
 
 Spark has a Python source plan once for a ``load()`` and keeps the plan for all that is made of it.
 """
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from integration.differential import read
+from integration.differential import FORMATS, read
 from integration.kafka import KafkaBroker
 from kshare.testing import Record
 
 COUNT = 22
+MENDED = (
+    f"Spark {pyspark.__version__} plans a Python source anew for each action, as it should: take "
+    "the limit out of README.md, docs/migrating.md and DESIGN.md, and turn this test round"
+)
 
 
 def fill(broker: KafkaBroker, topic: str, count: int, value: bytes = b"v") -> None:
@@ -131,3 +139,132 @@ def test_the_setting_may_change_between_actions(
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     assert found == [7, COUNT] * 3
+
+
+# -- the latest -----------------------------------------------------------------------------------
+
+
+def test_a_frame_ends_where_the_topic_did_at_its_first_action(
+    spark: SparkSession, broker: KafkaBroker, topic: str
+) -> None:
+    """A new ``load()`` finds what came since."""
+    fill(broker, topic, 5)
+    kafka, kshare = (loaded(spark, broker, topic, source) for source in FORMATS)
+    assert (kafka.count(), kshare.count()) == (5, 5)
+    fill(broker, topic, 5)
+    assert (kafka.count(), loaded(spark, broker, topic, "kshare").count()) == (10, 10)
+    assert kshare.count() == 5, MENDED
+
+
+def joined(
+    spark: SparkSession,
+    broker: KafkaBroker,
+    folder: Path,
+    source: str = "kshare",
+    *,
+    each_batch: bool = False,
+) -> list[tuple[int, bytes]]:
+    """A stream joined with a topic that grows between two batches: its offsets, their values.
+
+    Args:
+        each_batch: each batch is joined with a new ``load()``; False: the stream is, with one.
+    """
+    static, live = broker.create_topic(), broker.create_topic()
+    broker.produce(static, [Record(b"k", b"old")])
+    reader = spark.readStream.format(source).option("subscribe", live)
+    reader = reader.option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    stream = reader.option("startingOffsets", "earliest").load().selectExpr("key", "offset AS at")
+    if not each_batch:
+        stream = stream.join(loaded(spark, broker, static, source), "key")
+    found: list[tuple[int, bytes]] = []
+
+    def keep(batch: DataFrame, _: int) -> None:
+        if each_batch:
+            batch = batch.join(loaded(spark, broker, static, source), "key")
+        found.extend((row["at"], bytes(row["value"])) for row in batch.collect())
+
+    writer = stream.writeStream.foreachBatch(keep)
+    query = writer.option("checkpointLocation", str(folder / static)).start()
+    try:
+        broker.produce(live, [Record(b"k", b"")])
+        query.processAllAvailable()
+        broker.produce(static, [Record(b"k", b"new")])
+        broker.produce(live, [Record(b"k", b"")])
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    return sorted(found)
+
+
+OLD = [(0, b"old"), (1, b"old")]
+FRESH = [(0, b"old"), (1, b"new"), (1, b"old")]
+
+
+def test_the_static_side_of_a_join_ends_where_its_topic_did(
+    spark: SparkSession, broker: KafkaBroker, tmp_path: Path
+) -> None:
+    assert joined(spark, broker, tmp_path, "kafka") == FRESH
+    assert joined(spark, broker, tmp_path) == OLD, MENDED
+
+
+def test_a_load_in_each_batch_is_fresh(
+    spark: SparkSession, broker: KafkaBroker, tmp_path: Path
+) -> None:
+    assert joined(spark, broker, tmp_path, each_batch=True) == FRESH
+
+
+# -- where filters are handed over, Spark plans anew ----------------------------------------------
+
+
+@pytest.fixture
+def handed_over(spark: SparkSession) -> Iterator[None]:
+    """Spark hands filters to Python sources."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+@pytest.mark.usefixtures("handed_over")
+def test_a_frame_with_a_filter_is_planned_anew(
+    spark: SparkSession, broker: KafkaBroker, topic: str
+) -> None:
+    fill(broker, topic, 5)
+    frame = loaded(spark, broker, topic, "kshare").where("offset >= 0")
+    assert frame.count() == 5
+    fill(broker, topic, 5)
+    assert frame.count() == 10
+
+
+@pytest.mark.usefixtures("handed_over")
+def test_the_static_side_of_an_inner_join_is_planned_anew(
+    spark: SparkSession, broker: KafkaBroker, tmp_path: Path
+) -> None:
+    """Spark adds the filter that the key is not null."""
+    assert joined(spark, broker, tmp_path) == FRESH
+
+
+@pytest.mark.usefixtures("handed_over")
+def test_all_parts_of_one_action_end_at_the_same_offset(
+    spark: SparkSession, broker: KafkaBroker, topic: str
+) -> None:
+    fill(broker, topic, 5)
+    frame = loaded(spark, broker, topic, "kshare")
+    twice = frame.where("offset >= 0").union(frame.where("offset > -1")).union(frame)
+    ended = threading.Event()
+
+    def produce() -> None:
+        while not ended.is_set():
+            fill(broker, topic, 1)
+
+    with ThreadPoolExecutor(1) as pool:
+        producing = pool.submit(produce)
+        try:
+            counts = [
+                [row[0] for row in twice.groupBy("offset").count().select("count").collect()]
+                for _ in range(3)
+            ]
+        finally:
+            ended.set()
+        producing.result()
+    assert [set(found) for found in counts] == [{3}] * 3
+    assert len(counts[0]) < len(counts[1]) < len(counts[2])
