@@ -4,8 +4,10 @@ Cost: help and version need nothing but argparse; a command imports its module w
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import entry_points
 from typing import Final
 
@@ -18,16 +20,31 @@ __all__ = ["main"]
 _ENTRY_POINTS: Final = "kshare.commands"
 """Commands that other packages bring, such as the demo, which needs Spark: ``add_to`` functions."""
 
+_OUTPUT_CLOSED: Final = 141
+"""What a shell reports for a program that SIGPIPE has ended."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit code.
 
     Args:
-        argv: The arguments behind the program's name; ``None``: those of this process.
+        argv: The arguments after the program's name; ``None``: those of this process.
 
     Raises:
         SystemExit: Help or version was asked for, or the arguments are wrong (code 2).
     """
+    try:
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of the output has seen enough, as in `kshare ... | head`.
+        _discard_output()
+        return _OUTPUT_CLOSED
+
+
+def _run(argv: Sequence[str] | None) -> int:
     arguments = _parser().parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:
@@ -38,6 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KshareError as error:
         sys.stderr.write(f"kshare {arguments.command}: {error}\n")
         return 1
+
+
+def _discard_output() -> None:
+    """Let the interpreter flush what is left when it exits, and nothing complain of the pipe."""
+    with suppress(OSError, ValueError):  # ValueError: a stand-in without a file descriptor
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -59,6 +59,8 @@ def _run(arguments: argparse.Namespace) -> int:
             ) as file:
                 shown = "<stdin>" if name == "-" else name
                 faults += _answer(shown, file, assignor, explain=arguments.explain)
+        except BrokenPipeError:  # of standard output: the file is in order
+            raise
         except (OSError, UnicodeDecodeError) as error:
             sys.stderr.write(f"kshare assign: {name} cannot be read: {error}\n")
             faults += 1
