@@ -38,8 +38,8 @@ def as_json(status: Status) -> dict[str, Any]:
 def _partition_json(partition: PartitionStatus) -> dict[str, Any]:
     return {
         "source": partition.source,
-        "topic": partition.place.topic,
-        "partition": partition.place.partition,
+        "topic": partition.topic_partition.topic,
+        "partition": partition.topic_partition.partition,
         "stable": partition.done.stable,
         "front": partition.done.front,
         "planned_to": partition.planned_to,
@@ -118,7 +118,7 @@ def _partition_text(partition: PartitionStatus, *, several: bool) -> str:
         facts.append(f"lag {partition.lag:,}")
     if done.gaps:
         facts.append(f"{_counted(done.gaps, 'gap')} in {_counted(partition.entry_bytes, 'byte')}")
-    text = f"{partition.place}{source}: {', '.join(facts)}\n"
+    text = f"{partition.topic_partition}{source}: {', '.join(facts)}\n"
     if partition.lost:
         text += f"  LOST: {partition.lost:,} pending offsets are below the first one of the log\n"
     if len(partition.ranges) == 1 and partition.ranges[0].limit is None and done.is_level:

@@ -36,7 +36,7 @@ from kshare.wire.protocol.retry import Backoff
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
-__all__ = ["PARKED_TOPIC", "ParkWatch", "ParkedInfo", "ParkedKeys"]
+__all__ = ["PARKED_TOPIC", "ParkWatch", "ParkedInfo", "ParkedKey", "ParkedKeys"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ _AUTHORIZATION = {29, 30, 31}
 _EXISTS = 36
 _TOPIC_CONFIG = {"cleanup.policy": "compact", "retention.ms": "-1"}
 
-Place: TypeAlias = tuple[str, bytes]
+ParkedKey: TypeAlias = tuple[str, bytes]
 """A topic, and a key in it."""
 
 
@@ -85,7 +85,7 @@ class ParkedKeys:
         self._now = now
         self._table = _Table(kafka)
 
-    def parked(self) -> dict[Place, ParkedInfo]:
+    def parked(self) -> dict[ParkedKey, ParkedInfo]:
         """All parked keys, by topic and key, ascending."""
         return dict(sorted(self._table.read().items()))
 
@@ -183,10 +183,10 @@ class ParkWatch:
         self._clock = clock
         self._next: float | None = None
         self._started = False
-        self._known: frozenset[Place] = frozenset()
+        self._known: frozenset[ParkedKey] = frozenset()
         self._warned = False
 
-    def current(self, topics: Collection[str]) -> list[Place]:
+    def current(self, topics: Collection[str]) -> list[ParkedKey]:
         """The parked keys of some topics, as they were at most 2 s ago or are last known.
 
         Raises:
@@ -224,7 +224,7 @@ class ParkWatch:
         self._table.hurry(_WATCH_SECONDS)
         self._started = True
 
-    def _patiently_read(self) -> frozenset[Place]:
+    def _patiently_read(self) -> frozenset[ParkedKey]:
         """Read the list, and again after a fault, in ``default.api.timeout.ms``."""
         deadline = time.monotonic() + self._kafka.api_timeout_ms / 1000
         backoff = Backoff(self._kafka.retry_backoff_ms, self._kafka.retry_backoff_max_ms)
@@ -260,7 +260,7 @@ class ParkWatch:
             return
         self._know(found)
 
-    def _know(self, found: frozenset[Place]) -> None:
+    def _know(self, found: frozenset[ParkedKey]) -> None:
         self._warned = False
         for what, places in (("parked", found - self._known), ("unparked", self._known - found)):
             for topic, key in sorted(places):
@@ -286,7 +286,7 @@ class _Table:
         self._consumer: Consumer | None = None
         self._partitions: tuple[TopicPartition, ...] = ()
         self._next: dict[TopicPartition, int] = {}
-        self._rows: dict[Place, ParkedInfo] = {}
+        self._rows: dict[ParkedKey, ParkedInfo] = {}
 
     @property
     def exists(self) -> bool:
@@ -298,7 +298,7 @@ class _Table:
         self._seconds = min(self._seconds, seconds)
         self._cluster.hurry(seconds)
 
-    def read(self) -> Mapping[Place, ParkedInfo]:
+    def read(self) -> Mapping[ParkedKey, ParkedInfo]:
         """The table as it is now. After an error nothing has changed.
 
         Raises:
@@ -384,7 +384,7 @@ class _Table:
         return self._consumer
 
 
-def _taken(message: "Message", rows: dict[Place, ParkedInfo], at: int, end: int) -> int:
+def _taken(message: "Message", rows: dict[ParkedKey, ParkedInfo], at: int, end: int) -> int:
     """Take a message into the table; the offset to go on at."""
     from confluent_kafka import KafkaError as RdKafkaError  # noqa: PLC0415
 
@@ -430,7 +430,7 @@ def _texts(data: str | bytes | None, *names: str) -> list[str]:
     return [str(value) for value in values]
 
 
-def _decode_place(data: str | bytes | None) -> Place:
+def _decode_place(data: str | bytes | None) -> ParkedKey:
     topic, key = _texts(data, "topic", "key")
     return topic, bytes.fromhex(key)
 

@@ -4,7 +4,7 @@ Law: what is pending is never drawn as processed: a gap narrower than a dot is d
 Cost: at most ``DOTS`` bars for each stripe of the hash space, whatever the number of gaps.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -126,26 +126,29 @@ def _draw_partition(
     for stripe in done.stripes or (Stripe(WHOLE, ()),):
         bounds = (start, done.stable, *stripe.bounds) if start < done.stable else stripe.bounds
         bars: Any = processed_bars(_joined(bounds), start, end)
-        place = (stripe.hashes.lo / HASH_SPACE, stripe.hashes.width / HASH_SPACE)
-        panel.broken_barh(bars, place, facecolors=_PROCESSED, linewidth=0)
-    for stripe in done.stripes:
-        if stripe.hashes.width * DOTS < HASH_SPACE:  # too thin to be seen beside its neighbours
-            at = done.position(stripe.hashes)
-            panel.plot([at, end], [stripe.hashes.lo / HASH_SPACE] * 2, color=_PENDING, linewidth=1)
-    number = partition.place.partition
-    for one in parked:
-        if one.topic == partition.place.topic:
-            at = one.positions.get(number, done.front)
-            panel.plot([at, end], [one.hash / HASH_SPACE] * 2, color=_PARKED, linewidth=1)
+        low_and_height = (stripe.hashes.lo / HASH_SPACE, stripe.hashes.width / HASH_SPACE)
+        panel.broken_barh(bars, low_and_height, facecolors=_PROCESSED, linewidth=0)
+    topic, number = partition.topic_partition
+    # Stripes that are too thin to be seen beside their neighbours.
+    thin = [s.hashes for s in done.stripes if s.hashes.width * DOTS < HASH_SPACE]
+    _lines(panel, {part.lo: done.position(part) for part in thin}, end, _PENDING)
+    keys = [key for key in parked if key.topic == topic]
+    _lines(panel, {key.hash: key.positions.get(number, done.front) for key in keys}, end, _PARKED)
     if partition.planned_to > done.front:
         panel.axvline(partition.planned_to, color="#555555", linestyle=":", linewidth=1)
     lag = "" if partition.lag is None else f", lag {partition.lag:,}"
-    title = f"{partition.place}: stable {done.stable:,}, front {done.front:,}{lag}"
+    title = f"{partition.topic_partition}: stable {done.stable:,}, front {done.front:,}{lag}"
     panel.set_title(title, loc="left", fontsize="small")
     panel.set_xlabel("offset", fontsize="small")
     panel.set_ylabel("key hash", fontsize="small")
     panel.ticklabel_format(axis="x", style="plain", useOffset=False)
     panel.set_yticks([0, 0.5, 1], ["0", "half", "end"])
+
+
+def _lines(panel: "Axes", positions: Mapping[int, int], end: int, colour: str) -> None:
+    """Draw single hashes from their positions to the end."""
+    heights = [hash_ / HASH_SPACE for hash_ in positions]
+    panel.hlines(heights, [*positions.values()], end, colors=colour, linewidth=1)
 
 
 def _window(partition: PartitionStatus) -> tuple[int, int]:

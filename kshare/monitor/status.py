@@ -6,13 +6,15 @@ Cost: two files of the checkpoint; the arithmetic is linear in the gaps.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from kshare.cluster.parked_keys import ParkedInfo
+from kshare.cluster.parked_keys import ParkedInfo, ParkedKey
 from kshare.core.checkpoint import EXTRA_KEY, Offsets, RangeLimit, decode
 from kshare.core.hashing import WHOLE, HashRange, complement, key_hash, span, without
 from kshare.core.progress import Progress, Stripe, TopicPartition
@@ -90,7 +92,7 @@ class PartitionStatus:
 
     Attributes:
         source: the number of its source.
-        place: topic and partition.
+        topic_partition: the partition.
         done: what is processed for sure.
         planned_to: up to where the planned batch may read.
         log: the broker's first offset and end; None if not known, or if the partition is gone.
@@ -100,7 +102,7 @@ class PartitionStatus:
     """
 
     source: int
-    place: TopicPartition
+    topic_partition: TopicPartition
     done: Progress
     planned_to: int
     log: tuple[int, int] | None
@@ -194,45 +196,47 @@ def read_checkpoint(directory: str) -> Checkpoint:
 def describe(
     checkpoint: Checkpoint,
     logs: Mapping[TopicPartition, tuple[int, int]] | None = None,
-    parked: Mapping[tuple[str, bytes], ParkedInfo] | None = None,
+    parked: Mapping[ParkedKey, ParkedInfo] | None = None,
 ) -> Status:
     """Compare what a checkpoint says with what the broker has.
 
     Args:
         checkpoint: from :func:`read_checkpoint`.
-        logs: the first offset and the end of each partition; None if the broker was not asked.
-        parked: the parked keys by topic and key; likewise.
+        logs: first offset and end offset of each partition; None if the broker was not asked.
+        parked: the parked keys; None if the broker was not asked.
     """
-    topics = {place.topic for source in checkpoint.sources for place in source.done}
-    waiting: dict[tuple[str, int], bytes | None] = {
+    topics = {tp.topic for source in checkpoint.sources for tp in source.done}
+    keys: dict[tuple[str, int], bytes | None] = {
         (topic, key_hash(key, 0)): key for topic, key in parked or {} if topic in topics
     }
-    behind: dict[tuple[str, int], dict[int, int]] = {}
+    positions: dict[tuple[str, int], dict[int, int]] = {}
     for source in checkpoint.sources:
-        for place, done in source.done.items():
-            limits = source.planned.limits.get(place, ())
-            for hash_ in _single_hashes(done, limits):
-                positions = behind.setdefault((place.topic, hash_), {})
-                at = done.position(HashRange(hash_, hash_ + 1))
-                positions[place.partition] = min(at, positions.get(place.partition, at))
-                waiting.setdefault((place.topic, hash_), None)
-    partitions = []
-    for source in checkpoint.sources:
-        for place in sorted(source.done):
-            points = {hash_ for topic, hash_ in waiting if topic == place.topic}
-            partitions.append(_partition(source, place, (logs or {}).get(place), points))
+        for tp, done in source.done.items():
+            for hash_ in _single_hashes(done, source.planned.limits.get(tp, ())):
+                keys.setdefault((tp.topic, hash_), None)
+                of_key = positions.setdefault((tp.topic, hash_), {})
+                position = done.position(HashRange(hash_, hash_ + 1))
+                of_key[tp.partition] = min(position, of_key.get(tp.partition, position))
+    hashes: dict[str, set[int]] = {topic: set() for topic in topics}
+    for topic, hash_ in keys:
+        hashes[topic].add(hash_)
+    partitions = tuple(
+        _partition(source, tp, (logs or {}).get(tp), hashes[tp.topic])
+        for source in checkpoint.sources
+        for tp in sorted(source.done)
+    )
     found = [
         ParkedStatus(
             topic=topic,
             hash=hash_,
             key=key,
             info=None if key is None or parked is None else parked[topic, key],
-            positions=behind.get((topic, hash_), {}),
+            positions=positions.get((topic, hash_), {}),
         )
-        for (topic, hash_), key in waiting.items()
+        for (topic, hash_), key in keys.items()
     ]
     found.sort(key=lambda one: (one.key is None, one.topic, one.key or b"", one.hash))
-    return Status(checkpoint, tuple(partitions), tuple(found))
+    return Status(checkpoint, partitions, tuple(found))
 
 
 # -- the checkpoint's files ------------------------------------------------------------------------
@@ -297,15 +301,15 @@ def _done(planned: Offsets, begun: Offsets | None) -> dict[TopicPartition, Progr
         begun: the one before it; None if the newest batch is committed.
     """
     done = {}
-    for place, reached in planned.progress.items():
-        if place in planned.limits or begun is None:
-            done[place] = reached
-        elif place in planned.started:
-            done[place] = Progress.at(planned.started[place])
-        elif place in begun.progress:
-            done[place] = begun.progress[place]
-        elif place in begun.started:
-            done[place] = Progress.at(begun.started[place])
+    for tp, reached in planned.progress.items():
+        if tp in planned.limits or begun is None:
+            done[tp] = reached
+        elif tp in planned.started:
+            done[tp] = Progress.at(planned.started[tp])
+        elif tp in begun.progress:
+            done[tp] = begun.progress[tp]
+        elif tp in begun.started:
+            done[tp] = Progress.at(begun.started[tp])
         # Else Spark's own source has planned batch 0: where it started is not known here.
     return done
 
@@ -314,17 +318,17 @@ def _done(planned: Offsets, begun: Offsets | None) -> dict[TopicPartition, Progr
 
 
 def _partition(
-    source: Source, place: TopicPartition, log: tuple[int, int] | None, parked: set[int]
+    source: Source, tp: TopicPartition, log: tuple[int, int] | None, parked: set[int]
 ) -> PartitionStatus:
-    done = source.done[place]
-    limits = source.planned.limits.get(place, ())
+    done = source.done[tp]
+    limits = source.planned.limits.get(tp, ())
     level = done.is_level and not limits
     end = None if log is None else log[1]
     return PartitionStatus(
         source=source.number,
-        place=place,
+        topic_partition=tp,
         done=done,
-        planned_to=max([source.planned.progress[place].front, *(limit.end for limit in limits)]),
+        planned_to=max([source.planned.progress[tp].front, *(limit.end for limit in limits)]),
         log=log,
         lag=None if end is None else lag(done, end, (WHOLE,)),
         entry_bytes=0 if level else entry_bytes(done, limits),
@@ -341,46 +345,50 @@ def _partition(
 
 
 def _ranges(
-    done: Progress, limits: Sequence[RangeLimit], parked: set[int]
+    done: Progress, limits: Sequence[RangeLimit], parked: Collection[int]
 ) -> list[tuple[tuple[HashRange, ...], RangeLimit | None]]:
-    """The ranges of a batch, and of the other hashes those that stand alike; none is parked."""
-    busy = [(limit.hashes, limit) for limit in limits]
-    idle: list[tuple[tuple[HashRange, ...], Stripe]] = []
-    others = without(complement([span(hashes) for hashes, _ in busy]), parked)
-    for stripe in done.stripes or (Stripe(WHOLE, ()),):
-        for part in others:
-            shared = stripe.hashes.intersect(part)
-            if shared is None:
-                continue
-            if idle and idle[-1][1].bounds == stripe.bounds and _near(idle[-1][0], shared, parked):
-                idle[-1] = (_extended(idle[-1][0], shared), stripe)
-            else:
-                idle.append(((shared,), stripe))
-    found = [*busy, *((hashes, None) for hashes, _ in idle)]
-    return sorted(found, key=lambda pair: pair[0][0].lo)
+    """The ranges of a batch and, of all other hashes, those at the same offsets; none is parked."""
+    limited = [(limit.hashes, limit) for limit in limits]
+    others = without(complement([span(hashes) for hashes, _ in limited]), parked)
+    idle: list[tuple[list[HashRange], Stripe]] = []
+    for part, stripe in _cut(done.stripes or (Stripe(WHOLE, ()),), others):
+        last = idle[-1][0] if idle and idle[-1][1].bounds == stripe.bounds else None
+        if last is not None and last[-1].hi == part.lo:
+            last[-1] = HashRange(last[-1].lo, part.hi)
+        elif last is not None and last[-1].hi + 1 == part.lo and last[-1].hi in parked:
+            last.append(part)
+        else:
+            idle.append(([part], stripe))
+    ranges = [*limited, *((tuple(hashes), None) for hashes, _ in idle)]
+    return sorted(ranges, key=lambda pair: pair[0][0].lo)
 
 
-def _near(hashes: tuple[HashRange, ...], other: HashRange, parked: set[int]) -> bool:
-    """Whether nothing but a parked hash, if that, is between a range and the next one."""
-    last = hashes[-1].hi
-    return last == other.lo or (last + 1 == other.lo and last in parked)
-
-
-def _extended(hashes: tuple[HashRange, ...], other: HashRange) -> tuple[HashRange, ...]:
-    if hashes[-1].hi == other.lo:
-        return (*hashes[:-1], HashRange(hashes[-1].lo, other.hi))
-    return (*hashes, other)
+def _cut(
+    stripes: Sequence[Stripe], hashes: Sequence[HashRange]
+) -> Iterator[tuple[HashRange, Stripe]]:
+    """Hash ranges cut at the borders of stripes, in one sweep; both are ascending and disjoint."""
+    first = 0
+    for stripe in stripes:
+        while first < len(hashes) and hashes[first].hi <= stripe.hashes.lo:
+            first += 1
+        at = first
+        while at < len(hashes) and hashes[at].lo < stripe.hashes.hi:
+            shared = hashes[at].intersect(stripe.hashes)
+            assert shared is not None, "it ends above the stripe's start, and begins below its end"
+            yield shared, stripe
+            at += 1
 
 
 def _single_hashes(done: Progress, limits: Sequence[RangeLimit]) -> Iterator[int]:
     """Hashes that stay behind their neighbours, and that the planned batch does not read."""
     stripes = done.stripes
+    planned = sorted(part for limit in limits for part in limit.hashes)
     for i, stripe in enumerate(stripes):
-        if stripe.hashes.width > 1 or any(
-            part.intersect(stripe.hashes) for limit in limits for part in limit.hashes
-        ):
+        hash_ = stripe.hashes.lo
+        at = bisect_right(planned, hash_, key=attrgetter("lo")) - 1
+        if stripe.hashes.width > 1 or (at >= 0 and hash_ in planned[at]):
             continue
-        at = done.position(stripe.hashes)
+        position = done.position(stripe.hashes)
         neighbours = [*stripes[max(i - 1, 0) : i], *stripes[i + 1 : i + 2]]
-        if all(done.position(other.hashes) > at for other in neighbours):
-            yield stripe.hashes.lo
+        if all(done.position(other.hashes) > position for other in neighbours):
+            yield hash_

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kshare.cli.show import as_json, as_text, parked_json, parked_text, show_key
 from kshare.cluster.parked_keys import ParkedInfo
-from kshare.core.checkpoint import Offsets, RangeLimit, encode
+from kshare.core.checkpoint import Offsets, RangeLimit
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, complement, key_hash, without
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
@@ -20,6 +20,8 @@ from kshare.core.region import Rectangle
 from kshare.errors import CheckpointError, CheckpointVersionError
 from kshare.monitor.plot import PANELS_MAX, PlotError, draw, processed_bars
 from kshare.monitor.status import Checkpoint, Source, Status, describe, read_checkpoint
+from tests.support.checkpoints import SourceOffsets, write_checkpoint
+from tests.support.steps import lines_run
 
 HALF = HASH_SPACE // 2
 LOW, HIGH = HashRange(0, HALF), HashRange(HALF, HASH_SPACE)
@@ -40,24 +42,10 @@ rectangles = st.builds(
 progresses = st.builds(Progress.of, st.integers(0, 30), st.lists(rectangles, max_size=5))
 
 
-def write(folder: Path, batches: list[Any], committed: int | None, version: str = "v1") -> str:
-    """A checkpoint: for each batch its offsets, or the lines of several sources."""
-    (folder / "offsets").mkdir(exist_ok=True)
-    (folder / "commits").mkdir(exist_ok=True)
-    for number, batch in enumerate(batches):
-        sources = batch if isinstance(batch, list) else [batch]
-        lines = [one if isinstance(one, str) else json.dumps(encode(one)) for one in sources]
-        text = "\n".join([version, '{"batchWatermarkMs":0}', *lines])
-        (folder / "offsets" / str(number)).write_text(text)
-        (folder / "offsets" / f".{number}.crc").write_bytes(b"\0")
-        (folder / "offsets" / f".{number}.1f-2.tmp").write_text("half")
-    for number in range(-1 if committed is None else committed, -1, -1):
-        (folder / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
-    return str(folder)
-
-
-def done(folder: Path, batches: list[Any], committed: int | None) -> Any:
-    (source,) = read_checkpoint(write(folder, batches, committed)).sources
+def done(
+    folder: Path, batches: list[SourceOffsets], committed: int | None
+) -> Mapping[TopicPartition, Progress]:
+    (source,) = read_checkpoint(write_checkpoint(folder, batches, committed)).sources
     return source.done
 
 
@@ -69,7 +57,7 @@ def at(**offsets: int) -> Offsets:
 
 
 def test_a_committed_batch_is_done(tmp_path: Path) -> None:
-    checkpoint = read_checkpoint(write(tmp_path, [at(p0=5), at(p0=9, p1=3)], 1))
+    checkpoint = read_checkpoint(write_checkpoint(tmp_path, [at(p0=5), at(p0=9, p1=3)], 1))
     assert (checkpoint.planned, checkpoint.committed) == (1, 1)
     (source,) = checkpoint.sources
     assert (source.number, source.done) == (0, {T0: Progress.at(9), T1: Progress.at(3)})
@@ -86,7 +74,7 @@ def test_the_first_batch_tells_its_start(tmp_path: Path) -> None:
 
 
 def test_a_first_batch_of_sparks_own_source_does_not(tmp_path: Path) -> None:
-    checkpoint = read_checkpoint(write(tmp_path, ['{"t":{"0":9}}'], None))
+    checkpoint = read_checkpoint(write_checkpoint(tmp_path, ['{"t":{"0":9}}'], None))
     assert checkpoint.committed is None
     assert checkpoint.sources[0].done == {}
     assert "no partition yet" in as_text(describe(checkpoint))
@@ -100,19 +88,19 @@ def test_of_a_limited_batch_only_its_begin_is_done(tmp_path: Path, committed: in
 
 
 def test_the_dict_before_may_be_gone(tmp_path: Path) -> None:
-    folder = write(tmp_path, [at(p0=5), at(p0=9)], None)
+    folder = write_checkpoint(tmp_path, [at(p0=5), at(p0=9)], None)
     (tmp_path / "offsets" / "0").unlink()
     assert read_checkpoint(folder).sources[0].done == {}
 
 
 def test_numbers_are_not_sorted_as_text(tmp_path: Path) -> None:
-    folder = write(tmp_path, [at(p0=n) for n in range(11)], 10)
+    folder = write_checkpoint(tmp_path, [at(p0=n) for n in range(11)], 10)
     assert read_checkpoint(folder).planned == 10
 
 
 def test_other_sources_are_passed_over(tmp_path: Path) -> None:
-    batch = ['{"logOffset":3}', at(p0=5), "7", "-", at(p0=8)]
-    sources = read_checkpoint(write(tmp_path, [batch], 0)).sources
+    batch: list[SourceOffsets] = ['{"logOffset":3}', at(p0=5), "7", "-", at(p0=8)]
+    sources = read_checkpoint(write_checkpoint(tmp_path, [batch], 0)).sources
     assert [(s.number, s.done) for s in sources] == [
         (1, {T0: Progress.at(5)}),
         (4, {T0: Progress.at(8)}),
@@ -122,7 +110,7 @@ def test_other_sources_are_passed_over(tmp_path: Path) -> None:
 def test_a_uri_of_a_local_directory(tmp_path: Path) -> None:
     folder = tmp_path / "with space"
     folder.mkdir()
-    write(folder, [at(p0=5)], 0)
+    write_checkpoint(folder, [at(p0=5)], 0)
     for form in (folder.as_uri(), folder.as_uri().replace("file://", "file:")):
         assert read_checkpoint(form).planned == 0
 
@@ -139,23 +127,25 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no batch is planned yet"):
         read_checkpoint(str(tmp_path))
     with pytest.raises(CheckpointError, match="the query has no Kafka source"):
-        read_checkpoint(write(tmp_path, ['{"logOffset":3}'], 0))
+        read_checkpoint(write_checkpoint(tmp_path, ['{"logOffset":3}'], 0))
 
 
 def test_a_later_spark_is_named(tmp_path: Path) -> None:
-    folder = write(tmp_path, [at(p0=5)], 0, version="v2")
+    folder = write_checkpoint(tmp_path, [at(p0=5)], 0, version="v2")
     with pytest.raises(CheckpointVersionError, match="wanted v1 of Spark's offset log, found 'v2'"):
         read_checkpoint(folder)
 
 
 def test_a_later_kshare_is_named(tmp_path: Path) -> None:
-    folder = write(tmp_path, ['{"t":{"0":5},"@kshare":{"v":999}}'], 0)
+    folder = write_checkpoint(tmp_path, ['{"t":{"0":5},"@kshare":{"v":999}}'], 0)
     with pytest.raises(CheckpointVersionError):
         read_checkpoint(folder)
 
 
 def test_a_damaged_dict_of_ours_is_no_other_source(tmp_path: Path) -> None:
-    folder = write(tmp_path, ['{"t":{"0":5},"@kshare":{"v":1,"nonsense":1}}', at(p0=1)], None)
+    folder = write_checkpoint(
+        tmp_path, ['{"t":{"0":5},"@kshare":{"v":1,"nonsense":1}}', at(p0=1)], None
+    )
     (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"t":{"0":5},"@kshare":1}')
     with pytest.raises(CheckpointError):
         read_checkpoint(folder)
@@ -289,6 +279,21 @@ def test_a_single_hash_that_is_ahead_or_read_now_is_not_parked() -> None:
     ahead = Progress.of(10, [Rectangle(OffsetRange(10, 20), alone)])
     assert status_of(ahead).parked == ()
     assert status_of(parked_at(b"k"), (RangeLimit((alone,), 30, 5),)).parked == ()
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["unlimited", "limited"])
+def test_four_times_the_parked_keys_take_four_times_the_steps(limited: bool) -> None:
+    def steps(count: int) -> int:
+        keys = [b"%d" % number for number in range(count)]
+        others = without((WHOLE,), {key_hash(key, 0) for key in keys})
+        progress = Progress.of(10, [Rectangle(OffsetRange(10, 20), part) for part in others])
+        limits = (RangeLimit(others, 30, 5),) if limited else ()
+        parked = {("t", key): INFO for key in keys}
+        return lines_run(lambda: as_text(status_of(progress, limits, parked=parked)))
+
+    few, many = steps(100), steps(400)
+    assert few > 1000
+    assert many < 5 * few
 
 
 def test_several_sources() -> None:
