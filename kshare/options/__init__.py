@@ -1,8 +1,8 @@
 """The options of ``format("kshare")``: texts -> frozen values, all faults together.
 
-Law: nothing is contacted and no file is read; either the options come back, or one
+Guarantee: nothing is contacted and no file is read; either the options come back, or one
 :class:`~kshare.errors.OptionsError` that lists every fault. No text form of what comes back holds a
-secret. Cost: text only; the sink's parser is imported when it is asked for.
+secret. The sink's parser is imported when it is asked for.
 """
 
 from importlib import import_module
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kshare.options import model
 from kshare.options.model import *  # noqa: F403 - the values that all of kshare works with
-from kshare.options.parse import parse_options
+from kshare.options.source import parse_options
 
 if TYPE_CHECKING:
     from kshare.options.sink import ParsedSinkOptions, SinkOptions, parse_sink_options

@@ -1,12 +1,13 @@
 """A line of JAAS: ``Module required username="..." password="...";``.
 
-Law: read as Kafka's ``JaasConfig`` reads it with Java's ``StreamTokenizer``: quotes, escapes and
-comments included. What Java would misread is an error. No error holds a value. Cost: one pass.
+Guarantee: the line is read as Kafka's ``JaasConfig`` reads it with Java's ``StreamTokenizer``:
+quotes, escapes and comments included. What Java would misread is an error. No error holds a value.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from kshare.options.frozen import Properties
 
@@ -15,16 +16,21 @@ __all__ = ["JaasEntry", "parse_jaas"]
 _FLAGS = frozenset({"required", "requisite", "sufficient", "optional"})
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _SHOWN = frozenset({"username", "password", "clientId", "clientSecret", "scope", "tokenauth"})
-_TOKEN = re.compile(
-    r"""(?P<skip>[\x00-\x20]+|/\*.*?(?:\*/|\Z)|/[^\r\n]*)
-    |(?P<number>-?(?:[0-9]+\.?[0-9]*|\.[0-9]+))
-    |(?P<word>[A-Za-z_$\xa0-\U0010ffff][A-Za-z0-9_$.\-\xa0-\U0010ffff]*)
-    |"(?P<double>(?:[^"\\\r\n]|\\.)*)"
-    |'(?P<single>(?:[^'\\\r\n]|\\.)*)'
-    |(?P<other>.)""",
-    re.VERBOSE | re.DOTALL,
-)
 _ESCAPE = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
+
+
+@cache
+def _token_pattern() -> re.Pattern[str]:
+    """Compile the pattern of a token: at first use, since its classes take 10 ms."""
+    return re.compile(
+        r"""(?P<skip>[\x00-\x20]+|/\*.*?(?:\*/|\Z)|/[^\r\n]*)
+        |(?P<number>-?(?:[0-9]+\.?[0-9]*|\.[0-9]+))
+        |(?P<word>[A-Za-z_$\xa0-\U0010ffff][A-Za-z0-9_$.\-\xa0-\U0010ffff]*)
+        |"(?P<double>(?:[^"\\\r\n]|\\.)*)"
+        |'(?P<single>(?:[^'\\\r\n]|\\.)*)'
+        |(?P<other>.)""",
+        re.VERBOSE | re.DOTALL,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +38,8 @@ class JaasEntry:
     """A login module and its options.
 
     Attributes:
-        module: the Java class, package included.
-        options: by name, as written; texts of this object hold no values.
+        module: The Java class, package included.
+        options: Values by name, as written; texts of this object hold no values.
     """
 
     module: str
@@ -41,13 +47,13 @@ class JaasEntry:
 
 
 def parse_jaas(text: str) -> JaasEntry:
-    """Read the one entry of a ``sasl.jaas.config``.
+    """Parse the one entry of a ``sasl.jaas.config``.
 
     Args:
-        text: the value of the property.
+        text: The value of the property.
 
     Raises:
-        ValueError: it cannot be read; the text says why, without values.
+        ValueError: The line cannot be read; the text says why, without values.
     """
     tokens = list(_tokens(text))
     if not tokens:
@@ -96,7 +102,7 @@ def _safe(name: str) -> str:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    for match in _TOKEN.finditer(text):
+    for match in _token_pattern().finditer(text):
         kind, value = match.lastgroup, match[match.lastgroup or 0]
         match kind:
             case "skip":

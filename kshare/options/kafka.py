@@ -1,125 +1,76 @@
 """Properties of Kafka's Java client -> :class:`KafkaConfig`.
 
-Law: a property is honoured, refused, or accepted with a warning; none is dropped in silence, and no
-text holds the value of one that Kafka declares as a password. Names are those of Java's consumer.
-Cost: text only; stores and token files are read when a connection is made.
+Guarantee: a property is honoured, refused, or accepted with a warning; none is dropped in silence,
+and no text holds the value of one that Kafka declares as a password.
 """
 
-import difflib
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from kshare.options.faults import Faults
 from kshare.options.frozen import Properties
-from kshare.options.model import KafkaConfig
-from kshare.options.security import SecurityParser
-from kshare.options.table import (
-    KAFKA_BUILT,
-    KAFKA_NO_EFFECT,
-    KAFKA_NOT_BUILT,
-    KAFKA_REFUSED,
-    KAFKA_SECRET,
+from kshare.options.kafka_table import (
+    CONSUMER_NO_EFFECT,
+    CONSUMER_REFUSED,
     LIBRDKAFKA_NAMES,
+    NO_EFFECT,
+    NOT_BUILT,
+    PROPERTIES,
+    REFUSED,
 )
+from kshare.options.model import KafkaConfig
+from kshare.options.raw import RawProperties
+from kshare.options.security import SecurityParser
 
-__all__ = ["judge_name", "parse_boolean", "parse_integer", "parse_kafka"]
+__all__ = ["parse_kafka", "report_name"]
 
-_INT_MAX: Final = 2**31 - 1
-_LONG_MAX: Final = 2**63 - 1
-# Name -> (field of KafkaConfig, lowest, highest), as ConsumerConfig of Kafka 4.1 bounds them. Times
-# to wait for an answer are at least 1: with 0 none can come.
-_INTEGERS: Final[dict[str, tuple[str | None, int, int]]] = {
-    "connections.max.idle.ms": ("connections_max_idle_ms", -1, _LONG_MAX),
-    "default.api.timeout.ms": ("api_timeout_ms", 1, _INT_MAX),
-    "fetch.max.bytes": ("fetch_max_bytes", 0, _INT_MAX),
-    "fetch.max.wait.ms": ("fetch_max_wait_ms", 0, _INT_MAX),
-    "fetch.min.bytes": ("fetch_min_bytes", 0, _INT_MAX),
-    "max.partition.fetch.bytes": ("max_partition_fetch_bytes", 0, _INT_MAX),
-    "metadata.max.age.ms": ("metadata_max_age_ms", 0, _LONG_MAX),
-    "receive.buffer.bytes": ("receive_buffer_bytes", -1, _INT_MAX),
-    "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", 0, _LONG_MAX),
-    "reconnect.backoff.ms": ("reconnect_backoff_ms", 0, _LONG_MAX),
-    "request.timeout.ms": ("request_timeout_ms", 1, _INT_MAX),
-    "retry.backoff.max.ms": ("retry_backoff_max_ms", 0, _LONG_MAX),
-    "retry.backoff.ms": ("retry_backoff_ms", 0, _LONG_MAX),
-    "sasl.login.connect.timeout.ms": (None, 1, _INT_MAX),
-    "sasl.login.read.timeout.ms": (None, 1, _INT_MAX),
-    "sasl.login.retry.backoff.max.ms": (None, 0, _LONG_MAX),
-    "sasl.login.retry.backoff.ms": (None, 0, _LONG_MAX),
-    "send.buffer.bytes": ("send_buffer_bytes", -1, _INT_MAX),
-    "socket.connection.setup.timeout.ms": ("connection_setup_timeout_ms", 1, _LONG_MAX),
-}
-_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
-_DNS_LOOKUPS: Final = ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")
+_SOURCE_REFUSED: Final = {**REFUSED, **CONSUMER_REFUSED}
+_SOURCE_NO_EFFECT: Final = (*NO_EFFECT, *CONSUMER_NO_EFFECT)
 # ClientUtils.parseAndValidateAddresses: a protocol may stand in front.
 _SERVER: Final = re.compile(
     r"(?:[A-Za-z_]+://)?(?:\[([0-9A-Fa-f:.%]+)\]|([0-9A-Za-z._-]+)):([0-9]{1,5})", re.ASCII
 )
 
 
-def parse_integer(faults: Faults, option: str, value: str, lowest: int, highest: int) -> int | None:
-    """An integer within bounds; None with a fault.
-
-    Args:
-        faults: takes the fault.
-        option: the name, for the fault.
-        value: the text; blanks around it do not matter.
-        lowest: the least that is allowed.
-        highest: the most that is allowed.
-    """
-    text = value.strip()
-    if re.fullmatch(r"[+-]?[0-9]{1,30}", text, re.ASCII) and lowest <= int(text) <= highest:
-        return int(text)
-    faults.add(option, value, "is wrong", f"wanted an integer from {lowest} to {highest}")
-    return None
-
-
-def parse_boolean(faults: Faults, option: str, value: str) -> bool | None:
-    """``true`` or ``false`` in any case; None with a fault."""
-    text = value.strip().lower()
-    if text in {"true", "false"}:
-        return text == "true"
-    faults.add(option, value, "is wrong", "wanted true or false")
-    return None
-
-
-def parse_kafka(properties: Properties, faults: Faults) -> KafkaConfig | None:
+def parse_kafka(raw: RawProperties, token_provider: str | None) -> KafkaConfig | None:
     """Check and parse the properties of Kafka's client.
 
     Args:
-        properties: in lower case, without the prefix ``kafka.``.
-        faults: takes what is wrong.
+        raw: The properties as given.
+        token_provider: The path of the function that returns OAuth tokens, from the option
+            ``oauthTokenProvider``.
 
     Returns:
         The configuration; None if there is no way to reach a broker. With other faults it holds
         defaults for what is wrong.
     """
-    return _KafkaParser(properties, faults).parse()
+    return _KafkaParser(raw).parse(token_provider)
 
 
-def judge_name(
+def report_name(
     faults: Faults,
     name: str,
     refused: Mapping[str, str],
     no_effect: Collection[str],
     librdkafka: Mapping[str, str],
 ) -> bool:
-    """Say what there is to say of a Java property by its name alone.
+    """Report what there is to say of a Java property by its name alone.
 
     Args:
-        faults: takes it.
-        name: the property's, without ``kafka.``.
-        refused: why, by name.
-        no_effect: names that are accepted.
-        librdkafka: Java's names, by librdkafka's.
+        faults: Takes it.
+        name: The property, without ``kafka.``.
+        refused: Refused properties, and why.
+        no_effect: Properties that are accepted without effect.
+        librdkafka: Java's names by librdkafka's.
 
     Returns:
         Whether there was something to say.
     """
     option = f"kafka.{name}"
-    if name in refused:
+    if name in NOT_BUILT:
+        faults.add(option, None, f"not built yet: {NOT_BUILT[name]}")
+    elif name in refused:
         faults.add(option, None, "is not supported", refused[name])
     elif name in no_effect:
         faults.warn(option, "has no effect in kshare")
@@ -137,101 +88,70 @@ def judge_name(
 class _KafkaParser:
     """Parses one set of properties once."""
 
-    def __init__(self, properties: Properties, faults: Faults) -> None:
-        self._properties = properties
-        self._faults = faults
+    def __init__(self, raw: RawProperties) -> None:
+        self._raw = raw
+        self._faults = raw.faults
 
-    def parse(self) -> KafkaConfig | None:
+    def parse(self, token_provider: str | None) -> KafkaConfig | None:
         self._check_names()
-        fields = self._integers()
-        check_crcs = self._boolean("check.crcs")
-        isolation = self._choice("isolation.level", "read_uncommitted", _ISOLATION_LEVELS)
-        self._choice("client.dns.lookup", "use_all_dns_ips", _DNS_LOOKUPS)
-        protocol: Any = self._choice("security.protocol", "PLAINTEXT", _PROTOCOLS)
-        self._boolean("sasl.oauthbearer.header.urlencode")
-        mechanism, login = SecurityParser(self._properties, self._faults).parse(protocol)
+        fields = self._fields()
+        protocol = fields.get("security_protocol", "PLAINTEXT")
+        login = SecurityParser(self._raw).parse(protocol, token_provider)
         servers = self._servers()
         if servers is None:
             return None
         return KafkaConfig(
             bootstrap_servers=servers,
-            properties=self._properties,
-            security_protocol=protocol,
-            sasl_mechanism=mechanism,
-            login=login,
-            read_committed=isolation == "read_committed",
-            check_crcs=check_crcs is not False,
-            client_id=self._properties.get("client.id") or "kshare",
-            client_rack=self._properties.get("client.rack") or None,
-            group_id=self._properties.get("group.id") or None,
+            properties=Properties(self._raw),
+            sasl_mechanism=login.mechanism,
+            login=login.jaas,
+            oauth_token_provider=login.token_provider,
             **fields,
         )
 
-    def _fault(self, name: str, wrong: str, right: str = "") -> None:
-        value = self._properties.get(name)
-        shown = None if value is None or name in KAFKA_SECRET else value
-        self._faults.add(f"kafka.{name}", shown, wrong, right)
-
     def _check_names(self) -> None:
-        for name in self._properties:
-            if name in KAFKA_NOT_BUILT:
-                self._faults.add(f"kafka.{name}", None, f"not built yet: {KAFKA_NOT_BUILT[name]}")
-            elif (
-                not judge_name(self._faults, name, KAFKA_REFUSED, KAFKA_NO_EFFECT, LIBRDKAFKA_NAMES)
-                and name not in KAFKA_BUILT
-            ):
-                known = (*KAFKA_BUILT, *KAFKA_NO_EFFECT)
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-                self._faults.warn(
-                    f"kafka.{name}",
-                    f"is ignored, no such property is known; the nearest known one is kafka.{near}",
+        for name in self._raw:
+            if (
+                not report_name(
+                    self._faults, name, _SOURCE_REFUSED, _SOURCE_NO_EFFECT, LIBRDKAFKA_NAMES
                 )
+                and name not in PROPERTIES
+            ):
+                known = (*PROPERTIES, *_SOURCE_NO_EFFECT)
+                self._faults.warn_unknown(name, "property", known, "kafka.")
 
-    def _integers(self) -> dict[str, Any]:
+    def _fields(self) -> dict[str, Any]:
+        """The fields of ``KafkaConfig`` that a property fills by itself."""
         fields = {}
-        for name, (into, lowest, highest) in _INTEGERS.items():
-            text = self._properties.get(name)
-            if text is None:
-                continue
-            value = parse_integer(self._faults, f"kafka.{name}", text, lowest, highest)
-            if into is not None and value is not None:
-                fields[into] = value
-        if "reconnect_backoff_ms" in fields and "reconnect.backoff.max.ms" not in self._properties:
+        for name in PROPERTIES:
+            value = self._raw.value(name)
+            field = PROPERTIES[name].field
+            if field is not None and value is not None:
+                fields[field] = value
+        if "reconnect_backoff_ms" in fields and "reconnect.backoff.max.ms" not in self._raw:
             # CommonClientConfigs.postProcessReconnectBackoffConfigs: then pauses do not grow.
             fields["reconnect_backoff_max_ms"] = fields["reconnect_backoff_ms"]
         request = fields.get("request_timeout_ms", 30_000)
         if fields.get("fetch_max_wait_ms", 0) >= request:
-            self._fault(
+            self._raw.fault(
                 "fetch.max.wait.ms",
                 f"must be less than kafka.request.timeout.ms, which is {request}",
             )
         return fields
 
-    def _boolean(self, name: str) -> bool | None:
-        text = self._properties.get(name)
-        return None if text is None else parse_boolean(self._faults, f"kafka.{name}", text)
-
-    def _choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
-        given = self._properties.get(name, default).strip().lower()
-        for value in allowed:
-            if value.lower() == given:
-                return value
-        self._fault(name, "is not known", f"allowed: {', '.join(allowed)}")
-        return default
-
     def _servers(self) -> tuple[tuple[str, int], ...] | None:
-        value = self._properties.get("bootstrap.servers")
-        if value is None:
-            self._fault(
+        text = self._raw.get("bootstrap.servers")
+        if text is None:
+            self._raw.fault(
                 "bootstrap.servers",
                 "must be specified",
                 "give host:port of one broker or more, separated by commas",
             )
             return None
         servers = []
-        for part in filter(None, map(str.strip, value.split(","))):
-            found = _SERVER.fullmatch(part)
-            if found is None or not 1 <= int(found[3]) <= 65535:
+        for part in filter(None, map(str.strip, text.split(","))):
+            match = _SERVER.fullmatch(part)
+            if match is None or not 1 <= int(match[3]) <= 65535:
                 self._faults.add(
                     "kafka.bootstrap.servers",
                     None if "@" in part else part,
@@ -239,8 +159,8 @@ class _KafkaParser:
                     "write for example broker-1:9092 or [::1]:9092",
                 )
                 return None
-            servers.append((found[1] or found[2], int(found[3])))
+            servers.append((match[1] or match[2], int(match[3])))
         if not servers:
-            self._fault("bootstrap.servers", "names no broker", "give host:port of one or more")
+            self._raw.fault("bootstrap.servers", "names no broker", "give host:port of one or more")
             return None
         return tuple(dict.fromkeys(servers))

@@ -1,15 +1,13 @@
-"""From where to where: ``starting*`` and ``ending*`` options -> one :data:`OffsetSpec` each.
+"""Where a query begins and ends: ``starting*`` and ``ending*`` options -> an :data:`OffsetSpec`.
 
-Law: the precedence is that of ``KafkaSourceProvider.getKafkaOffsetRangeLimit`` of Apache Spark 4.2:
-a timestamp for all partitions, then timestamps per partition, then offsets. What is outranked is
-not looked at.
+Guarantee: the precedence is that of ``KafkaSourceProvider.getKafkaOffsetRangeLimit`` of Apache
+Spark 4.2: a timestamp for all partitions, then timestamps per partition, then offsets. What is
+outranked is not looked at.
 """
 
-from collections.abc import Mapping
 from typing import Literal
 
-from kshare.options.faults import Faults
-from kshare.options.kafka import parse_integer
+from kshare.options.kinds import integer
 from kshare.options.model import (
     EARLIEST,
     LATEST,
@@ -22,25 +20,25 @@ from kshare.options.model import (
     Topics,
 )
 from kshare.options.offset_json import parse_per_partition, parse_timestamps, partitions_fault
+from kshare.options.raw import RawOptions
 
-__all__ = ["LimitsParser"]
+__all__ = ["OffsetSpecParser"]
 
-_LONG_MAX = 2**63 - 1
+_TIMESTAMP = integer(-2)
 _OUTRANKED = "is ignored, because {} is given"
 
 
-class LimitsParser:
+class OffsetSpecParser:
     """Parses where a query begins and ends.
 
     Args:
-        given: the options by documented name.
-        faults: takes what is wrong.
-        streaming: whether they are those of a streaming query.
+        raw: The options as given.
+        streaming: Whether they are those of a streaming query.
     """
 
-    def __init__(self, given: Mapping[str, str], faults: Faults, *, streaming: bool) -> None:
-        self._given = given
-        self._faults = faults
+    def __init__(self, raw: RawOptions, *, streaming: bool) -> None:
+        self._raw = raw
+        self._faults = raw.faults
         self._streaming = streaming
 
     def starting(self) -> OffsetSpec | None:
@@ -56,9 +54,9 @@ class LimitsParser:
         """Where a batch query ends; None with a fault. A streaming query has no end."""
         if self._streaming:
             for name in ("endingOffsets", "endingOffsetsByTimestamp"):
-                if name in self._given:
-                    self._fault(name, "is not valid in streaming queries")
-            if "endingTimestamp" in self._given:  # Spark's source looks at it in batch queries only
+                if name in self._raw:
+                    self._raw.fault(name, "is not valid in streaming queries")
+            if "endingTimestamp" in self._raw:  # Spark's source looks at it in batch queries only
                 self._faults.warn("endingTimestamp", "is ignored in streaming queries")
             return LATEST
         spec = self._spec("ending", LATEST, "latest")
@@ -76,7 +74,7 @@ class LimitsParser:
             if isinstance(spec, PerPartition | TimestampPerPartition) and topics is not None:
                 fault = _topics_fault(topics, spec)
                 if fault is not None:
-                    self._fault(_name(side, spec), fault)
+                    self._raw.fault(_name(side, spec), fault)
         if isinstance(starting, PerPartition) and isinstance(ending, PerPartition):
             starts, ends = dict(starting.offsets), dict(ending.offsets)
         elif isinstance(starting, TimestampPerPartition) and isinstance(
@@ -87,15 +85,14 @@ class LimitsParser:
             return
         first, last = _name("starting", starting), _name("ending", ending)
         if starts.keys() != ends.keys():
-            self._fault(last, f"must list the same partitions as {first}, and does not")
-        for place, start in starts.items():
-            end = ends.get(place)
+            self._raw.fault(last, f"must list the same partitions as {first}, and does not")
+        for tp, start in starts.items():
+            end = ends.get(tp)
             # Negative timestamps are earliest and latest, which are not compared.
             if isinstance(start, int) and isinstance(end, int) and 0 <= end < start:
-                self._fault(
+                self._raw.fault(
                     first,
-                    f"starts {place.topic}-{place.partition} at {start}, after its end {end} in "
-                    f"{last}",
+                    f"starts {tp.topic}-{tp.partition} at {start}, after its end {end} in {last}",
                 )
 
     def _spec(
@@ -106,41 +103,34 @@ class LimitsParser:
             f"{side}OffsetsByTimestamp",
             f"{side}Offsets",
         )
-        given = [name for name in (everywhere, each, offsets) if name in self._given]
-        for name in given[1:]:
-            self._faults.warn(name, _OUTRANKED.format(given[0]))
-        if not given:
+        named = [name for name in (everywhere, each, offsets) if name in self._raw]
+        for name in named[1:]:
+            self._faults.warn(name, _OUTRANKED.format(named[0]))
+        if not named:
             return default
-        if given[0] == everywhere:
-            value = self._given[everywhere]
-            timestamp = parse_integer(self._faults, everywhere, value, -2, _LONG_MAX)
+        if named[0] == everywhere:
+            timestamp = self._faults.parse(everywhere, self._raw[everywhere], _TIMESTAMP)
             return None if timestamp is None else AtTimestamp(timestamp, otherwise)
-        value = self._given[given[0]].strip()
+        value = self._raw[named[0]].strip()
         words: dict[str, OffsetSpec] = {"earliest": EARLIEST, "latest": LATEST}
         try:
-            if given[0] == each:
+            if named[0] == each:
                 return TimestampPerPartition(parse_timestamps(value), otherwise)
             return words.get(value.lower()) or parse_per_partition(value)
         except ValueError as error:
-            self._fault(given[0], str(error))
+            self._raw.fault(named[0], str(error))
             return None
 
     def _refuse(self, spec: OffsetSpec | None, name: str, wrong: OffsetSpec, word: str) -> None:
         """A batch query does not begin at the end of a log, nor end at its beginning."""
         if spec == wrong:
-            self._fault(name, f"can't be {word} for batch queries")
+            self._raw.fault(name, f"can't be {word} for batch queries")
         for topic, partition in _holding(spec, wrong):
-            self._fault(name, f"for {topic}-{partition} can't be {word} for batch queries")
+            self._raw.fault(name, f"for {topic}-{partition} can't be {word} for batch queries")
 
     def _strategy(self) -> Literal["error", "latest"]:
-        name = "startingOffsetsByTimestampStrategy"
-        value = self._given.get(name, "error").lower()
-        if value not in {"error", "latest"}:
-            self._fault(name, "is not known", "allowed: error (default), latest")
-        return "latest" if value == "latest" else "error"
-
-    def _fault(self, name: str, wrong: str, right: str = "") -> None:
-        self._faults.add(name, self._given.get(name), wrong, right)
+        strategy = self._raw.value("startingOffsetsByTimestampStrategy")
+        return "latest" if strategy == "latest" else "error"
 
 
 def _name(side: str, spec: PerPartition | TimestampPerPartition) -> str:
@@ -150,15 +140,15 @@ def _name(side: str, spec: PerPartition | TimestampPerPartition) -> str:
 def _holding(spec: OffsetSpec | None, wanted: OffsetSpec) -> list[tuple[str, int]]:
     if not isinstance(spec, PerPartition):
         return []
-    return [place for place, offset in spec.offsets.items() if offset == wanted]
+    return [tp for tp, offset in spec.offsets.items() if offset == wanted]
 
 
 def _topics_fault(topics: Topics, spec: PerPartition | TimestampPerPartition) -> str | None:
     """What can be said against values per partition without asking Kafka for partitions."""
     if isinstance(topics, Assign):
         return partitions_fault(spec, topics.partitions)
-    given = spec.offsets if isinstance(spec, PerPartition) else spec.timestamps
-    listed = {topic for topic, _ in given}
+    by_partition = spec.offsets if isinstance(spec, PerPartition) else spec.timestamps
+    listed = {topic for topic, _ in by_partition}
     if isinstance(topics, Subscribe):
         surplus, missing = listed - set(topics.topics), set(topics.topics) - listed
     else:

@@ -1,20 +1,20 @@
 """How a client logs in and whom it trusts: ``sasl.*`` and ``ssl.*``, checked.
 
-Law: what Kafka's Java client refuses when it is made is refused here, with its reasons; no text
-holds a password, a key, a token's URL or a value of a JAAS line. Cost: text only; stores and token
-files are read when a connection is made.
+Guarantee: what Kafka's Java client refuses when it is made is refused here, with its reasons; no
+text holds a password, a key, a token's URL or a value of a JAAS line. Stores and token files are
+read when a connection is made, and a token provider is imported then.
 """
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from kshare.options.faults import Faults
 from kshare.options.frozen import Properties
 from kshare.options.jaas import JaasEntry, parse_jaas
-from kshare.options.table import KAFKA_BUILT, KAFKA_SECRET
+from kshare.options.kafka_table import PROPERTIES
+from kshare.options.raw import RawProperties
 
-__all__ = ["SecurityParser"]
+__all__ = ["Login", "SecurityParser"]
 
 # The login module (a Java class) of each mechanism, and how a line looks.
 _MODULES: Final = {
@@ -39,122 +39,177 @@ _OAUTH_HANDLERS: Final = (
 # How Java checks a chain of certificates (PKIX and its names; SunX509 checks less): OpenSSL checks
 # as the first do. Any other is of a provider's own, and may check more.
 _TRUST_ALGORITHMS: Final = ("PKIX", "SunPKIX", "X509", "X.509", "SunX509", "IbmPKIX", "IbmX509")
+_HANDLER: Final = "sasl.login.callback.handler.class"
+_PROVIDER: Final = "oauthTokenProvider"
+_MSK: Final = (
+    "instead of Java's, Amazon's Python signer makes the tokens (docs/security.md); write:\n"
+    "      kafka.sasl.mechanism=OAUTHBEARER\n"
+    "      oauthTokenProvider=package.module:function"
+)
 _TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - the name of a property
+
+
+class Login(NamedTuple):
+    """How a client logs in.
+
+    Attributes:
+        mechanism: The SASL mechanism; None without SASL.
+        jaas: The line of ``sasl.jaas.config``.
+        token_provider: The path of the Python function that returns OAuth tokens.
+    """
+
+    mechanism: str | None = None
+    jaas: JaasEntry | None = None
+    token_provider: str | None = None
 
 
 class SecurityParser:
     """Parses the security of one set of properties once.
 
     Args:
-        properties: in lower case, without the prefix ``kafka.``.
-        faults: takes what is wrong.
+        raw: The properties as given.
     """
 
-    def __init__(self, properties: Properties, faults: Faults) -> None:
-        self._properties = properties
-        self._faults = faults
+    def __init__(self, raw: RawProperties) -> None:
+        self._raw = raw
+        self._faults = raw.faults
 
-    def parse(self, protocol: str) -> tuple[str | None, JaasEntry | None]:
-        """The SASL mechanism and the login; None without SASL, or with a fault.
+    def parse(self, protocol: str, token_provider: str | None) -> Login:
+        """Return how the client logs in; parts that are wrong are left out, with a fault.
 
         Args:
             protocol: ``security.protocol``, checked.
+            token_provider: ``oauthTokenProvider``, checked.
         """
         self._tls(protocol)
-        return self._sasl(protocol)
-
-    def _fault(self, name: str, wrong: str, right: str = "") -> None:
-        value = self._properties.get(name)
-        shown = None if value is None or name in KAFKA_SECRET else value
-        self._faults.add(f"kafka.{name}", shown, wrong, right)
+        return self._sasl(protocol, token_provider)
 
     # -- SASL -------------------------------------------------------------------------------
 
-    def _sasl(self, protocol: str) -> tuple[str | None, JaasEntry | None]:
-        """The mechanism and the login; None without SASL or with a fault."""
+    def _sasl(self, protocol: str, token_provider: str | None) -> Login:
         if not protocol.startswith("SASL_"):
+            why = f"has no effect with kafka.security.protocol={protocol}; set SASL_SSL or "
+            why += "SASL_PLAINTEXT to log in"
             for name in ("sasl.mechanism", "sasl.jaas.config"):
-                if name in self._properties:
-                    self._faults.warn(
-                        f"kafka.{name}",
-                        f"has no effect with kafka.security.protocol={protocol}; set SASL_SSL or "
-                        "SASL_PLAINTEXT to log in",
-                    )
-            return None, None
-        if "sasl.mechanism" not in self._properties:
-            self._fault(
+                if name in self._raw:
+                    self._faults.warn(f"kafka.{name}", why)
+            if token_provider is not None:
+                self._faults.warn(_PROVIDER, why)
+            return Login()
+        if "sasl.mechanism" not in self._raw:
+            self._raw.fault(
                 "sasl.mechanism",
                 "must be specified, Java's default GSSAPI (Kerberos) is not built",
                 f"allowed: {', '.join(_MODULES)}",
             )
-            return None, None
-        given = self._properties["sasl.mechanism"].strip().upper()
-        if given not in _MODULES:
-            known = given in {"GSSAPI", "AWS_MSK_IAM"}
-            wrong = "is not built" if known else "is not known"
-            self._fault("sasl.mechanism", wrong, f"allowed: {', '.join(_MODULES)}")
-            return None, None
-        login = self._login(given)
-        if given == "OAUTHBEARER":
-            self._oauth(login)
-        elif login is not None:
-            self._credentials(given, login)
-        return given, login
+            return Login()
+        mechanism = self._raw["sasl.mechanism"].strip().upper()
+        if mechanism == "AWS_MSK_IAM":
+            self._raw.fault("sasl.mechanism", "is not built", _MSK)
+            return Login()
+        if mechanism not in _MODULES:
+            wrong = "is not built" if mechanism == "GSSAPI" else "is not known"
+            self._raw.fault("sasl.mechanism", wrong, f"allowed: {', '.join(_MODULES)}")
+            return Login()
+        if mechanism == "OAUTHBEARER":
+            token_provider = self._token_provider(token_provider)
+            jaas = self._jaas(
+                mechanism, required=not token_provider and _TOKEN_URL not in self._raw
+            )
+            self._oauth(jaas, token_provider)
+            return Login(mechanism, jaas, token_provider)
+        if token_provider is not None:
+            self._faults.warn(_PROVIDER, f"has no effect with kafka.sasl.mechanism={mechanism}")
+        jaas = self._jaas(mechanism, required=True)
+        if jaas is not None:
+            self._credentials(mechanism, jaas)
+        return Login(mechanism, jaas)
 
-    def _login(self, mechanism: str) -> JaasEntry | None:
-        text = self._properties.get("sasl.jaas.config")
+    def _jaas(self, mechanism: str, *, required: bool) -> JaasEntry | None:
+        """Parse the JAAS line; None if there is none, or with a fault."""
+        text = self._raw.get("sasl.jaas.config")
         if text is None:
-            if mechanism != "OAUTHBEARER" or _TOKEN_URL not in self._properties:
-                self._fault("sasl.jaas.config", "must be specified", f"write {_JAAS[mechanism]}")
+            if required:
+                self._raw.fault(
+                    "sasl.jaas.config", "must be specified", f"write {_JAAS[mechanism]}"
+                )
             return None
         try:
-            login = parse_jaas(text)
+            jaas = parse_jaas(text)
         except ValueError as error:
-            self._fault("sasl.jaas.config", str(error), f"write {_JAAS[mechanism]}")
+            self._raw.fault("sasl.jaas.config", str(error), f"write {_JAAS[mechanism]}")
             return None
         # Some distributions rename Java's packages, so the class alone counts.
-        if login.module.rpartition(".")[2] != _MODULES[mechanism]:
-            self._fault(
+        if jaas.module.rpartition(".")[2] != _MODULES[mechanism]:
+            self._raw.fault(
                 "sasl.jaas.config",
                 f"names a login module that does not fit {mechanism}",
                 f"write {_JAAS[mechanism]}",
             )
             return None
-        return login
+        return jaas
 
     def _credentials(self, mechanism: str, login: JaasEntry) -> None:
         missing = [name for name in ("username", "password") if not login.options.get(name)]
         if missing:
-            self._fault(
+            self._raw.fault(
                 "sasl.jaas.config", f"lacks {' and '.join(missing)}", f"write {_JAAS[mechanism]}"
             )
         if any("\0" in value for value in login.options.values()):
-            self._fault("sasl.jaas.config", "has a NUL character in a value")
+            self._raw.fault("sasl.jaas.config", "has a NUL character in a value")
         if login.options.get("tokenauth", "").lower() == "true":
-            self._fault("sasl.jaas.config", "has tokenauth=true: delegation tokens are not built")
+            self._raw.fault(
+                "sasl.jaas.config", "has tokenauth=true: delegation tokens are not built"
+            )
 
-    def _oauth(self, login: JaasEntry | None) -> None:
-        handler = self._properties.get("sasl.login.callback.handler.class")
-        if handler is not None and not handler.strip().endswith(_OAUTH_HANDLERS):
-            self._fault(
-                "sasl.login.callback.handler.class",
+    def _token_provider(self, provider: str | None) -> str | None:
+        """Return the path of the Python function that returns tokens; None if there is none.
+
+        It may also be named as Java's handler class. Names of Java classes begin with a capital
+        letter, those of Python functions do not.
+        """
+        handler = self._raw.get(_HANDLER, "").strip()
+        if not handler or handler.endswith(_OAUTH_HANDLERS):
+            return provider
+        names = handler.replace(":", ".", 1).split(".")
+        if len(names) < 2 or not all(map(str.isidentifier, names)) or names[-1][0].isupper():
+            self._raw.fault(
+                _HANDLER,
                 "names a Java class, which kshare cannot load",
                 f"leave it out or give {_OAUTH_HANDLER}",
             )
-        url = self._properties.get(_TOKEN_URL)
-        options = login.options if login is not None else Properties()
+            return provider
+        if provider not in {None, handler}:
+            self._raw.fault(_HANDLER, f"is given beside {_PROVIDER}: give one")
+        return handler
+
+    def _oauth(self, jaas: JaasEntry | None, token_provider: str | None) -> None:
+        """Check where tokens come from: a function, a URL, or the JAAS line itself."""
+        url = self._raw.get(_TOKEN_URL)
+        options = jaas.options if jaas is not None else Properties()
+        if token_provider is not None:
+            if url is not None:
+                self._faults.add(
+                    f"kafka.{_TOKEN_URL}", None, f"is given beside {_PROVIDER}: give one"
+                )
+            if options:
+                self._faults.warn(
+                    "kafka.sasl.jaas.config",
+                    f"has options, which have no effect with {_PROVIDER}: {', '.join(options)}",
+                )
+            return
         for name in options:
             if name.startswith(("extension_", "unsecuredLoginExtension_")):
                 self._extension(name.partition("_")[2], options[name])
         if url is None:
-            if login is not None:
+            if jaas is not None:
                 self._unsecured(options)
             return
         kind = self._token_url(url)
         if kind in {"http", "https"}:
             for prop, name in (("client.id", "clientId"), ("client.secret", "clientSecret")):
                 full = f"sasl.oauthbearer.client.credentials.{prop}"
-                if not (self._properties.get(full) or options.get(name)):
+                if not (self._raw.get(full) or options.get(name)):
                     self._faults.add(
                         f"kafka.{full}",
                         None,
@@ -165,9 +220,9 @@ class SecurityParser:
     def _extension(self, name: str, value: str) -> None:
         """OAuthBearerClientInitialResponse.validateExtensions of Kafka."""
         if not re.fullmatch(r"[A-Za-z]+", name, re.ASCII) or name == "auth":
-            self._fault("sasl.jaas.config", "has a SASL extension whose name is not of letters")
+            self._raw.fault("sasl.jaas.config", "has a SASL extension whose name is not of letters")
         if not re.fullmatch(r"[\x21-\x7E \t\r\n]+", value):
-            self._fault(
+            self._raw.fault(
                 "sasl.jaas.config", f"has a SASL extension that cannot be sent: {name[:40]}"
             )
 
@@ -181,13 +236,13 @@ class SecurityParser:
                 "give the https URL of the token endpoint, or file:// and the path of a token",
             )
         elif not options.get(f"unsecuredLoginStringClaim_{claim}"):
-            self._fault(
+            self._raw.fault(
                 "sasl.jaas.config", f"lacks unsecuredLoginStringClaim_{claim}, the principal's name"
             )
         for name, value in options.items():
             number = name.startswith("unsecuredLoginNumberClaim_")
             if (number or name == "unsecuredLoginLifetimeSeconds") and not _is_number(value):
-                self._fault("sasl.jaas.config", f"has a value of {name} that is no number")
+                self._raw.fault("sasl.jaas.config", f"has a value of {name} that is no number")
 
     def _token_url(self, url: str) -> str | None:
         """The scheme of the token's URL; it is never shown, it may hold a password."""
@@ -217,16 +272,16 @@ class SecurityParser:
 
     def _tls(self, protocol: str) -> None:
         if protocol not in {"SSL", "SASL_SSL"}:
-            for name in self._properties:
-                if name.startswith("ssl.") and name in KAFKA_BUILT:
+            for name in self._raw:
+                if name.startswith("ssl.") and name in PROPERTIES:
                     self._faults.warn(
                         f"kafka.{name}", f"has no effect with kafka.security.protocol={protocol}"
                     )
             return
-        given = self._properties.get
-        algorithm = given("ssl.endpoint.identification.algorithm", "https").strip().lower()
+        get = self._raw.get
+        algorithm = get("ssl.endpoint.identification.algorithm", "https").strip().lower()
         if algorithm not in {"", "https"}:
-            self._fault(
+            self._raw.fault(
                 "ssl.endpoint.identification.algorithm",
                 "is not known",
                 "allowed: https (default), or an empty text to accept any host name",
@@ -236,17 +291,17 @@ class SecurityParser:
                 "kafka.ssl.endpoint.identification.algorithm",
                 "is empty: any host with a certificate of the trusted authorities is accepted",
             )
-        versions = given("ssl.enabled.protocols", "TLSv1.2,TLSv1.3").split(",")
+        versions = get("ssl.enabled.protocols", "TLSv1.2,TLSv1.3").split(",")
         wanted = {version.strip() for version in versions}
         if not wanted or not wanted <= {"TLSv1.2", "TLSv1.3"}:
-            self._fault(
+            self._raw.fault(
                 "ssl.enabled.protocols",
                 "is wrong",
                 "allowed: TLSv1.2, TLSv1.3, separated by commas",
             )
-        trust = given("ssl.trustmanager.algorithm", "PKIX").strip().lower()
+        trust = get("ssl.trustmanager.algorithm", "PKIX").strip().lower()
         if trust not in {name.lower() for name in _TRUST_ALGORITHMS}:
-            self._fault(
+            self._raw.fault(
                 "ssl.trustmanager.algorithm",
                 "is not built",
                 f"allowed: {', '.join(_TRUST_ALGORITHMS)}, which all mean PKIX here",
@@ -255,50 +310,48 @@ class SecurityParser:
         self._trust_store()
 
     def _store_type(self, name: str) -> str:
-        value = self._properties.get(name, "JKS").strip().upper()
+        value = self._raw.get(name, "JKS").strip().upper()
         if value not in {"JKS", "PKCS12", "PEM"}:
-            self._fault(name, "is not built", "allowed: PEM, PKCS12, JKS")
+            self._raw.fault(name, "is not built", "allowed: PEM, PKCS12, JKS")
             return "JKS"
         return value
 
     def _key_store(self) -> None:
         """What DefaultSslEngineFactory.createKeystore of Kafka refuses, and the same words."""
-        given = self._properties
+        raw = self._raw
         kind = self._store_type("ssl.keystore.type")
-        inline = "ssl.keystore.key" in given or "ssl.keystore.certificate.chain" in given
+        inline = "ssl.keystore.key" in raw or "ssl.keystore.certificate.chain" in raw
         if inline and kind != "PEM":
             self._needs_pem("ssl.keystore.key", "ssl.keystore.type")
-        if inline and "ssl.keystore.location" in given:
-            self._fault("ssl.keystore.location", "is given beside ssl.keystore.key: give one")
+        if inline and "ssl.keystore.location" in raw:
+            self._raw.fault("ssl.keystore.location", "is given beside ssl.keystore.key: give one")
         for one, other in (("key", "certificate.chain"), ("certificate.chain", "key")):
-            if f"ssl.keystore.{one}" in given and f"ssl.keystore.{other}" not in given:
-                self._fault(f"ssl.keystore.{other}", f"must be specified with ssl.keystore.{one}")
-        if kind == "PEM" and "ssl.keystore.password" in given:
-            self._fault(
+            if f"ssl.keystore.{one}" in raw and f"ssl.keystore.{other}" not in raw:
+                self._raw.fault(
+                    f"ssl.keystore.{other}", f"must be specified with ssl.keystore.{one}"
+                )
+        if kind == "PEM" and "ssl.keystore.password" in raw:
+            self._raw.fault(
                 "ssl.keystore.password", "cannot be given with PEM", "set kafka.ssl.key.password"
             )
-        if (
-            kind != "PEM"
-            and "ssl.keystore.location" in given
-            and "ssl.keystore.password" not in given
-        ):
-            self._fault("ssl.keystore.password", f"must be specified for a {kind} key store")
+        if kind != "PEM" and "ssl.keystore.location" in raw and "ssl.keystore.password" not in raw:
+            self._raw.fault("ssl.keystore.password", f"must be specified for a {kind} key store")
 
     def _trust_store(self) -> None:
-        given = self._properties
+        raw = self._raw
         kind = self._store_type("ssl.truststore.type")
-        inline = "ssl.truststore.certificates" in given
+        inline = "ssl.truststore.certificates" in raw
         if inline and kind != "PEM":
             self._needs_pem("ssl.truststore.certificates", "ssl.truststore.type")
-        if inline and "ssl.truststore.location" in given:
-            self._fault(
+        if inline and "ssl.truststore.location" in raw:
+            self._raw.fault(
                 "ssl.truststore.location", "is given beside ssl.truststore.certificates: give one"
             )
-        if kind == "PEM" and "ssl.truststore.password" in given:
-            self._fault("ssl.truststore.password", "cannot be given with PEM", "leave it out")
+        if kind == "PEM" and "ssl.truststore.password" in raw:
+            self._raw.fault("ssl.truststore.password", "cannot be given with PEM", "leave it out")
 
     def _needs_pem(self, name: str, kind: str) -> None:
-        self._fault(name, f"needs kafka.{kind}=PEM")
+        self._raw.fault(name, f"needs kafka.{kind}=PEM")
 
 
 def _is_number(text: str) -> bool:

@@ -1,284 +1,401 @@
-"""The names of all options: built, known but not built, refused, without effect.
+"""The options of ``format("kshare")``: every option once.
 
-Law: data only. A name is in exactly one of the tables of its kind, so every option that a user can
-set has exactly one answer. Names are compared without regard to case, as Spark does.
+Parsing, bounds, warnings of misspelt names and ``docs/options.md`` follow from this table. To add
+an option, add an entry here and a field to :class:`~kshare.options.model.SourceOptions`, whose
+default is the option's, and run ``python -m kshare.options > docs/options.md``.
+
+Names are compared without regard to case, as Spark does.
 """
 
-from typing import Final
+from typing import Any, Final, Literal, NamedTuple
 
-__all__ = [
-    "IGNORED_IN_BATCH",
-    "KAFKA_BUILT",
-    "KAFKA_NOT_BUILT",
-    "KAFKA_NO_EFFECT",
-    "KAFKA_REFUSED",
-    "KAFKA_SECRET",
-    "LIBRDKAFKA_NAMES",
-    "NOT_BUILT",
-    "SINK_ONLY",
-    "SOURCE_BUILT",
-    "canonical",
-]
-
-SOURCE_BUILT: Final = (
-    "assign",
-    "columns",
-    "commitOffsets",
-    "endingOffsets",
-    "endingOffsetsByTimestamp",
-    "endingTimestamp",
-    "failOnDataLoss",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-    "groupIdPrefix",
-    "includeHeaders",
-    "kafkaConsumer.pollTimeoutMs",
-    "keyRanges",
-    "keys",
-    "max.bytes.key.range.results",
-    "maxOffsetsAhead",
-    "maxOffsetsPerTrigger",
-    "maxRangesInCheckpoint",
-    "maxRecordsPerPartition",
-    "maxRecordsPerTask",
-    "maxTasks",
-    "maxTriggerDelay",
-    "minOffsetsPerTrigger",
-    "minPartitions",
-    "oauthTokenProvider",
-    "parkedKeys",
-    "rangeAssignor",
-    "splitBy",
-    "startingOffsets",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "startingTimestamp",
-    "subscribe",
-    "subscribePattern",
-    "targetTaskDuration",
-    "taskAssignor",
+from kshare.options.kinds import (
+    BOOLEAN,
+    INT_MAX,
+    BadValueError,
+    Kind,
+    choice,
+    integer,
+    parse_delay,
+    parse_duration,
+    parse_keys,
 )
-"""Options of the source that work."""
+from kshare.options.model import SOURCE_COLUMNS
+from kshare.ranges import load_range_assignor
+
+__all__ = ["NOT_BUILT", "NO_EFFECT", "OPTIONS", "SECTIONS", "Option", "canonical"]
+
+Query = Literal["batch", "stream", "sink"]
+
+_SOURCE: Final[tuple[Query, ...]] = ("batch", "stream")
+_BATCH: Final[tuple[Query, ...]] = ("batch",)
+_STREAM: Final[tuple[Query, ...]] = ("stream",)
+_SINK: Final[tuple[Query, ...]] = ("sink",)
+_ALL: Final[tuple[Query, ...]] = ("batch", "stream", "sink")
+
+
+class Option(NamedTuple):
+    """One option.
+
+    Attributes:
+        name: The documented spelling.
+        doc: What it does, as Markdown on one line.
+        queries: Where it counts. A source's option that does not count in batch queries is ignored
+            there, with a warning.
+        kind: The values; None: they are parsed together with other options.
+        field: The field of ``SourceOptions``, or ``kafka.`` and that of ``KafkaConfig``, that gets
+            the value; None: other code puts it where it belongs.
+        unset: The value if the option is not given, where it is not the default of ``field``.
+        default: The default as the documentation shows it; empty: that of ``field``.
+        aliases: Other names of it.
+    """
+
+    name: str
+    doc: str
+    queries: tuple[Query, ...] = _SOURCE
+    kind: Kind | None = None
+    field: str | None = None
+    unset: Any = None
+    default: str = ""
+    aliases: tuple[str, ...] = ()
+
+
+# -- kinds of one option ------------------------------------------------------------------------
+
+
+def _auto_or(number: Kind) -> Kind:
+    def parse(text: str) -> Any:
+        return "auto" if text.strip().lower() == "auto" else number.parse(text)
+
+    return Kind(f"`auto`, or {number.values}", parse)
+
+
+def _parse_columns(text: str) -> tuple[str, ...]:
+    spellings = {name.lower(): name for name in SOURCE_COLUMNS}
+    names = [name.strip() for name in text.split(",")]
+    columns: list[str] = []
+    for name in names:
+        column = spellings.get(name.lower())
+        if column is None or column in columns:
+            wrong = f"has no column {name!r}" if text.strip() else "names no column"
+            wrong = wrong if column is None else f"names {name!r} twice"
+            raise ValueError(f"{wrong}; known are: {', '.join(SOURCE_COLUMNS)}")
+        columns.append(column)
+    return tuple(columns)
+
+
+def _parse_some_keys(text: str) -> tuple[bytes, ...]:
+    keys = parse_keys(text)
+    if not keys:
+        raise ValueError("names no key; leave it out to read all keys")
+    return keys
+
+
+def _parse_range_assignor(text: str) -> str:
+    load_range_assignor(text.strip())
+    return text.strip()
+
+
+def _parse_function(text: str) -> str:
+    module, colon, attribute = text.strip().partition(":")
+    names = (*module.split("."), *attribute.split("."))
+    if not colon or not all(map(str.isidentifier, names)):
+        raise BadValueError("is not the path of a Python function", "write package.module:function")
+    return text.strip()
+
+
+_KEYS: Final = 'JSON such as `["customer-7", {"hex": "00ff"}]`'
+_COUNT: Final = integer(1)
+
+# -- the options --------------------------------------------------------------------------------
+
+SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
+    "What is read": (
+        Option(
+            "subscribe",
+            "Topics, separated by commas. One of `subscribe`, `subscribePattern` and `assign` is "
+            "required.",
+        ),
+        Option(
+            "subscribePattern",
+            "Java regular expression that is found anywhere in a topic's name.",
+        ),
+        Option(
+            "assign",
+            'Partitions as JSON: `{"orders": [0, 1]}`, or with key ranges `{"orders": {"0": [[0, '
+            '4611686018427387904]], "1": []}}` (half-open; `[]` is the whole partition).',
+        ),
+        Option(
+            "startingOffsets",
+            'Where a new query starts: `earliest`, `latest`, or JSON `{"orders": {"0": 23, "1": '
+            "-2}}` (-2 earliest, -1 latest). A restart goes on where the query left off.",
+            default="`latest` in streams, `earliest` in batch",
+        ),
+        Option(
+            "startingOffsetsByTimestamp",
+            'The same by time: JSON `{"orders": {"0": 1700000000000}}`, milliseconds since 1970. '
+            "It outranks `startingOffsets`.",
+        ),
+        Option(
+            "startingTimestamp",
+            "The same for all partitions: milliseconds since 1970. It outranks both.",
+        ),
+        Option(
+            "startingOffsetsByTimestampStrategy",
+            "What to do for a partition without a record from the timestamp on: fail, or start at "
+            "its latest offset.",
+            kind=choice("error", "latest", default="error"),
+            default="`error`",
+        ),
+        Option(
+            "endingOffsets",
+            "Where a batch query ends: `latest`, or JSON as in `startingOffsets`.",
+            _BATCH,
+            default="`latest`",
+        ),
+        Option(
+            "endingOffsetsByTimestamp",
+            "The same by time, as `startingOffsetsByTimestamp`.",
+            _BATCH,
+        ),
+        Option(
+            "endingTimestamp",
+            "The same for all partitions, as `startingTimestamp`.",
+            _BATCH,
+        ),
+        Option(
+            "keys",
+            "Read only the records of these keys.",
+            kind=Kind(_KEYS, _parse_some_keys),
+            field="keys",
+            default="all keys",
+        ),
+        Option(
+            "failOnDataLoss",
+            "Fail when wanted offsets are gone; `false`: a warning names them.",
+            kind=BOOLEAN,
+            field="fail_on_data_loss",
+        ),
+    ),
+    "Columns": (
+        Option(
+            "columns",
+            "Names of columns, separated by commas: the rows have these alone, in this order. What "
+            "is left out is neither copied nor built. `headers` needs no `includeHeaders` then.",
+            kind=Kind(", ".join(f"`{name}`" for name in SOURCE_COLUMNS), _parse_columns),
+            field="columns",
+            default="all but `headers`",
+        ),
+        Option(
+            "includeHeaders",
+            "Add the column `headers`.",
+            kind=BOOLEAN,
+            field="include_headers",
+        ),
+    ),
+    "How it is split into tasks": (
+        Option(
+            "minPartitions",
+            "Minimum number of tasks. With more tasks than partitions, partitions are split into "
+            "key ranges, round robin (5 tasks on 3 partitions: 2, 2, 1). `auto` (streams only): as "
+            "many as there are task slots.",
+            kind=_auto_or(integer(1, INT_MAX)),
+            field="min_partitions",
+        ),
+        Option(
+            "keyRanges",
+            "Split every partition into this many key ranges.",
+            kind=integer(1, 1 << 16),
+            field="key_ranges",
+        ),
+        Option(
+            "maxTasks",
+            "Maximum number of tasks: slices of several ranges or partitions are read by one task. "
+            "`auto`: only small slices are put together.",
+            kind=_auto_or(integer(1, INT_MAX)),
+            field="max_tasks",
+            default="a task for each range",
+        ),
+        Option(
+            "maxRecordsPerPartition",
+            "Split partitions until a task's share of the offsets is no more than this.",
+            kind=_COUNT,
+            field="max_records_per_partition",
+        ),
+        Option(
+            "splitBy",
+            'Split by key hash, or as `format("kafka")` does, without per-key order.',
+            kind=choice("key", "offset", default="key"),
+            field="split_by",
+        ),
+        Option(
+            "rangeAssignor",
+            "How ranges are cut: `round-robin`, `lag-weighted` (more ranges where more is "
+            "pending), `adaptive` (splits hot and slow ranges, down to one key, and merges cold "
+            "ones), or the dotted path of a callable.",
+            kind=Kind("name or dotted path", _parse_range_assignor),
+            field="range_assignor",
+        ),
+        Option(
+            "taskAssignor",
+            "Which ranges go to an executor together: a task assignor of KIP-924, or the dotted "
+            "path of a class; `taskAssignor.NAME` are its configs ([assignors.md](assignors.md)).",
+            _STREAM,
+            default="`HighAvailabilityTaskAssignor`",
+            aliases=("task.assignor.class",),
+        ),
+    ),
+    "How much a micro-batch reads": (
+        Option(
+            "maxOffsetsPerTrigger",
+            "Maximum number of offsets in a micro-batch, shared among partitions by backlog.",
+            _STREAM,
+            _COUNT,
+            "max_offsets_per_trigger",
+        ),
+        Option(
+            "minOffsetsPerTrigger",
+            "Wait until this many offsets are there, or `maxTriggerDelay` is over.",
+            _STREAM,
+            _COUNT,
+            "min_offsets_per_trigger",
+        ),
+        Option(
+            "maxTriggerDelay",
+            "Maximum time to wait for `minOffsetsPerTrigger`.",
+            _STREAM,
+            Kind("time such as `30s`", parse_delay),
+            "max_trigger_delay_seconds",
+            default="`15m`",
+        ),
+        Option(
+            "maxRecordsPerTask",
+            "Maximum number of records that a task reads of its range.",
+            _STREAM,
+            _COUNT,
+            "max_records_per_task",
+        ),
+        Option(
+            "targetTaskDuration",
+            "Time that each task should take: it reads as many records as its range processes in "
+            "this time.",
+            _STREAM,
+            Kind("time such as `10s`", parse_duration),
+            "target_task_seconds",
+        ),
+        Option(
+            "maxOffsetsAhead",
+            "Maximum number of offsets that a range may be ahead of the slowest one.",
+            _STREAM,
+            _COUNT,
+            "max_offsets_ahead",
+        ),
+        Option(
+            "maxRangesInCheckpoint",
+            "With this many processed stretches ahead of a partition's slowest range, ranges that "
+            "lag go first.",
+            _STREAM,
+            integer(1, INT_MAX),
+            "max_ranges_in_checkpoint",
+            aliases=("max.num.ranges.to.commit",),
+        ),
+        Option(
+            "parkedKeys",
+            "Keys whose records wait, in addition to those that `kshare park` parks.",
+            _STREAM,
+            Kind(_KEYS, parse_keys),
+            "parked_keys",
+        ),
+    ),
+    "How it asks Kafka": (
+        Option(
+            "oauthTokenProvider",
+            "Python function that returns tokens for OAUTHBEARER: `package.module:function` "
+            "([security.md](security.md)).",
+            _ALL,
+            Kind("`package.module:function`", _parse_function),
+        ),
+        Option(
+            "fetchOffset.numRetries",
+            "Number of attempts to ask for offsets, `kafka.default.api.timeout.ms` each.",
+            kind=integer(1, INT_MAX),
+            field="kafka.offset_attempts",
+            unset=3,
+        ),
+        Option(
+            "fetchOffset.retryIntervalMs",
+            "Pause between two attempts, in milliseconds.",
+            kind=integer(0),
+            field="kafka.offset_retry_ms",
+        ),
+        Option(
+            "kafkaConsumer.pollTimeoutMs",
+            "How long a task goes on without a new record before it fails, in milliseconds.",
+            kind=_COUNT,
+            field="kafka.poll_timeout_ms",
+            default="`kafka.default.api.timeout.ms`",
+        ),
+        Option(
+            "max.bytes.key.range.results",
+            "Bytes of fetched chunks that wait on a host for the other ranges of a partition, so "
+            "that they fetch it once (Linux only); `0` = off.",
+            kind=integer(0),
+            field="max_bytes_key_range_results",
+            aliases=("maxBytesKeyRangeResults",),
+        ),
+        Option(
+            "commitOffsets",
+            "Commit the offset below which all is processed to the group `kafka.group.id` after "
+            "each batch. It is never read back.",
+            _STREAM,
+            BOOLEAN,
+            "commit_offsets",
+        ),
+        Option("groupIdPrefix", "Accepted, without effect: no consumer group is joined."),
+    ),
+    "Writing": (
+        Option(
+            "topic",
+            "Topic of all rows; without it a column `topic` names each row's.",
+            _SINK,
+        ),
+        Option(
+            "exactlyOnce",
+            "Write each batch of a stream once, in transactions "
+            "([exactly-once.md](exactly-once.md)).",
+            _SINK,
+            BOOLEAN,
+            default="`false`",
+        ),
+    ),
+}
+"""All options, in the order in which they are documented and parsed."""
+
+OPTIONS: Final = {option.name: option for options in SECTIONS.values() for option in options}
+"""All options by name."""
 
 NOT_BUILT: Final = ("envelope",)
 """Options that are known and refused, because to ignore them would change what is read."""
 
-SINK_ONLY: Final = (
-    "exactlyOnce",
-    "topic",
-)
-"""Options of the sink: ignored by the source, with a warning."""
-
-IGNORED_IN_BATCH: Final = (
-    "commitOffsets",
-    "maxOffsetsAhead",
-    "maxOffsetsPerTrigger",
-    "maxRangesInCheckpoint",
-    "maxRecordsPerTask",
-    "maxTriggerDelay",
-    "minOffsetsPerTrigger",
-    "parkedKeys",
-    "targetTaskDuration",
-    "taskAssignor",
-)
-"""Options that limit or defer: ignored in batch queries, with a warning, as Spark's source does."""
-
-KAFKA_BUILT: Final = (
-    "bootstrap.servers",
-    "check.crcs",
-    "client.dns.lookup",
-    "client.id",
-    "client.rack",
-    "connections.max.idle.ms",
-    "default.api.timeout.ms",
-    "fetch.max.bytes",
-    "fetch.max.wait.ms",
-    "fetch.min.bytes",
-    "group.id",
-    "isolation.level",
-    "max.partition.fetch.bytes",
-    "metadata.max.age.ms",
-    "receive.buffer.bytes",
-    "reconnect.backoff.max.ms",
-    "reconnect.backoff.ms",
-    "request.timeout.ms",
-    "retry.backoff.max.ms",
-    "retry.backoff.ms",
-    "sasl.jaas.config",
-    "sasl.login.callback.handler.class",
-    "sasl.login.connect.timeout.ms",
-    "sasl.login.read.timeout.ms",
-    "sasl.login.retry.backoff.max.ms",
-    "sasl.login.retry.backoff.ms",
-    "sasl.mechanism",
-    "sasl.oauthbearer.client.credentials.client.id",
-    "sasl.oauthbearer.client.credentials.client.secret",
-    "sasl.oauthbearer.header.urlencode",
-    "sasl.oauthbearer.scope",
-    "sasl.oauthbearer.token.endpoint.url",
-    "security.protocol",
-    "send.buffer.bytes",
-    "socket.connection.setup.timeout.ms",
-    "ssl.enabled.protocols",
-    "ssl.endpoint.identification.algorithm",
-    "ssl.key.password",
-    "ssl.keystore.certificate.chain",
-    "ssl.keystore.key",
-    "ssl.keystore.location",
-    "ssl.keystore.password",
-    "ssl.keystore.type",
-    "ssl.trustmanager.algorithm",
-    "ssl.truststore.certificates",
-    "ssl.truststore.location",
-    "ssl.truststore.password",
-    "ssl.truststore.type",
-)
-"""Properties of Kafka's Java consumer that work, without the prefix ``kafka.``."""
-
-KAFKA_SECRET: Final = frozenset(
-    {
-        "sasl.jaas.config",
-        "sasl.oauthbearer.client.credentials.client.secret",
-        "ssl.key.password",
-        "ssl.keystore.certificate.chain",
-        "ssl.keystore.key",
-        "ssl.keystore.password",
-        "ssl.truststore.certificates",
-        "ssl.truststore.password",
-    }
-)
-"""Those of :data:`KAFKA_BUILT` that Kafka itself declares as passwords: never shown."""
-
-KAFKA_NO_EFFECT: Final = (
-    "allow.auto.create.topics",
-    "auto.commit.interval.ms",
-    "auto.include.jmx.reporter",
-    "enable.metrics.push",
-    "exclude.internal.topics",
-    "group.instance.id",
-    "group.protocol",
-    "group.remote.assignor",
-    "heartbeat.interval.ms",
-    "internal.leave.group.on.close",
-    "internal.throw.on.fetch.stable.offset.unsupported",
-    "max.poll.interval.ms",
-    "max.poll.records",
-    "metadata.recovery.rebootstrap.trigger.ms",
-    "metadata.recovery.strategy",
-    "metric.reporters",
-    "metrics.num.samples",
-    "metrics.recording.level",
-    "metrics.sample.window.ms",
-    "partition.assignment.strategy",
-    "sasl.kerberos.kinit.cmd",
-    "sasl.kerberos.min.time.before.relogin",
-    "sasl.kerberos.service.name",
-    "sasl.kerberos.ticket.renew.jitter",
-    "sasl.kerberos.ticket.renew.window.factor",
-    "sasl.login.refresh.buffer.seconds",
-    "sasl.login.refresh.min.period.seconds",
-    "sasl.login.refresh.window.factor",
-    "sasl.login.refresh.window.jitter",
-    "sasl.oauthbearer.assertion.algorithm",
-    "sasl.oauthbearer.assertion.claim.aud",
-    "sasl.oauthbearer.assertion.claim.exp.seconds",
-    "sasl.oauthbearer.assertion.claim.iss",
-    "sasl.oauthbearer.assertion.claim.jti.include",
-    "sasl.oauthbearer.assertion.claim.nbf.seconds",
-    "sasl.oauthbearer.assertion.claim.sub",
-    "sasl.oauthbearer.assertion.private.key.passphrase",
-    "sasl.oauthbearer.clock.skew.seconds",
-    "sasl.oauthbearer.expected.audience",
-    "sasl.oauthbearer.expected.issuer",
-    "sasl.oauthbearer.jwks.endpoint.refresh.ms",
-    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
-    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
-    "sasl.oauthbearer.jwks.endpoint.url",
-    "sasl.oauthbearer.scope.claim.name",
-    "sasl.oauthbearer.sub.claim.name",
-    "session.timeout.ms",
-    "share.acknowledgement.mode",
-    "socket.connection.setup.timeout.max.ms",
-    "ssl.keymanager.algorithm",
-    "ssl.protocol",
-    "ssl.secure.random.implementation",
-)
-"""Known Java properties that change neither which records are read or written here, nor as whom,
-nor whom is trusted: a warning says so. (``ssl.protocol`` can only keep Java from the newest TLS of
-``ssl.enabled.protocols``.)"""
-
-_JAVA_CLASS = "names a Java class or file, which kshare cannot load"
-
-KAFKA_NOT_BUILT: Final = {
-    "sasl.client.callback.handler.class": _JAVA_CLASS,
-    "sasl.login.class": _JAVA_CLASS,
-    "sasl.oauthbearer.assertion.file": "only the client credentials grant is built",
-    "sasl.oauthbearer.assertion.private.key.file": "only the client credentials grant is built",
-    "sasl.oauthbearer.assertion.template.file": "only the client credentials grant is built",
-    "sasl.oauthbearer.jwt.retriever.class": _JAVA_CLASS,
-    "sasl.oauthbearer.jwt.validator.class": _JAVA_CLASS,
-    "security.providers": _JAVA_CLASS,
-    "ssl.cipher.suites": "the system's OpenSSL chooses the cipher suites",
-    "ssl.engine.factory.class": _JAVA_CLASS,
-    "ssl.provider": "names a provider of Java's TLS; the system's OpenSSL is used",
-}
-"""Known Java properties that are refused, and why."""
-
-KAFKA_REFUSED: Final = {
-    "auto.offset.reset": (
-        "set the option 'startingOffsets' to 'earliest' or 'latest' instead. Structured Streaming "
-        "manages which offsets are read, so that no data is missed when new topics or partitions "
-        "appear; 'startingOffsets' applies only when a new query starts, resuming goes on where "
-        "the query left off"
-    ),
-    "enable.auto.commit": "the checkpoint holds the offsets, nothing is committed behind its back",
-    "interceptor.classes": "interceptors can change records, which is not safe",
-    "key.deserializer": (
-        "keys are always byte arrays. Use DataFrame operations to deserialize them explicitly"
-    ),
-    "value.deserializer": (
-        "values are always byte arrays. Use DataFrame operations to deserialize them explicitly"
+NO_EFFECT: Final = {
+    "reserve.message.value.range.fetch": (
+        "has no effect here, because what waits for the other ranges of a partition is the fetched "
+        "chunk as the broker sent it, values included; max.bytes.key.range.results bounds it"
     ),
 }
-"""Properties that Spark's source refuses too, with its reasons in short."""
+"""Names of the key-shared consumption proposal that do nothing here, and why."""
 
-LIBRDKAFKA_NAMES: Final = {
-    "api.version.request": "no property: versions are always negotiated",
-    "enable.ssl.certificate.verification": "kafka.ssl.truststore.location",
-    "metadata.broker.list": "kafka.bootstrap.servers",
-    "sasl.mechanisms": "kafka.sasl.mechanism",
-    "sasl.oauthbearer.client.id": "kafka.sasl.oauthbearer.client.credentials.client.id",
-    "sasl.oauthbearer.client.secret": "kafka.sasl.oauthbearer.client.credentials.client.secret",
-    "sasl.oauthbearer.config": "kafka.sasl.jaas.config",
-    "sasl.password": "kafka.sasl.jaas.config",
-    "sasl.username": "kafka.sasl.jaas.config",
-    "ssl.ca.location": "kafka.ssl.truststore.location with kafka.ssl.truststore.type=PEM",
-    "ssl.ca.pem": "kafka.ssl.truststore.certificates with kafka.ssl.truststore.type=PEM",
-    "ssl.certificate.location": "kafka.ssl.keystore.location with kafka.ssl.keystore.type=PEM",
-    "ssl.certificate.pem": "kafka.ssl.keystore.certificate.chain with kafka.ssl.keystore.type=PEM",
-    "ssl.key.location": "kafka.ssl.keystore.location with kafka.ssl.keystore.type=PEM",
-    "ssl.key.pem": "kafka.ssl.keystore.key with kafka.ssl.keystore.type=PEM",
-}
-"""Names of librdkafka that people try, and the Java name that they want."""
-
-_CANONICAL: Final = {name.lower(): name for name in (*SOURCE_BUILT, *NOT_BUILT, *SINK_ONLY)}
-
-
-# What Kafka Streams calls them, and the spelling of Spark's options for the name of the key-shared
-# consumption proposal.
-_KAFKAS_NAMES: Final = {
-    "maxbyteskeyrangeresults": "max.bytes.key.range.results",
-    "task.assignor.class": "taskassignor",
+_SPELLINGS: Final = {
+    **{name.lower(): name for name in (*OPTIONS, *NOT_BUILT, *NO_EFFECT)},
+    **{alias.lower(): option.name for option in OPTIONS.values() for alias in option.aliases},
 }
 
 
 def canonical(name: str) -> str:
-    """The documented spelling of an option; an unknown name is given back as it is.
+    """Return the documented spelling of an option; an unknown name is returned as it is.
 
     Args:
-        name: an option in any case; ``kafka.`` properties are lower-case by nature.
+        name: An option in any case; ``kafka.`` properties are lower-case by nature.
     """
     lowered = name.lower()
-    if lowered.startswith("kafka."):
-        return lowered
-    return _CANONICAL.get(_KAFKAS_NAMES.get(lowered, lowered), name)
+    return lowered if lowered.startswith("kafka.") else _SPELLINGS.get(lowered, name)

@@ -4,27 +4,14 @@ Law: the same brokers, login, certificates and time-outs as the wire reader's; w
 bounds more narrowly is moved to its bound. Cost: stores are read, and a token is fetched.
 """
 
-from typing import Any, Final
+from typing import Any
 
+from kshare.options.kafka_table import PROPERTIES
 from kshare.options.model import KafkaConfig
 from kshare.security.stores import key_store, trust_store
 from kshare.security.tls import identifies_endpoints
 
 __all__ = ["librdkafka_config"]
-
-# Java's name -> (librdkafka's, lowest, highest), as CONFIGURATION.md of librdkafka 2.13 has them.
-_NUMBERS: Final = {
-    "connections.max.idle.ms": ("connections.max.idle.ms", 0, 2147483647),
-    "metadata.max.age.ms": ("metadata.max.age.ms", 1, 86_400_000),
-    "receive.buffer.bytes": ("socket.receive.buffer.bytes", 0, 100_000_000),
-    "reconnect.backoff.max.ms": ("reconnect.backoff.max.ms", 0, 3_600_000),
-    "reconnect.backoff.ms": ("reconnect.backoff.ms", 0, 3_600_000),
-    "request.timeout.ms": ("socket.timeout.ms", 10, 300_000),
-    "retry.backoff.max.ms": ("retry.backoff.max.ms", 1, 300_000),
-    "retry.backoff.ms": ("retry.backoff.ms", 1, 300_000),
-    "send.buffer.bytes": ("socket.send.buffer.bytes", 0, 100_000_000),
-    "socket.connection.setup.timeout.ms": ("socket.connection.setup.timeout.ms", 1000, 2147483647),
-}
 
 
 def librdkafka_config(kafka: KafkaConfig) -> dict[str, Any]:
@@ -49,9 +36,11 @@ def librdkafka_config(kafka: KafkaConfig) -> dict[str, Any]:
         config["client.rack"] = kafka.client_rack
     if "client.dns.lookup" in given:
         config["client.dns.lookup"] = given["client.dns.lookup"].strip().lower()
-    for java, (name, lowest, highest) in _NUMBERS.items():
-        if java in given:
-            config[name] = min(max(int(given[java]), lowest), highest)
+    for java, text in given.items():
+        entry = PROPERTIES.get(java)
+        if entry is not None and entry.librdkafka is not None:
+            name, lowest, highest = entry.librdkafka
+            config[name] = min(max(int(text), lowest), highest)
     _order_backoffs(config)
     if kafka.uses_tls:
         config |= _tls(kafka)

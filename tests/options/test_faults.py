@@ -1,6 +1,7 @@
 """Faults of the source's options: all at once, by name; contradictions."""
 
 import copy
+import dataclasses
 import pickle
 import sys
 from types import SimpleNamespace
@@ -9,21 +10,33 @@ from typing import Any
 import pytest
 
 from kshare.errors import OptionsError
-from kshare.options import parse_options, parse_sink_options
-from kshare.options.table import (
-    IGNORED_IN_BATCH,
-    KAFKA_BUILT,
-    KAFKA_NO_EFFECT,
-    KAFKA_NOT_BUILT,
-    KAFKA_REFUSED,
-    KAFKA_SECRET,
+from kshare.options import KafkaConfig, SourceOptions, parse_options, parse_sink_options, table
+from kshare.options.kafka_table import (
+    CONSUMER_NO_EFFECT,
+    CONSUMER_REFUSED,
     LIBRDKAFKA_NAMES,
+    NO_EFFECT,
     NOT_BUILT,
-    SINK_ONLY,
-    SOURCE_BUILT,
-    canonical,
+    PROPERTIES,
+    REFUSED,
 )
+from kshare.options.kafka_table import (
+    SECRET as SECRET_PROPERTIES,
+)
+from kshare.options.producer_table import (
+    COMMON,
+    PRODUCER_LIBRDKAFKA_NAMES,
+    PRODUCER_NO_EFFECT,
+    PRODUCER_PROPERTIES,
+    PRODUCER_REFUSED,
+)
+from kshare.options.table import OPTIONS, canonical
 from tests.support.options import BASE, SECRET, SERVERS, options, problem, problems, warnings
+
+KAFKA_REFUSED = {**REFUSED, **CONSUMER_REFUSED}
+KAFKA_NO_EFFECT = (*NO_EFFECT, *CONSUMER_NO_EFFECT)
+STREAMS_ONLY = [option.name for option in OPTIONS.values() if option.queries == ("stream",)]
+SINKS_ONLY = [option.name for option in OPTIONS.values() if option.queries == ("sink",)]
 
 # -- all faults at once, and by name --------------------------------------------------------------
 
@@ -62,7 +75,7 @@ def test_the_error_counts_and_lists() -> None:
     assert str(caught.value).startswith("2 faults in the options of format('kshare'):\n  - ")
 
 
-@pytest.mark.parametrize("name", NOT_BUILT)
+@pytest.mark.parametrize("name", table.NOT_BUILT)
 def test_what_is_not_built_is_refused_by_name(name: str) -> None:
     assert problem({name.upper(): "x"}) == f"{name}: not built yet (given: 'x')"
 
@@ -73,10 +86,10 @@ def test_what_spark_refuses_is_refused_with_its_reasons(name: str) -> None:
     assert found == f"kafka.{name}: is not supported; {KAFKA_REFUSED[name]}"
 
 
-@pytest.mark.parametrize("name", sorted(KAFKA_NOT_BUILT))
+@pytest.mark.parametrize("name", sorted(NOT_BUILT))
 def test_properties_that_would_change_safety_are_refused(name: str) -> None:
     found = problem({f"kafka.{name}": SECRET})
-    assert found == f"kafka.{name}: not built yet: {KAFKA_NOT_BUILT[name]}"
+    assert found == f"kafka.{name}: not built yet: {NOT_BUILT[name]}"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +136,7 @@ def test_an_unknown_name_gets_the_nearest_one(name: str, near: str) -> None:
     assert found.endswith(f" is known; the nearest known one is {near}")
 
 
-@pytest.mark.parametrize("name", SINK_ONLY)
+@pytest.mark.parametrize("name", SINKS_ONLY)
 def test_options_of_the_sink_are_ignored_with_a_warning(name: str) -> None:
     assert warnings({name: "x"}) == (f"option {name} is ignored, it is an option of the sink",)
 
@@ -133,10 +146,9 @@ def test_configurations_of_spark_are_no_options() -> None:
     assert found.endswith("is ignored, it is no option but a configuration of Spark's")
 
 
-@pytest.mark.parametrize("name", IGNORED_IN_BATCH)
+@pytest.mark.parametrize("name", STREAMS_ONLY)
 def test_what_limits_streams_is_ignored_in_batch_queries(name: str) -> None:
-    value = "true" if name == "commitOffsets" else "what may not be looked at"
-    (found,) = warnings({name: value}, streaming=False)
+    (found,) = warnings({name: "what may not be looked at"}, streaming=False)
     assert found == f"option {name} is ignored in batch queries"
 
 
@@ -245,21 +257,59 @@ def test_values_of_python_are_taken_as_texts() -> None:
 
 
 def test_every_documented_name_is_its_own_canonical_spelling() -> None:
-    for name in (*SOURCE_BUILT, *NOT_BUILT, *SINK_ONLY):
+    for name in (*OPTIONS, *table.NOT_BUILT, *table.NO_EFFECT):
         assert canonical(name.upper()) == canonical(name.lower()) == name
     assert canonical("Kafka.Bootstrap.Servers") == "kafka.bootstrap.servers"
     assert canonical("Other") == "Other"
 
 
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("max.num.ranges.to.commit", "maxRangesInCheckpoint"),
+        ("maxBytesKeyRangeResults", "max.bytes.key.range.results"),
+        ("task.assignor.class", "taskAssignor"),
+    ],
+)
+def test_an_alias_is_the_same_option(alias: str, name: str) -> None:
+    assert canonical(alias) == canonical(alias.upper()) == name
+    assert alias in OPTIONS[name].aliases
+    found = problems({alias: "1", name: "2"})[0]
+    assert found == f"{name}: is given twice, in different case, with different values"
+
+
+def test_what_the_proposal_has_and_kshare_does_not_need_is_explained() -> None:
+    (found,) = warnings({"reserve.message.value.range.fetch": "true"})
+    assert found.startswith(
+        "option reserve.message.value.range.fetch has no effect here, because what waits for "
+    )
+    assert "max.bytes.key.range.results" in found
+
+
 def test_a_name_is_in_one_table_only() -> None:
-    for tables in (
-        (SOURCE_BUILT, NOT_BUILT, SINK_ONLY),
-        (KAFKA_BUILT, KAFKA_NO_EFFECT, KAFKA_NOT_BUILT, KAFKA_REFUSED, LIBRDKAFKA_NAMES),
-    ):
-        names = [name for table in tables for name in table]
+    options = (OPTIONS, table.NOT_BUILT, table.NO_EFFECT)
+    consumer = (PROPERTIES, KAFKA_NO_EFFECT, NOT_BUILT, KAFKA_REFUSED, LIBRDKAFKA_NAMES)
+    producer = (
+        COMMON,
+        PRODUCER_PROPERTIES.keys() - {"request.timeout.ms"},  # of requests, and of records
+        PRODUCER_NO_EFFECT,
+        NOT_BUILT,
+        PRODUCER_REFUSED,
+        PRODUCER_LIBRDKAFKA_NAMES,
+    )
+    for tables in (options, consumer, producer):
+        names = [name for names in tables for name in names]
         assert len(names) == len(set(names))
-    assert set(KAFKA_BUILT) >= KAFKA_SECRET
-    assert set(SOURCE_BUILT) >= set(IGNORED_IN_BATCH)
+    assert set(PROPERTIES) >= SECRET_PROPERTIES
+
+
+def test_a_field_is_filled_by_one_entry_and_is_there() -> None:
+    fields = {f.name for f in dataclasses.fields(SourceOptions)}
+    fields |= {f"kafka.{f.name}" for f in dataclasses.fields(KafkaConfig)}
+    filled = [option.field for option in OPTIONS.values() if option.field is not None]
+    filled += [f"kafka.{entry.field}" for entry in PROPERTIES.values() if entry.field is not None]
+    assert len(filled) == len(set(filled))
+    assert fields >= set(filled)
 
 
 # -- contradictions -------------------------------------------------------------------------------
@@ -271,6 +321,8 @@ def test_the_minimum_of_a_trigger_is_not_above_its_maximum() -> None:
         "minOffsetsPerTrigger: must not be more than maxOffsetsPerTrigger, which is 4 (given: '5')"
     )
     assert options({"minOffsetsPerTrigger": "4", "maxOffsetsPerTrigger": "4"})
+    batch = problem({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, streaming=False)
+    assert batch == found
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 import kshare.options
 from kshare.errors import OptionsError
 from kshare.options import EARLIEST, LATEST, KafkaConfig, Subscribe, model, parse_options
-from kshare.options.durations import parse_delay, parse_duration, parse_keys
 from kshare.options.faults import Faults
 from kshare.options.frozen import HIDDEN, FrozenMapping, Properties, Secret
-from kshare.options.kafka import parse_boolean, parse_integer
+from kshare.options.kinds import BOOLEAN, integer, parse_delay, parse_duration, parse_keys
 from kshare.options.model import SOURCE_COLUMNS
 from tests.support.options import BASE, SECRET, options, problem
 
@@ -227,18 +226,18 @@ def test_words_are_taken_in_any_case() -> None:
 
 
 @given(st.integers(-(2**70), 2**70), st.integers(-(2**66), 2**66), st.integers(0, 2**66))
-def test_parse_integer_is_int_within_bounds(value: int, lowest: int, width: int) -> None:
+def test_an_integer_is_int_within_bounds(value: int, lowest: int, width: int) -> None:
     faults = Faults()
-    parsed = parse_integer(faults, "o", str(value), lowest, lowest + width)
+    parsed = faults.parse("o", str(value), integer(lowest, lowest + width))
     inside = lowest <= value <= lowest + width
     assert parsed == (value if inside else None)
     assert bool(faults.problems) is not inside
 
 
 @given(st.text())
-def test_parse_boolean_takes_two_words(text: str) -> None:
+def test_a_boolean_is_one_of_two_words(text: str) -> None:
     faults = Faults()
-    parsed = parse_boolean(faults, "o", text)
+    parsed = faults.parse("o", text, BOOLEAN)
     word = text.strip().lower()
     assert parsed is {"true": True, "false": False}.get(word)
     assert bool(faults.problems) is (parsed is None)
@@ -390,16 +389,6 @@ def test_numbers_of_tasks_may_be_left_to_kshare() -> None:
     assert problem({"minPartitions": "auto"}, streaming=False) == (
         "minPartitions: is for streams (given: 'auto'); give a number in batch queries"
     )
-
-
-def test_a_token_provider_is_a_path_of_python() -> None:
-    for name in ("module:function", "package.module:Class.method"):
-        assert options({"oauthTokenProvider": f" {name} "}).kafka.oauth_token_provider == name
-    for name in ("", "module", "a.b.c", "a:b:c", ":f", "m:", "1:2", "a b:c"):
-        assert problem({"oauthTokenProvider": name}) == (
-            f"oauthTokenProvider: is not the path of a Python function (given: {name!r}); "
-            "write package.module:function"
-        )
 
 
 def test_a_long_value_is_not_shown_whole() -> None:

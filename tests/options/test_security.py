@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from kshare.errors import OptionsError
 from kshare.options import parse_options, parse_sink_options
 from kshare.options.jaas import JaasEntry, parse_jaas
-from kshare.options.table import KAFKA_BUILT, KAFKA_SECRET
+from kshare.options.kafka_table import PROPERTIES
+from kshare.options.kafka_table import SECRET as SECRET_PROPERTIES
 from tests.support.options import BASE, SECRET, SERVERS, options, problem, problems, warnings
 
 PACKAGE = "org.apache.kafka.common.security"
@@ -20,6 +21,7 @@ OAUTH = f"{PACKAGE}.oauthbearer.OAuthBearerLoginModule"
 JAAS = "kafka.sasl.jaas.config"
 URL = "kafka.sasl.oauthbearer.token.endpoint.url"
 CLIENT = "kafka.sasl.oauthbearer.client.credentials.client"
+HANDLER = "kafka.sasl.login.callback.handler.class"
 
 
 def sasl(mechanism: str, jaas: str | None, **more: str) -> dict[str, str]:
@@ -165,11 +167,22 @@ def test_a_login_names_its_mechanism(protocol: str) -> None:
 
 @pytest.mark.parametrize(
     ("mechanism", "says"),
-    [("GSSAPI", "is not built"), ("AWS_MSK_IAM", "is not built"), ("SCRAM", "is not known")],
+    [("GSSAPI", "is not built"), ("SCRAM", "is not known")],
 )
 def test_other_mechanisms_are_refused(mechanism: str, says: str) -> None:
     found = problem(sasl(mechanism, "not looked at"))
     assert found.startswith(f"kafka.sasl.mechanism: {says} (given: {mechanism!r}); allowed: PLAIN")
+
+
+def test_iam_of_amazon_is_two_lines_away() -> None:
+    given = {"kafka.sasl.client.callback.handler.class": "software.amazon.msk.auth.iam.X"}
+    line = "software.amazon.msk.auth.iam.IAMLoginModule required;"
+    found = problems({**sasl("AWS_MSK_IAM", line), **given})[-1]
+    assert found.startswith("kafka.sasl.mechanism: is not built (given: 'AWS_MSK_IAM'); ")
+    assert found.splitlines()[1:] == [
+        "      kafka.sasl.mechanism=OAUTHBEARER",
+        "      oauthTokenProvider=package.module:function",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -242,11 +255,73 @@ def test_a_token_may_be_a_file_or_unsecured() -> None:
     ],
 )
 def test_kafkas_own_login_handlers_are_built(handler: str) -> None:
-    given = {URL: "file:///run/token", "kafka.sasl.login.callback.handler.class": handler}
+    given = {URL: "file:///run/token", HANDLER: handler}
     assert options(oauth(**given))
-    given["kafka.sasl.login.callback.handler.class"] = "com.example.Handler"
+    given[HANDLER] = "com.example.Handler"
     assert problem(oauth(**given)).startswith(
         "kafka.sasl.login.callback.handler.class: names a Java class, which kshare cannot load"
+    )
+
+
+@pytest.mark.parametrize("name", ["module:function", "package.module:Class.method"])
+def test_a_token_provider_needs_nothing_else(name: str) -> None:
+    for line in (None, f"{OAUTH} required;"):
+        for streaming in (True, False):
+            given = {**oauth(line), "oauthTokenProvider": f" {name} "}
+            kafka = options(given, streaming=streaming).kafka
+            assert (kafka.sasl_mechanism, kafka.oauth_token_provider) == ("OAUTHBEARER", name)
+    parsed = parse_sink_options({**given, **SERVERS, "topic": "t"}, streaming=True)
+    assert (parsed.options.kafka.oauth_token_provider, parsed.warnings) == (name, ())
+
+
+@pytest.mark.parametrize("name", ["module:function", "package.module.function"])
+def test_a_token_provider_may_be_named_as_javas_handler(name: str) -> None:
+    assert options(oauth(None, **{HANDLER: name})).kafka.oauth_token_provider == name
+    twice = {**oauth(None, **{HANDLER: name}), "oauthTokenProvider": "module:other"}
+    assert problem(twice) == (
+        f"{HANDLER}: is given beside oauthTokenProvider: give one (given: {name!r})"
+    )
+
+
+@pytest.mark.parametrize("name", ["function", "com.example.Handler", "a:b:c", "a b.c", ".f", "f."])
+def test_what_cannot_be_a_function_of_python_is_a_class_of_java(name: str) -> None:
+    assert problem(oauth(**{URL: "file:///run/token", HANDLER: name})).startswith(
+        f"{HANDLER}: names a Java class, which kshare cannot load (given: {name!r}); leave it out"
+    )
+
+
+@pytest.mark.parametrize("name", ["", "module", "a.b.c", "a:b:c", ":f", "m:", "1:2", "a b:c"])
+def test_what_is_no_path_of_a_function_is_refused(name: str) -> None:
+    found = problems({**oauth(None), "oauthTokenProvider": name})
+    assert found[0] == (
+        f"oauthTokenProvider: is not the path of a Python function (given: {name!r}); "
+        "write package.module:function"
+    )
+
+
+def test_tokens_come_from_one_place() -> None:
+    given = {"oauthTokenProvider": "module:function"}
+    assert problem({**oauth(**{URL: f"https://x/{SECRET}"}), **given}) == (
+        f"{URL}: is given beside oauthTokenProvider: give one"
+    )
+    line = f'{OAUTH} required unsecuredLoginStringClaim_sub="{SECRET}" extension_a="{SECRET}";'
+    (found,) = warnings({**oauth(line), **given})
+    assert found == (
+        f"option {JAAS} has options, which have no effect with oauthTokenProvider: "
+        "unsecuredLoginStringClaim_sub, extension_a"
+    )
+
+
+def test_a_token_provider_without_oauth_gets_a_warning() -> None:
+    line = f'{PLAIN} required username="u" password="p";'
+    given = {**sasl("PLAIN", line), "oauthTokenProvider": "module:function"}
+    assert warnings(given) == (
+        "option oauthTokenProvider has no effect with kafka.sasl.mechanism=PLAIN",
+    )
+    (found,) = warnings({"oauthTokenProvider": "module:function"})
+    assert found == (
+        "option oauthTokenProvider has no effect with kafka.security.protocol=PLAINTEXT; set "
+        "SASL_SSL or SASL_PLAINTEXT to log in"
     )
 
 
@@ -408,7 +483,7 @@ def test_tls_without_tls_gets_a_warning() -> None:
 # -- secrets --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(KAFKA_SECRET))
+@pytest.mark.parametrize("name", sorted(SECRET_PROPERTIES))
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL", "PLAINTEXT", "nonsense"])
 @pytest.mark.parametrize("streaming", [True, False])
 def test_no_text_shows_a_password(name: str, protocol: str, streaming: bool) -> None:
@@ -430,7 +505,7 @@ def test_no_text_shows_a_password(name: str, protocol: str, streaming: bool) -> 
     assert [text for text in texts if SECRET in text] == []
 
 
-@given(st.sampled_from(KAFKA_BUILT), st.sampled_from(["SSL", "SASL_SSL", "SASL_PLAINTEXT"]))
+@given(st.sampled_from(sorted(PROPERTIES)), st.sampled_from(["SSL", "SASL_SSL", "SASL_PLAINTEXT"]))
 def test_whatever_holds_it_a_password_among_properties_is_not_repeated(
     name: str, protocol: str
 ) -> None:
@@ -447,8 +522,8 @@ def test_whatever_holds_it_a_password_among_properties_is_not_repeated(
 
 def test_every_secret_of_the_options_is_known_as_one() -> None:
     words = ("password", "secret", "jaas", "keystore.key", "certificate")
-    held = {name for name, word in itertools.product(KAFKA_BUILT, words) if word in name}
-    assert held == KAFKA_SECRET
+    held = {name for name, word in itertools.product(PROPERTIES, words) if word in name}
+    assert held == SECRET_PROPERTIES
 
 
 @pytest.mark.parametrize("name", ["PKIX", " pkix ", "SunPKIX", "X.509", "X509", "SunX509"])

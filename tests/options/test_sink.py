@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kshare.errors import OptionsError
 from kshare.options import SinkOptions, parse_sink_options
-from kshare.options.table import KAFKA_NOT_BUILT, SOURCE_BUILT
+from kshare.options.kafka_table import NOT_BUILT
+from kshare.options.table import OPTIONS
 from kshare.produce.config import producer_config, transactional_config
 from tests.support.options import SECRET, SERVERS
 
@@ -76,7 +77,10 @@ def test_what_spark_hands_over_besides_is_no_option() -> None:
     assert sink({"checkpointLocation": "c", "path": "p", "includeHeaders": "true"}) == sink()
 
 
-@pytest.mark.parametrize("name", [*SOURCE_BUILT, "taskAssignor.num.standby.replicas"])
+SOURCE_ONLY = [option.name for option in OPTIONS.values() if "sink" not in option.queries]
+
+
+@pytest.mark.parametrize("name", [*SOURCE_ONLY, "taskAssignor.num.standby.replicas"])
 def test_options_of_the_source_are_ignored_with_a_warning(name: str) -> None:
     if name != "includeHeaders":  # which both have
         assert warned({name: "x"}) == f"option {name} is ignored, it is an option of the source"
@@ -269,11 +273,9 @@ def test_properties_that_are_refused(name: str, value: str, says: str) -> None:
     assert found.startswith(f"kafka.{name}: {says}")
 
 
-@pytest.mark.parametrize("name", sorted(KAFKA_NOT_BUILT))
+@pytest.mark.parametrize("name", sorted(NOT_BUILT))
 def test_what_would_change_safety_is_refused(name: str) -> None:
-    assert faults({f"kafka.{name}": SECRET}) == (
-        f"kafka.{name}: not built yet: {KAFKA_NOT_BUILT[name]}",
-    )
+    assert faults({f"kafka.{name}": SECRET}) == (f"kafka.{name}: not built yet: {NOT_BUILT[name]}",)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,202 @@
+"""Kinds of values: the text of one option -> its value.
+
+Guarantee: a parser returns a value without a doubt, or raises an error that says what is wrong and,
+where that is not obvious, what would be right. No error repeats the text.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+__all__ = [
+    "BOOLEAN",
+    "INT_MAX",
+    "LONG_MAX",
+    "TEXT",
+    "BadValueError",
+    "Kind",
+    "choice",
+    "integer",
+    "parse_delay",
+    "parse_duration",
+    "parse_keys",
+    "topic_fault",
+]
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+_INTEGER = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_MAX_US = 2**63 // 1000
+# JavaUtils.timeStringAs of Spark: the suffixes that it knows, in microseconds.
+_SPARK_US = {
+    "us": 1,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "min": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+}
+_US = _SPARK_US | {
+    name: _SPARK_US[unit]
+    for unit, names in (
+        ("ms", "millisecond milliseconds milli millis"),
+        ("s", "sec secs second seconds"),
+        ("m", "mins minute minutes"),
+        ("h", "hour hours"),
+        ("d", "day days"),
+    )
+    for name in names.split()
+}
+_DELAY = re.compile(r"([0-9]{1,19})([a-z]+)?", re.ASCII)
+_DURATION = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,19})?)\s*([a-z]+)", re.ASCII)
+
+
+class BadValueError(ValueError):
+    """The text of an option is not a value.
+
+    Args:
+        wrong: What is wrong.
+        right: What would be right; empty if ``wrong`` says it.
+    """
+
+    def __init__(self, wrong: str, right: str = "") -> None:
+        super().__init__(wrong)
+        self.right = right
+
+
+class Kind(NamedTuple):
+    """A kind of values.
+
+    Attributes:
+        values: The values, as the documentation describes them.
+        parse: Text to value; raises ``ValueError``.
+    """
+
+    values: str
+    parse: Callable[[str], Any]
+
+
+# -- kinds --------------------------------------------------------------------------------------
+
+
+def integer(lowest: int, highest: int = LONG_MAX) -> Kind:
+    """Integers within bounds; blanks around them do not matter."""
+
+    def parse(text: str) -> int:
+        digits = text.strip()
+        if _INTEGER.fullmatch(digits) and lowest <= int(digits) <= highest:
+            return int(digits)
+        raise BadValueError("is wrong", f"wanted an integer from {lowest} to {highest}")
+
+    bounded = highest not in {INT_MAX, LONG_MAX}
+    return Kind(f"integer, {lowest} {f'to {highest}' if bounded else 'or more'}", parse)
+
+
+def choice(*words: str, default: str = "") -> Kind:
+    """One of several words, in any case; parsed into the spelling given here.
+
+    Args:
+        words: The allowed words.
+        default: The word that an error marks as the default; empty: none is marked.
+    """
+    by_lower_case = {word.lower(): word for word in words}
+
+    def parse(text: str) -> str:
+        word = by_lower_case.get(text.strip().lower())
+        if word is None:
+            marked = [f"{word} (default)" if word == default else word for word in words]
+            raise BadValueError("is not known", f"allowed: {', '.join(marked)}")
+        return word
+
+    return Kind(", ".join(f"`{word}`" for word in words), parse)
+
+
+def _parse_boolean(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in {"true", "false"}:
+        raise BadValueError("is wrong", "wanted true or false")
+    return word == "true"
+
+
+BOOLEAN: Final = Kind("`true`, `false`", _parse_boolean)
+TEXT: Final = Kind("text", lambda text: text or None)
+"""Any text; an empty one counts as not given."""
+
+
+# -- parsers of several kinds -------------------------------------------------------------------
+
+
+def topic_fault(topic: str) -> tuple[str, str] | None:
+    """What is wrong with a topic's name, and what would be right; None if nothing."""
+    if _TOPIC.fullmatch(topic) and topic not in {".", ".."}:
+        return None
+    return f"{topic!r} cannot be a topic's name", "allowed: 1 to 249 letters, digits, '.', '_', '-'"
+
+
+def parse_delay(text: str) -> float:
+    """Parse a time as Spark's ``Utils.timeStringAsMs`` does: ``15m``, ``30s``; bare numbers are ms.
+
+    Returns:
+        Seconds, in whole milliseconds.
+
+    Raises:
+        ValueError: The text is not a time.
+    """
+    match = _DELAY.fullmatch(text.strip().lower())
+    unit = match and _SPARK_US.get(match[2] or "ms")
+    if match is None or unit is None or int(match[1]) * unit > _MAX_US:
+        raise ValueError("is not a time; write for example 15m, 30s, 500ms (us, ms, s, m, h, d)")
+    return int(match[1]) * unit // 1000 / 1000
+
+
+def parse_duration(text: str) -> float:
+    """Parse a time with its unit: ``10s``, ``500ms``, ``2 minutes``, ``1.5 h``.
+
+    Returns:
+        Seconds, more than 0.
+
+    Raises:
+        ValueError: The text is not such a time.
+    """
+    match = _DURATION.fullmatch(text.strip().lower())
+    unit = match and _US.get(match[2])
+    if match is None or unit is None or not 0 < float(match[1]) * unit <= _MAX_US:
+        raise ValueError(
+            "is not a time above 0 with a unit; write for example 10s, 500ms, 2 minutes"
+        )
+    return float(match[1]) * unit / 1e6
+
+
+def parse_keys(text: str) -> tuple[bytes, ...]:
+    """Parse a JSON list of keys: ``["customer-7", {"hex": "00ff"}]``; strings are UTF-8.
+
+    Returns:
+        Each key once, in the order given.
+
+    Raises:
+        ValueError: The text is not such a list.
+    """
+    try:
+        entries = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON: {error}") from None
+    if not isinstance(entries, list):
+        raise ValueError('must be a JSON list, such as ["customer-7", {"hex": "00ff"}]')  # noqa: TRY004
+    return tuple(dict.fromkeys(_key(entry, index) for index, entry in enumerate(entries)))
+
+
+def _key(entry: Any, index: int) -> bytes:
+    try:
+        match entry:
+            case str():
+                return entry.encode()
+            case {"hex": str(digits)} if len(entry) == 1:
+                return bytes.fromhex(digits)
+    except ValueError as error:  # a lone surrogate, or no hexadecimal digits
+        raise ValueError(f"entry {index} cannot be read: {error}") from None
+    raise ValueError(
+        f'entry {index} must be a string, or {{"hex": "..."}} with an even number of digits'
+    )

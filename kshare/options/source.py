@@ -1,0 +1,270 @@
+"""Options of the source: ``dict[str, str]`` -> :class:`SourceOptions`, all faults together.
+
+Guarantee: nothing is contacted and no file is read; either the options come back, or one error that
+lists every fault. Semantics are those of Spark's ``KafkaSourceProvider``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from kshare.options.assignors import is_assignor_config, parse_task_assignor
+from kshare.options.faults import Faults
+from kshare.options.kafka import parse_kafka
+from kshare.options.kinds import topic_fault
+from kshare.options.model import (
+    Assign,
+    ParsedOptions,
+    SourceOptions,
+    Subscribe,
+    SubscribePattern,
+    Topics,
+)
+from kshare.options.offset_json import parse_assign
+from kshare.options.offset_specs import OffsetSpecParser
+from kshare.options.pattern import java_pattern
+from kshare.options.raw import RawOptions
+from kshare.options.table import NO_EFFECT, NOT_BUILT, OPTIONS
+
+__all__ = ["parse_options"]
+
+_STRATEGIES = ("subscribe", "subscribePattern", "assign")
+_BY_KEY = ("keys", "maxRecordsPerTask", "targetTaskDuration", "parkedKeys")
+
+
+def parse_options(
+    options: Mapping[str, str], *, streaming: bool, makes_assignor: bool = True
+) -> ParsedOptions:
+    """Check and parse all options of ``format("kshare")``.
+
+    Args:
+        options: As Spark passes them; names in any case.
+        streaming: Whether they are those of a streaming query.
+        makes_assignor: Whether to make and configure a stream's task assignor, and report its
+            faults. False where it is not known yet that the query is a stream.
+
+    Returns:
+        The options and the warnings for the user.
+
+    Raises:
+        OptionsError: Something is wrong; all of it is listed.
+    """
+    faults = Faults()
+    # From here on no local variable's text shows a secret, in any traceback.
+    options = RawOptions(options, faults)
+    parsed = _SourceParser(options, streaming=streaming, makes_assignor=makes_assignor).parse()
+    faults.raise_if_any()
+    if parsed is None:  # pragma: no cover - only with faults
+        raise AssertionError("options without faults must parse")
+    return ParsedOptions(parsed, tuple(faults.warnings))
+
+
+class _SourceParser:
+    """Parses one set of options once."""
+
+    def __init__(self, raw: RawOptions, *, streaming: bool, makes_assignor: bool) -> None:
+        self._raw = raw
+        self._faults = raw.faults
+        self._streaming = streaming
+        self._makes_assignor = makes_assignor
+
+    def parse(self) -> SourceOptions | None:
+        self._check_names()
+        kafka = parse_kafka(self._raw.kafka, self._raw.value("oauthTokenProvider"))
+        topics = self._topics()
+        offsets = OffsetSpecParser(self._raw, streaming=self._streaming)
+        starting, ending = offsets.starting(), offsets.ending()
+        fields = self._fields()
+        fields |= self._task_assignor()
+        self._check_splitting(topics, fields)
+        if not self._streaming:
+            offsets.check_batch(topics, starting, ending)
+        self._check_offsets_per_trigger()
+        self._check_commits(fields)
+        self._match_headers(fields)
+        self._separate_auto(fields)
+        if kafka is None or topics is None or starting is None or ending is None:
+            return None
+        asking = {
+            name.removeprefix("kafka."): fields.pop(name)
+            for name in list(fields)
+            if name.startswith("kafka.")
+        }
+        return SourceOptions(
+            topics=topics,
+            kafka=replace(kafka, **asking),
+            starting=starting,
+            ending=ending,
+            **fields,
+        )
+
+    def _counts(self, name: str) -> bool:
+        """Whether an option of the table counts in this query."""
+        return ("stream" if self._streaming else "batch") in OPTIONS[name].queries
+
+    def _check_names(self) -> None:
+        for name in self._raw:
+            is_config = is_assignor_config(name)
+            queries = OPTIONS[name].queries if name in OPTIONS else ()
+            if not self._streaming and (is_config or queries == ("stream",)):
+                self._faults.warn(name, "is ignored in batch queries")
+            elif name in NOT_BUILT:
+                self._raw.fault(name, "not built yet")
+            elif name in NO_EFFECT:
+                self._faults.warn(name, NO_EFFECT[name])
+            elif queries == ("sink",):
+                self._faults.warn(name, "is ignored, it is an option of the sink")
+            elif name.lower().startswith("spark."):
+                self._faults.warn(
+                    name, "is ignored, it is no option but a configuration of Spark's"
+                )
+            elif not queries and not is_config:
+                known = [option.name for option in OPTIONS.values() if option.queries != ("sink",)]
+                self._faults.warn_unknown(
+                    name, "option", (*known, *NOT_BUILT, "kafka.bootstrap.servers")
+                )
+
+    def _fields(self) -> dict[str, Any]:
+        """The fields of ``SourceOptions`` that an option fills by itself."""
+        fields = {}
+        for option in OPTIONS.values():
+            if option.field is not None and self._counts(option.name):
+                value = self._raw.value(option.name)
+                value = option.unset if value is None else value
+                if value is not None:
+                    fields[option.field] = value
+        return fields
+
+    # -- topics -----------------------------------------------------------------------------
+
+    def _topics(self) -> Topics | None:
+        named = [name for name in _STRATEGIES if name in self._raw]
+        if len(named) != 1:
+            listed = f"; given: {', '.join(named)}" if named else ""
+            number = "only one" if named else "one"
+            self._faults.add(
+                " | ".join(_STRATEGIES),
+                None,
+                f"{number} of these options must be specified{listed}",
+            )
+            return None
+        parse = {
+            "subscribe": self._subscribe,
+            "subscribePattern": self._subscribe_pattern,
+            "assign": self._assign,
+        }[named[0]]
+        return parse(self._raw[named[0]])
+
+    def _subscribe(self, text: str) -> Subscribe | None:
+        topics = [part.strip() for part in text.split(",") if part.strip()]
+        if not topics:
+            self._raw.fault("subscribe", "names no topic", "give topics separated by commas")
+            return None
+        self._check_topics("subscribe", topics)
+        return Subscribe(tuple(dict.fromkeys(topics)))
+
+    def _subscribe_pattern(self, text: str) -> SubscribePattern | None:
+        pattern = text.strip()
+        if not pattern:
+            self._raw.fault("subscribePattern", "is empty", "give a regular expression")
+            return None
+        try:
+            java_pattern(pattern)
+        except ValueError as error:
+            self._raw.fault("subscribePattern", str(error))
+            return None
+        return SubscribePattern(pattern)
+
+    def _assign(self, text: str) -> Assign | None:
+        try:
+            assign = parse_assign(text)
+        except ValueError as error:
+            self._raw.fault("assign", str(error))
+            return None
+        self._check_topics("assign", sorted({topic for topic, _ in assign.partitions}))
+        return assign
+
+    def _check_topics(self, option: str, topics: list[str]) -> None:
+        for topic in topics:
+            wrong = topic_fault(topic)
+            if wrong is not None:
+                self._raw.fault(option, *wrong)
+
+    # -- options that depend on each other --------------------------------------------------
+
+    def _task_assignor(self) -> dict[str, Any]:
+        if not self._streaming:
+            return {}
+        name, configs = parse_task_assignor(
+            self._raw, self._faults, makes_assignor=self._makes_assignor
+        )
+        return {"task_assignor": name, "task_assignor_configs": configs}
+
+    def _check_splitting(self, topics: Topics | None, fields: Mapping[str, Any]) -> None:
+        """Report contradictions in how partitions are cut."""
+        by_offset = fields.get("split_by") == "offset"
+        if by_offset:
+            for name in ("keyRanges", *_BY_KEY):
+                if name in self._raw and self._counts(name):
+                    does = "cuts by key" if name == "keyRanges" else "goes by key ranges"
+                    self._raw.fault(name, f"{does}, which contradicts splitBy=offset")
+            if "rangeAssignor" in self._raw:
+                self._faults.warn("rangeAssignor", "has no effect with splitBy=offset")
+        if not isinstance(topics, Assign) or not any(topics.partitions.values()):
+            return
+        if by_offset:
+            self._raw.fault("splitBy", "cannot be offset where assign has key ranges")
+        for name in ("keyRanges", "minPartitions", "maxRecordsPerPartition", "rangeAssignor"):
+            if name in self._raw:
+                self._faults.warn(
+                    name, "has no effect on partitions whose key ranges are given in assign"
+                )
+
+    def _check_offsets_per_trigger(self) -> None:
+        """Report a minimum above the maximum, in batch queries too, as Spark's source does."""
+        least, most = self._limit("minOffsetsPerTrigger"), self._limit("maxOffsetsPerTrigger")
+        if least is not None and most is not None and least > most:
+            self._raw.fault(
+                "minOffsetsPerTrigger",
+                f"must not be more than maxOffsetsPerTrigger, which is {most}",
+            )
+
+    def _limit(self, name: str) -> int | None:
+        """A number that a batch query does not use: only a stream reports what is wrong with it."""
+        kind = OPTIONS[name].kind
+        try:
+            return kind.parse(self._raw[name]) if kind and name in self._raw else None
+        except ValueError:
+            return None
+
+    def _check_commits(self, fields: Mapping[str, Any]) -> None:
+        """Report ``commitOffsets`` without a group, and a group without ``commitOffsets``."""
+        commits, group = fields.get("commit_offsets", False), self._raw.kafka.get("group.id")
+        if commits and not group:
+            self._raw.fault("commitOffsets", "needs kafka.group.id, the group to commit to")
+        if group is not None and not commits:
+            self._faults.warn(
+                "kafka.group.id", "has no effect without commitOffsets=true: no group is joined"
+            )
+
+    def _match_headers(self, fields: dict[str, Any]) -> None:
+        """Make ``includeHeaders`` and ``columns`` agree."""
+        columns = fields.get("columns")
+        if columns is None:
+            return
+        if fields.get("include_headers") and "headers" not in columns:
+            self._raw.fault(
+                "columns",
+                "lacks headers, which includeHeaders=true adds",
+                "add headers, or leave out includeHeaders",
+            )
+        fields["include_headers"] = "headers" in columns
+
+    def _separate_auto(self, fields: dict[str, Any]) -> None:
+        """Put ``auto`` into a field of its own."""
+        if fields.get("min_partitions") != "auto":
+            return
+        if not self._streaming:
+            self._raw.fault("minPartitions", "is for streams", "give a number in batch queries")
+        del fields["min_partitions"]
+        fields["min_partitions_auto"] = True
