@@ -1,7 +1,9 @@
 """What the tests of decoding share: records, and short ways to decode responses with them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+
+import pyarrow as pa
 
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
@@ -30,6 +32,14 @@ def indexed(batches: Iterable[Batch | bytes], fetch_offset: int = 0) -> records.
     return index_batches(data, topic="t", partition=3, fetch_offset=fetch_offset)
 
 
+def record_batches(
+    decoder: Decoder, index: records.BatchIndex, aborted: Sequence[tuple[int, int]] = ()
+) -> Iterator[pa.RecordBatch]:
+    """What a decoder makes of a response."""
+    for rows in decoder.decode(index, aborted):
+        yield rows.batch
+
+
 def decode(
     *batches: Batch | bytes,
     slice_: Slice | None = None,
@@ -39,7 +49,7 @@ def decode(
 ) -> list[dict[str, Any]]:
     """The rows of a response."""
     decoder = Decoder(slice_ or slice_of(), **options)
-    found = list(decoder.decode(indexed(batches, fetch_offset), aborted))
+    found = list(record_batches(decoder, indexed(batches, fetch_offset), aborted))
     for batch in found:
         batch.validate(full=True)
         assert batch.num_rows

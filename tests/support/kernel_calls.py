@@ -9,7 +9,7 @@ from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice
 from kshare.wire.decode import kernels
-from kshare.wire.decode.columns import Columns
+from kshare.wire.decode.columns import COLUMNS, Columns
 from kshare.wire.decode.records import _Wanted
 
 EVERYTHING = Slice("t", 0, (Rectangle(OffsetRange(0, (1 << 63) - 1), WHOLE),))
@@ -41,13 +41,16 @@ class Scan:
         first_timestamp: int = 1_000,
     ) -> None:
         self._base, self._first_timestamp = base, first_timestamp
-        self._columns = Columns("t", 0, with_headers=with_headers, rows_max=rows, bytes_max=1 << 20)
+        names = [name for name in COLUMNS if name != "headers" or with_headers]
+        self._columns = Columns(
+            "t", 0, names=names, with_keys=False, rows_max=rows, bytes_max=1 << 20
+        )
         self._with_headers = with_headers
         self._rows: list[Row] = []
         self._counting = counting
         if counting:
             self.state = np.zeros(kernels.STATE_SIZE, np.int64)
-            self.state[kernels.ROWS_MAX] = rows
+            self.state[kernels.ROWS_MAX], self.state[kernels.COUNTING] = rows, 1
         else:
             self.state = self._columns.state
             self._columns.begin(rows)
@@ -74,7 +77,7 @@ class Scan:
             self.state[kernels.ROWS] = 0
             for column in (kernels.KEYS, kernels.VALUES, kernels.HEADERS):
                 self.state[[column + kernels.USED, column + kernels.NULLS]] = 0
-            for binary in self._columns._binaries:
+            for binary in self._columns._binaries.values():
                 np.frombuffer(binary._valid, np.uint8)[:] = 0xFF
         self._rows = []
         self.state[kernels.BAND] = 0
@@ -100,7 +103,7 @@ class Scan:
         return self._rows
 
     def _collect(self) -> None:
-        batch = self._columns.finish()
+        batch = self._columns.finish().batch
         names = ("offset", "timestamp", "timestampType", "key", "value")
         columns = [batch[name] for name in names]
         columns[1] = columns[1].cast("int64")

@@ -1,12 +1,15 @@
 """Arrow columns that kernels append to: the rows of one record batch under construction.
 
-Law: a record batch has Spark's schema to the last detail, at most ``rows_max`` rows, and at most
-``bytes_max`` bytes of keys, values and headers, unless one record alone has more; so no 32-bit
-offset overflows. Cost: memory that is handed over to Arrow without a copy; 40 us a record batch.
+Law: a record batch has Spark's schema to the last detail, less the columns that are not wanted, at
+most ``rows_max`` rows, and at most ``bytes_max`` bytes of keys, values and headers, unless one
+record alone has more; so no 32-bit offset overflows. Cost: memory that is handed over
+to Arrow without a copy; 40 us a record batch.
 """
 
 import re
-from typing import TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +17,7 @@ import pyarrow as pa
 
 from kshare.wire.decode import kernels
 
-__all__ = ["SCHEMA", "SCHEMA_WITH_HEADERS", "Columns", "State"]
+__all__ = ["COLUMNS", "Columns", "Rows", "State", "schema"]
 
 State: TypeAlias = npt.NDArray[np.int64]
 """What :func:`kshare.wire.decode.kernels.scan` works on."""
@@ -23,25 +26,59 @@ _TIMESTAMP = pa.timestamp("us", "UTC")
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _HEADERS = pa.list_(pa.field("element", _HEADER))
 
-SCHEMA = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", _TIMESTAMP),
-        ("timestampType", pa.int32()),
-    ]
-)
-"""The columns of Spark's kafka source, in its order."""
+COLUMNS: Final[dict[str, pa.DataType]] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": _TIMESTAMP,
+    "timestampType": pa.int32(),
+    "headers": _HEADERS,
+}
+"""The columns of Spark's kafka source and their types, in its order."""
 
-SCHEMA_WITH_HEADERS = SCHEMA.append(pa.field("headers", _HEADERS))
-"""The same with ``includeHeaders``."""
-
+_BINARY = {"key": kernels.KEYS, "value": kernels.VALUES, "headers": kernels.HEADERS}
+_FIXED = {
+    "offset": kernels.RECORD_OFFSETS,
+    "timestamp": kernels.TIMESTAMPS,
+    "timestampType": kernels.TIMESTAMP_TYPES,
+}
 _PARTS = 7  # fields of a binary column in the state
 _BYTES_FIRST = 64 << 10  # room for the bytes of a column, before anything is known
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")  # UTF-16 surrogates, encoded like others
+
+
+def schema(names: Sequence[str]) -> pa.Schema:
+    """The schema of these columns, in this order.
+
+    Raises:
+        ValueError: There is no name, an unknown one, or one twice.
+    """
+    if not names or len(set(names)) < len(names) or not COLUMNS.keys() >= set(names):
+        raise ValueError(f"columns are {', '.join(names)!r}; wanted some of {', '.join(COLUMNS)}")
+    return pa.schema([(name, COLUMNS[name]) for name in names])
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of one record batch.
+
+    Attributes:
+        batch: The columns that were asked for.
+        end: The offset after that of the last row.
+        keys: Key and offset of each row; None if they were not asked for.
+    """
+
+    batch: pa.RecordBatch
+    end: int
+    keys: tuple[pa.Array, pa.Array] | None
+
+    def key_at(self, row: int) -> tuple[bytes | None, int]:
+        """Key and offset of a row, where there are :attr:`keys`."""
+        assert self.keys is not None
+        keys, offsets = self.keys
+        return keys[row].as_py(), offsets[row].as_py()
 
 
 def allocate(size: int) -> pa.Buffer:
@@ -151,24 +188,43 @@ class Columns:
     """The rows of one record batch, until it is finished; then those of the next.
 
     Args:
-        topic: the value of the column ``topic``.
-        partition: the value of the column ``partition``.
-        with_headers: whether there is a column ``headers``.
-        rows_max: rows of a record batch.
-        bytes_max: bytes of key, value and headers together; a larger record makes a batch alone.
+        topic: The value of the column ``topic``.
+        partition: The value of the column ``partition``.
+        names: The columns of a record batch, in its order; nothing else is built.
+        with_keys: Whether keys and offsets are built in any case, for :attr:`Rows.key_at`.
+        rows_max: Maximum number of rows of a record batch.
+        bytes_max: Maximum size of the binary columns of a record batch together; a record that is
+            larger makes a batch alone.
 
     Attributes:
-        state: what :func:`kshare.wire.decode.kernels.scan` works on.
+        state: What :func:`kshare.wire.decode.kernels.scan` works on.
+
+    Raises:
+        ValueError: There is no name, an unknown one, or one twice.
     """
 
     def __init__(
-        self, topic: str, partition: int, *, with_headers: bool, rows_max: int, bytes_max: int
+        self,
+        topic: str,
+        partition: int,
+        *,
+        names: Sequence[str],
+        with_keys: bool,
+        rows_max: int,
+        bytes_max: int,
     ) -> None:
-        self._constants = (pa.scalar(topic, pa.string()), pa.scalar(partition, pa.int32()))
-        self._repeated = [pa.repeat(constant, 0) for constant in self._constants]
-        self._schema = SCHEMA_WITH_HEADERS if with_headers else SCHEMA
-        self._kinds = [kernels.KEYS, kernels.VALUES, *([kernels.HEADERS] if with_headers else [])]
-        self._sizes = [_BYTES_FIRST for _ in self._kinds]
+        self._schema = schema(names)
+        built = {*names, *(("key", "offset") if with_keys else ())}
+        self._with_keys = with_keys
+        constants = {"topic": topic, "partition": partition}
+        self._constants = {
+            name: pa.scalar(value, COLUMNS[name])
+            for name, value in constants.items()
+            if name in built
+        }
+        self._repeated = {name: pa.repeat(value, 0) for name, value in self._constants.items()}
+        self._fixed_names = [name for name in _FIXED if name in built]
+        self._sizes = {name: _BYTES_FIRST for name in _BINARY if name in built}
         self._rows_max = rows_max
         self.state = np.zeros(kernels.STATE_SIZE, np.int64)
         self.state[kernels.BYTES_MAX] = bytes_max
@@ -183,42 +239,49 @@ class Columns:
         rows = max(1, min(rows, self._rows_max))
         state = self.state
         state[kernels.ROWS], state[kernels.ROWS_MAX] = 0, rows
-        self._fixed = [allocate(width * rows) for width in (8, 8, 4)]
-        state[kernels.RECORD_OFFSETS] = self._fixed[0].address
-        state[kernels.TIMESTAMPS] = self._fixed[1].address
-        state[kernels.TIMESTAMP_TYPES] = self._fixed[2].address
-        self._binaries = [
-            _Binary(state, column, rows, size)
-            for column, size in zip(self._kinds, self._sizes, strict=True)
-        ]
+        self._fixed = {name: allocate(_width(name) * rows) for name in self._fixed_names}
+        for name, buffer in self._fixed.items():
+            state[_FIXED[name]] = buffer.address
+        self._binaries = {
+            name: _Binary(state, _BINARY[name], rows, size) for name, size in self._sizes.items()
+        }
 
     def reserve(self) -> bool:
         """After FULL: make room for the next record; False: finish the record batch first."""
         state = self.state
-        need = sum(int(state[column + kernels.NEED]) for column in self._kinds)
+        need = sum(int(state[_BINARY[name] + kernels.NEED]) for name in self._binaries)
         full = self.rows >= state[kernels.ROWS_MAX] or need > state[kernels.BYTES_MAX]
         if self.rows and full:
             return False
-        for binary in self._binaries:
+        for binary in self._binaries.values():
             binary.reserve()
         return True
 
-    def finish(self) -> pa.RecordBatch:
-        """The record batch; a new one must be begun then."""
+    def finish(self) -> Rows:
+        """Hand over the rows; a new record batch must be begun then."""
         rows = self.rows
-        self._sizes = [binary.used + (binary.used >> 3) for binary in self._binaries]
-        keys, values = (binary.finish(pa.binary(), rows) for binary in self._binaries[:2])
-        kinds = (pa.int64(), _TIMESTAMP, pa.int32())
-        fixed = [
-            pa.Array.from_buffers(kind, rows, [None, shrink(buffer, kind.bit_width // 8 * rows)], 0)
-            for kind, buffer in zip(kinds, self._fixed, strict=True)
-        ]
-        columns = [keys, values, *self._constant_columns(rows), *fixed]
-        if kernels.HEADERS in self._kinds:
-            columns.append(_headers(self.state, rows))
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        end = int(self.state[kernels.END_OFFSET])
+        built = {name: self._repeat(name, rows) for name in self._constants}
+        for name, buffer in self._fixed.items():
+            data = shrink(buffer, _width(name) * rows)
+            built[name] = pa.Array.from_buffers(COLUMNS[name], rows, [None, data], 0)
+        for name, binary in self._binaries.items():
+            self._sizes[name] = binary.used + (binary.used >> 3)
+            if name == "headers":
+                built[name] = _headers(self.state, rows)
+            else:
+                built[name] = binary.finish(pa.binary(), rows)
+        columns = [built[name] for name in self._schema.names]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return Rows(batch, end, (built["key"], built["offset"]) if self._with_keys else None)
 
-    def _constant_columns(self, rows: int) -> list[pa.Array]:
-        if rows > len(self._repeated[0]):
-            self._repeated = [pa.repeat(constant, rows) for constant in self._constants]
-        return [column.slice(0, rows) for column in self._repeated]
+    def _repeat(self, name: str, rows: int) -> pa.Array:
+        """A column of so many rows that are all the same."""
+        if rows > len(self._repeated[name]):
+            self._repeated[name] = pa.repeat(self._constants[name], rows)
+        return self._repeated[name].slice(0, rows)
+
+
+def _width(name: str) -> int:
+    """Bytes of a value of a column of fixed width."""
+    return int(COLUMNS[name].bit_width) // 8

@@ -44,10 +44,11 @@ __all__ = [
     "BYTES_MAX",
     "CHECKSUM",
     "COLUMNS_SLACK",
-    "COUNTED_END",
+    "COUNTING",
     "DATA",
     "DONE",
     "END",
+    "END_OFFSET",
     "FAULTS",
     "FLOOR",
     "FULL",
@@ -136,14 +137,15 @@ BAND = 11  # the first band that does not end before where the scan stands
 ROWS = 12
 ROWS_MAX = 13
 BYTES_MAX = 14  # of all columns together; a row of its own may have more
-COUNTED_END = 15  # the offset after the last row
-RECORD_OFFSETS = 16  # address of the column; 0: records are counted, no more
-TIMESTAMPS = 17
-TIMESTAMP_TYPES = 18
-KEYS = 19
-VALUES = 26
-HEADERS = 33
-STATE_SIZE = 40
+END_OFFSET = 15  # the offset after the last row
+COUNTING = 16  # not 0: rows are counted, no more
+RECORD_OFFSETS = 17  # address of the column, as of the next two; 0: there is no such column
+TIMESTAMPS = 18
+TIMESTAMP_TYPES = 19
+KEYS = 20
+VALUES = 27
+HEADERS = 34
+STATE_SIZE = 41
 
 # What a kernel says.
 FULL = -1  # there are ROWS_MAX rows, or there is no room for the next record
@@ -469,8 +471,8 @@ def _append(column: int, row: int, at: int, size: int, end: int, state: Array) -
 @helper
 def _has_room(key_size: int, value_size: int, headers_size: int, state: Array) -> bool:
     """Whether a record of these sizes can be appended; if not, say what it needs."""
-    keys = state[KEYS + USED] + max(key_size, 0)
-    values = state[VALUES + USED] + max(value_size, 0)
+    keys = state[KEYS + USED] + key_size
+    values = state[VALUES + USED] + value_size
     headers = state[HEADERS + USED] + headers_size
     rows = state[ROWS]
     if (
@@ -488,6 +490,17 @@ def _has_room(key_size: int, value_size: int, headers_size: int, state: Array) -
 
 
 @helper
+def _put_numbers(row: int, offset: int, millis: int, time_type: int, state: Array) -> None:
+    """Write those columns of fixed width that there are."""
+    if state[RECORD_OFFSETS] != 0:
+        store_i64(state[RECORD_OFFSETS] + 8 * row, offset)
+    if state[TIMESTAMPS] != 0:
+        store_i64(state[TIMESTAMPS] + 8 * row, millis * 1000)
+    if state[TIMESTAMP_TYPES] != 0:
+        store_i32(state[TIMESTAMP_TYPES] + 4 * row, time_type)
+
+
+@helper
 def _take(
     offset: int,
     millis: int,
@@ -498,7 +511,7 @@ def _take(
     end: int,
     state: Array,
 ) -> Int:
-    """Append a wanted record, the rest of which begins behind its key.
+    """Check the rest of a wanted record, and append it to the columns that there are.
 
     Returns:
         DONE; FULL, with nothing changed but what is needed; or a fault.
@@ -516,14 +529,18 @@ def _take(
             headers_size = stop - headers
     if millis > _MILLIS_MAX or millis < -_MILLIS_MAX:
         return _TIMESTAMP
-    if not _has_room(key_size, value_size, headers_size, state):
+    with_key = state[KEYS + OFFSETS] != 0
+    with_value = state[VALUES + OFFSETS] != 0
+    key_bytes = max(key_size, 0) if with_key else 0
+    value_bytes = max(value_size, 0) if with_value else 0
+    if not _has_room(key_bytes, value_bytes, headers_size, state):
         return FULL
     row = state[ROWS]
-    store_i64(state[RECORD_OFFSETS] + 8 * row, offset)
-    store_i64(state[TIMESTAMPS] + 8 * row, millis * 1000)
-    store_i32(state[TIMESTAMP_TYPES] + 4 * row, time_type)
-    _append(KEYS, row, key, key_size, end, state)
-    _append(VALUES, row, value, value_size, end, state)
+    _put_numbers(row, offset, millis, time_type, state)
+    if with_key:
+        _append(KEYS, row, key, key_size, end, state)
+    if with_value:
+        _append(VALUES, row, value, value_size, end, state)
     if state[HEADERS + OFFSETS] != 0:
         _append(HEADERS, row, headers, headers_size, end, state)
     return DONE
@@ -572,7 +589,7 @@ def _scan_batch(begin: int, size: int, batch: Array, state: Array) -> Int:
     time_type = 1 if by_log else 0
     records = batch[RECORDS]
     record = state[RECORD]
-    counting = state[RECORD_OFFSETS] == 0
+    counting = state[COUNTING] != 0
     floor = state[FLOOR]
     at = begin + batch[START]
     delta = -1
@@ -609,7 +626,7 @@ def _scan_batch(begin: int, size: int, batch: Array, state: Array) -> Int:
         record += 1
         if taken:
             state[ROWS] += 1
-            state[COUNTED_END] = offset + 1
+            state[END_OFFSET] = offset + 1
             if state[ROWS] >= state[ROWS_MAX]:
                 _save(record, at - begin, delta, band, state)
                 return FULL

@@ -13,7 +13,6 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from crc32c import crc32c
 
 from kshare.core.hashing import WHOLE
@@ -22,17 +21,18 @@ from kshare.core.progress import Band, Slice
 from kshare.errors import CorruptRecordError, UnsupportedFormatError
 from kshare.wire.decode import kernels
 from kshare.wire.decode.codecs import CODECS, Arena, Bytes, InflateError
-from kshare.wire.decode.columns import SCHEMA, SCHEMA_WITH_HEADERS, Columns, State
+from kshare.wire.decode.columns import COLUMNS, Columns, Rows, State
 
 __all__ = [
+    "DEFAULT_COLUMNS",
     "ROWS_MAX",
-    "SCHEMA",
-    "SCHEMA_WITH_HEADERS",
     "BatchIndex",
     "Decoder",
+    "Rows",
     "index_batches",
 ]
 
+DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
 ROWS_MAX = 65_536
 BYTES_MAX = 8 << 20
 _GROUP_BYTES = 512 << 10  # decompressed bytes a kernel call: they stay in the processor's cache
@@ -181,20 +181,26 @@ class Decoder:
     """Decodes the responses that hold one slice, in the order of their offsets.
 
     Args:
-        slice_: what is wanted.
-        include_headers: add the column ``headers``.
-        read_committed: leave out records of aborted transactions.
-        check_crcs: check the CRC-32C of each batch.
-        max_rows: rows of a record batch at most.
-        max_bytes: bytes of keys, values and headers of a record batch at most, except that a larger
-            record makes a batch of its own.
+        slice_: What is wanted.
+        columns: The columns of the record batches, in their order; by default all but ``headers``.
+            Nothing else is copied or built.
+        with_keys: Whether :meth:`Rows.key_at` can be asked, whatever the columns are.
+        read_committed: Leave out records of aborted transactions.
+        check_crcs: Check the CRC-32C of each batch.
+        max_rows: Maximum number of rows of a record batch.
+        max_bytes: Maximum size of keys, values and headers of a record batch; a larger record makes
+            a batch of its own.
+
+    Raises:
+        ValueError: ``columns`` is empty, or has an unknown name or one twice.
     """
 
     def __init__(
         self,
         slice_: Slice,
         *,
-        include_headers: bool = False,
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+        with_keys: bool = False,
         read_committed: bool = False,
         check_crcs: bool = True,
         max_rows: int = ROWS_MAX,
@@ -209,23 +215,28 @@ class Decoder:
         self._columns = Columns(
             slice_.topic,
             slice_.partition,
-            with_headers=include_headers,
+            names=columns,
+            with_keys=with_keys,
             rows_max=max_rows,
             bytes_max=max_bytes,
         )
 
     def decode(
-        self, index: BatchIndex, aborted: Sequence[tuple[int, int]] = ()
-    ) -> Iterator[pa.RecordBatch]:
+        self,
+        index: BatchIndex,
+        aborted: Sequence[tuple[int, int]] = (),
+        limit: int | None = None,
+    ) -> Iterator[Rows]:
         """The records of a response that the slice holds.
 
         Args:
-            index: the response.
-            aborted: the response's aborted transactions: (producer id, first offset). The broker
+            index: The response.
+            aborted: The response's aborted transactions: (producer id, first offset). The broker
                 lists all that touch the response's offsets, so that nothing is kept between calls.
+            limit: Maximum number of records, at least 1.
 
         Yields:
-            Record batches with at least one row.
+            At least one row each time.
 
         Raises:
             CorruptRecordError: a batch is damaged; what came before it may have been yielded.
@@ -237,8 +248,9 @@ class Decoder:
         columns, state = self._columns, self._columns.state
         live = self._live_batches(index, aborted)
         self._wanted.put(state, index.fetch_offset, index.fetch_offset)
-        rows_left = int(index.batches[live, kernels.RECORDS].sum())
-        columns.begin(rows_left)
+        most = int(index.batches[live, kernels.RECORDS].sum())
+        left = most + 1 if limit is None else limit
+        columns.begin(min(most, left))
         for source, group in self._groups(index, live):
             state[kernels.BATCH] = state[kernels.RECORD] = 0
             while status := kernels.scan(source, group, state):
@@ -246,11 +258,13 @@ class Decoder:
                     bad = int(group[state[kernels.BATCH], kernels.BASE_OFFSET])
                     _refuse(status, self._topic, self._partition, bad)
                 if not columns.reserve():
-                    rows_left -= columns.rows
+                    most, left = most - columns.rows, left - columns.rows
                     yield columns.finish()
+                    if left == 0:
+                        return
                     if call != self._calls:  # the state is another scan's
                         raise RuntimeError("a decoder decodes one response at a time")
-                    columns.begin(rows_left)
+                    columns.begin(min(most, left))
         if columns.rows:
             yield columns.finish()
 
@@ -274,7 +288,7 @@ class Decoder:
         state = np.zeros(kernels.STATE_SIZE, np.int64)
         live = self._live_batches(index, aborted)
         self._wanted.put(state, index.fetch_offset, index.fetch_offset)
-        state[kernels.ROWS_MAX] = limit
+        state[kernels.ROWS_MAX], state[kernels.COUNTING] = limit, 1
         for source, group in self._groups(index, live):
             state[kernels.BATCH] = state[kernels.RECORD] = 0
             status = kernels.scan(source, group, state)
@@ -283,7 +297,7 @@ class Decoder:
             if status != kernels.DONE:
                 bad = int(group[state[kernels.BATCH], kernels.BASE_OFFSET])
                 _refuse(status, self._topic, self._partition, bad)
-        return int(state[kernels.ROWS]), int(state[kernels.COUNTED_END])
+        return int(state[kernels.ROWS]), int(state[kernels.END_OFFSET])
 
     # -- which batches ----------------------------------------------------------------------
 
@@ -327,7 +341,7 @@ class Decoder:
         batch = index.batches[row]
         if not batch[kernels.RECORDS]:
             return False
-        columns = Columns("", 0, with_headers=False, rows_max=1, bytes_max=BYTES_MAX)
+        columns = Columns("", 0, names=["key"], with_keys=False, rows_max=1, bytes_max=BYTES_MAX)
         columns.begin(1)
         offset = int(batch[kernels.BASE_OFFSET])
         everything = _Wanted([Band(OffsetRange(0, 2**63 - 1), (WHOLE,))])
@@ -339,7 +353,7 @@ class Decoder:
                 if status > 0:
                     _refuse(status, self._topic, self._partition, offset)
                 columns.reserve()
-        key = columns.finish()["key"][0].as_py()
+        key = columns.finish().batch["key"][0].as_py()
         if key is None or len(key) < 4:
             self._corrupt("the key of a control record is too short", offset)
         return int.from_bytes(key[2:4], "big") == _ABORT

@@ -13,7 +13,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from functools import partial
 from typing import NoReturn
 
 import pyarrow as pa
@@ -53,11 +52,6 @@ __all__ = ["SliceReader"]
 _log = logging.getLogger(__name__)
 
 
-def _key_at(batch: pa.RecordBatch, row: int) -> tuple[bytes | None, int]:
-    """The key and the offset of a row."""
-    return batch.column("key")[row].as_py(), batch.column("offset")[row].as_py()
-
-
 class SliceReader:
     """Reads one slice once.
 
@@ -95,10 +89,11 @@ class SliceReader:
         self._replica = ReadReplica(self._leaders, options.kafka, self._topic, self._partition)
         self._decoder = Decoder(
             slice_,
-            include_headers=options.include_headers,
+            columns=options.column_names,
+            with_keys=sample is not None,
             read_committed=options.kafka.read_committed,
             check_crcs=options.kafka.check_crcs,
-            max_rows=min(ROWS_MAX, max_records or ROWS_MAX),
+            max_rows=ROWS_MAX,
         )
         self._max_records = max_records
         self._sample = sample
@@ -264,15 +259,13 @@ class SliceReader:
         self, index: BatchIndex, aborted: Sequence[tuple[int, int]]
     ) -> Iterator[pa.RecordBatch]:
         """Decode the records of a response, and count them as they are handed out."""
-        for decoded in self._decoder.decode(index, aborted):
-            batch = decoded
-            if self._max_records is not None:
-                batch = decoded.slice(0, self._max_records - self._records)
-            self._delivered = batch.column("offset")[-1].as_py() + 1
+        left = None if self._max_records is None else self._max_records - self._records
+        for rows in self._decoder.decode(index, aborted, left):
+            self._delivered = rows.end
             if self._sample is not None:
-                self._sample.add(batch.num_rows, partial(_key_at, batch))
-            self._count(batch.num_rows, self._delivered)
-            yield batch
+                self._sample.add(rows.batch.num_rows, rows.key_at)
+            self._count(rows.batch.num_rows, rows.end)
+            yield rows.batch
             if self._stop is not None:
                 return
 

@@ -15,6 +15,7 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice
 from kshare.errors import CorruptRecordError, RecordError
 from kshare.wire.decode import kernels
+from kshare.wire.decode.columns import COLUMNS
 from kshare.wire.decode.records import Decoder, index_batches
 from tests.support.batches import (
     ABORT,
@@ -31,6 +32,7 @@ from tests.support.batches import (
     split_batches,
     varint,
 )
+from tests.support.decoding import record_batches
 from tests.support.guards import Fence, guarded_columns
 from tests.support.kernel_calls import EVERYTHING, Scan
 
@@ -202,7 +204,7 @@ def decoded(decoder: Decoder, raw: bytes, slice_: Slice) -> int:
     """Decode a response, look at what comes, and count it."""
     rows, last = 0, -1
     index = index_batches(FENCE.put(raw), topic="t", partition=0, fetch_offset=0)
-    for batch in decoder.decode(index, [(7, 0)]):
+    for batch in record_batches(decoder, index, [(7, 0)]):
         batch.validate(full=True)
         rows += batch.num_rows
         columns = (batch[name].to_pylist() for name in ("offset", "key"))
@@ -219,7 +221,7 @@ def test_damaged_responses(codec: str, slice_: Slice):
     """5 x 2 x 2,000 inputs without checksums: rows that the slice holds, or a RecordError."""
     rng = random.Random(CODECS.index(codec))
     decoders = [
-        Decoder(slice_, include_headers=True, read_committed=committed, check_crcs=False)
+        Decoder(slice_, columns=COLUMNS, read_committed=committed, check_crcs=False)
         for committed in (False, True)
     ]
     delivered = 0
@@ -241,7 +243,7 @@ def test_damaged_responses(codec: str, slice_: Slice):
 def test_with_checksums_no_damage_to_a_batch_passes():
     """3,000 inputs: whatever happens behind the checksum is refused, whatever it is."""
     rng = random.Random(5)
-    decoder = Decoder(EVERYTHING, include_headers=True)
+    decoder = Decoder(EVERYTHING, columns=COLUMNS)
     for number in range(3_000):
         if number % 8 == 0:
             records = some_records(rng, 5) or [Rec(b"k", b"v")]

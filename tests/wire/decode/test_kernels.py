@@ -258,7 +258,7 @@ def test_a_scan_keeps_what_the_rectangles_hold(
     assert counted.state[kernels.ROWS] == min(limit, len(expected))
     assert status == (kernels.FULL if limit <= len(expected) else kernels.DONE)
     reached = expected[:limit]
-    assert counted.state[kernels.COUNTED_END] == (reached[-1] + 1 if reached else 0)
+    assert counted.state[kernels.END_OFFSET] == (reached[-1] + 1 if reached else 0)
 
 
 def test_nothing_of_a_record_is_read_behind_the_key_of_another_slice():

@@ -13,7 +13,7 @@ from kshare.errors import CorruptRecordError, RecordError, UnsupportedFormatErro
 from kshare.wire.decode import codecs
 from kshare.wire.decode.records import Decoder
 from tests.support.batches import TRANSACTIONAL, Rec, batch_of, compress, encode_record, numbered
-from tests.support.decoding import FEW, decode, indexed, simple, slice_of
+from tests.support.decoding import FEW, decode, indexed, record_batches, simple, slice_of
 
 # -- faults -------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ def test_what_comes_before_a_fault_may_be_all_that_is_wanted():
     bad = replace(simple(4, 2), checksum=1)
     index = indexed([simple(0, 4), bad])
     decoder = Decoder(slice_of(), max_rows=4)
-    rows = decoder.decode(index)
+    rows = record_batches(decoder, index)
     assert next(rows)["offset"].to_pylist() == [0, 1, 2, 3]
     with pytest.raises(CorruptRecordError):
         next(rows)
@@ -101,7 +101,9 @@ def test_compressed_bytes_that_are_damaged(codec: str, damage: str):
 def test_small_batches_are_decompressed_together(monkeypatch: pytest.MonkeyPatch, codec: str):
     decoder = Decoder(slice_of())
     monkeypatch.setattr(decoder._arena, "inflate", None)
-    found = decoder.decode(indexed(simple(base, 10, codec=codec) for base in range(0, 200, 10)))
+    found = record_batches(
+        decoder, indexed(simple(base, 10, codec=codec) for base in range(0, 200, 10))
+    )
     assert [offset for batch in found for offset in batch["offset"].to_pylist()] == list(range(200))
 
 
@@ -117,7 +119,7 @@ def test_one_bad_batch_of_those_that_are_decompressed_together(codec: str, damag
         "more": replace(batches[3], payload=compress(raw + b"\0\0", codec)),
         "marked": replace(batches[3], payload=batches[3].payload + codecs._mark(codec)[1]),
     }[damage]
-    rows = Decoder(slice_of(), max_rows=30).decode(indexed(batches))
+    rows = record_batches(Decoder(slice_of(), max_rows=30), indexed(batches))
     assert next(rows)["offset"].to_pylist() == list(range(30))
     with pytest.raises(CorruptRecordError, match="batch at offset 30 is corrupt"):
         next(rows)
@@ -159,7 +161,10 @@ def test_offsets_that_do_not_ascend_within_the_batch(deltas: tuple[int, int]):
 
 def test_a_decoder_decodes_one_response_at_a_time():
     decoder = Decoder(slice_of(), max_rows=1)
-    first, second = decoder.decode(indexed([simple(0, 3)])), decoder.decode(indexed([simple(9, 3)]))
+    first, second = (
+        record_batches(decoder, indexed([simple(0, 3)])),
+        record_batches(decoder, indexed([simple(9, 3)])),
+    )
     next(first)
     assert next(second)["offset"].to_pylist() == [9]
     with pytest.raises(RuntimeError, match="one response at a time"):
@@ -173,7 +178,7 @@ def test_a_large_record_is_a_batch_alone():
     sizes = [10, 50_000, 10, 10]
     recs = numbered([Rec(b"k", bytes(size)) for size in sizes])
     decoder = Decoder(slice_of(), max_bytes=1_000)
-    found = list(decoder.decode(indexed([batch_of(recs, codec="zstd")])))
+    found = list(record_batches(decoder, indexed([batch_of(recs, codec="zstd")])))
     assert [batch.num_rows for batch in found] == [1, 1, 2]
     assert [len(v) for batch in found for v in batch["value"].to_pylist()] == sizes
 
@@ -183,10 +188,10 @@ def test_a_large_record_is_a_batch_alone():
 def test_a_large_batch_makes_the_arena_larger_for_a_while(codec: str, xerial: bool):
     large = numbered([Rec(b"k", b"%d" % number * 500_000) for number in range(10)] * 2)
     decoder = Decoder(slice_of())
-    found = list(decoder.decode(indexed([batch_of(large, codec=codec, xerial=xerial)])))
+    found = list(record_batches(decoder, indexed([batch_of(large, codec=codec, xerial=xerial)])))
     assert [v for b in found for v in b["value"].to_pylist()] == [rec.value for rec in large]
     assert max(batch.nbytes for batch in found) < 9 << 20
-    list(decoder.decode(indexed([batch_of(FEW, codec=codec)])))
+    list(record_batches(decoder, indexed([batch_of(FEW, codec=codec)])))
     assert decoder._arena.size <= 8 << 20
 
 
@@ -196,17 +201,17 @@ def test_a_batch_that_would_fill_the_memory(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(decoder._arena, "_inflated_max", 1 << 20)
         bomb = batch_of([Rec(b"k", bytes(4 << 20))], codec=codec)
         with pytest.raises(CorruptRecordError, match="more than 1048576 bytes decompressed"):
-            list(decoder.decode(indexed([bomb])))
+            list(record_batches(decoder, indexed([bomb])))
         assert decoder._arena.size <= 4 << 20
         fits = batch_of([Rec(b"k", bytes((1 << 20) - 100))], codec=codec)
-        assert len(list(decoder.decode(indexed([fits])))) == 1
+        assert len(list(record_batches(decoder, indexed([fits])))) == 1
 
 
 def test_what_was_handed_out_stays_as_it_is():
     decoder = Decoder(slice_of())
-    (first,) = decoder.decode(indexed([batch_of(FEW, codec="lz4")]))
+    (first,) = record_batches(decoder, indexed([batch_of(FEW, codec="lz4")]))
     before = first.to_pylist()
-    list(decoder.decode(indexed([simple(100, 5, codec="lz4")], 100)))
+    list(record_batches(decoder, indexed([simple(100, 5, codec="lz4")], 100)))
     assert first.to_pylist() == before
 
 
@@ -214,7 +219,7 @@ def test_columns_are_not_larger_than_their_rows():
     """A batch of few rows in columns that were made for many does not keep their memory."""
     index = indexed([simple(0, 20_000, codec="lz4")])
     key = key_hash(b"k5", 5)
-    (batch,) = Decoder(slice_of(hashes=HashRange(key, key + 1))).decode(index)
+    (batch,) = record_batches(Decoder(slice_of(hashes=HashRange(key, key + 1))), index)
     held = pa.total_allocated_bytes()
     del batch
     assert held - pa.total_allocated_bytes() < 20_000

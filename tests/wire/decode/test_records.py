@@ -22,7 +22,8 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice
 from kshare.errors import CorruptRecordError
 from kshare.wire.decode import records
-from kshare.wire.decode.records import SCHEMA, SCHEMA_WITH_HEADERS, Decoder, index_batches
+from kshare.wire.decode.columns import COLUMNS, schema
+from kshare.wire.decode.records import DEFAULT_COLUMNS, Decoder, index_batches
 from tests.support.batches import (
     ABORT,
     CODECS,
@@ -38,7 +39,15 @@ from tests.support.batches import (
     java_headers,
     numbered,
 )
-from tests.support.decoding import FEW, decode, indexed, offsets, simple, slice_of
+from tests.support.decoding import (
+    FEW,
+    decode,
+    indexed,
+    offsets,
+    record_batches,
+    simple,
+    slice_of,
+)
 from tests.support.guards import guarded_columns
 
 # -- rows ---------------------------------------------------------------------------------------
@@ -59,11 +68,11 @@ def test_the_schema_is_sparks(with_headers: bool):
     if with_headers:
         header = StructType().add("key", StringType()).add("value", BinaryType())
         spark = spark.add("headers", ArrayType(header))
-    schema = SCHEMA_WITH_HEADERS if with_headers else SCHEMA
-    assert schema.equals(to_arrow_schema(spark, timezone="UTC"), check_metadata=True)
-    decoder = Decoder(slice_of(), include_headers=with_headers)
-    (batch,) = decoder.decode(indexed([batch_of(FEW)]))
-    assert batch.schema.equals(schema, check_metadata=True)
+    names = tuple(COLUMNS) if with_headers else DEFAULT_COLUMNS
+    assert schema(names).equals(to_arrow_schema(spark, timezone="UTC"), check_metadata=True)
+    decoder = Decoder(slice_of(), columns=names)
+    (batch,) = record_batches(decoder, indexed([batch_of(FEW)]))
+    assert batch.schema.equals(schema(names), check_metadata=True)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +81,7 @@ def test_the_schema_is_sparks(with_headers: bool):
 @pytest.mark.parametrize("with_headers", [False, True])
 def test_every_codec(codec: str, xerial: bool, with_headers: bool):
     batch = batch_of(FEW, base=50, codec=codec, xerial=xerial)
-    rows = decode(batch, include_headers=with_headers)
+    rows = decode(batch, columns=tuple(COLUMNS) if with_headers else DEFAULT_COLUMNS)
     assert [(r["offset"], r["key"], r["value"]) for r in rows] == [
         (50 + rec.delta, rec.key, rec.value) for rec in FEW
     ]
@@ -128,7 +137,7 @@ def test_a_timestamp_that_microseconds_cannot_hold():
 )
 def test_header_keys_are_javas_strings(key: bytes):
     record = Rec(b"k", b"v", headers=((key, key), (b"next", b"2")))
-    (row,) = decode(batch_of([record]), include_headers=True)
+    (row,) = decode(batch_of([record]), columns=COLUMNS)
     assert [(h["key"], h["value"]) for h in row["headers"]] == list(java_headers(record.headers))
 
 
@@ -140,7 +149,7 @@ def test_headers_of_many_rows():
         ]
     )
     with guarded_columns():
-        rows = decode(batch_of(many, codec="lz4"), include_headers=True, max_rows=77)
+        rows = decode(batch_of(many, codec="lz4"), columns=COLUMNS, max_rows=77)
     found = [tuple((h["key"], h["value"]) for h in row["headers"] or ()) for row in rows]
     assert found == [java_headers(record.headers) for record in many]
 
@@ -149,7 +158,7 @@ def test_headers_of_many_rows():
 def test_any_bytes_will_do(kind: Any):
     data = kind(b"xx" + simple(0, 3).encode())
     index = index_batches(data[2:], topic="t", partition=3, fetch_offset=0)
-    assert len(list(Decoder(slice_of()).decode(index))) == 1
+    assert len(list(record_batches(Decoder(slice_of()), index))) == 1
 
 
 # -- what is wanted -----------------------------------------------------------------------------
@@ -255,7 +264,7 @@ def test_exactly_the_records_of_the_slice_come_in_order(
     index = indexed([batch for batch, _ in response], floor)
     decoder = Decoder(slice_, max_rows=limit, max_bytes=max_bytes)
     for _ in range(2):  # a decoder is as good as new
-        found = list(decoder.decode(index))
+        found = list(record_batches(decoder, index))
         assert [
             row
             for batch in found
@@ -321,9 +330,9 @@ def test_an_abort_of_before_and_one_of_after_the_response():
 
 def test_nothing_of_a_response_is_remembered_for_the_next():
     decoder = Decoder(slice_of(), read_committed=True)
-    first = list(decoder.decode(indexed(LOG[:2]), [(1, 0), (2, 2)]))
+    first = list(record_batches(decoder, indexed(LOG[:2]), [(1, 0), (2, 2)]))
     assert first == []
-    (second,) = decoder.decode(indexed(LOG[8:9], 13), [])
+    (second,) = record_batches(decoder, indexed(LOG[8:9], 13), [])
     assert second["offset"].to_pylist() == [13, 14]
 
 

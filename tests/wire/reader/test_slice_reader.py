@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -105,13 +106,14 @@ def fail_once_after(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[str]:
     """
     decode, happened = slice_reader.Decoder.decode, []
 
-    def decode_in_part(decoder, index, aborted):
-        for batch in decode(decoder, index, aborted):
+    def decode_in_part(decoder, index, aborted, limit):
+        for delivered in decode(decoder, index, aborted, limit):
             if happened:
-                yield batch
+                yield delivered
                 continue
             if rows:
-                yield batch.slice(0, rows)
+                part = delivered.batch.slice(0, rows)
+                yield replace(delivered, batch=part, end=part["offset"][-1].as_py() + 1)
             happened.append("now")
             raise ConnectionResetError("the connection is lost")
 
