@@ -28,7 +28,7 @@ MODULES: Final = (
     "pyarrow.compute",
     "pyspark.worker",
     "pyspark.sql.datasource",
-    "kshare.feedback.server",
+    "kshare.feedback.report",
     "kshare.produce",
     "kshare.wire.reader.read_slice",
     "spark_plugin.source",

@@ -14,7 +14,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from kshare.feedback.server import Executor
+from kshare.feedback.messages import Executor
 
 __all__ = ["this_executor"]
 

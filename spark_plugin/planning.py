@@ -10,7 +10,7 @@ from kshare.core.fetch_groups import FetchGroup
 from kshare.core.progress import Slice
 
 if TYPE_CHECKING:
-    from kshare.feedback.server import Ticket
+    from kshare.feedback.messages import Ticket
     from kshare.planner import Task
 
 __all__ = ["SlicePartition", "as_partitions"]

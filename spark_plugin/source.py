@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kshare.core.slice_end import SliceEnd
-    from kshare.feedback.server import TaskReport, Ticket
+    from kshare.feedback.messages import Ticket
+    from kshare.feedback.report import TaskReport
     from kshare.planner import StreamPlanner
     from kshare.planner.filters import Bounds
     from spark_plugin.sink import BatchSink, StreamSink
@@ -183,7 +184,7 @@ class _TaskReader:
         self, partition: SlicePartition, ticket: "Ticket"
     ) -> "Iterator[pa.RecordBatch]":
         """The same, and the planner is told when this begins and where it ends."""
-        from kshare.feedback.server import TaskReport  # noqa: PLC0415
+        from kshare.feedback.report import TaskReport  # noqa: PLC0415
         from spark_plugin.executor import this_executor  # noqa: PLC0415
 
         report = TaskReport(ticket)

@@ -1,7 +1,8 @@
 """Where the reading of a slice ended, and a sample of the keys that were read.
 
-Law: all of it is a function of the records that were delivered and of their order, whatever the
-sizes of the record batches that brought them. Cost: a few hashes a record batch, 256 at most.
+End, records and sample are a function of the records that were delivered and of their order,
+whatever the sizes of the record batches that brought them.
+Cost: a few hashes a record batch, 256 at most.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from kshare.core.hashing import key_hash
 __all__ = ["SAMPLE_MAX", "KeySample", "SliceEnd"]
 
 SAMPLE_MAX = 256
-"""Key hashes of a sample at most."""
+"""Maximum number of key hashes in a sample."""
 
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio
 _WORD = (1 << 64) - 1
@@ -20,27 +21,41 @@ _WORD = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class SliceEnd:
-    """What a reader tells when it has delivered a slice, or as much of it as it was to.
+    """Where the reading of a slice ended, and what is known of how.
 
     Attributes:
-        end: the offset where reading ended, half-open: the one after the record that reached the
+        end: The offset where reading ended, half-open: the one after the record that reached the
             limit, or the end of the slice if there were fewer.
-        records: how many were delivered.
-        sample: key hashes of evenly spaced ones, ascending; ``SAMPLE_MAX`` at most.
+        records: Number of records that were delivered.
+        sample: Key hashes of evenly spaced ones, ascending; at most ``SAMPLE_MAX``.
+        seconds: Time from the task's first report to the end of its connection; None if that is
+            not known.
+        held: Whether the connection was held until the task ended, so that ``seconds`` are those of
+            the task, and not only of its reader.
+        began: Time of the task's first report, by the planner's monotonic clock; None if there was
+            none.
     """
 
     end: int
     records: int
     sample: tuple[int, ...] = ()
+    seconds: float | None = None
+    held: bool = False
+    began: float | None = None
+
+    @property
+    def task_seconds(self) -> float | None:
+        """How long the task took; None if that was not measured."""
+        return self.seconds if self.held else None
 
 
 class KeySample:
     """One row out of each ``stride``; the stride doubles when the sample is full.
 
-    Which one: of each two that were left, one goes at each doubling. So the row that stands for a
-    stride is found by as many steps from above, whatever was seen when. The choice moves along with
-    the number of the pair (additive recurrence by the golden ratio), or keys that come in turn
-    would be seen as one key.
+    At each doubling one row of each two is dropped. So the row that stands for a stride is found
+    by one step for each doubling, whatever the order in which rows were seen. Which of the two is
+    kept depends on the number of the pair (additive recurrence by the golden ratio): if it were
+    always the first, keys that take turns would look like one key.
     """
 
     def __init__(self) -> None:

@@ -1,1 +1,1 @@
-"""Tasks tell the planner where they ended. Best effort: what is missing is found in the log."""
+"""Feedback: tasks tell the planner where they ended, over one small TCP connection each."""

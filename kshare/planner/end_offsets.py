@@ -16,8 +16,8 @@ from kshare.core.checkpoint import Offsets
 from kshare.core.hashing import HashRange, complement
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
+from kshare.core.slice_end import SliceEnd
 from kshare.errors import DataLossError, UnknownTopicError
-from kshare.feedback.server import TaskResult
 from kshare.options import Assign, SourceOptions
 from kshare.planner.tasks import Task, allowed_hashes
 
@@ -75,7 +75,7 @@ class Settler:
         name: str,
         before: Offsets,
         tasks: Sequence[Task],
-        results: Mapping[int, TaskResult],
+        results: Mapping[int, SliceEnd],
         *,
         ran_here: bool = True,
     ) -> dict[TopicPartition, Progress]:

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.core.rate import SLOW, Measured, RangeSpeed, learn, next_limits, ranges_to_measure
+from kshare.core.slice_end import SliceEnd
 from kshare.core.slicing import RangeObservation
-from kshare.feedback.server import Executor, FeedbackServer, TaskResult
+from kshare.feedback.messages import Executor
+from kshare.feedback.server import FeedbackServer
 from kshare.options import SourceOptions
 from kshare.planner.tasks import Task
 
@@ -56,6 +58,7 @@ class Pacer:
         self._batch_seconds: float | None = None
         self._slowest = 0.0  # of its tasks that were measured
         self._full: dict[TopicPartition, frozenset[HashRange]] = {}
+        self._recent: list[str] = []
 
     @property
     def listens(self) -> bool:
@@ -88,18 +91,20 @@ class Pacer:
         if not self._server.start():
             return tuple(tasks)
         server = self._server
+        self._recent = [*self._recent[-1:], name]
+        server.retain(self._recent)
         return tuple(
             replace(task, ticket=server.ticket(name, number, hold=number in held))
             for number, task in enumerate(tasks)
         )
 
-    def ended(self, name: str) -> Mapping[int, TaskResult]:
+    def ended(self, name: str) -> Mapping[int, SliceEnd]:
         """What the tasks of a batch told, by their numbers; learns from it, once."""
         ended = self._clock()
         batch, self._batch = self._batch, None
         if batch is None or batch.name != name:
             return self._server.reports(name) if self._server else {}
-        results: Mapping[int, TaskResult] = {}
+        results: Mapping[int, SliceEnd] = {}
         if self._server is not None and batch.tasks and self.listens:
             wait = _WAIT_HELD_SECONDS if batch.held else _WAIT_SECONDS
             results = self._server.reports(name, wait_seconds=wait)
@@ -153,7 +158,7 @@ class Pacer:
         if self._server is not None:
             self._server.close()
 
-    def _learn(self, batch: _Batch, results: Mapping[int, TaskResult], ended: float) -> None:
+    def _learn(self, batch: _Batch, results: Mapping[int, SliceEnd], ended: float) -> None:
         told: dict[TopicPartition, list[RangeObservation]] = {}
         measured: dict[TopicPartition, dict[HashRange, Measured]] = {}
         full: dict[TopicPartition, set[HashRange]] = {}
@@ -164,7 +169,7 @@ class Pacer:
             place = _place(task)
             hashes = self._range_of(place, task)
             # The time of a reader alone says little: what comes after it may take much longer.
-            seconds = result.seconds if result.held else None
+            seconds = result.task_seconds
             offsets = max(result.end - task.slice.offsets.start, 1)
             told.setdefault(place, []).append(
                 RangeObservation(hashes, result.records, offsets, seconds, result.sample)
@@ -192,7 +197,7 @@ class Pacer:
     def _effective_seconds(
         self,
         batch: _Batch,
-        results: Mapping[int, TaskResult],
+        results: Mapping[int, SliceEnd],
         ended: float,
     ) -> float:
         """How long the batch's tasks took. Workers that had to start do not make a batch slow."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import TaskAssignmentException
-from kshare.feedback.server import Executor
+from kshare.feedback.messages import Executor
 from kshare.options import SourceOptions
 from kshare.options.assignors import made_task_assignor
 from kshare.planner.tasks import Task

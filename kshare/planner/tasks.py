@@ -11,7 +11,7 @@ from kshare.core.fetch_groups import FetchGroup, fetch_groups
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.slicing import PartitionLoad, check_plan, plan_by_key, plan_by_offset
-from kshare.feedback.server import Ticket
+from kshare.feedback.messages import Ticket
 from kshare.options import Assign, SourceOptions
 from kshare.ranges import load_range_assignor
 

@@ -6,8 +6,8 @@ from bisect import bisect_left, bisect_right
 from kshare.core.hashing import HashRange, key_hash
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice, TopicPartition
+from kshare.core.slice_end import SliceEnd
 from kshare.core.slicing import PartitionLoad, RangeRequest
-from kshare.feedback.server import TaskResult
 from kshare.options import parse_options
 from kshare.planner.rate_controller import Pacer
 from kshare.planner.tasks import Task
@@ -88,7 +88,7 @@ class Query:
         sample = tuple(sorted(read[:: max(len(read) // 256, 1)][:256]))
         assert task.ticket is not None
         held = task.ticket.hold
-        told = TaskResult(end, len(read), sample, seconds if held else None, held, self.now)
+        told = SliceEnd(end, len(read), sample, seconds if held else None, held, self.now)
         self.feedback.told.setdefault(task.ticket.batch, {})[number] = told
         return seconds
 

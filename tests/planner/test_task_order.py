@@ -23,7 +23,7 @@ from kshare.core.hashing import WHOLE, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice
 from kshare.errors import OptionsError, TaskAssignmentException
-from kshare.feedback.server import Executor
+from kshare.feedback.messages import Executor
 from kshare.options import SourceOptions, parse_options
 from kshare.planner.task_order import Placement, by_rounds
 from kshare.planner.tasks import Task

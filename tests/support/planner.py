@@ -5,14 +5,15 @@ was delivered.
 """
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kshare.cluster.cluster import TopicPolicy
 from kshare.core.hashing import key_hash
 from kshare.core.progress import Slice, TopicPartition
+from kshare.core.slice_end import SliceEnd
 from kshare.errors import DataLossError
-from kshare.feedback.server import Executor, TaskResult, Ticket
+from kshare.feedback.messages import Executor, Ticket
 from kshare.options import SourceOptions, parse_options
 from kshare.planner import StreamPlanner, Task
 
@@ -98,7 +99,7 @@ class Feedback:
     """What tasks told, without a network."""
 
     def __init__(self) -> None:
-        self.told: dict[str, dict[int, TaskResult]] = {}
+        self.told: dict[str, dict[int, SliceEnd]] = {}
         self.held: list[bool] = []
 
     def start(self) -> bool:
@@ -108,10 +109,13 @@ class Feedback:
         self.held.append(hold)
         return Ticket("nowhere", 1, b"", batch, task, hold)
 
+    def retain(self, batches: Collection[str]) -> None:
+        pass
+
     def executors(self, batch: str) -> dict[int, Executor]:
         return {}
 
-    def reports(self, batch: str, *, wait_seconds: float = 0.0) -> Mapping[int, TaskResult]:
+    def reports(self, batch: str, *, wait_seconds: float = 0.0) -> Mapping[int, SliceEnd]:
         return dict(self.told.get(batch, {}))
 
     def close(self) -> None:
@@ -189,7 +193,7 @@ class Query:
             sample = tuple(sorted(hashes[:: max(len(hashes) // 200, 1)]))
             # Of a task that is not measured, the end of its reader is seen: long before its own.
             seen = seconds if ticket.hold else 0.0
-            told = TaskResult(end, len(offsets), sample, seen, ticket.hold, self.now)
+            told = SliceEnd(end, len(offsets), sample, seen, ticket.hold, self.now)
             self.feedback.told.setdefault(ticket.batch, {})[ticket.task] = told
         return seconds
 

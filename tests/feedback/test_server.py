@@ -1,4 +1,4 @@
-"""What tasks tell: there and back, and everything that can go wrong on the way."""
+"""What the server believes of what it is told, and everything that can go wrong on the way."""
 
 import json
 import logging
@@ -7,7 +7,6 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 
@@ -18,74 +17,19 @@ from hypothesis import strategies as st
 from kshare.core.hashing import HASH_SPACE
 from kshare.core.slice_end import SAMPLE_MAX, SliceEnd
 from kshare.feedback import server as server_module
-from kshare.feedback.server import FeedbackServer, TaskReport, TaskResult, Ticket
-
-HERE = ("127.0.0.1", 9092)
-WAIT_S = 20.0  # what never comes; nothing is expected to take so long
-END = SliceEnd(120, 20, (1, 2, 3))
-
-
-@pytest.fixture
-def server() -> Iterator[FeedbackServer]:
-    with closing(FeedbackServer(HERE)) as made:
-        assert made.start()
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def _forget_planners(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_unreachable", {})
-    monkeypatch.setattr(server_module, "_held", [])
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
-def tell(ticket: Ticket, end: SliceEnd = END, *, held: bool = False) -> None:
-    report = TaskReport(ticket)
-    report.begin()
-    report.done(end, held=held)
-
-
-def result(server: FeedbackServer, batch: str = "b", task: int = 0) -> TaskResult:
-    return server.reports(batch, wait_seconds=WAIT_S)[task]
-
-
-class Stranger:
-    """A connection that says what it likes."""
-
-    def __init__(self, ticket: Ticket) -> None:
-        self.socket = socket.create_connection((ticket.host, ticket.port), WAIT_S)
-
-    def say(self, data: bytes) -> None:
-        self.socket.sendall(data)
-
-    def is_dropped(self) -> bool:
-        self.socket.settimeout(WAIT_S)
-        try:
-            return self.socket.recv(1) == b""
-        except ConnectionError:
-            return True
-
-    def close(self) -> None:
-        self.socket.close()
-
-
-def line(ticket: Ticket, kind: str, **fields: object) -> bytes:
-    place = {"batch": ticket.batch, "task": ticket.task}
-    return server_module._seal(ticket.key, {"kind": kind, **place, **fields})
-
-
-def done_line(ticket: Ticket, **fields: object) -> bytes:
-    told = {"end": 120, "records": 20, "sample": [1], "held": False}
-    return line(ticket, "done", **{**told, **fields})
-
-
-# -- there and back -------------------------------------------------------------------------------
+from kshare.feedback.messages import seal
+from kshare.feedback.server import FeedbackServer
+from tests.support.feedback import (
+    END,
+    HERE,
+    WAIT_S,
+    Stranger,
+    done_line,
+    line,
+    result,
+    tell,
+    until,
+)
 
 
 def test_a_task_tells_where_it_ended(server: FeedbackServer):
@@ -121,28 +65,6 @@ def test_nobody_waits_longer_than_asked_to(server: FeedbackServer):
     assert server.reports("another") == {}
 
 
-def test_a_held_connection_tells_when_the_process_ends(server: FeedbackServer):
-    tell(server.ticket("b", 0, hold=True), held=True)
-    until(lambda: 0 in server.reports("b"))
-    told = server.reports("b")[0]
-    assert (told.held, told.seconds) == (True, None)
-    (kept,) = server_module._held
-    kept.close()  # as the end of a process does
-    assert result(server).seconds is not None
-
-
-def test_a_task_that_fails_has_told_nothing(server: FeedbackServer):
-    ticket = server.ticket("b", 0, hold=False)
-    report = TaskReport(ticket)
-    report.begin()
-    assert report.connected
-    report.close()
-    report.close()
-    assert not report.connected
-    tell(ticket)  # Spark tries again
-    assert result(server).end == 120
-
-
 @pytest.mark.parametrize("order", [(120, 110, 130), (110, 130, 120), (130, 120, 110)])
 def test_of_attempts_that_differ_the_lowest_end_counts(
     server: FeedbackServer, order: tuple[int, ...]
@@ -169,17 +91,18 @@ def test_the_time_is_that_of_the_attempt_that_counts(server: FeedbackServer):
     assert result(server).seconds is not None
 
 
-def test_two_batches_are_remembered(server: FeedbackServer):
+def test_batches_are_remembered_until_they_are_forgotten(server: FeedbackServer):
     tickets = [server.ticket(name, 0, hold=False) for name in ("a", "b", "c")]
     for ticket in tickets:
         tell(ticket)
-    assert result(server, "c").end == 120
-    assert result(server, "b").end == 120
+    for name in ("a", "b", "c"):
+        assert result(server, name).end == 120
+    server.retain({"b", "c", "unknown"})
     assert server.reports("a") == {}
-    server.forget("c")
-    assert server.reports("b") == {}
-    assert list(server.reports("c")) == [0]
-    server.forget("unknown")
+    assert list(server.reports("b")) == list(server.reports("c")) == [0]
+    tell(tickets[0])  # late
+    server.retain({"c"})
+    assert server.reports("a") == server.reports("b") == {}
     assert list(server.reports("c")) == [0]
 
 
@@ -188,9 +111,6 @@ def test_a_ticket_travels_and_shows_no_secret(server: FeedbackServer):
     assert pickle.loads(pickle.dumps(ticket)) == ticket
     assert repr(ticket.key) not in repr(ticket)
     assert ticket.key.hex() not in repr(ticket)
-
-
-# -- who is not believed --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -253,7 +173,7 @@ def test_messages_that_cannot_be_are_dropped(server: FeedbackServer, fields: dic
         kind = {"kind": fields.get("kind", "done")}
         place = {"batch": "b", "task": 0, "end": 120, "records": 20, "sample": [], "held": False}
         stranger.say(line(ticket, "hello"))
-        stranger.say(server_module._seal(ticket.key, {**place, **kind, **fields}))
+        stranger.say(seal(ticket.key, {**place, **kind, **fields}))
         assert stranger.is_dropped()
     assert server.rejected == 1
     assert server.reports("b") == {}
@@ -263,7 +183,7 @@ def test_messages_that_cannot_be_are_dropped(server: FeedbackServer, fields: dic
 def test_what_is_no_object_is_dropped(server: FeedbackServer, body: object):
     ticket = server.ticket("b", 0, hold=False)
     with closing(Stranger(ticket)) as stranger:
-        stranger.say(server_module._seal(ticket.key, body))  # type: ignore[arg-type]
+        stranger.say(seal(ticket.key, body))  # type: ignore[arg-type]
         assert stranger.is_dropped()
     assert server.rejected == 1
 
@@ -303,7 +223,7 @@ def test_nested_without_end(server: FeedbackServer, monkeypatch: pytest.MonkeyPa
     ticket = server.ticket("b", 0, hold=False)
     body = b"[" * 3_000
     monkeypatch.setattr(json, "dumps", lambda *_, **__: body.decode())
-    data = server_module._seal(ticket.key, {})
+    data = seal(ticket.key, {})
     monkeypatch.undo()
     with closing(Stranger(ticket)) as stranger:
         stranger.say(data)
@@ -375,50 +295,6 @@ def test_messages_that_come_byte_by_byte(server: FeedbackServer):
         for byte in line(ticket, "hello") + done_line(ticket):
             stranger.say(bytes([byte]))
     assert result(server).end == 120
-
-
-# -- nobody there ---------------------------------------------------------------------------------
-
-
-def test_without_a_planner_a_task_goes_on(server: FeedbackServer):
-    ticket = server.ticket("b", 0, hold=False)
-    server.close()
-    report = TaskReport(ticket)
-    report.begin()
-    assert not report.connected
-    report.done(END, held=True)
-    report.close()
-    assert server_module._held == []
-
-
-def test_a_planner_that_was_not_reached_is_not_tried_again(
-    server: FeedbackServer, monkeypatch: pytest.MonkeyPatch
-):
-    tries: list[object] = []
-
-    def refused(address: object, timeout: float) -> socket.socket:
-        assert timeout <= 2
-        tries.append(address)
-        raise ConnectionRefusedError
-
-    monkeypatch.setattr(socket, "create_connection", refused)
-    ticket = server.ticket("b", 0, hold=False)
-    for _ in range(3):
-        tell(ticket)
-    assert tries == [(ticket.host, ticket.port)]
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 61)
-    tell(ticket)
-    assert len(tries) == 2
-
-
-def test_a_planner_that_goes_away_in_between(server: FeedbackServer):
-    report = TaskReport(server.ticket("b", 0, hold=False))
-    report.begin()
-    server.close()
-    for _ in range(3):
-        report.done(END, held=False)
-    assert not report.connected
 
 
 def test_where_nothing_can_listen_there_is_no_feedback(

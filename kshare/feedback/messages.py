@@ -1,0 +1,180 @@
+"""The messages of tasks: what they say, and how it is signed.
+
+A message is a line: its HMAC-SHA256 in hexadecimal, a space, JSON. It counts only if it was signed
+with the key of the ticket, and if every field is of the right type and in range: workers may run
+another version of kshare.
+"""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from kshare.core.hashing import HASH_SPACE
+from kshare.core.slice_end import SAMPLE_MAX, SliceEnd
+
+__all__ = ["Done", "Executor", "Hello", "Message", "TaskId", "Ticket", "decode", "encode", "seal"]
+
+_OFFSET_MAX = 2**63 - 1
+_MAC_SIZE = 64  # hexadecimal
+_EXECUTOR_MAX = 300  # characters
+_SLOTS_MAX = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What a task needs to report on a slice; it travels to the task, pickled.
+
+    Attributes:
+        host: The address that the server listens on.
+        port: The port; 0 if no server listens, and the task then reports nothing.
+        key: The server's secret.
+        batch: The name of the batch.
+        task: The number of the ticket within the batch.
+        hold: Whether the connection should stay open as long as the task's process lives, so that
+            the server sees when the task has ended, and not only its reader.
+    """
+
+    host: str
+    port: int
+    key: bytes = field(repr=False)
+    batch: str
+    task: int
+    hold: bool = False
+
+    @property
+    def id(self) -> "TaskId":
+        """The batch and the number."""
+        return TaskId(self.batch, self.task)
+
+
+class TaskId(NamedTuple):
+    """A ticket of a batch."""
+
+    batch: str
+    number: int
+
+
+class Executor(NamedTuple):
+    """Where a task runs.
+
+    Attributes:
+        name: Unique among the executors of a query.
+        slots: Number of tasks that it runs at once; 0 if that is not known.
+    """
+
+    name: str
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A task has begun.
+
+    Attributes:
+        task: The task.
+        executor: Where it runs; None if that is not known.
+    """
+
+    task: TaskId
+    executor: Executor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A task has read its slice.
+
+    Attributes:
+        task: The task.
+        end: Where reading ended.
+        held: Whether the connection stays open until the task has ended.
+    """
+
+    task: TaskId
+    end: SliceEnd
+    held: bool
+
+
+Message: TypeAlias = Hello | Done
+
+
+def encode(key: bytes, message: Message) -> bytes:
+    """A message as a signed line."""
+    fields: dict[str, Any] = {"batch": message.task.batch, "task": message.task.number}
+    match message:
+        case Hello(executor=None):
+            fields |= {"kind": "hello"}
+        case Hello(executor=Executor(name, slots)):
+            fields |= {"kind": "hello", "executor": name, "slots": slots}
+        case Done(end=end, held=held):
+            fields |= {"kind": "done", "end": end.end, "records": end.records, "held": held}
+            fields["sample"] = list(end.sample)
+    return seal(key, fields)
+
+
+def decode(key: bytes, line: bytes) -> Message:
+    """Read a signed line, without its line feed.
+
+    Raises:
+        ValueError: It is no message, or was not signed with the key.
+    """
+    fields = _unseal(key, line)
+    batch, number = fields.get("batch"), _integer(fields, "task", _OFFSET_MAX)
+    if not isinstance(batch, str):
+        raise ValueError("'batch' is no text")  # noqa: TRY004 - one kind of fault for the caller
+    task = TaskId(batch, number)
+    match fields.get("kind"):
+        case "hello":
+            return Hello(task, _executor(fields))
+        case "done":
+            return _done(task, fields)
+        case kind:
+            raise ValueError(f"no message of kind {kind!r}")
+
+
+def seal(key: bytes, fields: Mapping[str, Any]) -> bytes:
+    """Any fields as a signed line."""
+    body = json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()
+    return hmac.new(key, body, hashlib.sha256).hexdigest().encode() + b" " + body + b"\n"
+
+
+def _unseal(key: bytes, line: bytes) -> dict[str, Any]:
+    mac, space, body = line[:_MAC_SIZE], line[_MAC_SIZE : _MAC_SIZE + 1], line[_MAC_SIZE + 1 :]
+    expected = hmac.new(key, body, hashlib.sha256).hexdigest().encode()
+    if space != b" " or not hmac.compare_digest(mac, expected):
+        raise ValueError("not signed with this server's key")
+    fields = json.loads(body)
+    if not isinstance(fields, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - one kind of fault for the caller
+    return fields
+
+
+def _done(task: TaskId, fields: Mapping[str, Any]) -> Done:
+    sample, held = fields.get("sample"), fields.get("held")
+    if not isinstance(sample, list) or len(sample) > SAMPLE_MAX:
+        raise ValueError("'sample' is no list, or too long")
+    if any(type(hashed) is not int or not 0 <= hashed < HASH_SPACE for hashed in sample):
+        raise ValueError("'sample' holds what is no key hash")
+    if not isinstance(held, bool):
+        raise ValueError("'held' is neither true nor false")  # noqa: TRY004 - as above
+    records = _integer(fields, "records", _OFFSET_MAX)
+    end = SliceEnd(_integer(fields, "end", _OFFSET_MAX), records, tuple(sorted(sample)))
+    return Done(task, end, held)
+
+
+def _executor(fields: Mapping[str, Any]) -> Executor | None:
+    name = fields.get("executor")
+    if name is None:
+        return None
+    if not isinstance(name, str) or not 0 < len(name) <= _EXECUTOR_MAX:
+        raise ValueError("'executor' is no name")
+    return Executor(name, _integer(fields, "slots", _SLOTS_MAX))
+
+
+def _integer(fields: Mapping[str, Any], name: str, end: int) -> int:
+    value = fields.get(name)
+    if type(value) is not int or not 0 <= value < end:
+        raise ValueError(f"{name!r} is not in range")
+    return value

@@ -1,0 +1,71 @@
+"""Messages: there and back, byte for byte, and what is not one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.core.hashing import HASH_SPACE
+from kshare.core.slice_end import SAMPLE_MAX, SliceEnd
+from kshare.feedback.messages import Done, Executor, Hello, Message, TaskId, decode, encode
+
+KEY = b"k" * 32
+TASKS = st.builds(TaskId, st.text(max_size=20), st.integers(0, 2**62))
+ENDS = st.builds(
+    SliceEnd,
+    st.integers(0, 2**62),
+    st.integers(0, 2**62),
+    st.lists(st.integers(0, HASH_SPACE - 1), max_size=SAMPLE_MAX).map(lambda s: tuple(sorted(s))),
+)
+EXECUTORS = st.builds(Executor, st.text(min_size=1, max_size=300), st.integers(0, 1 << 15))
+MESSAGES = st.builds(Hello, TASKS, st.none() | EXECUTORS) | st.builds(
+    Done, TASKS, ENDS, st.booleans()
+)
+
+
+@given(MESSAGES)
+def test_there_and_back(message: Message) -> None:
+    line = encode(KEY, message)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert decode(KEY, line[:-1]) == message
+
+
+@given(MESSAGES, st.integers(0), st.integers(1, 255))
+def test_a_byte_that_was_changed_is_noticed(message: Message, position: int, change: int) -> None:
+    line = bytearray(encode(KEY, message)[:-1])
+    line[position % len(line)] ^= change
+    with pytest.raises(ValueError, match="not signed"):
+        decode(KEY, bytes(line))
+
+
+@given(MESSAGES)
+def test_another_key_is_noticed(message: Message) -> None:
+    with pytest.raises(ValueError, match="not signed"):
+        decode(b"another", encode(KEY, message)[:-1])
+
+
+@given(st.binary(max_size=300))
+def test_other_bytes_are_no_message(data: bytes) -> None:
+    with pytest.raises(ValueError, match="not signed"):
+        decode(KEY, data)
+
+
+@pytest.mark.parametrize(
+    ("message", "body"),
+    [
+        (Hello(TaskId("b", 3)), b'{"batch":"b","kind":"hello","task":3}'),
+        (
+            Hello(TaskId("b", 3), Executor("1@h", 2)),
+            b'{"batch":"b","executor":"1@h","kind":"hello","slots":2,"task":3}',
+        ),
+        (
+            Done(TaskId("b", 0), SliceEnd(9, 2, (4, 5)), False),
+            b'{"batch":"b","end":9,"held":false,"kind":"done","records":2,"sample":[4,5],"task":0}',
+        ),
+    ],
+)
+def test_the_bytes_of_a_message_do_not_change(message: Message, body: bytes) -> None:
+    """Tasks of another version of kshare may read and write them."""
+    line = encode(KEY, message)
+    assert line[65:] == body + b"\n"
+    assert line[64:65] == b" "

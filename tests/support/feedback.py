@@ -1,0 +1,66 @@
+"""Tasks and strangers that talk to a feedback server, for its tests."""
+
+import socket
+import time
+from collections.abc import Callable
+
+from kshare.core.slice_end import SliceEnd
+from kshare.feedback.messages import Ticket, seal
+from kshare.feedback.report import TaskReport
+from kshare.feedback.server import FeedbackServer
+
+HERE = ("127.0.0.1", 9092)
+WAIT_S = 20.0  # what never comes; nothing is expected to take so long
+END = SliceEnd(120, 20, (1, 2, 3))
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait for something that another thread does."""
+    deadline = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def tell(ticket: Ticket, end: SliceEnd = END, *, held: bool = False) -> None:
+    """Report as a task does."""
+    report = TaskReport(ticket)
+    report.begin()
+    report.done(end, held=held)
+
+
+def result(server: FeedbackServer, batch: str = "b", task: int = 0) -> SliceEnd:
+    """Where a task ended, once all of its batch have reported."""
+    return server.reports(batch, wait_seconds=WAIT_S)[task]
+
+
+class Stranger:
+    """A connection that says what it likes."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self.socket = socket.create_connection((ticket.host, ticket.port), WAIT_S)
+
+    def say(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def is_dropped(self) -> bool:
+        self.socket.settimeout(WAIT_S)
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def line(ticket: Ticket, kind: str, **fields: object) -> bytes:
+    """A signed message of a task, with any fields."""
+    task = {"batch": ticket.batch, "task": ticket.task}
+    return seal(ticket.key, {"kind": kind, **task, **fields})
+
+
+def done_line(ticket: Ticket, **fields: object) -> bytes:
+    """A signed result of a task, with some fields replaced."""
+    end = {"end": 120, "records": 20, "sample": [1], "held": False}
+    return line(ticket, "done", **{**end, **fields})
