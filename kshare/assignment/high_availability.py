@@ -13,9 +13,15 @@ from typing import Final
 
 from kshare.assignment.interface.application import ApplicationState
 from kshare.assignment.interface.assignor import TaskAssignment, TaskAssignor
-from kshare.assignment.placing.balance import deal, even_out, group_siblings, place_by_active_load
+from kshare.assignment.placing.balance import deal, even_out, place_by_active_load
 from kshare.assignment.placing.movements import Lags, Warmups, move_actives, move_standbys
 from kshare.assignment.placing.placement import Placement
+from kshare.assignment.placing.siblings import (
+    group_actives,
+    group_standbys,
+    keep_previous_actives,
+    keep_previous_standbys,
+)
 from kshare.assignment.placing.situation import Situation
 from kshare.assignment.placing.standby import assign_standbys
 from kshare.assignment.racks.active import (
@@ -53,12 +59,17 @@ class HighAvailabilityTaskAssignor(TaskAssignor):
             placement.active,
             lambda task, _source, target: placement.move_active(task, target),
         )
+        shared = _shared(situation, situation.logged)
+        if shared:
+            group_actives(placement, shared)
+            if not racks.is_enabled:
+                keep_previous_actives(situation, placement, shared)
         racks.optimize_active(placement, situation.logged, racks.costs)
-        _place_standbys(situation, placement, racks)
+        _place_standbys(situation, placement, racks, shared)
         is_moved = _run_where_state_is(situation, placement)
         place_by_active_load(placement, situation.unlogged)
-        if situation.shared:
-            group_siblings(placement, situation.shared)
+        if shared_unlogged := _shared(situation, situation.unlogged):
+            group_actives(placement, shared_unlogged)
         racks.optimize_active(placement, situation.unlogged, _STATELESS_COSTS)
         interval = application_state.assignment_configs.probing_rebalance_interval_ms
         return situation.answer(
@@ -66,7 +77,13 @@ class HighAvailabilityTaskAssignor(TaskAssignor):
         )
 
 
-def _place_standbys(situation: Situation, placement: Placement, racks: "_Racks") -> None:
+def _shared(situation: Situation, tasks: list[int]) -> list[int]:
+    return [task for task in tasks if task in situation.shared] if situation.shared else []
+
+
+def _place_standbys(
+    situation: Situation, placement: Placement, racks: "_Racks", shared: list[int]
+) -> None:
     state = situation.state
     configs = state.assignment_configs
     if configs.num_standby_replicas <= 0:
@@ -82,7 +99,23 @@ def _place_standbys(situation: Situation, placement: Placement, racks: "_Racks")
         # Every tag counts here, also one that is not configured.
         lambda source, target: not has_tags or tags[source] <= tags[target],
     )
+    if shared:
+        _group_standbys(situation, placement, shared)
+        if not (has_tags or racks.is_enabled):
+            keep_previous_standbys(situation, placement, shared)
     racks.optimize_standby(placement)
+
+
+def _group_standbys(situation: Situation, placement: Placement, shared: list[int]) -> None:
+    """Group the standbys of shared tasks, among processes whose configured tags are equal."""
+    states, configs = situation.state.states, situation.state.assignment_configs
+    names = frozenset(configs.rack_aware_assignment_tags)
+    tags = [
+        frozenset(entry for entry in states[process].client_tags.items() if entry[0] in names)
+        for process in situation.processes
+    ]
+    movable = [standby.intersection(shared) for standby in placement.standby]
+    group_standbys(situation, placement, movable, tags)
 
 
 def _run_where_state_is(situation: Situation, placement: Placement) -> bool:
@@ -91,7 +124,7 @@ def _run_where_state_is(situation: Situation, placement: Placement) -> bool:
     sums = [state.states[process].stateful_tasks_to_lag_sums() for process in situation.processes]
     lags = Lags(sums, situation.tasks, configs.acceptable_recovery_lag)
     warmups = Warmups(configs.max_warmup_replicas)
-    actives = move_actives(placement, situation.logged, lags, warmups)
+    actives = move_actives(placement, situation.logged, lags, warmups, situation.siblings)
     return bool(move_standbys(placement, lags, warmups) or actives)
 
 
@@ -113,7 +146,7 @@ class _Racks:
             _NON_OVERLAP_COST if non_overlap is None else non_overlap,
         )
         self._strategy = configs.rack_aware_assignment_strategy
-        self._is_enabled = self._strategy != "none" and has_racks(
+        self.is_enabled = self._strategy != "none" and has_racks(
             situation.state,
             inputs=True,
             changelogs=configs.num_standby_replicas > 0,
@@ -124,7 +157,7 @@ class _Racks:
         self, placement: Placement, tasks: list[int], costs: tuple[int, int]
     ) -> None:
         """Place active tasks at the least cost; how many a process has stays."""
-        if not (self._is_enabled and tasks):
+        if not (self.is_enabled and tasks):
             return
         situation = self._situation
         actives = optimize_active(
@@ -137,7 +170,7 @@ class _Racks:
 
     def optimize_standby(self, placement: Placement) -> None:
         """Let standbys change places, whatever the strategy is."""
-        if not self._is_enabled:
+        if not self.is_enabled:
             return
         situation = self._situation
         standbys = optimize_standby(

@@ -19,7 +19,12 @@ from itertools import product
 from typing import Any, TypeAlias, cast
 
 from kshare.assignment.interface.application import ApplicationState
-from kshare.assignment.interface.assignor import AssignmentError, TaskAssignment, TaskAssignor
+from kshare.assignment.interface.assignor import (
+    AssignmentError,
+    KafkaStreamsAssignment,
+    TaskAssignment,
+    TaskAssignor,
+)
 from kshare.assignment.interface.task_id import ProcessId, TaskId
 from kshare.assignment.utils import validate_task_assignment
 from kshare.testing.situations import as_case, names, reordered, situations
@@ -94,6 +99,7 @@ def check_assignor(
     spread_max: float | None = 0.0,
     rounds_max: int | None = None,
     settles: bool = True,
+    together: bool = True,
     other_hash_seeds: bool = False,
 ) -> AssignorReport:
     """Check an assignor against the laws, each situation by itself.
@@ -109,6 +115,11 @@ def check_assignor(
       fewer threads; with fewer tasks than threads, but for one task a thread (the sticky assignor
       leaves so many where they were, even if others idle).
     - Then a further run changes nothing, or the few runs that racks need to settle.
+    - Shared tasks of a partition are together, where no racks play a part: from a fresh start, and
+      from such a placement on other processes, they need few state stores (a store serves all
+      tasks of a partition on a process). Active tasks need one for each partition, and one for
+      each process but one, where loads cut a partition; standbys, without client tags, as many as
+      there are standbys, for each partition, and three for each process.
 
     Args:
         assignor: one, or what makes one (a class), called for each situation.
@@ -119,6 +130,8 @@ def check_assignor(
             warm up, one by one; 0: a follow-up may be asked for each time.
         settles: check that a further run changes nothing; an assignor that rotates tasks on
             purpose does not.
+        together: check that shared tasks of a partition are together; an assignor that has no use
+            for common state stores or for common fetches need not care.
         other_hash_seeds: check that answers are the same in Python processes with other hash
             seeds, where sets of processes and of names have other orders. The assignor must be
             picklable, such as a class in a module.
@@ -135,6 +148,8 @@ def check_assignor(
     for number, state in enumerate(asked):
         try:
             _check(assignor, state, spread_max, rounds_max, settles)
+            if together:
+                _check_together(assignor, state, rounds_max)
         except _BreachError as breach:
             breaches[number] = breach
     if other_hash_seeds:
@@ -157,15 +172,7 @@ def _check(
     _equal("equal situations, equal answers", state, answer, _run(made, state))
     again = _run(_made(assignor), reordered(state, seed=0))
     _equal("the order of sets plays no part", state, answer, again)
-    rounds = _copies(state) + 2 if rounds_max is None else rounds_max
-    for _ in range(rounds):
-        if not answer.wants_followup:
-            break
-        state = _caught_up(state, answer)
-        answer = _run(made, state)
-    if rounds and answer.wants_followup:
-        what = f"a follow-up is asked for after {rounds} rounds"
-        raise _BreachError("rebalances come to an end", what, state)
+    state, answer = _rested(made, state, answer, rounds_max)
     if spread_max is not None:
         _check_balance(state, answer, spread_max)
     if settles:
@@ -178,6 +185,22 @@ def _check(
             if spread_max is not None:
                 _check_balance(state, answer, spread_max)
         _equal("a further run changes nothing", state, last, answer)
+
+
+def _rested(
+    assignor: TaskAssignor, state: ApplicationState, answer: TaskAssignment, rounds_max: int | None
+) -> tuple[ApplicationState, TaskAssignment]:
+    """Run the follow-up rebalances, until none is asked for."""
+    rounds = _copies(state) + 2 if rounds_max is None else rounds_max
+    for _ in range(rounds):
+        if not answer.wants_followup:
+            break
+        state = _caught_up(state, answer)
+        answer = _run(assignor, state)
+    if rounds and answer.wants_followup:
+        what = f"a follow-up is asked for after {rounds} rounds"
+        raise _BreachError("rebalances come to an end", what, state)
+    return state, answer
 
 
 def _made(assignor: _Source) -> TaskAssignor:
@@ -289,6 +312,60 @@ def _check_balance(state: ApplicationState, answer: TaskAssignment, spread_max: 
                 f"process {of} {least / few:.2f}"
             )
             raise _BreachError("active loads are even", what, state)
+
+
+def _check_together(assignor: _Source, state: ApplicationState, rounds_max: int | None) -> None:
+    """Shared tasks, from a fresh start and from a good placement on other processes."""
+    is_rack_aware = state.assignment_configs.rack_aware_assignment_strategy != "none"
+    if is_rack_aware or all(task.key_range is None for task in state.all_tasks):
+        return
+    made = _made(assignor)
+    nothing = TaskAssignment(tuple(map(KafkaStreamsAssignment, state.states)))
+    state = _caught_up(state, nothing)
+    for _ in range(2):
+        state, answer = _rested(made, state, _run(made, state), rounds_max)
+        _check_stores(state, answer)
+        state = _caught_up(state, _turned(state, answer))
+
+
+def _turned(state: ApplicationState, answer: TaskAssignment) -> TaskAssignment:
+    """The same placement, with each process's tasks on the next one with as many threads."""
+    placed = _placed(answer)
+    alike: dict[int, list[ProcessId]] = {}
+    for process, one in state.states.items():
+        alike.setdefault(one.num_processing_threads, []).append(process)
+    return TaskAssignment(
+        tuple(
+            KafkaStreamsAssignment(process, *placed[other])
+            for group in alike.values()
+            for process, other in zip(group, [*group[1:], group[0]], strict=True)
+        )
+    )
+
+
+def _check_stores(state: ApplicationState, answer: TaskAssignment) -> None:
+    configs, processes = state.assignment_configs, len(state.states)
+    standbys = max(0, min(configs.num_standby_replicas, processes - 1))
+    placed = _placed(answer)
+    for is_logged in (True, False):
+        tasks = {
+            task
+            for task, info in state.all_tasks.items()
+            if task.key_range is not None and info.has_changelog == is_logged
+        }
+        partitions = len({task[:2] for task in tasks})
+        allowed = {"active": partitions + processes - 1}
+        if is_logged and not configs.rack_aware_assignment_tags:
+            allowed["standby"] = partitions * standbys + 3 * processes
+        for kind, most in allowed.items():
+            held = [placed[process][kind == "standby"] & tasks for process in placed]
+            stores = sum(len({task[:2] for task in on}) for on in held)
+            if tasks and stores > most:
+                what = (
+                    f"the {kind} shared tasks of {partitions} partitions need {stores} stores on "
+                    f"{processes} processes; wanted at most {most}"
+                )
+                raise _BreachError("shared tasks of a partition are together", what, state)
 
 
 # -- other hash seeds ----------------------------------------------------------------------------

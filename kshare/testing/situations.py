@@ -77,7 +77,7 @@ def _situation(rng: random.Random) -> ApplicationState:
 
 def _tasks(rng: random.Random, subtopology: int, racks: list[str]) -> Iterator[TaskInfo]:
     is_stateful = rng.random() < 0.6
-    ranges = [None] if is_stateful else split(WHOLE, rng.choice([1, 1, 4]))
+    ranges = split(WHOLE, rng.choice([1, 1, 4]))
     for partition in range(rng.randint(1, 12)):
         replicas = tuple(rng.sample(racks, rng.randint(1, len(racks)))) if racks else None
         source = TopicPartition(f"in{subtopology}", partition)

@@ -225,6 +225,27 @@ def turn_round(state: ApplicationState, entries: list[Any]) -> Any:
     return TaskAssignment(tuple(KafkaStreamsAssignment(one.process_id, t) for one, t in pairs))
 
 
+def scatter(state: ApplicationState, entries: list[Any]) -> Any:
+    """Tasks are dealt round, so that siblings are apart; even, and at rest."""
+    if state.assignment_configs.num_standby_replicas:
+        return None
+    return dealt(list(state.all_tasks), list(state.states))
+
+
+def scatter_standbys(state: ApplicationState, entries: list[Any]) -> Any:
+    """Each task's standby on the next process in turn that has no copy of it."""
+    standby: list[set[TaskId]] = [set() for _ in entries]
+    for number, task in enumerate(task for entry in entries for task in sorted(entry.standby)):
+        free = [n for n, e in enumerate(entries) if task not in e.active | standby[n]]
+        standby[free[number % len(free)]].add(task)
+    return TaskAssignment(
+        tuple(
+            replace(entry, standby=frozenset(held))
+            for entry, held in zip(entries, standby, strict=True)
+        )
+    )
+
+
 @pytest.mark.parametrize(
     ("spoil", "law", "what"),
     [
@@ -240,15 +261,26 @@ def turn_round(state: ApplicationState, entries: list[Any]) -> Any:
         (ask_for_ever, "rebalances come to an end", "after"),
         (give_all_to_one, "active loads are even", "active tasks a thread"),
         (turn_round, "a further run changes nothing", "first"),
+        (scatter, "shared tasks of a partition are together", "the active shared tasks of"),
+        (scatter_standbys, "shared tasks of a partition are together", "the standby shared tasks"),
     ],
 )
 def test_a_broken_one_is_found_out(spoil: Any, law: str, what: str) -> None:
-    spread_max = None if spoil is turn_round else 0.0
-    report = check_assignor(Broken(spoil), situations(40), spread_max=spread_max)
+    some = situations(200 if spoil is scatter_standbys else 40)
+    spread_max = None if spoil in (turn_round, scatter) else 0.0
+    settles = spoil not in (scatter, scatter_standbys)
+    report = check_assignor(Broken(spoil), some, spread_max=spread_max, settles=settles)
     assert not report.is_valid
     assert {breach.law for breach in report.breaches} == {law}
     assert what in str(report)
     assert f"- {law}: {len(report.breaches)}" in str(report)
+
+
+def test_one_that_need_not_care_may_scatter_shared_tasks() -> None:
+    report = check_assignor(
+        Broken(scatter), situations(40), spread_max=None, settles=False, together=False
+    )
+    assert report.is_valid, str(report)
 
 
 def test_one_that_is_not_pure_is_found_out() -> None:
@@ -305,7 +337,7 @@ def dealt(tasks: list[TaskId], processes: list[ProcessId]) -> TaskAssignment:
 
 
 def test_one_that_goes_by_the_order_of_sets_is_found_out() -> None:
-    report = check_assignor(InOrderOfASet, spread_max=None, settles=False)
+    report = check_assignor(InOrderOfASet, spread_max=None, settles=False, together=False)
     assert {breach.law for breach in report.breaches} == {"the order of sets plays no part"}
     assert len(report.breaches) > 10
 
@@ -326,7 +358,7 @@ def test_another_order_is_the_same_situation() -> None:
 
 def test_one_that_goes_by_the_hashes_of_names_is_found_out() -> None:
     some = list(situations(30))
-    check = partial(check_assignor, InOrderOfProcesses, some, spread_max=None)
+    check = partial(check_assignor, InOrderOfProcesses, some, spread_max=None, together=False)
     assert check().is_valid  # one process cannot know
     report = check(other_hash_seeds=True)
     assert {breach.law for breach in report.breaches} == {"the hash seed plays no part"}

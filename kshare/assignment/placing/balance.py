@@ -5,15 +5,14 @@ second copy of a task.
 Cost: evening out looks at each pair of processes until nothing moves; the rest is one step of a
 heap for each task.
 
-The rules are those of Kafka Streams' high-availability assignor; shared tasks are ours.
+The rules are those of Kafka Streams' high-availability assignor.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import islice
 
 from kshare.assignment.placing.placement import LeastLoaded, Placement
 
-__all__ = ["deal", "even_out", "group_siblings", "place_by_active_load"]
+__all__ = ["deal", "even_out", "is_even", "place_by_active_load"]
 
 
 def deal(placement: Placement, tasks: Sequence[int]) -> None:
@@ -68,24 +67,19 @@ def even_out(
                         is_moving = True
 
 
+def is_even(placement: Placement) -> bool:
+    """Return whether no single task would make the skew of two processes smaller by moving."""
+    processes, load = range(len(placement.threads)), placement.load
+    return not any(
+        load[source] > load[target] and _improves(placement, source, target)
+        for source in processes
+        for target in processes
+    )
+
+
 def _improves(placement: Placement, source: int, target: int) -> bool:
     """Whether moving one task makes the skew smaller without turning it round."""
     count, threads, load = placement.count, placement.threads, placement.load
     skew = load[source] - load[target]
     after = (count[source] - 1.0) / threads[source] - (count[target] + 1.0) / threads[target]
     return 0 <= after < skew
-
-
-def group_siblings(placement: Placement, tasks: Sequence[int]) -> None:
-    """Bring tasks that stand side by side together, as many on each process as it has of them.
-
-    Args:
-        placement: where they are active.
-        tasks: in an order in which the shared tasks of a partition are neighbours.
-    """
-    of_all = set(tasks)
-    rest = iter(tasks)
-    held = [active - of_all for active in placement.active]
-    for process, active in enumerate(placement.active):
-        held[process].update(islice(rest, len(active & of_all)))
-    placement.set_active(held)

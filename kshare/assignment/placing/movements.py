@@ -7,6 +7,7 @@ Cost: one row of lags for each task that is not caught up where it is wanted.
 The rules are those of Kafka Streams' high-availability assignor (KIP-441).
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -94,15 +95,27 @@ class Warmups:
 
 
 def move_actives(
-    placement: Placement, tasks: Iterable[int], lags: Lags, warmups: Warmups
+    placement: Placement,
+    tasks: Iterable[int],
+    lags: Lags,
+    warmups: Warmups,
+    siblings: Mapping[int, Collection[int]],
 ) -> list[int]:
     """Run each active task that is behind where it is wanted on a process that is caught up.
 
-    That is a holder of a standby, which costs no warmup, or else the least loaded process that is
-    caught up, or else the freshest. Tasks with the fewest caught-up processes go first.
+    That is a holder of a standby, which costs no warmup, or else a process that is caught up: the
+    one that runs most siblings of the task, then the least loaded; or else the freshest. Tasks with
+    the fewest caught-up processes go first.
+
+    Args:
+        placement: Where the tasks are wanted; it is changed.
+        tasks: The active tasks to look at.
+        lags: The lag of each process.
+        warmups: Takes the copies that warm up where they are wanted.
+        siblings: For each shared task, all shared tasks of its partition.
 
     Returns:
-        the tasks that cannot run yet where they are wanted.
+        The tasks that cannot run yet where they are wanted.
     """
     behind = [task for task in tasks if lags.is_behind(placement.owner[task], task)]
     behind.sort(key=lambda task: (len(lags.caught_up(task)), task))
@@ -110,7 +123,7 @@ def move_actives(
         wanted = placement.owner[task]
         caught_up = lags.caught_up(task)
         holders = [process for process in caught_up if task in placement.standby[process]]
-        source = _least_loaded(placement, holders or caught_up)
+        source = _least_loaded(placement, holders or caught_up, siblings.get(task, ()))
         if source is None:
             source = lags.freshest(task, wanted)
             if source is None:
@@ -155,6 +168,13 @@ def move_standbys(placement: Placement, lags: Lags, warmups: Warmups) -> list[in
     return moved
 
 
-def _least_loaded(placement: Placement, processes: Sequence[int]) -> int | None:
+def _least_loaded(
+    placement: Placement, processes: Sequence[int], siblings: Collection[int] = ()
+) -> int | None:
+    """The process that runs most of the siblings, then the least loaded, then the first."""
+    if siblings and processes:
+        running = Counter(placement.owner[task] for task in siblings)
+        most = max(running[process] for process in processes)
+        processes = [process for process in processes if running[process] == most]
     load = placement.load
     return min(processes, key=lambda process: (load[process], process), default=None)

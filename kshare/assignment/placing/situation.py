@@ -25,7 +25,9 @@ class Situation:
         threads: of each process.
         logged: the tasks with a changelog, ascending: only they have standbys.
         unlogged: the others.
-        shared: those of the others that have a key range.
+        shared: the tasks that have a key range, as a set.
+        partitions: subtopology and partition of each task; siblings have the same.
+        siblings: for each shared task, all shared tasks of its partition.
 
     Raises:
         ValueError: there is no process.
@@ -48,7 +50,12 @@ class Situation:
         self.replicas = min(max(0, configured), len(self.threads) - 1)
         self.logged = [task for task, is_logged in enumerate(infos) if is_logged]
         self.unlogged = [task for task, is_logged in enumerate(infos) if not is_logged]
-        self.shared = [task for task in self.unlogged if self.tasks[task].key_range is not None]
+        self.shared = {task for task, id_ in enumerate(self.tasks) if len(id_) > 2}
+        self.partitions = [id_[:2] for id_ in self.tasks] if self.shared else []
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for task in sorted(self.shared):
+            groups.setdefault(self.partitions[task], []).append(task)
+        self.siblings = {task: group for group in groups.values() for task in group}
 
     def placement(self) -> Placement:
         """Nothing placed yet."""

@@ -41,6 +41,7 @@ class _Actives:
     """
 
     def __init__(self, situation: Situation, placement: Placement, must_preserve: bool) -> None:
+        self._situation = situation
         self._placement = placement
         self._tasks = situation.tasks
         self._threads = situation.threads
@@ -91,13 +92,15 @@ class _Actives:
         return self._mixed(sorted(tasks, key=lambda one: (one in welcome, one)))
 
     def _mixed(self, tasks: Iterable[int]) -> list[int]:
-        """Subtopologies mixed, each as often as it is wide."""
+        """Subtopologies mixed, each as often as it is wide; siblings side by side."""
         ranks: Counter[int] = Counter()
+        first: dict[tuple[int, ...], float] = {}
         order = []
         for task in tasks:
-            subtopology = self._tasks[task][0]
-            order.append(((ranks[subtopology] + 0.5) / self._widths[subtopology], task))
-            ranks[subtopology] += 1
+            id_ = self._tasks[task]
+            rank = (ranks[id_[0]] + 0.5) / self._widths[id_[0]]
+            order.append((first.setdefault(id_[:2], rank), task))
+            ranks[id_[0]] += 1
         return [task for _, task in sorted(order)]
 
     def _to_standbys(self) -> None:
@@ -105,7 +108,12 @@ class _Actives:
         for task in self._mixed(sorted(task for task in holders if owner[task] < 0)):
             having_room = [one for one in holders[task] if count[one] < self._limits[one]]
             if having_room:
-                self._give(self._with_fewest(having_room, self._tasks[task][0]), task)
+                near = [one for one in having_room if self._has_sibling(one, task)]
+                self._give(self._with_fewest(near or having_room, self._tasks[task][0]), task)
+
+    def _has_sibling(self, process: int, task: int) -> bool:
+        owner = self._placement.owner
+        return any(owner[one] == process for one in self._situation.siblings.get(task, ()))
 
     def _with_fewest(self, processes: list[int], subtopology: int) -> int:
         """The one with the fewest of a subtopology a thread, then of all."""

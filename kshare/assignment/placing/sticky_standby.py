@@ -17,6 +17,7 @@ from operator import or_
 
 from kshare.assignment.placing.balance import even_out
 from kshare.assignment.placing.placement import Placement, bits
+from kshare.assignment.placing.siblings import group_standbys
 from kshare.assignment.placing.situation import Situation
 
 __all__ = ["place_standbys"]
@@ -31,9 +32,25 @@ def place_standbys(situation: Situation, placement: Placement) -> None:
     placement.set_standby(standbys.place())
     if standbys.is_crowded:
         even_out(placement, placement.standby, placement.move_standby)
+    if situation.shared:
+        _group_new(situation, placement)
     before = _as_before(situation, placement, replicas)
     if before is not None and _spread(placement, before) <= _spread(placement, placement.standby):
         placement.set_standby(before)
+
+
+def _group_new(situation: Situation, placement: Placement) -> None:
+    """Bring standbys of shared tasks together, but for those that are where a copy was."""
+    movable = [
+        (standby & situation.shared) - had_active - had_standby
+        for standby, had_active, had_standby in zip(
+            placement.standby,
+            situation.previous_active(),
+            situation.previous_standby(),
+            strict=True,
+        )
+    ]
+    group_standbys(situation, placement, movable)
 
 
 def _as_before(situation: Situation, placement: Placement, replicas: int) -> list[set[int]] | None:
