@@ -30,9 +30,9 @@ from kshare.cli import main as kshare_command
 from kshare.core.checkpoint import EXTRA_KEY
 from kshare.core.hashing import key_hash
 from kshare.core.slice_end import SliceEnd
-from kshare.feedback.messages import Ticket
+from kshare.core.tasks import Ticket
 from kshare.feedback.report import TaskReport
-from kshare.planner.tasks import batch_name
+from kshare.planner.recent_batches import batch_name
 from kshare.testing import OrderReport, Record
 
 SMALL_BATCHES = {"batch.num.messages": 50}

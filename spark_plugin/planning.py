@@ -2,40 +2,25 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from kshare.core.fetch_groups import FetchGroup
-from kshare.core.progress import Slice
-
-if TYPE_CHECKING:
-    from kshare.feedback.messages import Ticket
-    from kshare.planner import Task
+from kshare.core.tasks import PlannedSlice, Task
 
 __all__ = ["SlicePartition", "as_partitions"]
 
 
 @dataclass
 class SlicePartition(InputPartition):
-    """One task.
+    """A task, as Spark sends it.
 
     Attributes:
-        slice: what it reads,
-        max_records: and how many records of that at most; None is all.
-        ticket: how it reports to the planner; None if it does not.
-        fetch_group: tasks with which it shares what it fetches; None: with nobody.
+        slices: What it reads, one after the other; at least one.
     """
 
-    slice: Slice
-    max_records: int | None = None
-    ticket: "Ticket | None" = None
-    fetch_group: FetchGroup | None = None
+    slices: tuple[PlannedSlice, ...]
 
 
-def as_partitions(tasks: "Iterable[Task]") -> list[InputPartition]:
+def as_partitions(tasks: Iterable[Task]) -> list[InputPartition]:
     """Tasks as Spark's input partitions, in the order of the plan."""
-    return [
-        SlicePartition(task.slice, task.max_records, task.ticket, task.fetch_group)
-        for task in tasks
-    ]
+    return [SlicePartition(task.slices) for task in tasks]

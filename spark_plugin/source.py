@@ -9,6 +9,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -37,6 +38,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kshare.core.tasks import PlannedSlice, Ticket
 from kshare.errors import OptionsError
 from kshare.options import SourceOptions, parse_options
 from spark_plugin.logs import show_log
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kshare.core.slice_end import SliceEnd
-    from kshare.feedback.messages import Ticket
     from kshare.feedback.report import TaskReport
     from kshare.planner import StreamPlanner
     from kshare.planner.filters import Bounds
@@ -167,22 +168,23 @@ class _TaskReader:
     _options: SourceOptions
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """The records of one slice, as Arrow batches."""
+        """The records of a task's slices, as Arrow batches."""
         if not isinstance(partition, SlicePartition):
             return iter(())  # an empty plan still gets one bare partition from Spark
-        read_slice = _imported_reader()
-        if partition.ticket is None:
-            return read_slice(
-                partition.slice,
-                self._options,
-                max_records=partition.max_records,
-                fetch_group=partition.fetch_group,
-            )
-        return self._read_and_report(partition, partition.ticket)
+        return chain.from_iterable(map(self._read, partition.slices))
 
-    def _read_and_report(
-        self, partition: SlicePartition, ticket: "Ticket"
-    ) -> "Iterator[pa.RecordBatch]":
+    def _read(self, planned: PlannedSlice) -> "Iterator[pa.RecordBatch]":
+        """The records of one slice."""
+        if planned.ticket is not None:
+            return self._read_and_report(planned, planned.ticket)
+        return _imported_reader()(
+            planned.slice,
+            self._options,
+            max_records=planned.max_records,
+            fetch_group=planned.fetch_group,
+        )
+
+    def _read_and_report(self, planned: PlannedSlice, ticket: Ticket) -> "Iterator[pa.RecordBatch]":
         """The same, and the planner is told when this begins and where it ends."""
         from kshare.feedback.report import TaskReport  # noqa: PLC0415
         from spark_plugin.executor import this_executor  # noqa: PLC0415
@@ -191,17 +193,17 @@ class _TaskReader:
         report.begin(this_executor())
         try:
             yield from _imported_reader()(
-                partition.slice,
+                planned.slice,
                 self._options,
-                max_records=partition.max_records,
+                max_records=planned.max_records,
                 on_end=lambda end: _tell(report, ticket, end),
-                fetch_group=partition.fetch_group,
+                fetch_group=planned.fetch_group,
             )
         finally:
             report.close()
 
 
-def _tell(report: "TaskReport", ticket: "Ticket", end: "SliceEnd") -> None:
+def _tell(report: "TaskReport", ticket: Ticket, end: "SliceEnd") -> None:
     """Report where reading ended, and leave the connection to the worker's end if that is near."""
     from spark_plugin.timing import end_worker_with_task  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
 """The offset dict that Spark writes into the checkpoint, and back.
 
 Law: ``decode(encode(x)) == x``, also through JSON text, and equal values have equal text. Whatever
-a dict holds, the outcome is a value or a CheckpointError that names the place.
+a dict holds, the outcome is a value or a CheckpointError that names the field.
 Cost: linear in the gaps; 2 integers a gap, in base64 about 2.7 bytes while gaps are short.
 
 A partition whose key hashes all stand at one offset is written as Spark's kafka source writes it,
@@ -109,15 +109,15 @@ def encode(offsets: Offsets) -> dict[str, Any]:
         partition is level, none has just started and none has limits.
     """
     encoded: dict[str, Any] = _nested(
-        {place: reached.stable for place, reached in offsets.progress.items()}
+        {tp: reached.stable for tp, reached in offsets.progress.items()}
     )
     uneven = {
-        place: _encode_stripes(reached)
-        for place, reached in offsets.progress.items()
+        tp: _encode_stripes(reached)
+        for tp, reached in offsets.progress.items()
         if not reached.is_level
     }
     limits = {
-        place: [_encode_limit(limit) for limit in given] for place, given in offsets.limits.items()
+        tp: [_encode_limit(limit) for limit in limits] for tp, limits in offsets.limits.items()
     }
     parts = {
         "ic": _nested(uneven),
@@ -139,7 +139,7 @@ def decode(value: Mapping[str, Any] | str) -> Offsets:
 
     Raises:
         CheckpointVersionError: a later kshare wrote it.
-        CheckpointError: it has another shape; the text names the place.
+        CheckpointError: it has another shape; the text names the field.
     """
     given = _parsed(value) if isinstance(value, str) else value
     _expect(isinstance(given, Mapping), "", "an object with topics", given)
@@ -151,12 +151,12 @@ def decode(value: Mapping[str, Any] | str) -> Offsets:
     started = _decode_nested(told.get("start", {}), f"{EXTRA_KEY}.start", _decode_offset)
     committed = told.get("committed", False)
     _expect(isinstance(committed, bool), f"{EXTRA_KEY}.committed", "true or false", committed)
-    progress = {place: Progress(offset) for place, offset in stable.items()}
-    for place, layers in uneven.items():
-        _expect_known(place, stable, "ic")
-        progress[place] = _progress(place, stable[place], layers)
-    for place in limits:
-        _expect_known(place, stable, "limits")
+    progress = {tp: Progress(offset) for tp, offset in stable.items()}
+    for tp, layers in uneven.items():
+        _expect_known(tp, stable, "ic")
+        progress[tp] = _progress(tp, stable[tp], layers)
+    for tp in limits:
+        _expect_known(tp, stable, "limits")
     return Offsets(progress=progress, started=started, limits=limits, read_committed=committed)
 
 
@@ -316,11 +316,11 @@ def _decode_base64(value: Any, where: str) -> bytes:
 
 
 def _progress(
-    place: TopicPartition, stable: int, layers: Iterable[tuple[HashRange, bytes]]
+    tp: TopicPartition, stable: int, layers: Iterable[tuple[HashRange, bytes]]
 ) -> Progress:
     unpacked = []
     for i, (hashes, packed) in enumerate(layers):
-        where = f"{EXTRA_KEY}.ic.{place.topic}.{place.partition}[{i}].o"
+        where = f"{EXTRA_KEY}.ic.{tp.topic}.{tp.partition}[{i}].o"
         unpacked.append(Stripe(hashes, _unpack(packed, stable, where)))
     return Progress.of_stripes(stable, unpacked)
 
@@ -338,9 +338,9 @@ def _expect_ascending(hashes: Sequence[HashRange], where: str) -> None:
             _refuse(where, "ascending hash ranges that do not overlap", f"{one}, {two}")
 
 
-def _expect_known(place: TopicPartition, stable: Mapping[TopicPartition, int], part: str) -> None:
-    where = f"{EXTRA_KEY}.{part}.{place.topic}.{place.partition}"
-    _expect(place in stable, where, f"the stable offset of {place} beside it", None)
+def _expect_known(tp: TopicPartition, stable: Mapping[TopicPartition, int], part: str) -> None:
+    where = f"{EXTRA_KEY}.{part}.{tp.topic}.{tp.partition}"
+    _expect(tp in stable, where, f"the stable offset of {tp} beside it", None)
 
 
 def _expect(fits: bool, where: str, wanted: str, found: Any) -> None:

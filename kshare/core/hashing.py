@@ -20,7 +20,7 @@ HASH_SPACE: Final = 1 << 63
 
 
 def key_hash(key: bytes | None, offset: int) -> int:
-    """The place of a record in the hash space.
+    """The hash of a record's key.
 
     The first 64 bits of MurmurHash3 x64-128, seed 0, shifted right by one. Not murmur2: that
     already chose the partition, so it would leave most ranges of a partition empty.

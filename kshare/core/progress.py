@@ -1,7 +1,8 @@
 """What of a partition is processed, and what is pending.
 
-Law: Progress is a set of (offset, key hash). Commits are unions: their order and their repetition
-change nothing, and the stable offset never goes back. Equal sets compare equal.
+Invariants: Progress is a set of (offset, key hash). Commits are unions: their order and their
+repetition change nothing, and the stable offset never goes back. Equal sets compare equal, however
+they were made.
 Cost: a commit sorts what it adds, and copies what is there (2 integers a range): give many
 rectangles to one call. What is pending of some hash ranges, and their position, take one sweep over
 these and the stripes: ask for many ranges in one call. A level partition is one integer.
@@ -52,46 +53,66 @@ class TopicPartition(NamedTuple):
 class Progress:
     """The processed part of a partition.
 
-    Make one with :meth:`at`, :meth:`of`, :meth:`of_stripes`, or from another: these keep it
-    canonical. The constructor takes its arguments as they are.
+    Args:
+        stable: Everything below this offset is processed.
+        stripes: What else is processed: stripes with canonical offsets, in any order; their hash
+            ranges may overlap.
 
     Attributes:
-        stable: the highest offset below which everything is processed. (The stable offset of the
+        stable: The highest offset below which everything is processed. (The stable offset of the
             key-shared consumption proposal is the last committed one: one less.)
-        stripes: what is processed above it, the proposal's individual commits (IC). Empty if
+        stripes: What is processed above it, the proposal's individual commits (IC). Empty if
             nothing is: the partition is level. Else they tile the hash space, ascending, no two
             neighbours alike, and at least one of them has not processed ``stable``.
+
+    Raises:
+        ValueError: ``stable`` is negative.
     """
 
     stable: int
     stripes: tuple[Stripe, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.stable < 0:
+            raise ValueError(f"not an offset: {self.stable}")
+        if self.stripes:
+            kept = (
+                Stripe(layer.hashes, since(layer.bounds, self.stable)) for layer in self.stripes
+            )
+            normal = _normalised(self.stable, overlay(kept))
+            object.__setattr__(self, "stable", normal.stable)
+            object.__setattr__(self, "stripes", normal.stripes)
 
     @classmethod
     def at(cls, offset: int) -> "Progress":
         """Everything below an offset is processed, and nothing else.
 
         Raises:
-            ValueError: the offset is negative.
+            ValueError: The offset is negative.
         """
-        if offset < 0:
-            raise ValueError(f"not an offset: {offset}")
         return cls(offset)
 
     @classmethod
     def of(cls, stable: int, pieces: Iterable[Rectangle]) -> "Progress":
-        """Everything below an offset is processed, and some rectangles besides."""
-        return cls.at(stable).commit(pieces)
+        """Everything below an offset is processed, and some rectangles.
+
+        Raises:
+            ValueError: The offset is negative.
+        """
+        return cls(stable).commit(pieces)
 
     @classmethod
     def of_stripes(cls, stable: int, layers: Iterable[Stripe]) -> "Progress":
-        """Everything below an offset is processed, and some stripes besides.
+        """Everything below an offset is processed, and some stripes.
 
         Args:
-            stable: the offset.
-            layers: stripes with canonical offsets, in any order; hash ranges may overlap.
+            stable: The offset.
+            layers: Stripes with canonical offsets, in any order; hash ranges may overlap.
+
+        Raises:
+            ValueError: The offset is negative.
         """
-        kept = (Stripe(layer.hashes, since(layer.bounds, stable)) for layer in layers)
-        return _settled(cls.at(stable).stable, overlay(kept))
+        return cls(stable, tuple(layers))
 
     @property
     def is_level(self) -> bool:
@@ -99,19 +120,15 @@ class Progress:
         return not self.stripes
 
     def commit(self, pieces: Iterable[Rectangle]) -> "Progress":
-        """Some rectangles have been processed as well, in any order, overlapping or not."""
+        """Add rectangles that have been processed, in any order, overlapping or not."""
         added = stripes(pieces, start=self.stable)
         if not added:
             return self
-        return _settled(self.stable, overlay([*self.stripes, *added]))
+        return _normalised(self.stable, overlay([*self.stripes, *added]))
 
     def advance(self, offset: int) -> "Progress":
-        """Everything below an offset has been processed as well, whatever its key."""
-        if offset <= self.stable:
-            return self
-        if not self.stripes:
-            return Progress(offset)
-        return Progress.of_stripes(offset, self.stripes)
+        """Add everything below an offset, whatever its key."""
+        return self if offset <= self.stable else Progress(offset, self.stripes)
 
     def pending(self, end: int, hashes: HashRange = WHOLE) -> tuple[Rectangle, ...]:
         """What is not processed of the offsets below ``end`` and of some key hashes.
@@ -207,16 +224,16 @@ class Progress:
     def _within(self, hashes: Sequence[HashRange]) -> Iterator[tuple[int, int, Stripe]]:
         """The stripes, cut to hash ranges that ascend and are disjoint: from where, to where."""
         tiling = self.stripes or _NOTHING
-        at = bisect_right(tiling, hashes[0].lo, key=_lowest) - 1
+        i = bisect_right(tiling, hashes[0].lo, key=_lowest) - 1
         for part in hashes:
             lo = part.lo
-            while tiling[at].hashes.hi <= lo:
-                at += 1
-            while (hi := tiling[at].hashes.hi) < part.hi:
-                yield lo, hi, tiling[at]
+            while tiling[i].hashes.hi <= lo:
+                i += 1
+            while (hi := tiling[i].hashes.hi) < part.hi:
+                yield lo, hi, tiling[i]
                 lo = hi
-                at += 1
-            yield lo, part.hi, tiling[at]
+                i += 1
+            yield lo, part.hi, tiling[i]
 
 
 _NOTHING = (Stripe(WHOLE, ()),)
@@ -227,18 +244,18 @@ def _beside(
 ) -> Iterator[tuple[int, int, Bounds, Bounds]]:
     """Two tilings of the hash space cut to common pieces, ascending; no stripes: one empty one."""
     left, right = iter(ours or _NOTHING), iter(theirs or _NOTHING)
-    one, other = next(left), next(right)
+    ours_now, theirs_now = next(left), next(right)
     lo = 0
     while True:
-        hi = min(one.hashes.hi, other.hashes.hi)
-        yield lo, hi, one.bounds, other.bounds
+        hi = min(ours_now.hashes.hi, theirs_now.hashes.hi)
+        yield lo, hi, ours_now.bounds, theirs_now.bounds
         if hi == WHOLE.hi:
             return
         lo = hi
-        if one.hashes.hi == hi:
-            one = next(left)
-        if other.hashes.hi == hi:
-            other = next(right)
+        if ours_now.hashes.hi == hi:
+            ours_now = next(left)
+        if theirs_now.hashes.hi == hi:
+            theirs_now = next(right)
 
 
 def _lowest(stripe: Stripe) -> int:
@@ -251,19 +268,20 @@ def _front(stable: int, stripe: Stripe) -> int:
     return bounds[1] if bounds and bounds[0] == stable else stable
 
 
-def _settled(stable: int, tiling: tuple[Stripe, ...]) -> Progress:
-    """Move the stable offset to where the slowest stripe stands, and forget what is below it.
+def _normalised(stable: int, tiling: tuple[Stripe, ...]) -> Progress:
+    """Move the stable offset to where the slowest stripe stands, and drop what is below it.
 
     Args:
-        stable: where it was.
-        tiling: a canonical tiling of the hash space, with no offset below ``stable``.
+        stable: Where it was.
+        tiling: A canonical tiling of the hash space, with no offset below ``stable``.
     """
     moved = min(_front(stable, stripe) for stripe in tiling)
     if moved > stable:
         tiling = tile(_cut(stripe, since(stripe.bounds, moved)) for stripe in tiling)
-    if len(tiling) == 1 and not tiling[0].bounds:
-        tiling = ()
-    return Progress(moved, tiling)
+    progress = Progress(moved)
+    if len(tiling) > 1 or tiling[0].bounds:
+        object.__setattr__(progress, "stripes", tiling)  # canonical already: not to be made again
+    return progress
 
 
 def _cut(stripe: Stripe, bounds: Bounds) -> tuple[int, int, Bounds]:
@@ -277,11 +295,11 @@ class Slice:
     Attributes:
         topic: name of the topic.
         partition: number of the partition.
-        rectangles: given in any order, overlapping or not; kept disjoint, ascending by offset,
+        rectangles: Passed in any order, overlapping or not; kept disjoint, ascending by offset,
             then by hash, one tuple for one set.
 
     Raises:
-        ValueError: there is no rectangle.
+        ValueError: There is no rectangle.
     """
 
     topic: str
@@ -293,6 +311,11 @@ class Slice:
             raise ValueError(f"a slice of {self.topic}-{self.partition} without a rectangle")
         if len(self.rectangles) > 1:
             object.__setattr__(self, "rectangles", canonical(self.rectangles))
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition that it is of."""
+        return TopicPartition(self.topic, self.partition)
 
     @property
     def offsets(self) -> OffsetRange:

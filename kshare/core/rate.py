@@ -1,302 +1,178 @@
-"""How many records each range may read in a batch, so that its task takes about as long as wanted.
+"""The rate of batches: how many records each range may read, so that a task takes the target time.
 
-Law: limits are integers of at least 1, and a function of what is given here alone. A limit grows
-32-fold at most from one batch to the next, and shrinks at once.
-Cost: linear in the ranges (a range that was not there before looks at those that it overlaps).
+What is known after a batch is one value, and nothing is learned in between::
 
-Time per record is learned from tasks whose end was seen (``measured``). That costs, so it is done
-only when there is something to learn; in between, the time of whole batches says whether the
-estimates still hold.
+    LastBatch --plan_limits--> NextLimits --the batch runs--> observations --learn_from--> LastBatch
+
+:mod:`kshare.core.range_speed` has the rules for the ranges of one partition.
+Cost: linear in the ranges.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from kshare.core.hashing import HashRange
+from kshare.core.progress import TopicPartition
+from kshare.core.range_speed import SLOW, RangeSpeed, learn, next_limits, ranges_to_measure
+from kshare.core.slicing import RangeObservation
 
-__all__ = ["Measured", "RangeSpeed", "learn", "next_limits", "ranges_to_measure"]
-
-FIRST_LIMIT: Final = 256
-"""Records of a range of which nothing is known."""
-
-GROWTH: Final = 32
-"""How many times its last limit a limit may be."""
-
-SLOW: Final = 1.5
-"""A batch that took more than this many times its target has estimates that do not hold."""
-
-MEASURE_EVERY: Final = 2
-"""In batches, each range that its estimate holds back: that one range of several has become faster
-shows in nothing else."""
-
-MEASURE_ALL_EVERY: Final = 10
-"""In batches, while nothing changes."""
-
-_BLIND_GROWTH: Final = 2  # of ranges whose tasks tell no times
-_BLIND_LIMIT_MAX: Final = 1 << 20
-_LIMIT_MAX: Final = 2**63 - 1
-_CHANGED: Final = 1.5  # a limit that moved so far rests on an estimate worth another look
-_MEASURING_SECONDS: Final = 0.75  # a new worker
-_MEASURING_SHARE: Final = 0.05  # of the target, at most
-_SHORT: Final = 0.05  # of the target: mostly the start of a task, not its records
-_SHORT_GROWTH: Final = 4
-
-
-class Measured(NamedTuple):
-    """What a task whose end was seen tells of its range.
-
-    Attributes:
-        records: how many it delivered.
-        seconds: how long it took.
-        sample: key hashes of evenly spaced ones of them, ascending; may be empty.
-    """
-
-    records: int
-    seconds: float
-    sample: tuple[int, ...] = ()
+__all__ = ["LastBatch", "NextLimits", "learn_from", "plan_limits"]
 
 
 @dataclass(frozen=True, slots=True)
-class RangeSpeed:
-    """What is known of a range's speed.
+class LastBatch:
+    """What is known of ranges and their times when a batch has run.
 
     Attributes:
-        hashes: the range.
-        limit: how many records it may read in a batch; at least 1.
-        seconds_per_record: by the last measurement, or as whole batches have corrected it since;
-            None if there was none.
-        sample: key hashes of the records that were measured, ascending; may be empty.
-        is_guess: the estimate is that of other ranges; none of this one was measured yet.
+        seconds: How long its tasks took together; None before the first batch.
+        slowest: How long the slowest task took that was measured; 0 if none was.
+        unmeasured: Number of batches since one with a measured task.
+        since_all: Number of batches since one of which each task was measured.
+        speeds: The speeds of each partition's ranges, ascending.
+        observed: What tasks have reported of each partition's ranges, ascending.
+        full: The ranges whose tasks a limit ended.
     """
 
-    hashes: HashRange
-    limit: int
-    seconds_per_record: float | None = None
-    sample: tuple[int, ...] = ()
-    is_guess: bool = False
+    seconds: float | None = None
+    slowest: float = 0.0
+    unmeasured: int = 0
+    since_all: int = 0
+    speeds: Mapping[TopicPartition, tuple[RangeSpeed, ...]] = field(default_factory=dict)
+    observed: Mapping[TopicPartition, tuple[RangeObservation, ...]] = field(default_factory=dict)
+    full: Mapping[TopicPartition, frozenset[HashRange]] = field(default_factory=dict)
 
 
-def learn(
-    speeds: Sequence[RangeSpeed],
-    measured: Mapping[HashRange, Measured],
+@dataclass(frozen=True, slots=True)
+class NextLimits:
+    """The limits of a batch.
+
+    Attributes:
+        speeds: The ranges of each partition with their limits, in the order they were asked for.
+        measured: The ranges whose tasks should be measured.
+    """
+
+    speeds: Mapping[TopicPartition, tuple[RangeSpeed, ...]] = field(default_factory=dict)
+    measured: Mapping[TopicPartition, frozenset[HashRange]] = field(default_factory=dict)
+
+    def of(self, partition: TopicPartition) -> tuple[int, ...]:
+        """The limits of a partition's ranges."""
+        return tuple(speed.limit for speed in self.speeds[partition])
+
+
+def plan_limits(
+    last: LastBatch,
+    ranges: Mapping[TopicPartition, Sequence[HashRange]],
     *,
     target_seconds: float | None,
-) -> tuple[RangeSpeed, ...]:
-    """Take in how long tasks took.
-
-    The last measurement counts, and no average of several: keys change their speed for good. Only
-    that a task which was short by itself may slow its range down 4-fold at most, since most of its
-    time was that of its start.
-
-    Args:
-        speeds: what was known, by range.
-        measured: the tasks of some ranges. Those without a record tell nothing, nor do ranges
-            that are not in ``speeds``.
-        target_seconds: how long tasks should take; None if that is not wanted.
-
-    Returns:
-        What is known now, in the order of ``speeds``.
-    """
-    learned = []
-    for speed in speeds:
-        records, seconds, sample = measured.get(speed.hashes, Measured(0, 0.0))
-        if records > 0:
-            each, before = seconds / records, speed.seconds_per_record
-            is_short = target_seconds is not None and seconds < _SHORT * target_seconds
-            if before is not None and is_short:
-                each = min(each, _SHORT_GROWTH * before)
-            speed = replace(speed, seconds_per_record=each, sample=sample, is_guess=False)  # noqa: PLW2901
-        learned.append(speed)
-    return tuple(learned)
-
-
-def next_limits(
-    parts: Sequence[HashRange],
-    speeds: Sequence[RangeSpeed],
-    *,
-    target_seconds: float,
-    batch_seconds: float | None,
     max_records: int | None,
-) -> tuple[RangeSpeed, ...]:
-    """How many records each range may read in the next batch.
-
-    As many as fit into the target by the last estimate; at most 32 times the last limit, at least
-    1; 256 of a range of which nothing is known. If the last batch took more than 1.5 times the
-    target, all limits are scaled down by what it took too long.
-
-    A range that is made of ranges that were there before starts from the slowest of them. In one
-    that is cut out of a range may be the slow key: it starts as if all the time of that range had
-    been spent on it, by its part of the sample, and from 256 at most if there is no sample.
+) -> NextLimits:
+    """The limits of the next batch.
 
     Args:
-        parts: the ranges of the next batch, ascending, disjoint.
-        speeds: what is known of the ranges of the last one, ascending, disjoint.
-        target_seconds: how long a task should take.
-        batch_seconds: how long the last batch took, if no task of it was measured; else None.
-        max_records: no limit is higher than this (``maxRecordsPerTask``); None for none.
-
-    Returns:
-        The limits, in the order of ``parts``.
+        last: What is known.
+        ranges: The ranges of the next batch by partition, ascending, disjoint.
+        target_seconds: How long a task should take (``targetTaskDuration``); None: every limit is
+            ``max_records``.
+        max_records: Maximum of any limit (``maxRecordsPerTask``); None for none, and then
+            ``target_seconds`` is not None.
     """
-    known = {speed.hashes: speed for speed in speeds}
-    firsts = [speed.hashes.lo for speed in speeds]
-    coming = []
-    for hashes in parts:
-        most = _LIMIT_MAX if max_records is None else max_records
-        before = known.get(hashes)
-        if before is None:
-            before, is_blind = _inherited(hashes, speeds, firsts)
-            most = min(most, FIRST_LIMIT) if is_blind else most
-        if before is None:
-            speed = RangeSpeed(hashes, FIRST_LIMIT)
-        elif before.seconds_per_record is None:
-            speed = _by_batches(before, target_seconds, batch_seconds)
-        else:
-            speed = _by_estimate(before, before.seconds_per_record, target_seconds, batch_seconds)
-        coming.append(replace(speed, limit=max(min(speed.limit, most), 1)))
-    return tuple(coming)
-
-
-def ranges_to_measure(
-    speeds: Sequence[RangeSpeed],
-    before: Sequence[RangeSpeed],
-    *,
-    target_seconds: float,
-    batch_seconds: float | None,
-    full: Collection[HashRange],
-    batches_unmeasured: int,
-    batches_since_all: int,
-) -> frozenset[HashRange]:
-    """The ranges whose tasks should be measured in the next batch.
-
-    All, if the last batch took more than 1.5 times the target; and, as long as limits are what ends
-    tasks, if it was that much faster than each of its ranges should have been, and ten batches
-    after all were. Else those that are new, those whose limits have moved (an estimate from few
-    records is not worth much for many), those that a guess holds back, and of those that their
-    estimate holds back every other one, in turn (fewer if the target is below 7.5 s: a measured
-    task costs a new worker).
-
-    Args:
-        speeds: the limits of the next batch.
-        before: those of the last one.
-        target_seconds: how long a task should take.
-        batch_seconds: how long the last batch took; None if there was none.
-        full: the ranges whose tasks a limit ended.
-        batches_unmeasured: how many batches have gone by without a measured task.
-        batches_since_all: how many since one of which each task was measured. It says whose turn
-            it is; and a range that is measured again and again must not keep the others from it.
-    """
-    every = frozenset(speed.hashes for speed in speeds)
-    if batch_seconds is not None and batch_seconds > SLOW * target_seconds:
-        return every
-    if full and (_was_fast(before, batch_seconds) or _is_time(batches_since_all)):
-        return every
-    known = {speed.hashes: speed for speed in before}
-    turns = _turns(target_seconds)
-    return frozenset(
-        speed.hashes
-        for number, speed in enumerate(speeds)
-        if _is_unsure(speed, known.get(speed.hashes), told=not batches_unmeasured)
-        or (speed.is_guess and speed.hashes in full)
-        or (
-            (number - batches_since_all) % turns == 1
-            and speed.hashes in full
-            and _is_held_back(speed, target_seconds)
+    if target_seconds is None:
+        assert max_records is not None
+        limits = {
+            tp: tuple(RangeSpeed(hashes, max_records) for hashes in parts)
+            for tp, parts in ranges.items()
+        }
+        return NextLimits(limits)
+    # How long the batch took, unless a task that was measured is why.
+    unexplained = last.seconds
+    if not last.unmeasured and last.slowest * SLOW >= (unexplained or 0.0):
+        unexplained = None
+    coming = {
+        tp: next_limits(
+            parts,
+            last.speeds.get(tp, ()),
+            target_seconds=target_seconds,
+            batch_seconds=unexplained,
+            max_records=max_records,
         )
+        for tp, parts in ranges.items()
+    }
+    measured = {
+        tp: ranges_to_measure(
+            speeds,
+            last.speeds.get(tp, ()),
+            target_seconds=target_seconds,
+            batch_seconds=last.seconds,
+            full=last.full.get(tp, ()),
+            batches_unmeasured=last.unmeasured,
+            batches_since_all=last.since_all,
+        )
+        for tp, speeds in coming.items()
+    }
+    return NextLimits(coming, measured)
+
+
+def learn_from(
+    last: LastBatch,
+    limits: NextLimits,
+    observed: Mapping[TopicPartition, Sequence[RangeObservation]],
+    *,
+    tasks: int,
+    seconds: float,
+    target_seconds: float | None,
+) -> LastBatch:
+    """Take in what the tasks of a batch have reported.
+
+    Args:
+        last: What was known before it.
+        limits: Its limits; empty if they are not known, or there were none.
+        observed: What its tasks have reported, by partition.
+        tasks: Number of tasks of the batch.
+        seconds: How long they took together.
+        target_seconds: How long a task should take; None if that is not wanted.
+    """
+    times = {
+        tp: [seen for seen in ranges if seen.seconds is not None] for tp, ranges in observed.items()
+    }
+    times = {tp: measured for tp, measured in times.items() if measured}
+    speeds = {**last.speeds, **limits.speeds}
+    for tp, measured in times.items():
+        known = speeds.get(tp, ())
+        speeds[tp] = learn(known, measured, target_seconds=target_seconds)
+    slowest = max((s.seconds or 0.0 for ranges in times.values() for s in ranges), default=0.0)
+    is_whole = sum(map(len, times.values())) == tasks
+    merged = {tp: _merged(last.observed.get(tp, ()), ranges) for tp, ranges in observed.items()}
+    full = {
+        tp: frozenset(seen.hashes for seen in ranges if seen.is_full)
+        for tp, ranges in observed.items()
+    }
+    return LastBatch(
+        seconds=max(seconds, slowest),
+        slowest=slowest,
+        unmeasured=0 if times else last.unmeasured + 1,
+        since_all=0 if is_whole else last.since_all + 1,
+        speeds=speeds,
+        observed={**last.observed, **merged},
+        full=full,
     )
 
 
-def _was_fast(before: Sequence[RangeSpeed], batch_seconds: float | None) -> bool:
-    """Whether a batch was faster than any of its ranges that read up to its limit should be."""
-    if batch_seconds is None:
-        return False
-    times = [s.limit * s.seconds_per_record for s in before if s.seconds_per_record is not None]
-    return SLOW * batch_seconds < min(times, default=0.0)
+def _merged(
+    before: Sequence[RangeObservation], new: Sequence[RangeObservation]
+) -> tuple[RangeObservation, ...]:
+    """New observations, with the speed of the last measured batch where they have none.
 
-
-def _is_time(batches: int) -> bool:
-    return batches % MEASURE_ALL_EVERY == MEASURE_ALL_EVERY - 1
-
-
-def _turns(target_seconds: float) -> int:
-    """After how many batches it is a range's turn again."""
-    affordable = _MEASURING_SECONDS / (_MEASURING_SHARE * target_seconds)
-    return round(min(max(affordable, MEASURE_EVERY), MEASURE_ALL_EVERY))
-
-
-def _is_held_back(speed: RangeSpeed, target_seconds: float) -> bool:
-    """Whether it is its estimate that limits a range, and not the user, or how fast limits grow."""
-    each = speed.seconds_per_record
-    return each is not None and SLOW * speed.limit * each >= target_seconds
-
-
-def _is_unsure(speed: RangeSpeed, before: RangeSpeed | None, *, told: bool) -> bool:
-    """Whether a range's speed is worth a measurement, if the last batch ``told`` any times."""
-    if before is None:
-        return True
-    if speed.seconds_per_record is None:
-        return told  # if not, it was asked and nobody answered: not again in each batch
-    return not 1 / _CHANGED <= speed.limit / before.limit <= _CHANGED
-
-
-def _by_estimate(
-    before: RangeSpeed, each: float, target_seconds: float, batch_seconds: float | None
-) -> RangeSpeed:
-    """The records that fit into the target."""
-    if batch_seconds is not None and batch_seconds > SLOW * target_seconds:
-        # Kept in the estimate, or the batch after the next would be as slow as this one.
-        each = max(each, target_seconds / before.limit) * batch_seconds / target_seconds
-    fitting = target_seconds / each if each > 0 else float(_LIMIT_MAX)
-    limit = min(int(min(fitting, float(_LIMIT_MAX))), GROWTH * before.limit)
-    return replace(before, limit=limit, seconds_per_record=each)
-
-
-def _by_batches(
-    before: RangeSpeed, target_seconds: float, batch_seconds: float | None
-) -> RangeSpeed:
-    """The limit that whole batches suggest, where tasks tell no times.
-
-    Carefully: a batch may also be short because there was little to read.
+    Ranges that had no task in this batch keep what was known of them.
     """
-    limit = before.limit
-    if batch_seconds is None:
-        return before
-    if batch_seconds > SLOW * target_seconds:
-        limit = int(limit * target_seconds / batch_seconds)
-    elif batch_seconds * SLOW < target_seconds and limit < _BLIND_LIMIT_MAX:
-        growth = min(target_seconds / max(batch_seconds, 1e-9), _BLIND_GROWTH)
-        limit = min(int(limit * growth), _BLIND_LIMIT_MAX)
-    return RangeSpeed(before.hashes, limit)
-
-
-def _inherited(
-    hashes: HashRange, speeds: Sequence[RangeSpeed], firsts: Sequence[int]
-) -> tuple[RangeSpeed | None, bool]:
-    """What the ranges that a new one overlaps let expect of it; None if it overlaps none.
-
-    The slowest of them counts.
-
-    Returns:
-        That, and whether it has a part of one of them of which no sample tells how much.
-    """
-    first = max(bisect_right(firsts, hashes.lo) - 1, 0)
-    last = bisect_right(firsts, hashes.hi - 1)
-    parents = [s for s in speeds[first:last] if s.hashes.intersect(hashes) is not None]
-    if not parents:
-        return None, False
-    is_blind = any(not s.sample and s.hashes.intersect(hashes) != s.hashes for s in parents)
-    times = [each for s in parents if (each := _worst(s, hashes)) is not None]
-    limit = min(parent.limit for parent in parents)
-    guess = max(times, default=None)
-    return RangeSpeed(hashes, limit, guess, is_guess=guess is not None), is_blind
-
-
-def _worst(parent: RangeSpeed, hashes: HashRange) -> float | None:
-    """Seconds per record of what a range takes of another, if all the time went there."""
-    each, shared = parent.seconds_per_record, parent.hashes.intersect(hashes)
-    if each is None or not parent.sample or shared is None or shared == parent.hashes:
-        return each
-    seen = bisect_left(parent.sample, shared.hi) - bisect_left(parent.sample, shared.lo)
-    return each * len(parent.sample) / max(seen, 1)
+    known = {seen.hashes: seen for seen in before}
+    merged = []
+    for seen in new:
+        old = known.get(seen.hashes)
+        if seen.seconds is None and old is not None and old.seconds is not None and old.records:
+            seconds = old.seconds / old.records * seen.records
+            seen = replace(seen, seconds=seconds)  # noqa: PLW2901
+        merged.append(seen)
+    kept = [
+        old for old in before if all(old.hashes.intersect(seen.hashes) is None for seen in merged)
+    ]
+    return tuple(sorted([*merged, *kept], key=lambda seen: seen.hashes.lo))

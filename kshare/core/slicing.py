@@ -32,14 +32,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RangeObservation:
-    """What the last task that read a range told about it.
+    """What the last task that read a range has reported of it.
 
     Attributes:
-        hashes: the range.
-        records: how many records of it the task delivered.
-        offsets: of how many offsets of the log they came: end minus begin.
-        seconds: how long the task took; None if that was not measured.
-        sample: key hashes of evenly spaced records, ascending; a key may be there several times.
+        hashes: The range.
+        records: Number of its records that the task delivered.
+        offsets: Number of offsets of the log that they came from: end minus begin.
+        seconds: How long the task took; None if that was not measured.
+        sample: Key hashes of evenly spaced records, ascending; a key may occur several times.
+        limit: Maximum number of records that the task could deliver; None for none.
     """
 
     hashes: HashRange
@@ -47,6 +48,12 @@ class RangeObservation:
     offsets: int
     seconds: float | None = None
     sample: tuple[int, ...] = ()
+    limit: int | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the limit has ended the task."""
+        return self.limit is not None and self.records >= self.limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +155,14 @@ def plan_ranges(
     seen: Sequence[HashRange] = ()  # mostly the same ranges for many partitions
     tiling: tuple[HashRange, ...] = ()
     for load in work:
-        place = load.topic_partition
+        tp = load.topic_partition
         if load.allowed is not None:
-            ranges[place] = load.allowed
+            ranges[tp] = load.allowed
             continue
-        if answer[place] is not seen:
-            tiling = _checked_tiling(place, answer[place])
-            seen = answer[place]
-        ranges[place] = tiling
+        if answer[tp] is not seen:
+            tiling = _checked_tiling(tp, answer[tp])
+            seen = answer[tp]
+        ranges[tp] = tiling
     return ranges
 
 
@@ -293,19 +300,19 @@ def _check_tiles(load: PartitionLoad, slices: Sequence[Slice]) -> None:
     # no more than that, then nothing overlaps between slices.
     if canonical(pieces) == load.pending and sum(piece.area for piece in pieces) == load.area:
         return
-    place = load.topic_partition
+    tp = load.topic_partition
     wanted, given = Progress.of(0, load.pending), Progress.of(0, pieces)
     for piece in wanted.minus(given)[:1]:
-        _refuse(place, f"{piece} are pending, but no task reads them")
+        _refuse(tp, f"{piece} are pending, but no task reads them")
     for piece in given.minus(wanted)[:1]:
-        _refuse(place, f"{piece} are read, but they are not pending")
+        _refuse(tp, f"{piece} are read, but they are not pending")
     before = Progress.at(0)
     for slice_ in slices:
         after = before.commit(slice_.rectangles)
         for piece in Progress.of(0, slice_.rectangles).minus(Progress.of(0, after.minus(before)))[
             :1
         ]:
-            _refuse(place, f"{piece} are read by two tasks")
+            _refuse(tp, f"{piece} are read by two tasks")
         before = after
 
 
@@ -332,33 +339,33 @@ def _check_places(
     missing = sorted(asked - answer.keys())
     if missing:
         _refuse(missing[0], "the range assignor gave it no ranges")
-    surplus = [place for place in answer if place not in asked]
+    surplus = [tp for tp in answer if tp not in asked]
     if surplus:
         raise PlanError(
             f"the range assignor gave ranges to {_shown(surplus[0])}, which it was not asked about"
         )
 
 
-def _checked_tiling(place: TopicPartition, ranges: Sequence[HashRange]) -> tuple[HashRange, ...]:
+def _checked_tiling(tp: TopicPartition, ranges: Sequence[HashRange]) -> tuple[HashRange, ...]:
     """See that ranges tile the hash space, and put them in order."""
     if not isinstance(ranges, Sequence) or not all(isinstance(one, HashRange) for one in ranges):
-        _refuse(place, f"wanted hash ranges of the range assignor, found {_shown(ranges)}")
+        _refuse(tp, f"wanted hash ranges of the range assignor, found {_shown(ranges)}")
     tiling = tuple(sorted(ranges))
     done = 0
     for hashes in tiling:
         if hashes.lo > done:
-            _refuse(place, f"no range of the range assignor has the hashes [{done},{hashes.lo})")
+            _refuse(tp, f"no range of the range assignor has the hashes [{done},{hashes.lo})")
         if hashes.lo < done:
             both = min(done, hashes.hi)
-            _refuse(place, f"two ranges of the range assignor have the hashes [{hashes.lo},{both})")
+            _refuse(tp, f"two ranges of the range assignor have the hashes [{hashes.lo},{both})")
         done = hashes.hi
     if done < HASH_SPACE:
-        _refuse(place, f"no range of the range assignor has the hashes [{done},{HASH_SPACE})")
+        _refuse(tp, f"no range of the range assignor has the hashes [{done},{HASH_SPACE})")
     return tiling
 
 
-def _refuse(place: TopicPartition, what: str) -> NoReturn:
-    raise PlanError(f"the plan of {place} cannot be used: {what}")
+def _refuse(tp: TopicPartition, what: str) -> NoReturn:
+    raise PlanError(f"the plan of {tp} cannot be used: {what}")
 
 
 def _shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""The messages of tasks: what they say, and how it is signed.
+"""The messages of tasks: what they say, and how they are signed.
 
 A message is a line: its HMAC-SHA256 in hexadecimal, a space, JSON. It counts only if it was signed
 with the key of the ticket, and if every field is of the right type and in range: workers may run
@@ -9,52 +9,19 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from kshare.core.hashing import HASH_SPACE
 from kshare.core.slice_end import SAMPLE_MAX, SliceEnd
+from kshare.core.tasks import TicketId
 
-__all__ = ["Done", "Executor", "Hello", "Message", "TaskId", "Ticket", "decode", "encode", "seal"]
+__all__ = ["Done", "Executor", "Hello", "Message", "decode", "encode", "seal"]
 
 _OFFSET_MAX = 2**63 - 1
 _MAC_SIZE = 64  # hexadecimal
 _EXECUTOR_MAX = 300  # characters
 _SLOTS_MAX = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """What a task needs to report on a slice; it travels to the task, pickled.
-
-    Attributes:
-        host: The address that the server listens on.
-        port: The port; 0 if no server listens, and the task then reports nothing.
-        key: The server's secret.
-        batch: The name of the batch.
-        task: The number of the ticket within the batch.
-        hold: Whether the connection should stay open as long as the task's process lives, so that
-            the server sees when the task has ended, and not only its reader.
-    """
-
-    host: str
-    port: int
-    key: bytes = field(repr=False)
-    batch: str
-    task: int
-    hold: bool = False
-
-    @property
-    def id(self) -> "TaskId":
-        """The batch and the number."""
-        return TaskId(self.batch, self.task)
-
-
-class TaskId(NamedTuple):
-    """A ticket of a batch."""
-
-    batch: str
-    number: int
 
 
 class Executor(NamedTuple):
@@ -74,11 +41,11 @@ class Hello:
     """A task has begun.
 
     Attributes:
-        task: The task.
+        ticket: The task's ticket.
         executor: Where it runs; None if that is not known.
     """
 
-    task: TaskId
+    ticket: TicketId
     executor: Executor | None = None
 
 
@@ -87,12 +54,12 @@ class Done:
     """A task has read its slice.
 
     Attributes:
-        task: The task.
+        ticket: The task's ticket.
         end: Where reading ended.
         held: Whether the connection stays open until the task has ended.
     """
 
-    task: TaskId
+    ticket: TicketId
     end: SliceEnd
     held: bool
 
@@ -102,7 +69,7 @@ Message: TypeAlias = Hello | Done
 
 def encode(key: bytes, message: Message) -> bytes:
     """A message as a signed line."""
-    fields: dict[str, Any] = {"batch": message.task.batch, "task": message.task.number}
+    fields: dict[str, Any] = {"batch": message.ticket.batch, "task": message.ticket.number}
     match message:
         case Hello(executor=None):
             fields |= {"kind": "hello"}
@@ -124,12 +91,12 @@ def decode(key: bytes, line: bytes) -> Message:
     batch, number = fields.get("batch"), _integer(fields, "task", _OFFSET_MAX)
     if not isinstance(batch, str):
         raise ValueError("'batch' is no text")  # noqa: TRY004 - one kind of fault for the caller
-    task = TaskId(batch, number)
+    ticket = TicketId(batch, number)
     match fields.get("kind"):
         case "hello":
-            return Hello(task, _executor(fields))
+            return Hello(ticket, _executor(fields))
         case "done":
-            return _done(task, fields)
+            return _done(ticket, fields)
         case kind:
             raise ValueError(f"no message of kind {kind!r}")
 
@@ -151,7 +118,7 @@ def _unseal(key: bytes, line: bytes) -> dict[str, Any]:
     return fields
 
 
-def _done(task: TaskId, fields: Mapping[str, Any]) -> Done:
+def _done(ticket: TicketId, fields: Mapping[str, Any]) -> Done:
     sample, held = fields.get("sample"), fields.get("held")
     if not isinstance(sample, list) or len(sample) > SAMPLE_MAX:
         raise ValueError("'sample' is no list, or too long")
@@ -161,7 +128,7 @@ def _done(task: TaskId, fields: Mapping[str, Any]) -> Done:
         raise ValueError("'held' is neither true nor false")  # noqa: TRY004 - as above
     records = _integer(fields, "records", _OFFSET_MAX)
     end = SliceEnd(_integer(fields, "end", _OFFSET_MAX), records, tuple(sorted(sample)))
-    return Done(task, end, held)
+    return Done(ticket, end, held)
 
 
 def _executor(fields: Mapping[str, Any]) -> Executor | None:

@@ -10,7 +10,8 @@ import socket
 import time
 
 from kshare.core.slice_end import SliceEnd
-from kshare.feedback.messages import Done, Executor, Hello, Message, Ticket, encode
+from kshare.core.tasks import Ticket
+from kshare.feedback.messages import Done, Executor, Hello, Message, encode
 
 __all__ = ["TaskReport"]
 

@@ -19,7 +19,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from kshare.core.slice_end import SliceEnd
-from kshare.feedback.messages import Done, Executor, Hello, Message, TaskId, Ticket, decode
+from kshare.core.tasks import Ticket, TicketId
+from kshare.feedback.messages import Done, Executor, Hello, Message, decode
 
 __all__ = ["FeedbackServer"]
 
@@ -40,14 +41,14 @@ class _Peer:
         socket: The connection.
         accepted: When it was accepted.
         data: What was received and is no whole line yet.
-        task: The task on the other side, from its hello on.
+        ticket: The ticket of the task on the other side, from its hello on.
         began: When that came.
     """
 
     socket: socket.socket
     accepted: float
     data: bytearray = field(default_factory=bytearray)
-    task: TaskId | None = None
+    ticket: TicketId | None = None
     began: float = 0.0
 
 
@@ -114,7 +115,7 @@ class FeedbackServer:
             task: The number of the ticket within the batch.
             hold: See :class:`~kshare.feedback.messages.Ticket`.
         """
-        self._ends.expect(TaskId(batch, task))
+        self._ends.expect(TicketId(batch, task))
         host, port = self._address
         return Ticket(host, port, self._key, batch, task, hold)
 
@@ -196,7 +197,7 @@ class FeedbackServer:
                 line = bytes(peer.data[:end])
                 del peer.data[: end + 1]
                 self._take(peer, decode(self._key, line))
-            if len(peer.data) > (_LINE_MAX if peer.task else _FIRST_LINE_MAX):
+            if len(peer.data) > (_LINE_MAX if peer.ticket else _FIRST_LINE_MAX):
                 raise ValueError("a line without end")
         except (ValueError, RecursionError) as error:
             self._reject(str(error))
@@ -205,12 +206,12 @@ class FeedbackServer:
     def _take(self, peer: _Peer, message: Message) -> None:
         """Act on a message. ValueError: it comes in the wrong order."""
         match message:
-            case Hello(task, executor) if peer.task is None:
-                peer.task, peer.began = task, time.monotonic()
+            case Hello(ticket, executor) if peer.ticket is None:
+                peer.ticket, peer.began = ticket, time.monotonic()
                 if executor is not None:
-                    self._ends.began(task, executor)
-            case Done(task, end, held) if peer.task == task:
-                self._ends.add(task, replace(end, held=held, began=peer.began), peer)
+                    self._ends.began(ticket, executor)
+            case Done(ticket, end, held) if peer.ticket == ticket:
+                self._ends.add(ticket, replace(end, held=held, began=peer.began), peer)
             case _:
                 raise ValueError("a message in the wrong order")
 
@@ -218,15 +219,15 @@ class FeedbackServer:
         """The connection is over; if it brought a result, its time is known now."""
         selector.unregister(peer.socket)
         peer.socket.close()
-        if peer.task is not None:
-            self._ends.closed(peer.task, peer, time.monotonic() - peer.began)
+        if peer.ticket is not None:
+            self._ends.closed(peer.ticket, peer, time.monotonic() - peer.began)
 
     def _drop_silent(self, selector: selectors.BaseSelector) -> None:
         """Drop strangers that say nothing."""
         now = time.monotonic()
         for key in list(selector.get_map().values()):
             peer = key.data
-            if peer and peer.task is None and now - peer.accepted > _HELLO_SECONDS_MAX:
+            if peer and peer.ticket is None and now - peer.accepted > _HELLO_SECONDS_MAX:
                 self._reject("silence")
                 self._drop(selector, peer)
 
@@ -251,9 +252,9 @@ class _TaskEnds:
         self._entries: dict[str, dict[int, _Entry | None]] = {}  # of each ticket
         self._executors: dict[str, dict[int, Executor]] = {}
 
-    def expect(self, task: TaskId) -> None:
+    def expect(self, ticket: TicketId) -> None:
         with self._changed:
-            self._entries.setdefault(task.batch, {}).setdefault(task.number, None)
+            self._entries.setdefault(ticket.batch, {}).setdefault(ticket.number, None)
 
     def retain(self, batches: Collection[str]) -> None:
         with self._changed:
@@ -271,24 +272,24 @@ class _TaskEnds:
         with self._changed:
             return dict(self._executors.get(batch, {}))
 
-    def began(self, task: TaskId, executor: Executor) -> None:
+    def began(self, ticket: TicketId, executor: Executor) -> None:
         with self._changed:
-            if task.number in self._entries.get(task.batch, {}):
-                self._executors.setdefault(task.batch, {})[task.number] = executor
+            if ticket.number in self._entries.get(ticket.batch, {}):
+                self._executors.setdefault(ticket.batch, {})[ticket.number] = executor
 
-    def add(self, task: TaskId, end: SliceEnd, peer: _Peer) -> None:
+    def add(self, ticket: TicketId, end: SliceEnd, peer: _Peer) -> None:
         with self._changed:
-            entries = self._entries.get(task.batch, {})
-            if task.number not in entries:
+            entries = self._entries.get(ticket.batch, {})
+            if ticket.number not in entries:
                 return  # late, or of another server's batch
-            known = entries[task.number]
+            known = entries[ticket.number]
             if known is None or end.end < known.end.end:
-                entries[task.number] = _Entry(end, peer)
+                entries[ticket.number] = _Entry(end, peer)
                 self._changed.notify_all()
 
-    def closed(self, task: TaskId, peer: _Peer, seconds: float) -> None:
+    def closed(self, ticket: TicketId, peer: _Peer, seconds: float) -> None:
         with self._changed:
-            entry = self._entries.get(task.batch, {}).get(task.number)
+            entry = self._entries.get(ticket.batch, {}).get(ticket.number)
             if entry is not None and entry.peer is peer:
                 entry.end = replace(entry.end, seconds=seconds)
                 self._changed.notify_all()

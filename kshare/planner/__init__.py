@@ -1,15 +1,16 @@
 """What to read: options, the cluster and the checkpoint in; offsets and tasks out.
 
-Law: the offset dict of a batch, with the one before it, says completely what the batch reads; a
-batch that is planned again is the same. Every offset between two dicts is read or reported as lost.
+Guarantees: the offset dict of a batch, with the one before it, says completely what the batch
+reads; a batch that is planned again is the same. Every offset between two dicts is read or reported
+as lost.
 Cost: two round trips to the cluster a trigger, whatever the number of partitions; one more if a
 partition's ranges stand at different offsets.
 
 Each method of the Spark plug-in is one call into this package.
 """
 
+from kshare.core.tasks import PlannedSlice, Task
 from kshare.planner.batch_query import plan_batch
 from kshare.planner.stream import StreamPlanner
-from kshare.planner.tasks import Task
 
-__all__ = ["StreamPlanner", "Task", "plan_batch"]
+__all__ = ["PlannedSlice", "StreamPlanner", "Task", "plan_batch"]

@@ -5,12 +5,14 @@ from secrets import token_hex
 
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.slicing import PartitionLoad
+from kshare.core.tasks import PlannedSlice, Task
 from kshare.errors import OptionsError
 from kshare.options import PerPartition, SourceOptions
-from kshare.planner.cutting import cut_by_records
+from kshare.planner.cutting import cut
 from kshare.planner.filters import EVERYTHING, Bounds
+from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import TopicView, resolve
-from kshare.planner.tasks import Task, allowed_hashes, chosen_ranges, with_fetch_groups
+from kshare.planner.task_plan import one_task_each, with_fetch_groups
 
 __all__ = ["plan_batch"]
 
@@ -39,18 +41,19 @@ def plan_batch(
     ranges = _narrowed(
         {place: (starts[place], ends[place]) for place in partitions}, cluster, bounds
     )
+    keys = KeySelection.of(options)
     loads = [
         PartitionLoad(
-            topic=place.topic,
-            partition=place.partition,
-            pending=Progress.at(start).pending_of(end, allowed_hashes(options, place)),
-            allowed=chosen_ranges(options, place),
+            topic=tp.topic,
+            partition=tp.partition,
+            pending=Progress.at(start).pending_of(end, keys.allowed(tp)),
+            allowed=keys.chosen(tp),
         )
-        for place, (start, end) in ranges.items()
+        for tp, (start, end) in ranges.items()
         if start < end
     ]
-    tasks = [Task(slice_) for slice_ in cut_by_records(options, loads)]
-    return with_fetch_groups(options, token_hex(8), "", tasks)
+    slices = [PlannedSlice(slice_) for slice_ in cut(options, loads)]
+    return one_task_each(with_fetch_groups(options, token_hex(8), "", slices))
 
 
 def _check_order(

@@ -1,9 +1,9 @@
-"""``maxRecordsPerPartition``: more tasks, so that each has about so many records at most.
+"""Pending work as slices: ``splitBy``, the range assignor, ``maxRecordsPerPartition``.
 
-Law: the slices tile the pending work as those of :func:`~kshare.planner.tasks.cut` do. Cut by
-offset, no task spans more offsets than that, exactly as in Spark's kafka source. Cut by key hash,
-ranges are made narrower until a task's share of the partition's offsets is no more than that: keys
-do not spread evenly, a key is never cut, and every such task scans the whole offset range.
+Guarantees: the slices tile the pending work. With ``maxRecordsPerPartition``, cut by offset, no
+slice spans more offsets than that, exactly as in Spark's kafka source. Cut by key hash, ranges are
+made narrower until a slice's share of the partition's offsets is no more than that: keys do not
+spread evenly, a key is never cut, and every such slice scans the whole offset range.
 Cost: linear in the slices.
 """
 
@@ -15,26 +15,25 @@ from kshare.core.hashing import split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Slice
 from kshare.core.region import Rectangle, hull
-from kshare.core.slicing import PartitionLoad, check_plan, plan_by_offset, plan_ranges
+from kshare.core.slicing import PartitionLoad, check_plan, plan_by_key, plan_by_offset, plan_ranges
 from kshare.options import SourceOptions
-from kshare.planner.tasks import cut
 from kshare.ranges import load_range_assignor
 
-__all__ = ["cut_by_records"]
+__all__ = ["cut"]
 
 _RANGES_MAX = 1 << 16
 
 
-def cut_by_records(options: SourceOptions, loads: Sequence[PartitionLoad]) -> tuple[Slice, ...]:
-    """Pending work as slices, as ``splitBy``, the assignor and ``maxRecordsPerPartition`` have it.
+def cut(options: SourceOptions, loads: Sequence[PartitionLoad]) -> tuple[Slice, ...]:
+    """Cut pending work into slices.
 
     Raises:
-        PlanError: the slices do not tile the work; only a range assignor of the user's can do that.
+        PlanError: The slices do not tile the work; only a range assignor of the user's can do that.
     """
     most = options.max_records_per_partition
     work = [load for load in loads if load.pending]
     if most is None or not work:
-        return cut(options, loads)
+        return _cut(options, loads)
     if options.split_by == "offset":
         slices = _by_offset(work, most, options.min_partitions)
         check_plan(loads, slices)
@@ -53,7 +52,22 @@ def cut_by_records(options: SourceOptions, loads: Sequence[PartitionLoad]) -> tu
             pieces = math.ceil(wanted / len(parts))
             parts = tuple(piece for part in parts for piece in split(part, pieces))
         narrowed.append(replace(load, allowed=parts))
-    return cut(options, narrowed)
+    return _cut(options, narrowed)
+
+
+def _cut(options: SourceOptions, loads: Sequence[PartitionLoad]) -> tuple[Slice, ...]:
+    """Cut pending work without ``maxRecordsPerPartition``."""
+    if options.split_by == "offset":
+        slices = plan_by_offset(loads, min_tasks=options.min_partitions)
+    else:
+        slices = plan_by_key(
+            loads,
+            load_range_assignor(options.range_assignor),
+            min_tasks=options.min_partitions,
+            key_ranges=options.key_ranges,
+        )
+    check_plan(loads, slices)
+    return slices
 
 
 def _by_offset(
@@ -65,7 +79,7 @@ def _by_offset(
     ``minPartitions`` then divides further, as if each were a partition: so here they are, by
     number.
     """
-    places: list[PartitionLoad] = []
+    whole: list[PartitionLoad] = []
     parts: list[PartitionLoad] = []
     for load in sorted(loads, key=lambda load: load.topic_partition):
         offsets = hull(load.pending)
@@ -77,9 +91,9 @@ def _by_offset(
             )
             if pending:
                 parts.append(PartitionLoad("", len(parts), pending))
-                places.append(load)
+                whole.append(load)
     return tuple(
-        Slice(places[piece.partition].topic, places[piece.partition].partition, piece.rectangles)
+        Slice(whole[piece.partition].topic, whole[piece.partition].partition, piece.rectangles)
         for piece in plan_by_offset(parts, min_tasks=min_tasks)
     )
 

@@ -24,7 +24,7 @@ from kshare.options import (
 )
 from kshare.options.offset_json import partitions_fault
 
-__all__ = ["PinnedView", "TopicView", "View", "resolve"]
+__all__ = ["PinnedView", "TopicView", "View", "is_certain_start", "resolve"]
 
 _log = logging.getLogger(__name__)
 
@@ -131,6 +131,20 @@ def resolve(
             option = name.replace("Offsets", "Timestamp")
             wanted = dict.fromkeys(places, spec.timestamp_ms)
             return _at(option, wanted, view, is_error=spec.otherwise == "error")
+
+
+def is_certain_start(options: SourceOptions, partition: TopicPartition, offset: int) -> bool:
+    """Whether a query that was started some time ago began at what its options mean now.
+
+    Args:
+        options: The query's options.
+        partition: A partition.
+        offset: Where it would start now.
+    """
+    starting = options.starting
+    if isinstance(starting, PerPartition):
+        return isinstance(starting.offsets.get(partition), int)
+    return isinstance(starting, Earliest) and offset == 0  # nothing was trimmed
 
 
 def _require_all(

@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 
 from kshare.core.hashing import HASH_SPACE
 from kshare.core.slice_end import SAMPLE_MAX, SliceEnd
-from kshare.feedback.messages import Done, Executor, Hello, Message, TaskId, decode, encode
+from kshare.core.tasks import TicketId
+from kshare.feedback.messages import Done, Executor, Hello, Message, decode, encode
 
 KEY = b"k" * 32
-TASKS = st.builds(TaskId, st.text(max_size=20), st.integers(0, 2**62))
+TASKS = st.builds(TicketId, st.text(max_size=20), st.integers(0, 2**62))
 ENDS = st.builds(
     SliceEnd,
     st.integers(0, 2**62),
@@ -53,13 +54,13 @@ def test_other_bytes_are_no_message(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("message", "body"),
     [
-        (Hello(TaskId("b", 3)), b'{"batch":"b","kind":"hello","task":3}'),
+        (Hello(TicketId("b", 3)), b'{"batch":"b","kind":"hello","task":3}'),
         (
-            Hello(TaskId("b", 3), Executor("1@h", 2)),
+            Hello(TicketId("b", 3), Executor("1@h", 2)),
             b'{"batch":"b","executor":"1@h","kind":"hello","slots":2,"task":3}',
         ),
         (
-            Done(TaskId("b", 0), SliceEnd(9, 2, (4, 5)), False),
+            Done(TicketId("b", 0), SliceEnd(9, 2, (4, 5)), False),
             b'{"batch":"b","end":9,"held":false,"kind":"done","records":2,"sample":[4,5],"task":0}',
         ),
     ],

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kshare.core.batch import limited_slices
 from kshare.core.checkpoint import Offsets, RangeLimit, decode
 from kshare.core.hashing import WHOLE, key_hash, split, without
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
-from kshare.planner import Task
-from kshare.planner.end_offsets import limited_tasks
+from kshare.core.tasks import PlannedSlice
 from tests.support.planner import KEYS, T0, Log, Query, grown
 
 # -- the laws -------------------------------------------------------------------------------------
@@ -74,13 +74,13 @@ class Wild(Query):
         end = self.planner.latest_offsets(self.at, None)
         if end == self.at:
             return
-        planned, kept = self.planner.tasks(self.at, end), len(self.delivered)
+        planned, kept = self.planned(end), len(self.delivered)
         for task in planned[:ran]:
             self.run(task)
         first_try = self.delivered[kept:]
         del self.delivered[kept:]  # the sink replaces what a batch wrote
         self.restart()
-        again = self.planner.tasks(self.at, end)
+        again = self.planned(end)
         if "rangeAssignor" not in self.given:
             assert [(t.slice, t.max_records) for t in again] == [
                 (t.slice, t.max_records) for t in planned
@@ -90,13 +90,13 @@ class Wild(Query):
         assert set(first_try) <= set(self.delivered[kept:])
         self.at = end
 
-    def run(self, task: Task) -> float:
-        seconds = super().run(task)
-        ticket = task.ticket
+    def run(self, planned: PlannedSlice) -> float:
+        seconds = super().run(planned)
+        ticket = planned.ticket
         told = self.feedback.told.get(ticket.batch, {}) if ticket else {}
         if ticket is None or ticket.task not in told:
             return seconds
-        true, offsets = told[ticket.task], task.slice.offsets
+        true, offsets = told[ticket.task], planned.slice.offsets
         if self.messages == "late":  # it comes as one of another task, of another batch
             told.pop(ticket.task)
             self.feedback.told.setdefault("a batch before", {})[ticket.task] = true
@@ -178,9 +178,9 @@ def test_a_batch_with_limits_is_planned_again_as_it_was():
     query = Query(grown(300), keyRanges="3", maxRecordsPerTask="7")
     query.trigger()
     end = query.planner.latest_offsets(query.at, None)
-    planned = query.planner.tasks(query.at, end)
+    planned = query.planned(end)
     query.restart(keyRanges="5", maxRecordsPerTask="100")  # neither counts for what is planned
-    again = query.planner.tasks(query.at, end)
+    again = query.planned(end)
     assert [(t.slice, t.max_records) for t in again] == [(t.slice, t.max_records) for t in planned]
     assert query.scans == 3  # the ends of the batch before
 
@@ -274,7 +274,8 @@ def test_another_isolation_level_after_a_restart(level: str, again: bool):
     if again:
         del query.delivered[40:]  # the sink has only what the batch gives now
         for task in query.planner.tasks(start, query.at):
-            query.run(task)
+            for planned in task.slices:
+                query.run(planned)
     query.drain()
     query.check_order()
     assert {offset for _, offset in query.delivered} >= set(range(300)) - log.aborted
@@ -285,13 +286,13 @@ def test_tasks_are_in_the_order_of_partitions_then_of_ranges():
     places = [TopicPartition("u", 0), TopicPartition("t", 10), TopicPartition("t", 2)]
     limits = (RangeLimit((low,), 9, 3), RangeLimit((high,), 9, 4))
     offsets = Offsets(dict.fromkeys(places, Progress.at(5)), limits=dict.fromkeys(places, limits))
-    tasks = limited_tasks(offsets)
-    assert [(t.slice.topic, t.slice.partition, t.max_records) for t in tasks] == [
+    limited = limited_slices(offsets)
+    assert [(s.topic, s.partition, limit.records) for limit, s in limited] == [
         (*place, most) for place in sorted(places) for most in (3, 4)
     ]
     done = Progress.of(5, [Rectangle(OffsetRange(5, 9), low)])
-    (task,) = limited_tasks(Offsets({T0: done}, limits={T0: limits}))  # nothing is left of one
-    assert task.slice.hashes == high
+    ((_, slice_),) = limited_slices(Offsets({T0: done}, limits={T0: limits}))  # one is read
+    assert slice_.hashes == high
 
 
 # -- parked keys ----------------------------------------------------------------------------------

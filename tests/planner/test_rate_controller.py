@@ -3,14 +3,16 @@
 import random
 from bisect import bisect_left, bisect_right
 
+from kshare.core.checkpoint import Offsets
 from kshare.core.hashing import HashRange, key_hash
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.core.slicing import PartitionLoad, RangeRequest
+from kshare.core.tasks import PlannedSlice
 from kshare.options import parse_options
-from kshare.planner.rate_controller import Pacer
-from kshare.planner.tasks import Task
+from kshare.planner.rate_controller import RateController
+from kshare.planner.recent_batches import RecentBatch
 from kshare.ranges.adaptive import adaptive
 from tests.support.planner import Feedback
 
@@ -44,7 +46,7 @@ class Query:
             },
             streaming=True,
         )
-        self.pacer = Pacer(parsed.options, self.feedback, clock=lambda: self.now)  # type: ignore[arg-type]
+        self.rates = RateController(parsed.options, self.feedback, clock=lambda: self.now)
         self.at: dict[int, int] = {}  # how many offsets of each hash are done
         self.taken: list[float] = []
 
@@ -58,21 +60,22 @@ class Query:
             "t",
             0,
             (Rectangle(OffsetRange(0, RECORDS), HashRange(0, 1 << 63)),),
-            observed=self.pacer.observed(PLACE),
+            observed=self.rates.observed(PLACE),
         )
         parts = adaptive(RangeRequest((load,), key_ranges=8))[PLACE]
-        limits = self.pacer.limits({PLACE: parts})[PLACE]
-        tasks = [
-            Task(Slice("t", 0, (Rectangle(OffsetRange(0, RECORDS), part),)), limit)
-            for part, limit in zip(parts, limits, strict=True)
+        limits = self.rates.limits({PLACE: parts})
+        slices = [
+            PlannedSlice(Slice("t", 0, (Rectangle(OffsetRange(0, RECORDS), part),)), limit)
+            for part, limit in zip(parts, limits.of(PLACE), strict=True)
         ]
-        planned = self.pacer.began(name, tasks)
-        seconds = [self._task(number, task) for number, task in enumerate(planned)]
+        batch = RecentBatch(name, Offsets({}), [], limits)
+        batch.run = self.rates.start_batch(batch, slices)
+        seconds = [self._task(number, task) for number, task in enumerate(batch.run.slices)]
         self.now += max(seconds)
         self.taken.append(max(seconds))
-        self.pacer.ended(name)
+        self.rates.finish_batch(batch)
 
-    def _task(self, number: int, task: Task) -> float:
+    def _task(self, number: int, task: PlannedSlice) -> float:
         """Read the next records of a range, in the order of the log."""
         hashes = task.slice.hashes
         first = bisect_left(self.sorted, (hashes.lo, -1))

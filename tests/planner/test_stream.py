@@ -12,7 +12,7 @@ from kshare.core.hashing import HASH_SPACE, WHOLE, split
 from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.errors import CheckpointError, DataLossError, OptionsError
 from kshare.options import SourceOptions, parse_options
-from kshare.planner import StreamPlanner, plan_batch
+from kshare.planner import StreamPlanner, Task, plan_batch
 from kshare.planner import stream as stream_module
 from kshare.planner.filters import Bounds, Condition, Interval
 
@@ -73,8 +73,12 @@ def planner(cluster: FakeCluster, **given: str) -> StreamPlanner:
     return StreamPlanner(stream(**given), cluster, parking=NothingParked())  # type: ignore[arg-type]
 
 
+def read_by(tasks: Iterable[Task]) -> Iterable[Slice]:
+    return (planned.slice for task in tasks for planned in task.slices)
+
+
 def slices_of(planned: StreamPlanner, start: Any, end: Any) -> tuple[Slice, ...]:
-    return tuple(task.slice for task in planned.tasks(start, end))
+    return tuple(read_by(planned.tasks(start, end)))
 
 
 def covered(slices: Iterable[Slice]) -> dict[tuple[str, int], tuple[int, int]]:
@@ -345,17 +349,24 @@ def _places(dict_: dict[str, Any]) -> dict[TopicPartition, int]:
 def test_a_batch_query_reads_all_that_is_there():
     cluster = FakeCluster({("t", 0): (3, 9), ("t", 1): (0, 7), ("t", 2): (4, 4)})
     tasks = plan_batch(batch(keyRanges="2"), cluster)
-    slices = [task.slice for task in tasks]
+    slices = list(read_by(tasks))
     assert covered(slices) == {("t", 0): (3, 9), ("t", 1): (0, 7)}
     assert len(slices) == 4
-    assert all(task.max_records is None and task.ticket is None for task in tasks)
+    assert all(
+        planned.max_records is None and planned.ticket is None
+        for task in tasks
+        for planned in task.slices
+    )
 
 
 def test_a_batch_query_between_offsets():
     cluster = FakeCluster({("t", 0): (3, 9), ("t", 1): (0, 7)})
     options = batch(startingOffsets='{"t":{"0":4,"1":-2}}', endingOffsets='{"t":{"0":6,"1":-1}}')
     tasks = plan_batch(options, cluster)
-    assert covered(task.slice for task in tasks) == {("t", 0): (4, 6), ("t", 1): (0, 7)}
+    assert covered(read_by(tasks)) == {
+        ("t", 0): (4, 6),
+        ("t", 1): (0, 7),
+    }
 
 
 def test_a_batch_query_that_would_start_after_its_end():
@@ -372,14 +383,15 @@ def test_a_batch_query_of_key_ranges():
     options = {"assign": f'{{"t": {{"0": [[0, {half}]]}}}}', "kafka.bootstrap.servers": "n:1"}
     parsed = parse_options(options, streaming=False).options
     (task,) = plan_batch(parsed, cluster)
-    assert (task.slice.hashes.lo, task.slice.hashes.hi) == (0, half)
+    (planned,) = task.slices
+    assert (planned.slice.hashes.lo, planned.slice.hashes.hi) == (0, half)
 
 
 def test_filters_leave_out_partitions_and_offsets():
     cluster = FakeCluster({("t", 0): (0, 9), ("t", 1): (0, 9)})
     bounds = Bounds(Interval(2, 30), (Condition("partition", "=", (1,)),))
     tasks = plan_batch(batch(), cluster, bounds)
-    assert covered(task.slice for task in tasks) == {("t", 1): (2, 9)}
+    assert covered(read_by(tasks)) == {("t", 1): (2, 9)}
     assert plan_batch(batch(), cluster, Bounds(Interval(9, None))) == ()
 
 
@@ -388,7 +400,7 @@ def test_filters_on_timestamps_count_where_brokers_stamp_records(stamped: bool, 
     cluster = FakeCluster({("t", 0): (0, 9)})
     cluster.policy = TopicPolicy(False, None, log_append_time=stamped)
     tasks = plan_batch(batch(), cluster, Bounds(since_ms=5))
-    assert covered(task.slice for task in tasks) == {("t", 0): (begin, 9)}
+    assert covered(read_by(tasks)) == {("t", 0): (begin, 9)}
 
 
 def test_what_is_wrong_with_options_is_told_whatever_the_filters():

@@ -22,11 +22,11 @@ from kshare.assignment import (
 from kshare.core.hashing import WHOLE, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice
+from kshare.core.tasks import PlannedSlice, Task
 from kshare.errors import OptionsError, TaskAssignmentException
 from kshare.feedback.messages import Executor
 from kshare.options import SourceOptions, parse_options
-from kshare.planner.task_order import Placement, by_rounds
-from kshare.planner.tasks import Task
+from kshare.planner.task_order import TaskOrder, by_rounds
 
 
 def options(**more: str) -> SourceOptions:
@@ -36,20 +36,27 @@ def options(**more: str) -> SourceOptions:
 
 def tasks(partitions: int, ranges: int) -> tuple[Task, ...]:
     return tuple(
-        Task(Slice("t", partition, (Rectangle(OffsetRange(0, 9), hashes),)))
+        Task((PlannedSlice(Slice("t", partition, (Rectangle(OffsetRange(0, 9), hashes),))),))
         for partition in range(partitions)
         for hashes in split(WHOLE, ranges)
     )
 
 
-def known(placement: Placement, planned: Sequence[Task], executors: dict[str, int]) -> None:
-    """Each executor has run some task."""
-    names = list(executors)
-    seen = {
-        n: Executor(names[n % len(names)], executors[names[n % len(names)]])
-        for n in range(max(len(planned), len(names)))
-    }
-    placement.saw(planned, seen)
+def known(order: TaskOrder, planned: Sequence[Task], executors: dict[str, int]) -> None:
+    """Each executor has run some task; the first ones their turns last."""
+    names, slices = list(executors), slices_of(planned)
+    for n in reversed(range(max(len(slices), len(names)))):
+        name = names[n % len(names)]
+        piece = slices[n % len(slices)]
+        order.observe(slices, {piece.slice: Executor(name, executors[name])})
+
+
+def slices_of(planned: Sequence[Task]) -> list[PlannedSlice]:
+    return [piece for task in planned for piece in task.slices]
+
+
+def partition_of(task: Task) -> int:
+    return task.slices[0].slice.partition
 
 
 def dealt(planned: Sequence[Task], slots: Sequence[int]) -> list[list[Task]]:
@@ -66,22 +73,22 @@ def dealt(planned: Sequence[Task], slots: Sequence[int]) -> list[list[Task]]:
 
 def test_both_halves_of_a_partition_on_one_executor():
     """The reference's example: 2 partitions, 2 instances of 2 threads."""
-    placement, planned = Placement(options()), tasks(2, 2)
-    known(placement, planned, {"1@a": 2, "2@a": 2})
-    got = dealt(placement.ordered(planned), [2, 2])
-    assert [{task.slice.partition for task in one} for one in got] == [{0}, {1}]
+    order, planned = TaskOrder(options()), tasks(2, 2)
+    known(order, planned, {"1@a": 2, "2@a": 2})
+    got = dealt(order.order(planned), [2, 2])
+    assert [{partition_of(task) for task in one} for one in got] == [{0}, {1}]
 
 
 @given(st.integers(1, 6), st.integers(1, 5), st.lists(st.integers(1, 4), min_size=1, max_size=5))
 def test_an_order_is_a_permutation_and_keeps_siblings_together(
     partitions: int, ranges: int, slots: list[int]
 ):
-    placement, planned = Placement(options()), tasks(partitions, ranges)
-    known(placement, planned, {f"{n}@host": count for n, count in enumerate(slots)})
-    ordered = placement.ordered(planned)
+    order, planned = TaskOrder(options()), tasks(partitions, ranges)
+    known(order, planned, {f"{n}@host": count for n, count in enumerate(slots)})
+    ordered = order.order(planned)
     assert Counter(ordered) == Counter(planned)
     if len(planned) == sum(slots) and len(set(slots)) == 1:
-        pairs = sum(len({t.slice.partition for t in one}) for one in dealt(ordered, slots))
+        pairs = sum(len({partition_of(t) for t in one}) for one in dealt(ordered, slots))
         # A partition is split only where the executors' slots do not fit.
         assert pairs <= partitions + len(slots) - 1
 
@@ -101,18 +108,21 @@ def test_rounds_have_each_task_once(shape: list[tuple[int, int]]):
 
 
 def test_one_executor_needs_no_order():
-    placement, planned = Placement(options()), tasks(2, 2)
-    assert placement.ordered(planned) == planned
-    known(placement, planned, {"driver@a": 0})
-    assert placement.ordered(planned) == planned
+    order, planned = TaskOrder(options()), tasks(2, 2)
+    assert order.order(planned) == planned
+    known(order, planned, {"driver@a": 0})
+    assert order.order(planned) == planned
 
 
 def test_tasks_cut_by_offset_stay_as_they_are():
     """Two of a partition have no names of their own, by which they could be placed."""
-    planned = tuple(Task(Slice("t", 0, (Rectangle(OffsetRange(n, n + 9), WHOLE),))) for n in (9, 0))
-    placement = Placement(options())
-    known(placement, planned, {"1@a": 1, "2@a": 1})
-    assert placement.ordered(planned) == planned
+    planned = tuple(
+        Task((PlannedSlice(Slice("t", 0, (Rectangle(OffsetRange(n, n + 9), WHOLE),))),))
+        for n in (9, 0)
+    )
+    order = TaskOrder(options())
+    known(order, planned, {"1@a": 1, "2@a": 1})
+    assert order.order(planned) == planned
 
 
 class Recorder(TaskAssignor):
@@ -153,18 +163,18 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return made
 
 
-def placed_by(recorder: Recorder, planned: Sequence[Task]) -> Placement:
+def placed_by(recorder: Recorder, planned: Sequence[Task]) -> TaskOrder:
     given = {"taskAssignor": "an_assignor.made", "taskAssignor.secret": "hunter22"}
-    placement = Placement(options(**given))
-    known(placement, planned, {"1@a": 1, "2@a": 1})
-    return placement
+    order = TaskOrder(options(**given))
+    known(order, planned, {"1@a": 1, "2@a": 1})
+    return order
 
 
 def test_the_options_reach_an_assignor(recorder: Recorder):
     given = {"taskAssignor": "an_assignor:made", "taskAssignor.Wanted": "x", "keyRanges": "2"}
-    placement, planned = Placement(options(**given)), tasks(2, 2)
-    known(placement, planned, {"1@a": 3, "2@a": 1})
-    placement.ordered(planned)
+    order, planned = TaskOrder(options(**given)), tasks(2, 2)
+    known(order, planned, {"1@a": 3, "2@a": 1})
+    order.order(planned)
     assert recorder.configs == {"wanted": "x"}
     assert {str(p): s.num_processing_threads for p, s in recorder.state.states.items()} == {
         "1@a": 3,
@@ -191,9 +201,9 @@ def test_an_assignor_is_made_and_configured_once(
 
     monkeypatch.setattr(sys.modules["an_assignor"], "make", make, raising=False)
     planned = tasks(2, 2)
-    placement = Placement(options(taskAssignor=f"an_assignor.{path}"))
-    known(placement, planned, {"1@a": 1, "2@a": 1})
-    placement.ordered(planned)
+    order = TaskOrder(options(taskAssignor=f"an_assignor.{path}"))
+    known(order, planned, {"1@a": 1, "2@a": 1})
+    order.order(planned)
     assert (recorder.asked, recorder.configured) == (1, 1)
     assert len(made) == (path == "make")
 
@@ -207,22 +217,22 @@ def test_options_for_another_process_come_without_the_assignor(recorder: Recorde
     got = pickle.loads(sent)
     assert (got, hash(got), repr(got)) == (given, hash(given), repr(given))
     planned = tasks(2, 2)
-    placement = Placement(got)
-    known(placement, planned, {"1@a": 1, "2@a": 1})
-    placement.ordered(planned)
+    order = TaskOrder(got)
+    known(order, planned, {"1@a": 1, "2@a": 1})
+    order.order(planned)
     assert (recorder.asked, recorder.configured, recorder.configs) == (1, 2, {"wanted": "x"})
 
 
 def test_a_plan_that_did_not_change_is_not_computed_again(recorder: Recorder):
     planned = tasks(3, 2)
-    placement = placed_by(recorder, planned)
-    first = placement.ordered(planned)
-    assert placement.ordered(planned) == first
+    order = placed_by(recorder, planned)
+    first = order.order(planned)
+    assert order.order(planned) == first
     assert recorder.asked == 1
-    placement.ordered(tasks(3, 3))
+    order.order(tasks(3, 3))
     assert recorder.asked == 2
-    placement.saw(planned, {0: Executor("3@b", 1)})
-    placement.ordered(tasks(3, 3))
+    order.observe(slices_of(planned)[:1], {planned[0].slices[0].slice: Executor("3@b", 1)})
+    order.order(tasks(3, 3))
     assert recorder.asked == 3
 
 
@@ -258,13 +268,13 @@ def test_a_faulty_assignor_loses_nothing(
 ):
     """It is asked again at once, once; the last assignment stays; then at the next batch."""
     planned = tasks(2, 2)
-    placement = placed_by(recorder, planned)
-    before = placement.ordered(planned)
+    order = placed_by(recorder, planned)
+    before = order.order(planned)
     recorder.answer, recorder.asked = answer, 0
     recorder.told.clear()
     more = tasks(3, 2)
     with caplog.at_level(logging.WARNING, "kshare.planner"):
-        after = placement.ordered(more)
+        after = order.order(more)
     assert Counter(after) == Counter(more)
     kept = [task for task in after if task in before]
     assert kept == [task for task in before if task in more]
@@ -274,7 +284,7 @@ def test_a_faulty_assignor_loses_nothing(
     assert "hunter22" not in caplog.text
     assert "an_assignor.made" in caplog.text
     recorder.answer = all_on_first
-    placement.ordered(more)
+    order.order(more)
     assert recorder.asked == 3
 
 
@@ -285,27 +295,32 @@ def test_what_an_assignor_leaves_out_is_read_all_the_same(
         tuple(KafkaStreamsAssignment(process) for process in state.states)
     )
     planned = tasks(2, 2)
-    placement = placed_by(recorder, planned)
-    assert Counter(placement.ordered(planned)) == Counter(planned)
+    order = placed_by(recorder, planned)
+    assert Counter(order.order(planned)) == Counter(planned)
     assert "left out 4 tasks" in caplog.text
 
 
 def test_whom_tasks_tell_where_they_run():
-    now = [0.0]
-    placement = Placement(options(), clock=lambda: now[0])
-    assert not placement.asks(tasks(3, 1))  # nobody shares a partition
-    assert [placement.asks(tasks(2, 2)) for _ in range(4)] == [True, True, True, False]
+    now, slices = [0.0], slices_of(tasks(2, 2))
+    order = TaskOrder(options(), clock=lambda: now[0])
+    assert not order.should_locate(slices_of(tasks(3, 1)))  # nobody shares a partition
+    assert [order.should_locate(slices) for _ in range(4)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
     now[0] = 61.0
-    assert not placement.asks(tasks(2, 2))  # nobody has ever answered
-    placement.saw(tasks(2, 2), {0: Executor("1@a", 2)})
+    assert not order.should_locate(slices)  # nobody has ever answered
+    order.observe(slices, {slices[0].slice: Executor("1@a", 2)})
     asked = []
     for now[0] in (61.0, 61.0, 120.9, 121.0):
-        asked.append(placement.asks(tasks(2, 2)))
+        asked.append(order.should_locate(slices))
     assert asked == [True, False, False, True]  # once a minute
     now[0] = 661.0
-    assert placement.executors == {"1@a": 2}
+    assert order.executors == {"1@a": 2}
     now[0] = 661.1
-    assert placement.executors == {}
+    assert order.executors == {}
 
 
 @pytest.mark.parametrize(

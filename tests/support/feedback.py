@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable
 
 from kshare.core.slice_end import SliceEnd
-from kshare.feedback.messages import Ticket, seal
+from kshare.core.tasks import Ticket
+from kshare.feedback.messages import seal
 from kshare.feedback.report import TaskReport
 from kshare.feedback.server import FeedbackServer
 

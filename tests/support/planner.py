@@ -12,10 +12,11 @@ from kshare.cluster.cluster import TopicPolicy
 from kshare.core.hashing import key_hash
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
+from kshare.core.tasks import PlannedSlice, Ticket
 from kshare.errors import DataLossError
-from kshare.feedback.messages import Executor, Ticket
+from kshare.feedback.messages import Executor
 from kshare.options import SourceOptions, parse_options
-from kshare.planner import StreamPlanner, Task
+from kshare.planner import StreamPlanner
 
 KEYS = [f"key-{number}".encode() for number in range(12)]
 T0 = TopicPartition("t", 0)
@@ -165,29 +166,34 @@ class Query:
         lenient, committed = not options.fail_on_data_loss, options.kafka.read_committed
         return self.log.read(slice_, most, lenient=lenient, committed=committed)[1]
 
-    def trigger(self, max_offsets: int | None = None) -> Sequence[Task]:
-        """One batch. Returns its tasks; none if there was nothing new."""
+    def trigger(self, max_offsets: int | None = None) -> Sequence[PlannedSlice]:
+        """One batch. Returns what its tasks read; nothing if there was nothing new."""
         end = self.planner.latest_offsets(self.at, max_offsets)
         if end == self.at:
             return ()
         tasks = self.planner.tasks(self.at, end)
-        seconds = [self.run(task) for task in tasks]
+        seconds = [sum(self.run(planned) for planned in task.slices) for task in tasks]
         self.now += max(seconds, default=0.0)
         self.at = end
-        return tasks
+        return [planned for task in tasks for planned in task.slices]
 
-    def run(self, task: Task) -> float:
-        """Run a task: deliver its records, and tell the planner. Returns how long it took."""
-        slice_ = task.slice
+    def planned(self, end: Mapping[str, Any]) -> list[PlannedSlice]:
+        """What the tasks of the next batch read, if it ends there."""
+        tasks = self.planner.tasks(self.at, end)
+        return [planned for task in tasks for planned in task.slices]
+
+    def run(self, planned: PlannedSlice) -> float:
+        """Read a slice: deliver its records, and tell the planner. Returns how long it took."""
+        slice_ = planned.slice
         place = TopicPartition(slice_.topic, slice_.partition)
         lenient = self.given.get("failOnDataLoss") == "false"
         offsets, end = self.log.read(
-            slice_, task.max_records, lenient=lenient, committed=self.committed
+            slice_, planned.max_records, lenient=lenient, committed=self.committed
         )
         self.delivered += [(place, offset) for offset in offsets]
         keys = [self.log.keys[place][offset] for offset in offsets]
         seconds = sum(map(self.pace, keys))
-        ticket = task.ticket
+        ticket = planned.ticket
         if ticket is not None and self.lost_messages.random() >= self.loss:
             hashes = [key_hash(key, at) for key, at in zip(keys, offsets, strict=True)]
             sample = tuple(sorted(hashes[:: max(len(hashes) // 200, 1)]))

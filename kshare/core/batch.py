@@ -1,0 +1,300 @@
+"""Where a micro-batch begins and ends.
+
+A partition takes part in a batch in one of two ways (see :mod:`kshare.core.checkpoint`)::
+
+    without limits   its dict holds the progress after the batch, which reads the difference:
+                     progress.minus(start_of(...))
+    with limits      its dict holds the progress at the begin of the batch, and for each range
+                     RangeLimit(hashes, end, records): the range reads what is pending below
+                     ``end``, in offset order, and stops after ``records`` records. Where that was
+                     is found when the batch is done (``end_of_batch``).
+
+Guarantees: a function of the arguments. No batch ends before it begins or beyond the end of a log;
+no record of a parked key or of a key hash that the query does not read is in a batch; what is
+planned again from the dict is what was planned.
+Cost: linear in the partitions, and in the gaps of those whose ranges stand at different offsets.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from kshare.core.admission import admit
+from kshare.core.checkpoint import Offsets, RangeLimit
+from kshare.core.hashing import HashRange, without
+from kshare.core.losses import Loss, new_partition, without_deleted, without_trimmed
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
+from kshare.errors import CheckpointError
+
+__all__ = [
+    "BatchStart",
+    "LimitedSlice",
+    "SelectedHashes",
+    "advanced",
+    "batch_ends",
+    "begin",
+    "end_of_batch",
+    "limit_ranges",
+    "limited_slices",
+    "needs_earliest",
+    "start_of",
+]
+
+LimitedSlice: TypeAlias = tuple[RangeLimit, Slice]
+"""A limit, and the slice that is read up to it."""
+
+
+class SelectedHashes(Protocol):
+    """Which key hashes of each partition a query reads."""
+
+    def readable(self, partition: TopicPartition, /) -> tuple[HashRange, ...]:
+        """The hashes that it reads now: ascending, disjoint."""
+
+    def parked(self, partition: TopicPartition, /) -> frozenset[int]:
+        """The hashes of parked keys, which it will read later."""
+
+    def unassigned(self, partition: TopicPartition, /) -> tuple[HashRange, ...]:
+        """The hashes that it never reads: ascending, disjoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStart:
+    """Where a batch begins.
+
+    Attributes:
+        progress: How far each partition is.
+        started: The offsets of the partitions that begin with this batch.
+        new: The offsets of those that came up since the last batch.
+        losses: What can no longer be read.
+    """
+
+    progress: Mapping[TopicPartition, Progress]
+    started: Mapping[TopicPartition, int]
+    new: Mapping[TopicPartition, int]
+    losses: tuple[Loss, ...]
+
+
+# -- where it begins -----------------------------------------------------------------------------
+
+
+def needs_earliest(
+    before: Offsets, reached: Mapping[TopicPartition, Progress], available: Iterable[TopicPartition]
+) -> list[TopicPartition]:
+    """The partitions whose earliest offsets :func:`begin` needs: new and uneven ones, ascending."""
+    known = reached or before.started
+    return sorted(
+        tp for tp in available if tp not in known or (tp in reached and not reached[tp].is_level)
+    )
+
+
+def begin(
+    before: Offsets,
+    reached: Mapping[TopicPartition, Progress],
+    available: Mapping[TopicPartition, int],
+    earliest: Mapping[TopicPartition, int],
+) -> BatchStart:
+    """Where a batch begins.
+
+    Args:
+        before: What the dict of the batch before says, or that of the query's start.
+        reached: How far each partition is when that batch is done; empty before the first batch.
+        available: The end of the log of each partition that exists.
+        earliest: The first offsets of the logs of :func:`needs_earliest`.
+    """
+    started = {} if reached else dict(before.started)  # the first dict must carry its start
+    new = {tp: earliest[tp] for tp in available if tp not in reached and tp not in started}
+    started |= new
+    losses = [new_partition(tp, first) for tp, first in sorted(new.items()) if first > 0]
+    progress = {**reached, **{tp: Progress.at(offset) for tp, offset in started.items()}}
+    progress, deleted = without_deleted(progress, available)
+    uneven = [tp for tp, at in progress.items() if not at.is_level]
+    progress, trimmed = without_trimmed(progress, {tp: earliest[tp] for tp in uneven})
+    return BatchStart(
+        progress=progress,
+        started={tp: offset for tp, offset in started.items() if tp in progress},
+        new=new,
+        losses=(*losses, *deleted, *trimmed),
+    )
+
+
+def start_of(
+    partition: TopicPartition,
+    before: Offsets,
+    reached: Mapping[TopicPartition, Progress],
+    after: Offsets,
+    *,
+    is_certain: Callable[[TopicPartition, int], bool],
+) -> Progress:
+    """Where a partition stands when a batch without limits begins, by its two dicts.
+
+    Args:
+        partition: The partition; it is in ``after``.
+        before: What the dict of the batch before says.
+        reached: How far each partition is when that batch is done.
+        after: What the dict of the batch says.
+        is_certain: Whether a batch 0 that another source has planned began at an offset of today.
+
+    Raises:
+        CheckpointError: The dicts do not say where the partition starts.
+    """
+    if partition in after.started:
+        return Progress.at(after.started[partition])
+    if partition in reached:
+        return reached[partition]
+    offset = before.started.get(partition)
+    if offset is None:
+        raise CheckpointError(
+            f"the checkpoint does not say where {partition} starts: it is in a batch's offsets, "
+            "but not in those of the batch before"
+        )
+    # Batch 0 was planned by Spark's source, which kept its start elsewhere.
+    if not is_certain(partition, offset):
+        raise CheckpointError(
+            f"batch 0 of this checkpoint was planned by another source and not finished, so where "
+            f"{partition} started is not known here. Let format('kafka') finish that batch (start "
+            "it once, then stop it), and switch then."
+        )
+    return Progress.at(offset)
+
+
+# -- where it ends -------------------------------------------------------------------------------
+
+
+def batch_ends(
+    progress: Mapping[TopicPartition, Progress],
+    available: Mapping[TopicPartition, int],
+    selected: SelectedHashes,
+    *,
+    max_offsets: int | None,
+    max_ahead: int | None,
+    max_gaps: int,
+) -> dict[TopicPartition, int]:
+    """Below which offset each partition is read, whatever its ranges do below it.
+
+    Args:
+        progress: How far each partition is.
+        available: The ends of their logs.
+        selected: What the query reads.
+        max_offsets: Maximum number of offsets of the batch (``maxOffsetsPerTrigger``); counted from
+            the front of each partition, where its fastest range stands. None for none.
+        max_ahead: Maximum distance between the slowest range and the end (``maxOffsetsAhead``);
+            None for none.
+        max_gaps: With so many individual commits (``maxRangesInCheckpoint``), ranges that lag go
+            first, if reading them can make these fewer.
+    """
+    fronts, tops = {}, {}
+    for tp, reached in progress.items():
+        top = available[tp]
+        if _has_too_many_gaps(tp, reached, selected, max_gaps):
+            top = reached.front
+        if max_ahead is not None:
+            top = min(top, _slowest(tp, reached, selected) + max_ahead)
+        tops[tp] = max(top, reached.stable)
+        fronts[tp] = min(reached.front, tops[tp])
+    return admit(fronts, tops, max_offsets)
+
+
+def _has_too_many_gaps(
+    partition: TopicPartition, reached: Progress, selected: SelectedHashes, max_gaps: int
+) -> bool:
+    """Whether individual commits are at their limit, and reading can make them fewer."""
+    if reached.is_level or reached.gaps < max_gaps:
+        return False
+    return bool(reached.pending_of(reached.front, selected.readable(partition)))
+
+
+def _slowest(partition: TopicPartition, reached: Progress, selected: SelectedHashes) -> int:
+    """The position of the slowest range. Parked keys do not count: they would stop all others."""
+    if reached.is_level:
+        return reached.stable
+    hashes = selected.readable(partition)
+    return reached.position_of(hashes) if hashes else reached.stable
+
+
+def advanced(
+    progress: Mapping[TopicPartition, Progress],
+    ends: Mapping[TopicPartition, int],
+    selected: SelectedHashes,
+) -> dict[TopicPartition, Progress]:
+    """How far partitions are after a batch without limits: all but parked keys are read."""
+    after = {}
+    for tp, end in ends.items():
+        reached = progress[tp]
+        if selected.parked(tp):
+            read = reached.pending_of(end, selected.readable(tp))
+            after[tp] = reached.commit([*read, *reached.pending_of(end, selected.unassigned(tp))])
+        else:
+            after[tp] = reached.advance(end)
+    return after
+
+
+def limit_ranges(
+    partition: TopicPartition,
+    reached: Progress,
+    end: int,
+    ranges: Iterable[tuple[HashRange, int]],
+    parked: frozenset[int],
+) -> list[LimitedSlice]:
+    """The limits of a partition's ranges; none for a range without pending work.
+
+    Args:
+        partition: The partition.
+        reached: How far it is.
+        end: Below which offset it is read.
+        ranges: Its ranges, ascending, and the number of records that each may read.
+        parked: The hashes of parked keys.
+    """
+    limited = []
+    for hashes, records in ranges:
+        parts = without((hashes,), parked)
+        if parts:
+            limit = RangeLimit(parts, end, records)
+            slice_ = _slice(partition, reached, limit)
+            if slice_ is not None:
+                limited.append((limit, slice_))
+    return limited
+
+
+def limited_slices(offsets: Offsets) -> list[LimitedSlice]:
+    """The slices of a dict's limits, ascending by partition, then by range."""
+    return [
+        (limit, slice_)
+        for tp, limits in sorted(offsets.limits.items())
+        for limit in limits
+        if (slice_ := _slice(tp, offsets.progress[tp], limit)) is not None
+    ]
+
+
+def _slice(partition: TopicPartition, reached: Progress, limit: RangeLimit) -> Slice | None:
+    pending = reached.pending_of(limit.end, limit.hashes)
+    return Slice(partition.topic, partition.partition, pending) if pending else None
+
+
+def end_of_batch(
+    progress: Mapping[TopicPartition, Progress],
+    read: Sequence[tuple[Slice, int]],
+    unassigned: Callable[[TopicPartition], Sequence[HashRange]],
+) -> dict[TopicPartition, Progress]:
+    """How far the partitions of some slices are when these are read.
+
+    Args:
+        progress: How far each partition was.
+        read: Slices, and the offset where the reading of each ended.
+        unassigned: The key hashes of a partition that the query does not read. They hold nothing
+            for it, and go along.
+    """
+    done: dict[TopicPartition, list[Rectangle]] = defaultdict(list)
+    planned_to: dict[TopicPartition, int] = defaultdict(int)
+    for slice_, end in read:
+        tp = slice_.topic_partition
+        planned_to[tp] = max(planned_to[tp], slice_.offsets.end)
+        for piece in slice_.rectangles:
+            start, stop = piece.offsets.start, min(piece.offsets.end, end)
+            if start < stop:
+                done[tp].append(Rectangle(OffsetRange(start, stop), piece.hashes))
+    return {
+        tp: progress[tp].commit([*done[tp], *progress[tp].pending_of(end, unassigned(tp))])
+        for tp, end in planned_to.items()
+    }

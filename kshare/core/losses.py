@@ -1,0 +1,136 @@
+"""Records that are gone before they were read: what is lost, and how far a partition is without it.
+
+Guarantees: every offset that was pending and is not in the log any more is in a :class:`Loss`,
+which names topic, partition, offsets and key hashes.
+Cost: linear in the partitions, and in the gaps of those whose ranges stand at different offsets.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kshare.core.hashing import HASH_SPACE
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle, TopicPartition
+
+__all__ = ["Loss", "new_partition", "no_longer_assigned", "without_deleted", "without_trimmed"]
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Records of a partition that will not be read.
+
+    Attributes:
+        text: What is lost, and why: a sentence without its full stop.
+        partition: The partition.
+        wanted: The wanted offsets, as (start, end), half-open; None if it is gone altogether.
+        available: The offsets that the log holds, as (start, end), half-open; None if not known.
+    """
+
+    text: str
+    partition: TopicPartition
+    wanted: tuple[int, int] | None = None
+    available: tuple[int, int] | None = None
+
+
+def new_partition(partition: TopicPartition, first: int) -> Loss:
+    """A partition that came up while the query runs no longer has its first records."""
+    return Loss(
+        f"{partition} is new to this query and starts at offset {first}, not 0: records before it "
+        "may have been missed",
+        partition,
+        wanted=(0, first),
+    )
+
+
+def no_longer_assigned(partition: TopicPartition, pending: Sequence[Rectangle]) -> Loss:
+    """Key hashes that ``assign`` had before a restart, and that were behind the others."""
+    return Loss(
+        f"{partition}: {_shown(pending)} were pending when the query stopped, and assign no longer "
+        "has these hashes: they will not be read (to have them read first, start the query with "
+        "the assign that it had, until kshare status shows no gaps)",
+        partition,
+        wanted=(pending[0].offsets.start, max(piece.offsets.end for piece in pending)),
+    )
+
+
+def without_deleted(
+    progress: Mapping[TopicPartition, Progress], available: Mapping[TopicPartition, int]
+) -> tuple[dict[TopicPartition, Progress], list[Loss]]:
+    """Leave out partitions that are gone, and what was read beyond the end of a log.
+
+    Args:
+        progress: How far each partition is.
+        available: The end of the log of each partition that exists.
+
+    Returns:
+        The progress of the partitions that are left, each within its log; and the losses.
+    """
+    kept, losses = {}, []
+    for tp, reached in progress.items():
+        end = available.get(tp)
+        if end is None:
+            text = (
+                f"{tp} is gone (deleted, or no longer subscribed); it was read up to offset "
+                f"{reached.front}"
+            )
+            losses.append(Loss(text, tp))
+        elif end < reached.front:
+            text = (
+                f"{tp} ends at offset {end}, but was read up to {reached.front}: it was truncated, "
+                "or the topic was made anew; what it holds now counts as read"
+            )
+            losses.append(Loss(text, tp, (reached.front, reached.front), (0, end)))
+            kept[tp] = _within(reached, end)
+        else:
+            kept[tp] = reached
+    return kept, losses
+
+
+def without_trimmed(
+    progress: Mapping[TopicPartition, Progress], earliest: Mapping[TopicPartition, int]
+) -> tuple[dict[TopicPartition, Progress], list[Loss]]:
+    """Pass over what was pending below the first offset that a log still holds.
+
+    Args:
+        progress: How far each partition is.
+        earliest: The first offset of the log of some of them.
+
+    Returns:
+        How far each partition is then; and the losses.
+    """
+    kept, losses = {}, []
+    for tp, reached in progress.items():
+        first = earliest.get(tp, 0)
+        lost = reached.pending(first)
+        if lost:
+            text = (
+                f"{tp}: {_shown(lost)} were pending and are gone; the log begins at offset {first} "
+                "(deleted by retention or by an operator)"
+            )
+            wanted = (lost[0].offsets.start, max(piece.offsets.end for piece in lost))
+            losses.append(Loss(text, tp, wanted, (first, max(first, reached.front))))
+        kept[tp] = reached.advance(first) if lost else reached
+    return kept, losses
+
+
+def _within(reached: Progress, end: int) -> Progress:
+    """A progress without what lies beyond the end of a log."""
+    kept = (
+        Rectangle(OffsetRange(piece.offsets.start, min(piece.offsets.end, end)), piece.hashes)
+        for piece in reached.individual_commits
+        if piece.offsets.start < end
+    )
+    return Progress.of(min(reached.stable, end), kept)
+
+
+def _shown(pieces: Iterable[Rectangle]) -> str:
+    listed = [
+        f"offsets {piece.offsets}"
+        if piece.hashes.width == HASH_SPACE
+        else f"offsets {piece.offsets} of the key hashes {piece.hashes}"
+        for piece in pieces
+    ]
+    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+    return ", ".join(listed[:_SHOWN]) + more

@@ -1,0 +1,64 @@
+"""What a stream sees of its cluster: partitions and offsets, of now or of one moment."""
+
+import logging
+from collections.abc import Iterable
+
+from kshare.cluster.cluster import Cluster
+from kshare.core.progress import TopicPartition
+from kshare.options import Topics
+from kshare.planner.offset_options import PinnedView, View
+
+__all__ = ["ClusterView"]
+
+_log = logging.getLogger("kshare.planner")
+
+
+class ClusterView:
+    """The topics of one query.
+
+    Args:
+        cluster: Where the topics are.
+        topics: The subscription.
+    """
+
+    def __init__(self, cluster: Cluster, topics: Topics) -> None:
+        self._cluster = cluster
+        self._topics = topics
+        self._pinned: PinnedView | None = None
+        self._compacted: dict[str, bool] = {}
+
+    def pin(self) -> None:
+        """Let the ends of now be all that there is (``Trigger.AvailableNow``)."""
+        ends = self._cluster.latest(self._cluster.partitions(self._topics))
+        self._pinned = PinnedView(self._cluster, ends)
+
+    @property
+    def offsets(self) -> View:
+        """The cluster, or the moment that was pinned."""
+        return self._pinned or self._cluster
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """The partitions of the subscription, ascending."""
+        return self.offsets.partitions(self._topics)
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """The end of each partition's log."""
+        return self.offsets.latest(self.partitions())
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that each log holds."""
+        wanted = list(partitions)
+        return self.offsets.earliest(wanted) if wanted else {}
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether records of a topic vanish from its middle; also if that cannot be found out."""
+        if topic not in self._compacted:
+            policy = self._cluster.policies([topic]).get(topic)
+            if policy is None:
+                _log.info("cannot see whether %s is compacted: limits are found by scanning", topic)
+            self._compacted[topic] = policy is None or policy.compacted
+        return self._compacted[topic]
+
+    def close(self) -> None:
+        """Let go of the cluster."""
+        self._cluster.close()

@@ -1,0 +1,104 @@
+"""Which key hashes of each partition a query reads: all, unless ``assign`` or parked keys say less.
+
+A hash that is not assigned holds nothing for the query, and counts as processed. The records of a
+parked key stay pending. Cost: linear in the parked keys of a topic, once a batch.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Protocol
+
+from kshare.core.hashing import WHOLE, HashRange, complement, key_hash, without
+from kshare.core.progress import Rectangle, TopicPartition
+from kshare.options import Assign, SourceOptions
+
+__all__ = ["KeySelection", "Parking"]
+
+
+class Parking(Protocol):
+    """Where parked keys are kept."""
+
+    def current(self, topics: set[str], /) -> Iterable[tuple[str, bytes]]:
+        """The parked keys of some topics, each as (topic, key)."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeySelection:
+    """The key hashes that a query reads.
+
+    Attributes:
+        assigned: The ranges of each partition, ``()`` being the whole; None if the query reads
+            whole partitions.
+        always_parked: The hashes of the keys that ``parkedKeys`` names.
+        parked_by_topic: The hashes of all parked keys; empty until :meth:`with_parked`.
+    """
+
+    assigned: Mapping[TopicPartition, tuple[HashRange, ...]] | None = None
+    always_parked: frozenset[int] = frozenset()
+    parked_by_topic: Mapping[str, frozenset[int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, options: SourceOptions) -> "KeySelection":
+        """The selection of a query, without the keys that are parked elsewhere."""
+        topics = options.topics
+        return cls(
+            topics.partitions if isinstance(topics, Assign) else None,
+            frozenset(key_hash(key, 0) for key in options.parked_keys),
+        )
+
+    def with_parked(self, topics: set[str], parking: Parking) -> "KeySelection":
+        """The selection with the keys of some topics that are parked now."""
+        parked = {topic: set(self.always_parked) for topic in topics}
+        for topic, key in parking.current(topics):
+            parked[topic].add(key_hash(key, 0))
+        by_topic = {topic: frozenset(hashes) for topic, hashes in parked.items()}
+        return KeySelection(self.assigned, self.always_parked, by_topic)
+
+    def allowed(self, partition: TopicPartition) -> tuple[HashRange, ...]:
+        """The hashes that the query reads, parked or not: ascending, disjoint."""
+        return (self.assigned[partition] if self.assigned is not None else ()) or (WHOLE,)
+
+    def chosen(self, partition: TopicPartition) -> tuple[HashRange, ...] | None:
+        """The ranges that the user cut a partition by; None if the planner may choose."""
+        return (self.assigned[partition] or None) if self.assigned is not None else None
+
+    def parked(self, partition: TopicPartition) -> frozenset[int]:
+        """The hashes of parked keys."""
+        return self.parked_by_topic.get(partition.topic, frozenset())
+
+    def readable(self, partition: TopicPartition) -> tuple[HashRange, ...]:
+        """The hashes that the query reads now: ascending, disjoint."""
+        return _without(self.allowed(partition), self.parked(partition))
+
+    def unassigned(self, partition: TopicPartition) -> tuple[HashRange, ...]:
+        """The hashes that the query never reads: ascending, disjoint.
+
+        None of a partition that it does not read at all: that was read before a restart only.
+        """
+        if self.assigned is not None and partition not in self.assigned:
+            return ()
+        return complement(self.allowed(partition))
+
+    def within(
+        self, partition: TopicPartition, pending: Sequence[Rectangle]
+    ) -> tuple[Rectangle, ...]:
+        """What of pending work the query reads, parked or not."""
+        allowed = self.allowed(partition)
+        if allowed == (WHOLE,):
+            return tuple(pending)
+        return tuple(
+            Rectangle(piece.offsets, shared)
+            for piece in pending
+            for part in allowed
+            if (shared := piece.hashes.intersect(part)) is not None
+        )
+
+
+@lru_cache(maxsize=64)
+def _without(hashes: tuple[HashRange, ...], points: frozenset[int]) -> tuple[HashRange, ...]:
+    """See :func:`~kshare.core.hashing.without`; mostly the same for many partitions."""
+    return without(hashes, points)

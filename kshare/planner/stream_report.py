@@ -1,0 +1,63 @@
+"""What Spark's progress events show of a stream: see :mod:`kshare.monitor.report`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kshare.core.batch import BatchStart
+from kshare.core.checkpoint import Offsets
+from kshare.core.progress import TopicPartition
+from kshare.core.slicing import RangeObservation
+from kshare.monitor.report import encode_report, partition_report
+from kshare.planner.retention import RetentionWatch
+
+__all__ = ["StreamReport"]
+
+
+class StreamReport:
+    """The last batch that was planned, and the ends of the partitions.
+
+    Args:
+        retention: Warns of records that retention is about to take.
+    """
+
+    def __init__(self, retention: RetentionWatch) -> None:
+        self._retention = retention
+        self._ends: Mapping[TopicPartition, int] = {}
+        self._offsets = Offsets(progress={})
+
+    def wait(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Take the ends of the partitions: there is no new batch."""
+        self._ends = ends
+
+    def batch(self, start: BatchStart, ends: Mapping[TopicPartition, int], after: Offsets) -> None:
+        """Take a batch, and look at its retention if it is time to.
+
+        Args:
+            start: Where the batch begins.
+            ends: The ends of its partitions.
+            after: What its dict says.
+        """
+        self._ends, self._offsets = ends, after
+        self._retention.look(start.progress, ends, start.started)
+
+    def encoded(
+        self, observed: Callable[[TopicPartition], Sequence[RangeObservation]]
+    ) -> dict[str, Any] | None:
+        """The ends as Spark's own source reports them; None if there are none yet.
+
+        The ranges of partitions that are uneven, limited, observed or at risk are added.
+
+        Args:
+            observed: What tasks have reported of a partition's ranges.
+        """
+        if not self._ends:
+            return None
+        reports, at_risk = {}, self._retention.at_risk
+        for tp, reached in self._offsets.progress.items():
+            limits, seen = self._offsets.limits.get(tp, ()), observed(tp)
+            is_told = limits or seen or tp in at_risk or not reached.is_level
+            if is_told and tp in self._ends:
+                reports[tp] = partition_report(
+                    self._ends[tp], reached, limits, seen, at_risk=tp in at_risk
+                )
+        return encode_report(reports, self._ends)

@@ -1,0 +1,95 @@
+"""From the slices of a stream's batch to its tasks: grouped for fetching, and ordered."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from secrets import token_hex
+
+from kshare.core.fetch_groups import fetch_groups
+from kshare.core.progress import Slice, TopicPartition
+from kshare.core.tasks import PlannedSlice, Task
+from kshare.feedback.messages import Executor
+from kshare.options import SourceOptions
+from kshare.planner.task_order import TaskOrder
+
+__all__ = ["TaskPlan", "one_task_each", "with_fetch_groups"]
+
+_SHARED_OFFSETS_MIN = 500
+
+
+class TaskPlan:
+    """Makes the tasks of each batch of a query run.
+
+    Args:
+        options: The query's options.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self, options: SourceOptions, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._options = options
+        self._order = TaskOrder(options, clock=clock)
+        self._query = token_hex(8)  # by which tasks on a host know their fetch group
+        self._has_fetch_groups = False
+
+    def should_locate(self, slices: Sequence[PlannedSlice]) -> bool:
+        """Whether the tasks that read some slices shall report where they run."""
+        return self._order.should_locate(slices)
+
+    def observe(self, slices: Sequence[PlannedSlice], executors: Mapping[Slice, Executor]) -> None:
+        """Take note of where the tasks of a batch ran."""
+        self._order.observe(slices, executors)
+
+    def tasks(self, batch: str, slices: Sequence[PlannedSlice]) -> tuple[Task, ...]:
+        """The tasks of a batch.
+
+        Args:
+            batch: The batch's name.
+            slices: What they read.
+        """
+        grouped = with_fetch_groups(self._options, self._query, batch, slices)
+        self._has_fetch_groups |= any(planned.fetch_group is not None for planned in grouped)
+        return self._order.order(one_task_each(grouped))
+
+    def close(self) -> None:
+        """Let go of what tasks have fetched for each other on this host."""
+        if self._has_fetch_groups:
+            from kshare.wire.sharing.chunks import forget_query  # noqa: PLC0415 - most do without
+
+            forget_query(self._query)
+
+
+def one_task_each(slices: Sequence[PlannedSlice]) -> tuple[Task, ...]:
+    """A task for each slice."""
+    return tuple(Task((planned,)) for planned in slices)
+
+
+def with_fetch_groups(
+    options: SourceOptions, query: str, batch: str, slices: Sequence[PlannedSlice]
+) -> tuple[PlannedSlice, ...]:
+    """Slices that know their fetch groups, unless ``max.bytes.key.range.results`` is 0.
+
+    In small batches they have none: a look into the host's index takes as long as such a fetch.
+
+    Args:
+        options: The query's options.
+        query: A random name of the query run.
+        batch: The batch's name within it.
+        slices: The slices of one batch.
+    """
+    if not options.max_bytes_key_range_results:
+        return tuple(slices)
+    by_partition: defaultdict[TopicPartition, list[int]] = defaultdict(list)
+    for number, planned in enumerate(slices):
+        by_partition[planned.slice.topic_partition].append(number)
+    grouped = list(slices)
+    for numbers in by_partition.values():
+        offsets = [slices[number].slice.offsets for number in numbers]
+        if len(numbers) > 1 and max(map(len, offsets)) >= _SHARED_OFFSETS_MIN:
+            groups = fetch_groups(query, batch, offsets)
+            for number, group in zip(numbers, groups, strict=True):
+                if group is not None:
+                    grouped[number] = replace(slices[number], fetch_group=group)
+    return tuple(grouped)
