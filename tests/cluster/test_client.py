@@ -1,0 +1,223 @@
+"""A client of librdkafka: what its errors become, and when it raises what it has heard."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka import KafkaException
+
+from kshare.cluster import client as client_module
+from kshare.cluster.client import Client, kafka_error, kind_of
+from kshare.errors import AuthenticationError, AuthorizationError, KafkaError, UnknownTopicError
+from kshare.options import KafkaConfig
+from kshare.wire.protocol import error_codes
+from kshare.wire.protocol.error_codes import ErrorCode, Kind
+from tests.support.clock import Clock
+
+KAFKA = KafkaConfig(bootstrap_servers=(("h", 1), ("i", 2)))
+DOWN = RdKafkaError(RdKafkaError._ALL_BROKERS_DOWN, "2/2 brokers are down")
+REFUSED = RdKafkaError(RdKafkaError._AUTHENTICATION, "wrong password")
+TRANSPORT = RdKafkaError(RdKafkaError._TRANSPORT, "connection refused")
+
+
+class Handle:
+    """A client that reports what a test lets it report."""
+
+    def __init__(self, config: dict[str, Any], **_: Any) -> None:
+        self.config = config
+        self.polled = 0
+
+    def poll(self, timeout: float) -> int:
+        self.polled += 1
+        return 0
+
+    def report(self, *errors: RdKafkaError) -> None:
+        for error in errors:
+            self.config["error_cb"](error)
+
+
+@pytest.mark.parametrize("code", [code for code in ErrorCode if code != ErrorCode.NONE])
+def test_a_brokers_code_means_what_the_table_says(code: ErrorCode) -> None:
+    assert kind_of(RdKafkaError(int(code))) is error_codes.kind(code)
+    assert kind_of(KafkaException(RdKafkaError(int(code)))) is error_codes.kind(code)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (TimeoutError(), Kind.TRANSIENT),
+        (RdKafkaError(RdKafkaError._TIMED_OUT), Kind.TRANSIENT),
+        (RdKafkaError(RdKafkaError._NOENT), Kind.TRANSIENT),
+        (TRANSPORT, Kind.TRANSIENT),
+        (RdKafkaError(RdKafkaError._SSL), Kind.AUTHENTICATION),
+        (REFUSED, Kind.AUTHENTICATION),
+        (
+            RdKafkaError(RdKafkaError._TRANSPORT, "tlsv13 alert: SSL alert number 116"),
+            Kind.AUTHENTICATION,
+        ),
+        (RdKafkaError(RdKafkaError._UNKNOWN_TOPIC), Kind.UNKNOWN_TOPIC),
+        (RdKafkaError(RdKafkaError._UNKNOWN_PARTITION), Kind.UNKNOWN_TOPIC),
+        (RdKafkaError(RdKafkaError._FENCED), Kind.FENCED),
+        (RdKafkaError(RdKafkaError._INVALID_ARG), Kind.PERMANENT),
+        (ValueError("another error"), Kind.PERMANENT),
+    ],
+)
+def test_what_librdkafka_itself_says(error: Exception | RdKafkaError, kind: Kind) -> None:
+    assert kind_of(error) is kind
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "text"),
+    [
+        (58, AuthenticationError, "cannot log in to write to topic t: no (more)"),
+        (29, AuthorizationError, "not authorized to write to topic t: no (more)"),
+        (
+            3,
+            UnknownTopicError,
+            "cannot write to topic t: the topic or its partition does not exist: no (more)",
+        ),
+        (
+            90,
+            KafkaError,
+            "cannot write to topic t: fenced by a later producer of the same query: no (more)",
+        ),
+        (
+            50,
+            KafkaError,
+            (
+                "cannot write to topic t on h:1: no (more); kafka.transaction.timeout.ms must not "
+                "be more than the brokers' transaction.max.timeout.ms; hint"
+            ),
+        ),
+        (87, KafkaError, "cannot write to topic t on h:1: no (more); hint"),
+    ],
+)
+def test_an_error_names_what_was_tried(code: int, kind: type[KafkaError], text: str) -> None:
+    error = kafka_error(
+        RdKafkaError(code, "no"),
+        "write to topic t",
+        where=" on h:1",
+        more=" (more)",
+        hint="; hint",
+        topic="t",
+    )
+    assert type(error) is kind
+    assert str(error) == text
+    assert error.topic == ("t" if code != 90 else None)
+
+
+def test_a_sentence_of_ones_own_for_what_is_missing_and_for_logins() -> None:
+    missing = kafka_error(RdKafkaError(3, "no"), "x", missing="topic t has no partition 9")
+    assert str(missing) == "topic t has no partition 9: no"
+    assert str(kafka_error(REFUSED, "x", whom="h:1")) == "cannot log in to h:1: wrong password"
+    assert str(kafka_error(TimeoutError(), "x")) == "cannot x: timed out"
+
+
+@pytest.fixture
+def diagnose(monkeypatch: pytest.MonkeyPatch) -> Callable[[KafkaError | None], list[float]]:
+    """Says what diagnosis is to find; returns the times it was asked for."""
+
+    def finds(fault: KafkaError | None) -> list[float]:
+        asked: list[float] = []
+
+        def find(kafka: KafkaConfig, seconds: float) -> KafkaError | None:
+            asked.append(seconds)
+            return fault
+
+        monkeypatch.setattr(client_module, "connection_fault", find)
+        return asked
+
+    return finds
+
+
+def test_nothing_is_opened_before_it_is_used() -> None:
+    opened: list[Handle] = []
+
+    def make(config: dict[str, Any], **more: Any) -> Handle:
+        opened.append(Handle(config, **more))
+        return opened[-1]
+
+    client = Client(make, KAFKA)
+    client.close()
+    assert not opened
+    assert client.handle is client.handle is opened[0]
+    assert opened[0].config["bootstrap.servers"] == "h:1,i:2"
+    client.close()
+    assert client.handle is opened[1]
+
+
+def test_silence_is_diagnosed_once(diagnose: Callable[[KafkaError | None], list[float]]) -> None:
+    clock, asked = Clock(), diagnose(None)
+    client = Client(Handle, KAFKA, clock=clock)
+    client.serve()
+    clock.now += 9.9
+    client.serve()
+    assert asked == []
+    clock.now += 0.1
+    client.serve()
+    clock.now += 100
+    client.serve()
+    assert asked == [15.0]
+    assert client.handle.polled == 4
+    assert not client.unreachable
+
+
+def test_a_cluster_that_cannot_be_reached(
+    diagnose: Callable[[KafkaError | None], list[float]],
+) -> None:
+    clock, fault = Clock(), KafkaError("no server has an address")
+    asked = diagnose(fault)
+    client = Client(Handle, KAFKA, clock=clock)
+    opened = client.handle
+    clock.now += 10
+    with pytest.raises(KafkaError) as raised:
+        client.serve()
+    assert raised.value is fault
+    assert client.unreachable
+    assert client.handle is not opened
+    assert len(asked) == 1
+
+
+def test_a_cluster_that_has_answered_is_not_looked_at(
+    diagnose: Callable[[KafkaError | None], list[float]],
+) -> None:
+    clock, asked = Clock(), diagnose(KafkaError("no server has an address"))
+    client = Client(Handle, KAFKA, clock=clock)
+    client.serve()
+    client.answered()
+    for _ in range(2):
+        clock.now += 100
+        client.serve()
+        client.close()  # nor a client that is opened later
+    assert asked == []
+
+
+@pytest.mark.parametrize("diagnosed", [AuthenticationError("by our own wire"), None])
+def test_a_refused_login_is_raised_at_once(
+    diagnosed: AuthenticationError | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "login_fault", lambda kafka: diagnosed)
+    client = Client(Handle, KAFKA, clock=Clock())
+    client.handle.report(TRANSPORT, DOWN)
+    client.serve()
+    opened = client.handle
+    opened.report(REFUSED, DOWN)
+    with pytest.raises(AuthenticationError) as raised:
+        client.serve()
+    told = "cannot log in to connect: wrong password" if diagnosed is None else str(diagnosed)
+    assert str(raised.value) == told
+    assert client.handle is not opened
+    client.serve()  # a new client, which has heard nothing yet
+
+
+def test_the_last_fault_says_why_brokers_are_down() -> None:
+    client = Client(Handle, KAFKA, clock=Clock())
+    assert client.last_fault_text() == ""
+    client.handle.report(DOWN)
+    assert client.last_fault_text() == (
+        " (the client's last error: 2/2 brokers are down); if this listener expects TLS, set "
+        "kafka.security.protocol to SSL or SASL_SSL"
+    )
+    client.handle.report(TRANSPORT, DOWN)
+    assert client.last_fault_text() == " (the client's last error: connection refused)"
