@@ -50,6 +50,11 @@ _PACKED_MAX: Final = 64 << 20
 _RANGES_MAX: Final = 1 << 20
 _PARTS: Final = {"v", "ic", "limits", "committed", "start"}
 
+_REPAIR: Final = (
+    ". 'kshare checkpoint drop-ranges DIR' sets a stopped query back to its stable offsets: "
+    "records above them come again"
+)
+
 _Value = TypeVar("_Value")
 
 
@@ -353,4 +358,5 @@ def _refuse(where: str, wanted: str, found: Any) -> NoReturn:
 
 
 def _fault(where: str, what: str) -> str:
-    return f"the checkpoint's offsets cannot be read: {where or 'the offsets'}: {what}"
+    repair = _REPAIR if where.startswith(EXTRA_KEY) else ""
+    return f"the checkpoint's offsets cannot be read: {where or 'the offsets'}: {what}{repair}"

@@ -5,20 +5,17 @@ batch that is not committed, or whose tasks have record limits, only what stood 
 Cost: two files of the checkpoint; the arithmetic is linear in the gaps.
 """
 
-import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from pathlib import Path
-from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from kshare.cluster.parked_keys import ParkedInfo, ParkedKey
-from kshare.core.checkpoint import EXTRA_KEY, Offsets, RangeLimit, decode
+from kshare.core.checkpoint import Offsets, RangeLimit
 from kshare.core.hashing import WHOLE, HashRange, complement, key_hash, span, without
 from kshare.core.progress import Progress, Stripe, TopicPartition
-from kshare.errors import CheckpointError, CheckpointVersionError
+from kshare.errors import CheckpointError
+from kshare.monitor.offset_log import OffsetLog
 from kshare.monitor.report import entry_bytes, lag
 
 __all__ = [
@@ -31,10 +28,6 @@ __all__ = [
     "describe",
     "read_checkpoint",
 ]
-
-_REMOTE: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):/")
-_NO_OFFSET: Final = "-"
-_VERSION: Final = "v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,30 +156,22 @@ def read_checkpoint(directory: str) -> Checkpoint:
             Kafka's.
         CheckpointVersionError: a later kshare wrote it, or a later Spark.
     """
-    root = _local(directory)
-    planned = _newest(root / "offsets")
-    if planned is None:
-        what = "no batch is planned yet" if root.is_dir() else "there is no such directory"
-        raise CheckpointError(
-            f"{directory}: {what}; wanted the checkpointLocation of a query that was started"
-        )
-    committed = _newest(root / "commits")
-    written = _sources(root / "offsets" / str(planned))
+    log = OffsetLog.open(directory)
+    written = log.offsets(log.planned)
     begun: Mapping[int, Offsets] = {}
-    if committed is None or committed < planned:
-        before = root / "offsets" / str(planned - 1)
-        begun = _sources(before) if planned > 0 and before.exists() else {}
+    if not log.is_committed and log.planned > 0 and log.file(log.planned - 1).exists():
+        begun = log.offsets(log.planned - 1)
     if not written:
         raise CheckpointError(f"{directory}: the query has no Kafka source, or no offsets of one")
     return Checkpoint(
         directory=directory,
-        planned=planned,
-        committed=committed,
+        planned=log.planned,
+        committed=log.committed,
         sources=tuple(
             Source(
                 number,
                 offsets,
-                _done(offsets, None if committed == planned else begun.get(number, Offsets({}))),
+                _done(offsets, None if log.is_committed else begun.get(number, Offsets({}))),
             )
             for number, offsets in sorted(written.items())
         ),
@@ -237,60 +222,6 @@ def describe(
     ]
     found.sort(key=lambda one: (one.key is None, one.topic, one.key or b"", one.hash))
     return Status(checkpoint, partitions, tuple(found))
-
-
-# -- the checkpoint's files ------------------------------------------------------------------------
-
-
-def _local(directory: str) -> Path:
-    remote = _REMOTE.match(directory)
-    if remote is None:
-        return Path(directory)
-    if remote[1].lower() != "file":
-        raise CheckpointError(
-            f"{directory}: only local checkpoints are read; copy the folders offsets and commits "
-            "of this one to a local directory, and name that"
-        )
-    return Path(unquote(urlsplit(directory).path))
-
-
-def _newest(folder: Path) -> int | None:
-    """The highest batch number of a log of Spark's."""
-    try:
-        names = [file.name for file in folder.iterdir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise CheckpointError(f"{folder}: {error.strerror}") from error
-    return max((int(name) for name in names if name.isdecimal()), default=None)
-
-
-def _sources(file: Path) -> dict[int, Offsets]:
-    """The offset dicts of the Kafka sources in a file of the offset log, by source number."""
-    try:
-        lines = file.read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise CheckpointError(f"{file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{file}: not a file of Spark's offset log") from error
-    if lines[0] != _VERSION:
-        raise CheckpointVersionError(
-            f"{file}: wanted {_VERSION} of Spark's offset log, found {lines[0][:40]!r}",
-            version=lines[0][:40],
-        )
-    found = {}
-    for number, line in enumerate(lines[2:]):  # the second one is the batch's metadata
-        if line in {_NO_OFFSET, ""}:
-            continue
-        try:
-            found[number] = decode(line)
-        except CheckpointVersionError:
-            raise
-        except CheckpointError:
-            if EXTRA_KEY in line:
-                raise
-            # Another source's offsets: files, rates, Delta.
-    return found
 
 
 def _done(planned: Offsets, begun: Offsets | None) -> dict[TopicPartition, Progress]:

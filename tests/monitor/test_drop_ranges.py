@@ -1,0 +1,278 @@
+"""Setting a checkpoint back to its stable offsets: nothing is lost, and nothing else changes."""
+
+import json
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.cli import main
+from kshare.core.checkpoint import EXTRA_KEY, Offsets, RangeLimit, decode, encode
+from kshare.core.hashing import HASH_SPACE, HashRange
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, TopicPartition
+from kshare.core.region import Rectangle
+from kshare.errors import CheckpointError, CheckpointVersionError
+from kshare.monitor.drop_ranges import Dropped, DropResult, drop_ranges
+from kshare.monitor.status import read_checkpoint
+from tests.support.checkpoints import SourceOffsets, write_checkpoint
+
+HALF = HASH_SPACE // 2
+LOW, HIGH = HashRange(0, HALF), HashRange(HALF, HASH_SPACE)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+AHEAD = Progress.of(10, [Rectangle(OffsetRange(10, 20), LOW), Rectangle(OffsetRange(12, 15), HIGH)])
+NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
+
+
+def drop(folder: Path | str) -> DropResult:
+    return drop_ranges(str(folder), now=lambda: NOON)
+
+
+def at(offset: int) -> Offsets:
+    return Offsets({T0: Progress.at(offset)})
+
+
+def offsets_in(folder: Path, batch: int, source: int = 0) -> Offsets:
+    return decode((folder / "offsets" / str(batch)).read_text().split("\n")[2 + source])
+
+
+# -- a law ----------------------------------------------------------------------------------------
+
+rectangles = st.builds(
+    lambda start, size, part: Rectangle(OffsetRange(start, start + size), part),
+    st.integers(0, 30),
+    st.integers(1, 10),
+    st.sampled_from([LOW, HIGH]),
+)
+progresses = st.builds(Progress.of, st.integers(0, 20), st.lists(rectangles, max_size=3))
+limits = st.lists(
+    st.builds(RangeLimit, st.sampled_from([(LOW,)]), st.integers(50, 60), st.integers(1, 9)),
+    max_size=1,
+).map(tuple)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[list[SourceOffsets], int | None]:
+    """Two batches of a query as a planner may have written them, and the last committed one."""
+    before, newest = {}, {}
+    before_limits, newest_limits = {}, {}
+    started = {}
+    for tp in (T0, T1):
+        is_new = tp == T1 and draw(st.booleans())
+        reached = draw(progresses)
+        if is_new:
+            started[tp] = reached.stable
+            reached = Progress.at(reached.stable)
+        else:
+            before[tp] = reached
+            if of_one := draw(limits):
+                before_limits[tp] = of_one
+        # A dict with limits says where its batch begins; all others where it ends.
+        newest[tp] = reached.commit(draw(st.lists(rectangles, max_size=3)))
+        if of_one := draw(limits):
+            newest_limits[tp] = of_one
+            if is_new:
+                newest[tp] = reached
+    batches: list[SourceOffsets] = [
+        Offsets(before, limits=before_limits),
+        Offsets(newest, started=started, limits=newest_limits, read_committed=bool(newest_limits)),
+    ]
+    return batches, draw(st.sampled_from([0, 1]))
+
+
+@given(histories())
+def test_nothing_is_lost_and_what_has_no_ranges_stays(
+    history: tuple[list[SourceOffsets], int | None],
+) -> None:
+    batches, committed = history
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
+        write_checkpoint(folder, batches, committed)
+        (was,) = read_checkpoint(directory).sources
+        planned = offsets_in(folder, 1)
+        result = drop(folder)
+        (source,) = read_checkpoint(directory).sources
+        start, end = offsets_in(folder, 0), offsets_in(folder, 1)
+        assert not end.limits
+        assert all(reached.is_level for reached in end.progress.values())
+        set_back = {dropped.topic_partition: dropped for dropped in result.dropped}
+        for tp, done in was.done.items():
+            assert source.done[tp].stable <= done.stable  # at least once
+            if tp in set_back:
+                assert source.done[tp] == Progress.at(set_back[tp].stable)
+                assert end.progress[tp].stable == set_back[tp].stable
+                again = set_back[tp].again
+                assert again is not None
+                assert done.gaps == 0 or again > 0
+                if committed == 0:  # the batch may have been written: it gets no other records
+                    begin = start.progress.get(tp) or Progress.at(end.started[tp])
+                    assert begin == end.progress[tp]
+            else:
+                assert source.done[tp] == done
+                assert end.progress[tp] == planned.progress[tp]
+        repeated = drop(folder)
+        assert (repeated.dropped, repeated.backup) == ((), None)
+
+
+# -- examples -------------------------------------------------------------------------------------
+
+
+def test_a_committed_batch_ends_at_the_stable_offset(tmp_path: Path) -> None:
+    limited = (RangeLimit((HIGH,), 90, 7),)
+    write_checkpoint(
+        tmp_path,
+        [
+            Offsets({T0: Progress.at(3)}),
+            Offsets({T0: AHEAD, T1: Progress.at(8)}, {}, {T0: limited}),
+        ],
+        1,
+    )
+    text = (tmp_path / "offsets" / "1").read_text()
+    result = drop(tmp_path)
+    assert result.dropped == (Dropped(0, T0, 10, 10 + 7),)
+    assert result.replaced == (1,)
+    # As Spark's own source writes it, below the metadata that was there.
+    assert (tmp_path / "offsets" / "1").read_text().split("\n") == [
+        *text.split("\n")[:2],
+        '{"t":{"0":10,"1":8}}',
+    ]
+    assert not (tmp_path / "offsets" / ".1.crc").exists()
+    assert (tmp_path / "offsets" / ".0.crc").exists()
+    assert result.backup == tmp_path / "offsets-before-drop-ranges-20261122T120000.000000Z"
+    assert (result.backup / "1").read_text() == text
+    assert sorted(file.name for file in result.backup.iterdir()) == [".1.crc", "1"]
+    assert not list((tmp_path / "offsets").glob("*kshare*"))
+
+
+def test_a_planned_batch_becomes_empty(tmp_path: Path) -> None:
+    further = AHEAD.commit([Rectangle(OffsetRange(10, 40), LOW)])
+    write_checkpoint(tmp_path, [Offsets({T0: AHEAD}), Offsets({T0: further})], 0)
+    result = drop(tmp_path)
+    assert result.dropped == (Dropped(0, T0, 10, 10),)
+    assert result.replaced == (1, 0)
+    assert offsets_in(tmp_path, 0) == offsets_in(tmp_path, 1) == at(10)
+    assert result.backup is not None
+    assert decode((result.backup / "1").read_text().split("\n")[2]).progress[T0] == further
+
+
+def test_a_first_batch_that_is_planned_keeps_its_start(tmp_path: Path) -> None:
+    first = Offsets({T0: Progress.at(3)}, started={T0: 3}, limits={T0: (RangeLimit((LOW,), 9, 2),)})
+    write_checkpoint(tmp_path, [first], None)
+    assert drop(tmp_path).dropped == (Dropped(0, T0, 3, 0),)
+    assert offsets_in(tmp_path, 0) == Offsets({T0: Progress.at(3)}, started={T0: 3})
+
+
+def test_other_sources_stay_as_they_are(tmp_path: Path) -> None:
+    batch: list[SourceOffsets] = ['{"logOffset":3}', Offsets({T0: AHEAD}), "-", '{"t":{"1":5}}']
+    write_checkpoint(tmp_path, [batch], 0)
+    lines = (tmp_path / "offsets" / "0").read_text().split("\n")
+    assert drop(tmp_path).dropped == (Dropped(1, T0, 10, 10),)
+    lines[3] = '{"t":{"0":10}}'
+    new = (tmp_path / "offsets" / "0").read_text().split("\n")
+    assert [json.loads(line) if line[0] == "{" else line for line in new] == [
+        json.loads(line) if line[0] == "{" else line for line in lines
+    ]
+
+
+def test_where_there_are_no_ranges_nothing_is_changed(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, [Offsets({T0: Progress.at(3)}, started={T0: 1})], 0)
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    assert drop(tmp_path).dropped == ()
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+
+
+# -- what is damaged -------------------------------------------------------------------------------
+
+
+def damaged(stable: int) -> str:
+    text = encode(Offsets({T0: AHEAD}))
+    text["t"]["0"] = stable
+    text[EXTRA_KEY]["ic"]["t"]["0"][0]["o"] = "no base64"
+    return json.dumps(text)
+
+
+def test_what_cannot_be_read_is_set_back_and_the_error_says_how(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, [Offsets({T0: AHEAD}), damaged(10)], 1)
+    with pytest.raises(CheckpointError, match="'kshare checkpoint drop-ranges DIR' sets a stopped"):
+        read_checkpoint(str(tmp_path))
+    assert drop(tmp_path).dropped == (Dropped(0, T0, 10, None),)
+    assert read_checkpoint(str(tmp_path)).sources[0].done == {T0: Progress.at(10)}
+
+
+def test_of_a_damaged_plan_the_batch_before_counts(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, [Offsets({T0: AHEAD}), damaged(17)], 0)
+    assert drop(tmp_path).dropped == (Dropped(0, T0, 10, None),)
+    assert read_checkpoint(str(tmp_path)).sources[0].done == {T0: Progress.at(10)}
+
+
+def test_where_a_batch_begins_must_be_known(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, [damaged(10)], None)
+    text = (tmp_path / "offsets" / "0").read_text()
+    with pytest.raises(CheckpointError, match=r"begins in t-0 is not known: .*a new checkpoint"):
+        drop(tmp_path)
+    assert (tmp_path / "offsets" / "0").read_text() == text
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["commits", "offsets"]
+
+
+@pytest.mark.parametrize(
+    "line", ['{"t":{"0":5},"@kshare":', '["@kshare"]', '{"t":{"0":-5},"@kshare":1}']
+)
+def test_where_spark_part_is_damaged_too_nothing_can_be_done(tmp_path: Path, line: str) -> None:
+    write_checkpoint(tmp_path, [line], 0)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        drop(tmp_path)
+
+
+def test_what_is_no_checkpoint_of_a_kafka_source(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is no such directory"):
+        drop(tmp_path / "none")
+    with pytest.raises(CheckpointError, match="no batch is planned yet"):
+        drop(tmp_path)
+    with pytest.raises(CheckpointError, match="the query has no Kafka source"):
+        drop(write_checkpoint(tmp_path, ['{"logOffset":3}'], 0))
+    with pytest.raises(CheckpointVersionError):
+        drop(write_checkpoint(tmp_path, ['{"t":{"0":5},"@kshare":{"v":999}}'], 0))
+    with pytest.raises(CheckpointError, match="only local checkpoints are read"):
+        drop("s3a://bucket/x")
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_checkpoint(tmp_path, [Offsets({T0: AHEAD, T1: AHEAD})], 0)
+    assert main(["checkpoint", "drop-ranges", folder]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert lines == [
+        f"{folder}: set back to the stable offsets",
+        "  t-0: back at 10, at most 10 records come again",
+        "  t-1: back at 10, at most 10 records come again",
+        "at most 20 records come again",
+    ]
+    assert last.startswith(f"offsets/0 as before: {folder}/offsets-before-drop-ranges-")
+    assert main(["checkpoint", "drop-ranges", folder]) == 0
+    assert capsys.readouterr().out == f"{folder}: nothing to drop, no partition has ranges\n"
+
+
+def test_the_command_says_what_it_cannot_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_checkpoint(tmp_path, [damaged(10)], 0)
+    assert main(["checkpoint", "drop-ranges", folder]) == 0
+    assert capsys.readouterr().out.splitlines()[1:3] == [
+        "  t-0: back at 10, an unknown number of records come again",
+        "at most 0 records come again and those of ranges that cannot be read",
+    ]
+
+
+@pytest.mark.parametrize("arguments", [[], ["drop"], ["drop-ranges"]])
+def test_wrong_arguments(arguments: list[str], capsys: Any) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["checkpoint", *arguments])
+    assert ended.value.code == 2
+    assert main(["checkpoint", "drop-ranges", "/nowhere"]) == 1
+    assert "kshare checkpoint: /nowhere: there is no such directory" in capsys.readouterr().err
