@@ -128,8 +128,9 @@ def default_standby_task_assignment(
 
 
 def optimize_rack_aware_active_tasks(
-    params: RackAwareOptimizationParams,
+    params: RackAwareOptimizationParams | ApplicationState,
     assignments: Mapping[ProcessId, KafkaStreamsAssignment],
+    tasks: Iterable[TaskId] | None = None,
 ) -> dict[ProcessId, KafkaStreamsAssignment]:
     """Move active tasks to where their inputs and changelogs are.
 
@@ -140,22 +141,24 @@ def optimize_rack_aware_active_tasks(
     after this.
 
     Args:
-        params: what to optimise.
-        assignments: what is placed already.
+        params: What to optimise, and at which costs; or the application state, as in the KIP.
+        assignments: The tasks of each process.
+        tasks: The tasks that may move; None: those of ``params``, or all.
 
     Raises:
         ValueError: a task to optimise is active on no process, or on two, or not in the topology.
     """
+    params = _params(params, tasks)
     placed = _for_all(params.application_state, assignments)
     active = _active(placed)
-    tasks = _tasks(params, active)
-    costs = _costs(params, inputs=True) if tasks else None
+    movable = _movable(params, active)
+    costs = _costs(params, inputs=True) if movable else None
     if costs is None:
         return placed
     strategy = params.application_state.assignment_configs.rack_aware_assignment_strategy
     # Of placements of the same cost, one that leaves standbys where they are.
     taken = {(task, process): 1 for process, one in placed.items() for task in one.standby}
-    after = optimize_active(active, tasks, costs, strategy, taken)
+    after = optimize_active(active, movable, costs, strategy, taken)
     owner = {task: process for process, held in active.items() for task in held}
     standby = {process: set(one.standby) for process, one in placed.items()}
     for process, held in after.items():
@@ -166,29 +169,32 @@ def optimize_rack_aware_active_tasks(
 
 
 def optimize_rack_aware_standby_tasks(
-    params: RackAwareOptimizationParams,
+    params: RackAwareOptimizationParams | ApplicationState,
     assignments: Mapping[ProcessId, KafkaStreamsAssignment],
+    tasks: Iterable[TaskId] | None = None,
 ) -> dict[ProcessId, KafkaStreamsAssignment]:
     """Swap standby tasks between processes, so that they come to where their changelogs are.
 
     Args:
-        params: what to optimise.
-        assignments: what is placed already.
+        params: What to optimise, and at which costs; or the application state, as in the KIP.
+        assignments: The tasks of each process.
+        tasks: The tasks whose standbys may move; None: those of ``params``, or all.
 
     Raises:
         ValueError: a standby is of a task that is not in the topology.
     """
+    params = _params(params, tasks)
     placed = _for_all(params.application_state, assignments)
     standby = _standby(placed)
-    tasks = _tasks(params, standby)
-    costs = _costs(params, inputs=False) if tasks else None
+    movable = _movable(params, standby)
+    costs = _costs(params, inputs=False) if movable else None
     if costs is None:
         return placed
     state = params.application_state
     after = optimize_standby(
         _active(placed),
         standby,
-        tasks,
+        movable,
         costs,
         state.assignment_configs.rack_aware_assignment_strategy,
         keeps_tags(state) if params.keep_client_tags else None,
@@ -196,7 +202,14 @@ def optimize_rack_aware_standby_tasks(
     return _with(placed, standby=after)
 
 
-def _tasks(
+def _params(
+    given: RackAwareOptimizationParams | ApplicationState, tasks: Iterable[TaskId] | None
+) -> RackAwareOptimizationParams:
+    params = RackAwareOptimizationParams.of(given) if isinstance(given, ApplicationState) else given
+    return params if tasks is None else params.for_tasks(tasks)
+
+
+def _movable(
     params: RackAwareOptimizationParams, placed: Mapping[ProcessId, Collection[TaskId]]
 ) -> frozenset[TaskId]:
     if params.tasks_to_optimize is not None:

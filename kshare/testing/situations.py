@@ -120,7 +120,7 @@ def _held(
 def reordered(state: ApplicationState, *, seed: int) -> ApplicationState:
     """The same, with each set and dict built in another order.
 
-    Tasks and processes stay ascending: an assignor may rely on that.
+    Tasks, processes and previous tasks stay ascending: an assignor may rely on that.
 
     Args:
         state: the situation.
@@ -137,8 +137,6 @@ def reordered(state: ApplicationState, *, seed: int) -> ApplicationState:
     states = {
         process: replace(
             one,
-            previous_active_tasks=_set_again(one.previous_active_tasks, rng),
-            previous_standby_tasks=_set_again(one.previous_standby_tasks, rng),
             client_tags=_dict_again(one.client_tags, rng),
             task_lags=None if one.task_lags is None else _dict_again(one.task_lags, rng),
             tasks_by_consumer=_dict_again(

@@ -51,6 +51,19 @@ def test_a_task_is_read_back_from_its_name(task: TaskId) -> None:
     assert TaskId(task.subtopology, task.partition, task.key_range) == task
 
 
+@given(st.lists(task_ids, max_size=40))
+def test_previous_tasks_iterate_in_order(tasks: list[TaskId]) -> None:
+    """As the KIP's SortedSet does; in all else they are a frozenset."""
+    held = frozenset(tasks)
+    one = KafkaStreamsState(ProcessId("1"), 1, (), held, held)
+    for previous in (one.previous_active_tasks, one.previous_standby_tasks):
+        assert list(previous) == [*previous] == sorted(held)
+        assert previous == held
+        assert hash(previous) == hash(held)
+        assert previous & held == previous | held == held
+        assert list(pickle.loads(pickle.dumps(previous))) == sorted(held)
+
+
 @given(st.lists(task_ids))
 def test_tasks_sort_by_subtopology_partition_and_range(tasks: list[TaskId]) -> None:
     def key(task: TaskId) -> tuple[int, int, int, int]:

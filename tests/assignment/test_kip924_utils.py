@@ -243,7 +243,14 @@ class TestActives:
 
     def test_stay_if_they_are_not_among_those_to_optimize(self) -> None:
         start = placed("active", p1="0_0", p2="0_1")
-        params = RackAwareOptimizationParams.of(application(TWO, CROSSED))
+        app = application(TWO, CROSSED)
+        params = RackAwareOptimizationParams.of(app)
+        # The KIP's three arguments.
+        both = [TaskId(0, 0), TaskId(0, 1)]
+        assert optimize_rack_aware_active_tasks(app, start, both[:1]) == start
+        moved = optimize_rack_aware_active_tasks(app, start, both)
+        assert moved == optimize_rack_aware_active_tasks(app, start) != start
+        assert optimize_rack_aware_active_tasks(params, start, both[1:]) == start
         assert optimize_rack_aware_active_tasks(params.for_stateless_tasks(), start) == start
         assert optimize_rack_aware_active_tasks(params.for_tasks([TaskId(0, 0)]), start) == start
         assert optimize_rack_aware_active_tasks(params.for_stateful_tasks(), start) != start
@@ -341,6 +348,15 @@ class TestStandbys:
             RackAwareOptimizationParams.of(app), placed("standby", p1="0_0", p2="0_1")
         )
         assert after == placed("standby", p1="0_1", p2="0_0")
+
+    def test_take_the_kips_arguments(self) -> None:
+        app, start = application(TWO, CROSSED), placed("standby", p1="0_0", p2="0_1")
+        swapped = placed("standby", p1="0_1", p2="0_0")
+        assert optimize_rack_aware_standby_tasks(app, start) == swapped
+        assert optimize_rack_aware_standby_tasks(app, start, [TaskId(0, 0)]) == start
+        assert optimize_rack_aware_standby_tasks(app, start, [TaskId(0, 0), TaskId(0, 1)]) == (
+            swapped
+        )
 
     def test_do_not_come_beside_their_active_task(self) -> None:
         app = application(TWO, CROSSED)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kshare.assignment.interface.configs import AssignmentConfigs
-from kshare.assignment.interface.task_id import ProcessId, TaskId
+from kshare.assignment.interface.task_id import ProcessId, SortedTaskIds, TaskId
 from kshare.core.progress import TopicPartition
 from kshare.errors import TaskAssignmentException
 
@@ -111,8 +111,9 @@ class KafkaStreamsState:
         process_id: which.
         num_processing_threads: how many tasks it can process at once; at least 1.
         consumer_client_ids: the members of the group that run in it, ascending.
-        previous_active_tasks: that it had before, also if they have left the topology.
-        previous_standby_tasks: likewise. A set: sort it before the order matters.
+        previous_active_tasks: Active tasks it had before, also those that have left the topology;
+            iterates in ascending order.
+        previous_standby_tasks: Standby tasks it had before; iterates in ascending order.
         client_tags: any names and values, such as ``zone``; see ``rack.aware.assignment.tags``.
         rack_id: the rack it is in, if known.
         host_info: its ``application.server``, if configured.
@@ -136,6 +137,8 @@ class KafkaStreamsState:
     tasks_by_consumer: Mapping[str, frozenset[TaskId]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("previous_active_tasks", "previous_standby_tasks"):
+            object.__setattr__(self, name, SortedTaskIds(getattr(self, name)))
         if self.num_processing_threads < 1:
             raise ValueError(
                 f"process {self.process_id} has {self.num_processing_threads} threads; "

@@ -6,6 +6,7 @@ Cost: both are tuples, so that comparing and hashing them runs no Python code.
 """
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kshare.core.hashing import HashRange
@@ -13,7 +14,7 @@ from kshare.core.hashing import HashRange
 if TYPE_CHECKING:
     from uuid import UUID
 
-__all__ = ["ProcessId", "TaskId"]
+__all__ = ["ProcessId", "SortedTaskIds", "TaskId"]
 
 _TASK: Final = re.compile(r"(\d+)_(\d+)(?:-\[(\d+),(\d+)\))?", re.ASCII)
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
@@ -85,6 +86,22 @@ class TaskId(tuple[int, ...]):
 
     def __repr__(self) -> str:
         return f"TaskId({self})"
+
+
+class SortedTaskIds(frozenset[TaskId]):
+    """A frozenset of tasks that iterates in ascending order: the KIP's ``SortedSet<TaskId>``.
+
+    Equal to any frozenset with the same tasks. What is computed from it with ``&``, ``|`` and
+    ``-`` is a plain frozenset.
+    """
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[TaskId]:
+        return iter(sorted(super().__iter__()))
+
+    def __reduce__(self) -> tuple[type[Self], tuple[tuple[TaskId, ...]]]:
+        return type(self), (tuple(self),)
 
 
 class ProcessId(tuple[Any, ...]):

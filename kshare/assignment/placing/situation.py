@@ -140,7 +140,8 @@ class Situation:
 
     def _known(self, previous: Iterable[Iterable[TaskId]]) -> list[set[int]]:
         number = self._number
-        return [{number[task] for task in tasks if task in number} for tasks in previous]
+        # The order plays no part here, so a plain set is enough.
+        return [{number[task] for task in set(tasks) if task in number} for tasks in previous]
 
     def _by_id(self, held: Iterable[set[int]]) -> dict[ProcessId, set[TaskId]]:
         tasks = self.tasks
