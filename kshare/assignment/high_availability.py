@@ -24,12 +24,8 @@ from kshare.assignment.placing.siblings import (
 )
 from kshare.assignment.placing.situation import Situation
 from kshare.assignment.placing.standby import assign_standbys
-from kshare.assignment.racks.active import (
-    RackCosts,
-    has_racks,
-    optimize_active,
-    rack_costs,
-)
+from kshare.assignment.racks.active import optimize_active
+from kshare.assignment.racks.costs import RackCosts, has_racks, rack_costs
 from kshare.assignment.racks.standby import keeps_tags, optimize_standby
 
 __all__ = ["HighAvailabilityTaskAssignor"]

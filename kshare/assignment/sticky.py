@@ -27,7 +27,8 @@ from kshare.assignment.placing.placement import Placement
 from kshare.assignment.placing.situation import Situation
 from kshare.assignment.placing.sticky_active import place_even_actives
 from kshare.assignment.placing.sticky_standby import place_standbys
-from kshare.assignment.racks.active import Wishes, configured_costs, optimize_active
+from kshare.assignment.racks.active import Wishes, optimize_active
+from kshare.assignment.racks.costs import configured_costs
 from kshare.assignment.racks.standby import optimize_standby
 
 __all__ = ["FallbackPriorTaskAssignor", "StickyTaskAssignor"]

@@ -21,11 +21,8 @@ from kshare.assignment.interface.assignor import (
 )
 from kshare.assignment.interface.task_id import ProcessId, TaskId
 from kshare.assignment.placing.standby import assign_standbys
-from kshare.assignment.racks.active import (
-    RackCosts,
-    configured_costs,
-    optimize_active,
-)
+from kshare.assignment.racks.active import optimize_active
+from kshare.assignment.racks.costs import RackCosts, configured_costs
 from kshare.assignment.racks.standby import keeps_tags, optimize_standby
 from kshare.core.progress import TopicPartition
 

@@ -25,7 +25,8 @@ from kshare.assignment import (
     optimize_rack_aware_standby_tasks,
 )
 from kshare.assignment.racks import min_cost
-from kshare.assignment.racks.active import RackCosts, optimize_active
+from kshare.assignment.racks.active import optimize_active
+from kshare.assignment.racks.costs import RackCosts
 from kshare.assignment.racks.standby import optimize_standby
 from kshare.core.progress import TopicPartition
 
@@ -261,8 +262,8 @@ class TestActives:
     ) -> None:
         seen = []
 
-        def place(priced, start):
-            seen.append(priced.wishes)
+        def place(costs, start):
+            seen.append(costs.wishes)
             return start
 
         monkeypatch.setattr(min_cost, "DENSE_MAX", dense_max)

@@ -7,7 +7,7 @@ from kshare.assignment.cases import Case, run_case
 from kshare.assignment.placing.measures import Measures
 from kshare.assignment.placing.placement import Placement
 from kshare.assignment.placing.situation import Situation
-from kshare.assignment.racks.active import configured_costs
+from kshare.assignment.racks.costs import configured_costs
 from tests.support.cases import STICKY, judge, random_case
 
 NAMES = (

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from kshare.assignment.placing.placement import Placement
 from kshare.assignment.placing.situation import Situation
-from kshare.assignment.racks.active import RackCosts
+from kshare.assignment.racks.costs import RackCosts
 
 __all__ = ["Measures"]
 

@@ -1,1 +1,1 @@
-"""Rack-aware placement at least cost. Only this package uses numpy and scipy."""
+"""Rack-aware placement at least cost (KIP-925)."""

@@ -7,7 +7,7 @@ Cost: a few ms for 500 tasks as a matrix (cubic at worst); above some size as a 
 alike, with tasks x racks edges at most, never tasks x processes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment, linprog
 from scipy.sparse import csr_array
 
-__all__ = ["DENSE_MAX", "Costs", "place", "place_capped", "place_on_two"]
+__all__ = ["DENSE_MAX", "Costs", "place", "place_capped", "place_on_two", "place_tasks"]
 
 DENSE_MAX: Final = 1500
 """Places up to which a dense matrix is used: 18 MB."""
@@ -129,6 +129,51 @@ def place_capped(costs: Costs, start: _Ints, group: _Ints) -> _Ints:
     if int(caps.sum()) > DENSE_MAX:
         return _network(costs.scaled(), start, group, caps)
     return _dense(costs.scaled().matrix(start), own, group, caps)
+
+
+def place_tasks(
+    traffic: Sequence[Sequence[int]],
+    racks: Sequence[int],
+    start: Sequence[int],
+    *,
+    move: int,
+    groups: Sequence[int] | None = None,
+    wishes: Mapping[tuple[int, int], int] | None = None,
+) -> list[int]:
+    """Place tasks at least cost: :func:`place`, or :func:`place_capped` where there are groups.
+
+    Args:
+        traffic: Cost of each task (row) in each rack (column).
+        racks: Column of each process's rack.
+        start: Number of each task's process; each process keeps its number of tasks.
+        move: Cost of a task that is not where it starts.
+        groups: The group of each task; with groups, near racks come before few moves.
+        wishes: For (task, process), what decides between placements of the same cost.
+
+    Returns:
+        The number of each task's process.
+    """
+    wished = None
+    # Networks know no wishes, and the matrix would be large.
+    if wishes and len(start) <= DENSE_MAX:
+        wished = np.zeros((len(start), len(racks)), dtype=np.int64)
+        for cell, wish in wishes.items():
+            wished[cell] = wish
+    costs = Costs(
+        np.array(traffic, dtype=np.int64),
+        np.array(racks, dtype=np.intp),
+        move,
+        groups is not None,
+        wished,
+    )
+    before = np.array(start, dtype=np.intp)
+    if groups is None:
+        placed = place(costs, before)
+    else:
+        _, group = np.unique(np.array(groups), return_inverse=True)
+        placed = place_capped(costs, before, group)
+    after: list[int] = placed.tolist()
+    return after
 
 
 def place_on_two(

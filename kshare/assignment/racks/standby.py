@@ -10,17 +10,17 @@ Source: KIP-925 and Kafka 4.1.1; the algorithms are others.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain, combinations
 from typing import Final, TypeAlias
 
 from kshare.assignment.interface.application import ApplicationState
 from kshare.assignment.interface.task_id import ProcessId, TaskId
-from kshare.assignment.racks.active import RackCosts
+from kshare.assignment.racks.active import TasksByProcess
+from kshare.assignment.racks.costs import RackCosts
+from kshare.assignment.racks.solver import load_solver
 
 __all__ = ["MayMove", "keeps_tags", "optimize_standby"]
-
-Placement: TypeAlias = Mapping[ProcessId, Collection[TaskId]]
 
 MayMove: TypeAlias = Callable[[TaskId, ProcessId, ProcessId, Collection[ProcessId]], bool]
 """Whether a standby may go from a process to another, given the processes with any copy of it."""
@@ -54,8 +54,8 @@ def keeps_tags(state: ApplicationState) -> MayMove | None:
 
 
 def optimize_standby(
-    active: Placement,
-    standby: Placement,
+    active: TasksByProcess,
+    standby: TasksByProcess,
     tasks: Collection[TaskId],
     costs: RackCosts,
     strategy: str,
@@ -101,8 +101,8 @@ class _Swaps:
 
     def __init__(
         self,
-        active: Placement,
-        standby: Placement,
+        active: TasksByProcess,
+        standby: TasksByProcess,
         tasks: Collection[TaskId],
         costs: RackCosts,
         strategy: str,
@@ -194,11 +194,9 @@ class _Swaps:
         give: Sequence[tuple[int, TaskId]], take: Sequence[tuple[int, TaskId]]
     ) -> list[tuple[TaskId, TaskId]]:
         """The best swaps that keep to the shares; none if there is no gain in that."""
-        from kshare.assignment.racks.min_cost import place_on_two  # noqa: PLC0415 - numpy
-
         tasks = [task for _, task in (*give, *take)]
         costs = [[0, -gain] for gain, _ in give] + [[-gain, 0] for gain, _ in take]
-        after = place_on_two(costs, len(give), [task[0] for task in tasks])
+        after = load_solver().place_on_two(costs, len(give), [task[0] for task in tasks])
         if sum(cost[to] for cost, to in zip(costs, after, strict=True)) >= 0:
             return []
         return _crossing(tasks, len(give), after)
@@ -255,10 +253,8 @@ class _Spreading(_Swaps):
         self, one: ProcessId, two: ProcessId, tasks: Sequence[TaskId], first: int
     ) -> list[tuple[TaskId, TaskId]]:
         """What is to change places; the first tasks are on the one process."""
-        from kshare.assignment.racks.min_cost import place_on_two  # noqa: PLC0415 - numpy
-
         racks = [self._costs.process_racks[process] for process in (one, two)]
-        after = place_on_two(
+        after = load_solver().place_on_two(
             [[self._traffic[task][rack] for rack in racks] for task in tasks],
             first,
             [task[0] for task in tasks],
