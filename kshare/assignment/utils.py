@@ -20,7 +20,7 @@ from kshare.assignment.interface.assignor import (
     TaskAssignment,
 )
 from kshare.assignment.interface.task_id import ProcessId, TaskId
-from kshare.assignment.placing.standby import assign_standbys
+from kshare.assignment.placement.default_standbys import assign_standbys
 from kshare.assignment.racks.active import optimize_active
 from kshare.assignment.racks.costs import RackCosts, configured_costs
 from kshare.assignment.racks.standby import keeps_tags, optimize_standby

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.assignment import TaskId
-from kshare.assignment.placing.hash_order import copied, grown
+from kshare.assignment.placement.hash_order import order_when_copied, order_when_grown
 from kshare.core.hashing import WHOLE, split
 
 
@@ -36,14 +36,17 @@ def names(order: list[int], tasks: list[TaskId]) -> str:
 )
 def test_order_is_javas(partitions: int, from_one_by_one: str, from_another_set: str) -> None:
     tasks = [TaskId(sub, partition) for sub in (0, 7) for partition in range(partitions)]
-    order = grown(range(len(tasks)), tasks)
+    order = order_when_grown(range(len(tasks)), tasks)
     assert names(order, tasks) == from_one_by_one
-    assert names(copied(order, tasks), tasks) == from_another_set
+    assert names(order_when_copied(order, tasks), tasks) == from_another_set
 
 
 @given(st.sets(st.tuples(st.integers(0, 99), st.integers(0, 9_999)), max_size=60))
 def test_nothing_is_lost_and_shared_tasks_follow_their_partition(ids: set[tuple[int, int]]) -> None:
     tasks = [TaskId(*one, part) for one in sorted(ids) for part in split(WHOLE, 2)]
-    for order in (grown(range(len(tasks)), tasks), copied(range(len(tasks)), tasks)):
+    for order in (
+        order_when_grown(range(len(tasks)), tasks),
+        order_when_copied(range(len(tasks)), tasks),
+    ):
         assert sorted(order) == list(range(len(tasks)))
         assert [one + 1 for one in order[::2]] == order[1::2]

@@ -21,9 +21,9 @@ from kshare.assignment import (
     TaskInfo,
     TaskTopicPartition,
 )
-from kshare.assignment.placing.placement import Placement
-from kshare.assignment.placing.siblings import group_standbys
-from kshare.assignment.placing.situation import Situation
+from kshare.assignment.placement.indexed_state import IndexedState
+from kshare.assignment.placement.placement import Placement
+from kshare.assignment.placement.siblings import group_standbys
 from kshare.core.hashing import WHOLE, split
 from kshare.core.progress import TopicPartition
 
@@ -260,12 +260,12 @@ def test_sticky_lets_go_of_whole_partitions() -> None:
 
 
 @st.composite
-def placements(draw: st.DrawFn) -> tuple[Situation, Placement, list[set[int]], list[int]]:
+def placements(draw: st.DrawFn) -> tuple[IndexedState, Placement, list[set[int]], list[int]]:
     """Any placement of shared tasks with standbys; which may move, and kinds of processes."""
     partitions, ranges = draw(st.integers(1, 5)), draw(st.integers(2, 4))
     processes = draw(st.integers(2, 6))
-    situation = Situation(application(partitions, ranges, [1] * processes))
-    placement = situation.placement()
+    situation = IndexedState(application(partitions, ranges, [1] * processes))
+    placement = situation.empty_placement()
     rng = draw(st.randoms(use_true_random=False))
     standbys = draw(st.integers(1, processes - 1))
     for task in range(len(situation.tasks)):
@@ -281,7 +281,7 @@ def placements(draw: st.DrawFn) -> tuple[Situation, Placement, list[set[int]], l
 @given(placements())
 @settings(deadline=None, max_examples=200)
 def test_regrouping_keeps_counts_copies_and_kinds_and_needs_no_more_stores(
-    case: tuple[Situation, Placement, list[set[int]], list[int]],
+    case: tuple[IndexedState, Placement, list[set[int]], list[int]],
 ) -> None:
     situation, placement, movable, kinds = case
     before = [set(on) for on in placement.standby]
@@ -310,8 +310,8 @@ def test_a_scattered_placement_is_grouped_completely_where_there_is_a_way(
     processes: int, ranges: int
 ) -> None:
     """As many partitions as processes, each active on one; their standbys are dealt round."""
-    situation = Situation(application(processes, ranges, [ranges] * processes))
-    placement = situation.placement()
+    situation = IndexedState(application(processes, ranges, [ranges] * processes))
+    placement = situation.empty_placement()
     for task in range(processes * ranges):
         placement.add_active(task // ranges, task)
     free = dict.fromkeys(range(processes), ranges)
@@ -327,6 +327,6 @@ def test_a_scattered_placement_is_grouped_completely_where_there_is_a_way(
 
 
 def test_neighbours_of_a_partition_are_siblings() -> None:
-    tasks = Situation(application(3, 2, [1])).tasks
+    tasks = IndexedState(application(3, 2, [1])).tasks
     together = [one[:2] == other[:2] for one, other in pairwise(tasks)]
     assert together == [True, False, True, False, True]

@@ -22,9 +22,9 @@ from kshare.assignment import (
     TaskTopicPartition,
 )
 from kshare.assignment.cases import Case, run_case
-from kshare.assignment.placing.greedy import place_greedy_actives, place_greedy_standbys
-from kshare.assignment.placing.situation import Situation
-from kshare.assignment.placing.sticky_active import place_even_actives
+from kshare.assignment.placement.indexed_state import IndexedState
+from kshare.assignment.sticky.even_actives import place_even_actives
+from kshare.assignment.sticky.kafka import place_kafka_actives, place_kafka_standbys
 from kshare.core.hashing import WHOLE, split
 from kshare.core.progress import TopicPartition
 from tests.support.cases import (
@@ -93,10 +93,10 @@ def test_nothing_is_worse_than_in_kafkas_own_way_unless_all_stays(
     case = random_case(seed, STICKY, strategy="none", processes=processes, preserve=preserve)
     outcome = run_case(Case.read(case))
     assert outcome.state is not None
-    situation = Situation(outcome.state)
-    kafkas = situation.placement()
-    place_greedy_actives(situation, kafkas, preserve)
-    place_greedy_standbys(situation, kafkas, kafkas.active)
+    situation = IndexedState(outcome.state)
+    kafkas = situation.empty_placement()
+    place_kafka_actives(situation, kafkas, preserve)
+    place_kafka_standbys(situation, kafkas, kafkas.active)
     answered = situation.answer(kafkas, 0 if preserve else None)
     metrics = judge.metrics(case, {"assignment": as_json(answered)})
     found = judge.metrics(case, outcome.answer)
@@ -290,8 +290,8 @@ def test_shared_tasks_are_placed_in_our_way_only(seed: int) -> None:
         dict.fromkeys(parts, False),
         {str(n): (n, " ".join(one), "") for n, one in enumerate(had, 1)},
     )
-    situation = Situation(state)
-    placement = situation.placement()
+    situation = IndexedState(state)
+    placement = situation.empty_placement()
     place_even_actives(situation, placement)
     assert StickyTaskAssignor().assign(state) == situation.answer(placement)
 

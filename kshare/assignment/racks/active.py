@@ -10,12 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from kshare.assignment.interface.task_id import ProcessId, TaskId
-from kshare.assignment.racks.costs import RackCosts
+from kshare.assignment.racks.costs import RackCosts, TasksByProcess
 from kshare.assignment.racks.solver import load_solver
 
-__all__ = ["TasksByProcess", "Wishes", "optimize_active"]
-
-TasksByProcess: TypeAlias = Mapping[ProcessId, Collection[TaskId]]
+__all__ = ["Wishes", "optimize_active"]
 
 Wishes: TypeAlias = Mapping[tuple[TaskId, ProcessId], int]
 """Decide between placements of the same cost: less is better, 0 where nothing is said."""

@@ -6,13 +6,16 @@ Cost: linear in the partitions of all tasks.
 Source: KIP-925 and Kafka 4.1.1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from kshare.assignment.interface.application import ApplicationState, TaskInfo
 from kshare.assignment.interface.task_id import ProcessId, TaskId
 
-__all__ = ["RackCosts", "configured_costs", "has_racks", "rack_costs"]
+__all__ = ["RackCosts", "TasksByProcess", "configured_costs", "has_racks", "rack_costs"]
+
+TasksByProcess: TypeAlias = Mapping[ProcessId, Collection[TaskId]]
 
 
 @dataclass(frozen=True, slots=True)

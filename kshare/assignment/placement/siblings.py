@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
 
-from kshare.assignment.placing.balance import is_even
-from kshare.assignment.placing.placement import Placement
-from kshare.assignment.placing.situation import Situation
+from kshare.assignment.placement.balance import is_even
+from kshare.assignment.placement.indexed_state import IndexedState, SharedTasks
+from kshare.assignment.placement.placement import Placement
 
 __all__ = ["group_actives", "group_standbys", "keep_previous_actives", "keep_previous_standbys"]
 
@@ -39,7 +39,7 @@ def group_actives(placement: Placement, tasks: Sequence[int]) -> None:
 
 
 def group_standbys(
-    situation: Situation,
+    indexed: IndexedState,
     placement: Placement,
     movable: Sequence[set[int]],
     kinds: Sequence[Hashable] | None = None,
@@ -47,7 +47,7 @@ def group_standbys(
     """Bring standbys of siblings together, unless that needs no fewer stores.
 
     Args:
-        situation: Names the partition of each task.
+        indexed: Names the partition of each task.
         placement: Where all copies are.
         movable: The standbys of each process that may change places.
         kinds: Standbys stay on processes of one kind; None: all are of one kind.
@@ -58,7 +58,7 @@ def group_standbys(
     for processes in by_kind.values():
         if sum(bool(movable[process]) for process in processes) < 2:
             continue
-        grouping = _Grouping(situation, placement, processes, movable)
+        grouping = _Grouping(indexed.shared, placement, processes, movable)
         if grouping.place_all() and grouping.stores_saved() > 0:
             standby = list(placement.standby)
             for process, tasks in grouping.placed.items():
@@ -75,16 +75,17 @@ class _Grouping:
 
     def __init__(
         self,
-        situation: Situation,
+        shared: SharedTasks,
         placement: Placement,
         processes: Sequence[int],
         movable: Sequence[set[int]],
     ) -> None:
         self.placed: dict[int, set[int]] = {process: set() for process in processes}
-        self._partitions = situation.partitions
+        self._shared = shared
         self._movable = {process: movable[process] for process in processes}
         self._fixed = {
-            process: placement.active[process] | (placement.standby[process] - movable[process])
+            process: shared.tasks
+            & (placement.active[process] | (placement.standby[process] - movable[process]))
             for process in processes
         }
         self._missing = Counter(task for tasks in self._movable.values() for task in tasks)
@@ -104,7 +105,7 @@ class _Grouping:
         """Place the siblings of each partition in turn; return whether all could be placed."""
         groups: dict[tuple[int, ...], list[int]] = {}
         for task in sorted(self._missing):
-            groups.setdefault(self._partitions[task], []).append(task)
+            groups.setdefault(self._shared.partitions[task], []).append(task)
         for group in groups.values():
             while wanted := [task for task in group if self._missing[task]]:
                 process, fitting = self._best(wanted)
@@ -115,14 +116,11 @@ class _Grouping:
 
     def stores_saved(self) -> int:
         """Return how many stores fewer the new placement needs."""
-        return sum(
-            len(self._stores(self._movable[process] | fixed))
-            - len(self._stores(self.placed[process] | fixed))
-            for process, fixed in self._fixed.items()
+        before, after = (
+            self._shared.stores(held[process] | fixed for process, fixed in self._fixed.items())
+            for held in (self._movable, self.placed)
         )
-
-    def _stores(self, tasks: set[int]) -> set[tuple[int, ...]]:
-        return {self._partitions[task] for task in tasks}
+        return before - after
 
     def _best(self, tasks: Sequence[int]) -> tuple[int, list[int]]:
         """The process that takes the most of these siblings, on a tie the most urgent to fill.
@@ -185,79 +183,71 @@ class _Grouping:
         heapq.heappush(self._heap, (-self._urgency[process], process))
 
 
-def keep_previous_actives(situation: Situation, placement: Placement, tasks: Sequence[int]) -> None:
+def keep_previous_actives(indexed: IndexedState, placement: Placement, tasks: list[int]) -> None:
     """Leave shared tasks where they were active, if that is as even and needs few stores.
 
-    Few are no more than in the new placement, or than one for each partition, and one for each
-    process but one, where loads have to cut a partition.
+    Few are no more than the new placement needs, or than one for each partition and one more for
+    each process but one, since even loads have to cut that many partitions.
 
     Args:
-        situation: What was active where.
+        indexed: Knows where the tasks were active.
         placement: Where the tasks would be active instead.
-        tasks: All shared tasks that may stay; they all stay, or none does.
+        tasks: The shared tasks that may stay; all of them stay, or none.
     """
-    previous = situation.previous_active()
-    cuts = len(placement.threads) - 1
-    held, replace = placement.active, placement.set_active
-    _keep(situation, held, replace, previous, set(tasks), copies=1, cuts=cuts, placement=placement)
+    previous, cuts = indexed.previous.active, len(placement.threads) - 1
+    kept = _kept(indexed, placement.active, previous, set(tasks), copies=1, cuts=cuts)
+    _replace_if_even(placement, placement.active, kept, placement.set_active)
 
 
-def keep_previous_standbys(
-    situation: Situation, placement: Placement, tasks: Sequence[int]
-) -> None:
-    """Leave standbys of shared tasks where they were, on the same terms.
+def keep_previous_standbys(indexed: IndexedState, placement: Placement, tasks: list[int]) -> None:
+    """Leave standbys of shared tasks where they were, if that is as even and needs few stores.
 
-    For each process they may need two stores more, since a standby cannot be where a copy is.
+    They may need two stores more for each process: a standby cannot be where another copy is.
 
     Args:
-        situation: What was standby where.
+        indexed: Knows where the standbys were.
         placement: Where the standbys would be instead.
-        tasks: All shared tasks whose standbys may stay.
+        tasks: The shared tasks whose standbys may stay; all of them stay, or none.
     """
-    previous, copies = situation.previous_standby(), situation.replicas
+    previous, cuts = indexed.previous.standby, 2 * len(placement.threads)
     if all(had.isdisjoint(on) for had, on in zip(previous, placement.active, strict=True)):
-        cuts = 2 * len(placement.threads)
-        held, replace = placement.standby, placement.set_standby
-        of_all = set(tasks)
-        _keep(
-            situation,
-            held,
-            replace,
-            previous,
-            of_all,
-            copies=copies,
-            cuts=cuts,
-            placement=placement,
-        )
+        copies = indexed.replicas
+        kept = _kept(indexed, placement.standby, previous, set(tasks), copies=copies, cuts=cuts)
+        _replace_if_even(placement, placement.standby, kept, placement.set_standby)
 
 
-def _keep(
-    situation: Situation,
+def _kept(
+    indexed: IndexedState,
     held: Sequence[set[int]],
-    replace: Callable[[Sequence[set[int]]], None],
     previous: Sequence[set[int]],
     tasks: set[int],
     *,
     copies: int,
     cuts: int,
+) -> list[set[int]] | None:
+    """The held tasks with the previous copies; None if one is missing, or stores are too many."""
+    stay = [had & tasks for had in previous]
+    if Counter(task for had in stay for task in had) != Counter(dict.fromkeys(tasks, copies)):
+        return None
+    shared = indexed.shared
+    few = copies * len({shared.partitions[task] for task in tasks}) + cuts
+    if shared.stores(stay) > max(few, shared.stores(on & tasks for on in held)):
+        return None
+    return [(on - tasks) | had for on, had in zip(held, stay, strict=True)]
+
+
+def _replace_if_even(
     placement: Placement,
+    held: Sequence[set[int]],
+    kept: Sequence[set[int]] | None,
+    replace: Callable[[Sequence[set[int]]], None],
 ) -> None:
-    """Replace what is held, if the previous copies are complete, close together and even."""
-    new = [on & tasks for on in held]
-    kept = [had & tasks for had in previous]
-    if Counter(task for had in kept for task in had) != Counter(dict.fromkeys(tasks, copies)):
+    """Replace what is held, unless loads are less even then."""
+    if kept is None:
         return
-    few = copies * len({situation.partitions[task] for task in tasks}) + cuts
-    if _stores(situation, kept) > max(few, _stores(situation, new)):
-        return
-    before, loads = list(held), Counter(zip(placement.threads, placement.count, strict=True))
-    replace([(on - tasks) | had for on, had in zip(held, kept, strict=True)])
-    if loads != Counter(zip(placement.threads, placement.count, strict=True)) and not is_even(
-        placement
-    ):
+    before = list(held)
+    loads = Counter(zip(placement.threads, placement.count, strict=True))
+    replace(kept)
+    is_alike = loads == Counter(zip(placement.threads, placement.count, strict=True))
+    if not (is_alike or is_even(placement)):
         replace(before)
-
-
-def _stores(situation: Situation, held: Sequence[set[int]]) -> int:
-    """How many pairs of process and partition there are."""
-    return sum(len({situation.partitions[task] for task in tasks}) for tasks in held)

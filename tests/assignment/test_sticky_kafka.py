@@ -13,8 +13,8 @@ from kshare.assignment import (
     TaskInfo,
     TaskTopicPartition,
 )
-from kshare.assignment.placing.greedy import place_greedy_actives, place_greedy_standbys
-from kshare.assignment.placing.situation import Situation
+from kshare.assignment.placement.indexed_state import IndexedState
+from kshare.assignment.sticky.kafka import place_kafka_actives, place_kafka_standbys
 from kshare.core.progress import TopicPartition
 
 CASES = [
@@ -116,10 +116,10 @@ def test_actives_are_kafkas(
         KafkaStreamsState(name, threads, (), parsed(active), parsed(standby))
         for name, (threads, active, standby, _) in zip(names, processes, strict=True)
     ]
-    situation = Situation(ApplicationState.of(tasks, states, AssignmentConfigs()))
-    placement = situation.placement()
-    place_greedy_actives(situation, placement, must_preserve)
-    found = situation.actives(placement)
+    situation = IndexedState(ApplicationState.of(tasks, states, AssignmentConfigs()))
+    placement = situation.empty_placement()
+    place_kafka_actives(situation, placement, must_preserve)
+    found = situation.active_ids(placement)
     assert found == {
         name: parsed(actives) for name, (*_, actives) in zip(names, processes, strict=True)
     }
@@ -137,11 +137,11 @@ def standbys(dealt: list[set[int]] | None, *threads: int) -> list[set[int]]:
     ]
     states = [KafkaStreamsState(ProcessId(str(n)), one) for n, one in enumerate(threads)]
     configs = AssignmentConfigs(num_standby_replicas=1)
-    situation = Situation(ApplicationState.of(infos, states, configs))
-    placement = situation.placement()
+    situation = IndexedState(ApplicationState.of(infos, states, configs))
+    placement = situation.empty_placement()
     for task in range(4):
         placement.add_active(task % len(threads), task)
-    place_greedy_standbys(situation, placement, dealt or placement.active)
+    place_kafka_standbys(situation, placement, dealt or placement.active)
     return placement.standby
 
 

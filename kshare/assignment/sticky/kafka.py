@@ -13,32 +13,32 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 
-from kshare.assignment.placing.hash_order import copied, grown
-from kshare.assignment.placing.placement import Placement, bits
-from kshare.assignment.placing.situation import Situation
+from kshare.assignment.placement.hash_order import order_when_copied, order_when_grown
+from kshare.assignment.placement.indexed_state import IndexedState
+from kshare.assignment.placement.placement import Placement, bits
 
-__all__ = ["place_greedy_actives", "place_greedy_standbys"]
+__all__ = ["place_kafka_actives", "place_kafka_standbys"]
 
 
-def place_greedy_actives(
-    situation: Situation, placement: Placement, must_preserve: bool = False
+def place_kafka_actives(
+    indexed: IndexedState, placement: Placement, must_preserve: bool = False
 ) -> None:
     """Place all active tasks: who had them within its quota, then former standbys, then anybody.
 
     Args:
-        situation: what there is.
+        indexed: what there is.
         placement: empty so far.
         must_preserve: who had a task keeps it, quota or not.
     """
-    owner, tasks, threads = placement.owner, situation.tasks, situation.threads
+    owner, tasks, threads = placement.owner, indexed.tasks, indexed.threads
     quota = len(tasks) // sum(threads)
-    had = _last_owners(situation)
-    for task in grown(list(had), tasks):
+    had = _last_owners(indexed)
+    for task in order_when_grown(list(had), tasks):
         process = had[task]
         if must_preserve or len(placement.active[process]) < quota * threads[process]:
             placement.add_active(process, task)
-    holders = situation.standby_holders()
-    for task in copied(grown(range(len(tasks)), tasks), tasks):
+    holders = indexed.previous.standby_holders
+    for task in order_when_copied(order_when_grown(range(len(tasks)), tasks), tasks):
         if owner[task] < 0:
             for process in holders.get(task, ()):
                 if len(placement.active[process]) < quota * threads[process]:
@@ -47,12 +47,10 @@ def place_greedy_actives(
     _place_rest(placement, had, holders)
 
 
-def _last_owners(situation: Situation) -> dict[int, int]:
+def _last_owners(indexed: IndexedState) -> dict[int, int]:
     """Who had each task; of several, the last."""
     return {
-        task: process
-        for process, had in enumerate(situation.previous_active())
-        for task in sorted(had)
+        task: process for process, had in enumerate(indexed.previous.active) for task in sorted(had)
     }
 
 
@@ -81,21 +79,21 @@ def _place_rest(placement: Placement, had: dict[int, int], holders: dict[int, li
         placement.add_active(process, task)
 
 
-def place_greedy_standbys(
-    situation: Situation, placement: Placement, dealt: Sequence[set[int]]
+def place_kafka_standbys(
+    indexed: IndexedState, placement: Placement, dealt: Sequence[set[int]]
 ) -> None:
     """Give each task with a changelog its standbys; its active task is placed already.
 
     Args:
-        situation: what there is.
+        indexed: what there is.
         placement: of the active tasks.
         dealt: the active tasks of each process before any were moved for their racks. It is these
             that Kafka remembers as having been together.
     """
-    if situation.replicas > 0:
-        standbys = _Standbys(situation, placement, dealt)
-        for task in grown(situation.logged, situation.tasks):
-            for _ in range(situation.replicas):
+    if indexed.replicas > 0:
+        standbys = _Standbys(indexed, placement, dealt)
+        for task in order_when_grown(indexed.logged, indexed.tasks):
+            for _ in range(indexed.replicas):
                 standbys.place(task)
 
 
@@ -103,16 +101,16 @@ class _Standbys:
     """Standbys while they are placed."""
 
     def __init__(
-        self, situation: Situation, placement: Placement, dealt: Sequence[set[int]]
+        self, indexed: IndexedState, placement: Placement, dealt: Sequence[set[int]]
     ) -> None:
         self._placement = placement
-        self._had = _last_owners(situation)
-        self._holders = situation.standby_holders()
+        self._had = _last_owners(indexed)
+        self._holders = indexed.previous.standby_holders
         # A set of tasks is an integer, a bit a task.
         self._masks = [bits(active) for active in placement.active]
         self._standbys = [0] * len(self._masks)
         self._copies: dict[int, list[int]] = {}
-        self._dealt = [0] * len(situation.tasks)
+        self._dealt = [0] * len(indexed.tasks)
         for active in dealt:
             together = bits(active)
             for task in active:

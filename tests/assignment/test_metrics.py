@@ -4,10 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kshare.assignment.cases import Case, run_case
-from kshare.assignment.placing.measures import Measures
-from kshare.assignment.placing.placement import Placement
-from kshare.assignment.placing.situation import Situation
+from kshare.assignment.placement.indexed_state import IndexedState
+from kshare.assignment.placement.placement import Placement
 from kshare.assignment.racks.costs import configured_costs
+from kshare.assignment.sticky.metrics import Metrics
 from tests.support.cases import STICKY, judge, random_case
 
 NAMES = (
@@ -27,8 +27,8 @@ def test_measures_are_the_judges(seed: int, racks: int) -> None:
     outcome = run_case(Case.read(case))
     assert outcome.state is not None
     assert outcome.after is not None
-    situation = Situation(outcome.state)
-    placement = situation.placement()
+    situation = IndexedState(outcome.state)
+    placement = situation.empty_placement()
     held = {entry.process_id: entry for entry in outcome.after.assignment}
     placement.set_active(situation.numbers({one: held[one].active for one in held}))
     placement.set_standby(situation.numbers({one: held[one].standby for one in held}))
@@ -36,7 +36,7 @@ def test_measures_are_the_judges(seed: int, racks: int) -> None:
         configured_costs(outcome.state, inputs=True, traffic_cost=1),
         configured_costs(outcome.state, inputs=False, traffic_cost=1),
     )
-    found = Measures(situation, costs).all(placement)
+    found = Metrics(situation, costs).all(placement)
     metrics = judge.metrics(case, outcome.answer)
     wanted = [metrics[name] for name in NAMES]
     if costs[0] is not None:
@@ -48,8 +48,8 @@ def test_evenness_of_actives_comes_before_that_of_all() -> None:
     case = random_case(0, STICKY, racks=0, tasks=5, processes=3, strategy="none", standbys=1)
     state = run_case(Case.read(case)).state
     assert state is not None
-    situation = Situation(state)
-    measures = Measures(situation)
+    situation = IndexedState(state)
+    measures = Metrics(situation)
 
     def loads(*counts: tuple[int, int]) -> Placement:
         placement = Placement([1, 1, 1], 9)

@@ -15,50 +15,50 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import or_
 
-from kshare.assignment.placing.balance import even_out
-from kshare.assignment.placing.placement import Placement, bits
-from kshare.assignment.placing.siblings import group_standbys
-from kshare.assignment.placing.situation import Situation
+from kshare.assignment.placement.balance import even_out
+from kshare.assignment.placement.indexed_state import IndexedState
+from kshare.assignment.placement.placement import Placement, bits
+from kshare.assignment.placement.siblings import group_standbys
 
-__all__ = ["place_standbys"]
+__all__ = ["place_even_standbys"]
 
 
-def place_standbys(situation: Situation, placement: Placement) -> None:
+def place_even_standbys(indexed: IndexedState, placement: Placement) -> None:
     """Give each task with a changelog its standbys; its active task is placed already."""
-    replicas = situation.replicas
-    if replicas <= 0 or not situation.logged:
+    replicas = indexed.replicas
+    if replicas <= 0 or not indexed.logged:
         return
-    standbys = _Standbys(situation, placement, replicas)
+    standbys = _Standbys(indexed, placement, replicas)
     placement.set_standby(standbys.place())
     if standbys.is_crowded:
         even_out(placement, placement.standby, placement.move_standby)
-    if situation.shared:
-        _group_new(situation, placement)
-    before = _as_before(situation, placement, replicas)
+    if indexed.shared.tasks:
+        _group_new(indexed, placement)
+    before = _as_before(indexed, placement, replicas)
     if before is not None and _spread(placement, before) <= _spread(placement, placement.standby):
         placement.set_standby(before)
 
 
-def _group_new(situation: Situation, placement: Placement) -> None:
+def _group_new(indexed: IndexedState, placement: Placement) -> None:
     """Bring standbys of shared tasks together, but for those that are where a copy was."""
     movable = [
-        (standby & situation.shared) - had_active - had_standby
+        (standby & indexed.shared.tasks) - had_active - had_standby
         for standby, had_active, had_standby in zip(
             placement.standby,
-            situation.previous_active(),
-            situation.previous_standby(),
+            indexed.previous.active,
+            indexed.previous.standby,
             strict=True,
         )
     ]
-    group_standbys(situation, placement, movable)
+    group_standbys(indexed, placement, movable)
 
 
-def _as_before(situation: Situation, placement: Placement, replicas: int) -> list[set[int]] | None:
+def _as_before(indexed: IndexedState, placement: Placement, replicas: int) -> list[set[int]] | None:
     """The standbys that there were, if none is missing without those where the task is active."""
-    logged = set(situation.logged)
+    logged = set(indexed.logged)
     before = [
         (had & logged) - active
-        for had, active in zip(situation.previous_standby(), placement.active, strict=True)
+        for had, active in zip(indexed.previous.standby, placement.active, strict=True)
     ]
     copies = dict.fromkeys(logged, 0)
     for held in before:
@@ -85,16 +85,16 @@ class _Standbys:
         is_crowded: a process got more than its share, since those with room had a copy already.
     """
 
-    def __init__(self, situation: Situation, placement: Placement, replicas: int) -> None:
+    def __init__(self, indexed: IndexedState, placement: Placement, replicas: int) -> None:
         self.is_crowded = False
-        self._threads = situation.threads
-        self._tasks = situation.logged
+        self._threads = indexed.threads
+        self._tasks = indexed.logged
         self._replicas = replicas
         self._held: list[set[int]] = [set() for _ in self._threads]
         self._count = [len(active) for active in placement.active]
         self._masks = [bits(active) for active in placement.active]
         self._had: dict[int, list[int]] = {}
-        for held in (situation.previous_active(), situation.previous_standby()):
+        for held in (indexed.previous.active, indexed.previous.standby):
             for process, tasks in enumerate(held):
                 for task in tasks:
                     self._had.setdefault(task, []).append(process)

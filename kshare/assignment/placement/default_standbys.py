@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kshare.assignment.interface.application import ApplicationState
 from kshare.assignment.interface.task_id import ProcessId, TaskId
-from kshare.assignment.placing.hash_order import grown
+from kshare.assignment.placement.hash_order import order_when_grown
 
 __all__ = ["assign_standbys"]
 
@@ -51,7 +51,7 @@ def assign_standbys(
             _spread(queue, task, replicas)
         return queue.standby
     rest = _with_tags(state, active, queue, tasks, replicas)
-    for number in grown(range(len(tasks)), tasks):
+    for number in order_when_grown(range(len(tasks)), tasks):
         _spread(queue, tasks[number], rest.get(tasks[number], 0))
     return queue.standby
 
@@ -61,10 +61,10 @@ def _logged(state: ApplicationState, *, in_hash_order: bool) -> list[TaskId]:
     tasks = sorted(state.all_tasks)
     order: Sequence[int] = range(len(tasks))
     if in_hash_order:
-        order = grown(order, tasks)
+        order = order_when_grown(order, tasks)
     logged = [number for number in order if state.all_tasks[tasks[number]].has_changelog]
     if in_hash_order:
-        logged = grown(logged, tasks)
+        logged = order_when_grown(logged, tasks)
     return [tasks[number] for number in logged]
 
 

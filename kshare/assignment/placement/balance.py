@@ -10,7 +10,7 @@ The rules are those of Kafka Streams' high-availability assignor.
 
 from collections.abc import Callable, Sequence
 
-from kshare.assignment.placing.placement import LeastLoaded, Placement
+from kshare.assignment.placement.placement import LeastLoaded, Placement
 
 __all__ = ["deal", "even_out", "is_even", "place_by_active_load"]
 

@@ -7,29 +7,29 @@ Cost: a few steps for each copy of a task; counts of subtopologies by process be
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from kshare.assignment.placing.placement import Placement
-from kshare.assignment.placing.situation import Situation
+from kshare.assignment.placement.indexed_state import IndexedState
+from kshare.assignment.placement.placement import Placement
 from kshare.assignment.racks.costs import RackCosts
 
-__all__ = ["Measures"]
+__all__ = ["Metrics"]
 
 
-class Measures:
-    """Measures of placements in one situation.
+class Metrics:
+    """Metrics of placements in one indexed.
 
     Args:
-        situation: what there was before.
+        indexed: what there was before.
         racks: the costs of traffic of active tasks, and of standbys; None where racks play no part.
     """
 
     def __init__(
-        self, situation: Situation, racks: tuple[RackCosts | None, RackCosts | None] = (None, None)
+        self, indexed: IndexedState, racks: tuple[RackCosts | None, RackCosts | None] = (None, None)
     ) -> None:
-        self._situation = situation
-        self._had = situation.previous_active()
+        self._indexed = indexed
+        self._had = indexed.previous.active
         self._copies = [
             active | standby
-            for active, standby in zip(self._had, situation.previous_standby(), strict=True)
+            for active, standby in zip(self._had, indexed.previous.standby, strict=True)
         ]
         self._was_active = set[int]().union(*self._had)
         self._was_there = set[int]().union(*self._copies)
@@ -75,7 +75,7 @@ class Measures:
         return max(actives) - min(actives), max(placement.load) - min(placement.load)
 
     def _skew(self, placement: Placement) -> int:
-        tasks = self._situation.tasks
+        tasks = self._indexed.tasks
         counts = Counter((tasks[task][0], process) for task, process in enumerate(placement.owner))
         by_subtopology: dict[int, list[int]] = {}
         for (subtopology, _), count in counts.items():
@@ -90,8 +90,8 @@ class Measures:
         )
 
     def _traffic(self, placement: Placement) -> Iterator[int]:
-        ids = self._situation.tasks
-        processes = self._situation.processes
+        ids = self._indexed.tasks
+        processes = self._indexed.processes
         for costs, held in zip(self._racks, (placement.active, placement.standby), strict=True):
             if costs is not None:
                 yield sum(

@@ -12,12 +12,12 @@ from typing import Final
 
 from kshare.assignment.interface.task_id import TaskId
 
-__all__ = ["copied", "grown"]
+__all__ = ["order_when_copied", "order_when_grown"]
 
 _SMALLEST: Final = 16
 
 
-def grown(numbers: Sequence[int], tasks: Sequence[TaskId]) -> list[int]:
+def order_when_grown(numbers: Sequence[int], tasks: Sequence[TaskId]) -> list[int]:
     """The order of a table that was filled one by one.
 
     Args:
@@ -30,11 +30,11 @@ def grown(numbers: Sequence[int], tasks: Sequence[TaskId]) -> list[int]:
     return _sorted(numbers, tasks, buckets)
 
 
-def copied(numbers: Sequence[int], tasks: Sequence[TaskId]) -> list[int]:
+def order_when_copied(numbers: Sequence[int], tasks: Sequence[TaskId]) -> list[int]:
     """The order of a table that was made from another collection: it is larger from the start.
 
     Args:
-        numbers: see :func:`grown`.
+        numbers: see :func:`order_when_grown`.
         tasks: likewise.
     """
     buckets = _SMALLEST

@@ -11,19 +11,19 @@ After Kafka Streams' HighAvailabilityTaskAssignor (KIP-441).
 
 from typing import Final
 
+from kshare.assignment.high_availability.movements import Lags, Warmups, move_actives, move_standbys
 from kshare.assignment.interface.application import ApplicationState
 from kshare.assignment.interface.assignor import TaskAssignment, TaskAssignor
-from kshare.assignment.placing.balance import deal, even_out, place_by_active_load
-from kshare.assignment.placing.movements import Lags, Warmups, move_actives, move_standbys
-from kshare.assignment.placing.placement import Placement
-from kshare.assignment.placing.siblings import (
+from kshare.assignment.placement.balance import deal, even_out, place_by_active_load
+from kshare.assignment.placement.default_standbys import assign_standbys
+from kshare.assignment.placement.indexed_state import IndexedState
+from kshare.assignment.placement.placement import Placement
+from kshare.assignment.placement.siblings import (
     group_actives,
     group_standbys,
     keep_previous_actives,
     keep_previous_standbys,
 )
-from kshare.assignment.placing.situation import Situation
-from kshare.assignment.placing.standby import assign_standbys
 from kshare.assignment.racks.active import optimize_active
 from kshare.assignment.racks.costs import RackCosts, has_racks, rack_costs
 from kshare.assignment.racks.standby import keeps_tags, optimize_standby
@@ -46,47 +46,46 @@ class HighAvailabilityTaskAssignor(TaskAssignor):
             TaskAssignmentException: the task lags were not computed.
         """
         application_state.kafka_streams_states(compute_task_lags=True)
-        situation = Situation(application_state)
-        placement = situation.placement()
-        racks = _Racks(situation)
-        deal(placement, situation.logged)
+        indexed = IndexedState(application_state)
+        placement = indexed.empty_placement()
+        racks = _Racks(indexed)
+        deal(placement, indexed.logged)
         even_out(
             placement,
             placement.active,
             lambda task, _source, target: placement.move_active(task, target),
         )
-        shared = _shared(situation, situation.logged)
+        shared = _shared(indexed, indexed.logged)
         if shared:
             group_actives(placement, shared)
             if not racks.is_enabled:
-                keep_previous_actives(situation, placement, shared)
-        racks.optimize_active(placement, situation.logged, racks.costs)
-        _place_standbys(situation, placement, racks, shared)
-        is_moved = _run_where_state_is(situation, placement)
-        place_by_active_load(placement, situation.unlogged)
-        if shared_unlogged := _shared(situation, situation.unlogged):
+                keep_previous_actives(indexed, placement, shared)
+        racks.optimize_active(placement, indexed.logged, racks.costs)
+        _place_standbys(indexed, placement, racks, shared)
+        is_moved = _run_where_state_is(indexed, placement)
+        place_by_active_load(placement, indexed.unlogged)
+        if shared_unlogged := _shared(indexed, indexed.unlogged):
             group_actives(placement, shared_unlogged)
-        racks.optimize_active(placement, situation.unlogged, _STATELESS_COSTS)
+        racks.optimize_active(placement, indexed.unlogged, _STATELESS_COSTS)
         interval = application_state.assignment_configs.probing_rebalance_interval_ms
-        return situation.answer(
-            placement, application_state.now_ms + interval if is_moved else None
-        )
+        return indexed.answer(placement, application_state.now_ms + interval if is_moved else None)
 
 
-def _shared(situation: Situation, tasks: list[int]) -> list[int]:
-    return [task for task in tasks if task in situation.shared] if situation.shared else []
+def _shared(indexed: IndexedState, tasks: list[int]) -> list[int]:
+    shared = indexed.shared.tasks
+    return [task for task in tasks if task in shared] if shared else []
 
 
 def _place_standbys(
-    situation: Situation, placement: Placement, racks: "_Racks", shared: list[int]
+    indexed: IndexedState, placement: Placement, racks: "_Racks", shared: list[int]
 ) -> None:
-    state = situation.state
+    state = indexed.state
     configs = state.assignment_configs
     if configs.num_standby_replicas <= 0:
         return
-    standbys = assign_standbys(state, situation.actives(placement))
-    placement.set_standby(situation.numbers(standbys))
-    tags = [state.states[process].client_tags.items() for process in situation.processes]
+    standbys = assign_standbys(state, indexed.active_ids(placement))
+    placement.set_standby(indexed.numbers(standbys))
+    tags = [state.states[process].client_tags.items() for process in indexed.processes]
     has_tags = bool(configs.rack_aware_assignment_tags)
     even_out(
         placement,
@@ -96,31 +95,31 @@ def _place_standbys(
         lambda source, target: not has_tags or tags[source] <= tags[target],
     )
     if shared:
-        _group_standbys(situation, placement, shared)
+        _group_standbys(indexed, placement, shared)
         if not (has_tags or racks.is_enabled):
-            keep_previous_standbys(situation, placement, shared)
+            keep_previous_standbys(indexed, placement, shared)
     racks.optimize_standby(placement)
 
 
-def _group_standbys(situation: Situation, placement: Placement, shared: list[int]) -> None:
+def _group_standbys(indexed: IndexedState, placement: Placement, shared: list[int]) -> None:
     """Group the standbys of shared tasks, among processes whose configured tags are equal."""
-    states, configs = situation.state.states, situation.state.assignment_configs
+    states, configs = indexed.state.states, indexed.state.assignment_configs
     names = frozenset(configs.rack_aware_assignment_tags)
     tags = [
         frozenset(entry for entry in states[process].client_tags.items() if entry[0] in names)
-        for process in situation.processes
+        for process in indexed.processes
     ]
     movable = [standby.intersection(shared) for standby in placement.standby]
-    group_standbys(situation, placement, movable, tags)
+    group_standbys(indexed, placement, movable, tags)
 
 
-def _run_where_state_is(situation: Situation, placement: Placement) -> bool:
+def _run_where_state_is(indexed: IndexedState, placement: Placement) -> bool:
     """Move what is behind; whether anything was."""
-    state, configs = situation.state, situation.state.assignment_configs
-    sums = [state.states[process].stateful_tasks_to_lag_sums() for process in situation.processes]
-    lags = Lags(sums, situation.tasks, configs.acceptable_recovery_lag)
+    state, configs = indexed.state, indexed.state.assignment_configs
+    sums = [state.states[process].stateful_tasks_to_lag_sums() for process in indexed.processes]
+    lags = Lags(sums, indexed.tasks, configs.acceptable_recovery_lag)
     warmups = Warmups(configs.max_warmup_replicas)
-    actives = move_actives(placement, situation.logged, lags, warmups, situation.siblings)
+    actives = move_actives(placement, indexed.logged, lags, warmups, indexed.shared.siblings)
     return bool(move_standbys(placement, lags, warmups) or actives)
 
 
@@ -132,9 +131,9 @@ class _Racks:
     and lets client tags hold back standbys.
     """
 
-    def __init__(self, situation: Situation) -> None:
-        self._situation = situation
-        configs = situation.state.assignment_configs
+    def __init__(self, indexed: IndexedState) -> None:
+        self._indexed = indexed
+        configs = indexed.state.assignment_configs
         traffic = configs.rack_aware_traffic_cost
         non_overlap = configs.rack_aware_non_overlap_cost
         self.costs = (
@@ -143,7 +142,7 @@ class _Racks:
         )
         self._strategy = configs.rack_aware_assignment_strategy
         self.is_enabled = self._strategy != "none" and has_racks(
-            situation.state,
+            indexed.state,
             inputs=True,
             changelogs=configs.num_standby_replicas > 0,
             every_replica=True,
@@ -155,33 +154,33 @@ class _Racks:
         """Place active tasks at the least cost; how many a process has stays."""
         if not (self.is_enabled and tasks):
             return
-        situation = self._situation
+        indexed = self._indexed
         actives = optimize_active(
-            situation.actives(placement),
-            [situation.tasks[task] for task in tasks],
+            indexed.active_ids(placement),
+            [indexed.tasks[task] for task in tasks],
             self._price(costs, inputs=True),
             self._strategy,
         )
-        placement.set_active(situation.numbers(actives))
+        placement.set_active(indexed.numbers(actives))
 
     def optimize_standby(self, placement: Placement) -> None:
         """Let standbys change places, whatever the strategy is."""
         if not self.is_enabled:
             return
-        situation = self._situation
+        indexed = self._indexed
         standbys = optimize_standby(
-            situation.actives(placement),
-            situation.standbys(placement),
-            [situation.tasks[task] for task in situation.logged],
+            indexed.active_ids(placement),
+            indexed.standby_ids(placement),
+            [indexed.tasks[task] for task in indexed.logged],
             self._price(self.costs, inputs=False),
             "min_traffic",
-            keeps_tags(situation.state),
+            keeps_tags(indexed.state),
         )
-        placement.set_standby(situation.numbers(standbys))
+        placement.set_standby(indexed.numbers(standbys))
 
     def _price(self, costs: tuple[int, int], *, inputs: bool) -> RackCosts:
         priced = rack_costs(
-            self._situation.state,
+            self._indexed.state,
             inputs=inputs,
             changelogs=not inputs,
             traffic_cost=costs[0],

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from kshare.assignment.interface.task_id import TaskId
-from kshare.assignment.placing.placement import Placement
+from kshare.assignment.placement.placement import Placement
 
 __all__ = ["RUNNING", "UNBOUNDED", "Lags", "Warmups", "move_actives", "move_standbys"]
 

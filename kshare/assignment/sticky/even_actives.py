@@ -14,23 +14,23 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable
 
-from kshare.assignment.placing.placement import Placement
-from kshare.assignment.placing.situation import Situation
+from kshare.assignment.placement.indexed_state import IndexedState
+from kshare.assignment.placement.placement import Placement
 
 __all__ = ["place_even_actives"]
 
 
 def place_even_actives(
-    situation: Situation, placement: Placement, must_preserve: bool = False
+    indexed: IndexedState, placement: Placement, must_preserve: bool = False
 ) -> None:
     """Place all active tasks.
 
     Args:
-        situation: what there is.
+        indexed: what there is.
         placement: empty so far.
         must_preserve: who had a task keeps it, share or not.
     """
-    _Actives(situation, placement, must_preserve).place()
+    _Actives(indexed, placement, must_preserve).place()
 
 
 class _Actives:
@@ -40,15 +40,15 @@ class _Actives:
     standby, anybody.
     """
 
-    def __init__(self, situation: Situation, placement: Placement, must_preserve: bool) -> None:
-        self._situation = situation
+    def __init__(self, indexed: IndexedState, placement: Placement, must_preserve: bool) -> None:
+        self._indexed = indexed
         self._placement = placement
-        self._tasks = situation.tasks
-        self._threads = situation.threads
+        self._tasks = indexed.tasks
+        self._threads = indexed.threads
         self._must_preserve = must_preserve
-        self._had = situation.previous_active()
-        self._had_standby = situation.previous_standby()
-        self._holders = situation.standby_holders()
+        self._had = indexed.previous.active
+        self._had_standby = indexed.previous.standby
+        self._holders = indexed.previous.standby_holders
         self._widths = Counter(task[0] for task in self._tasks)
         self._count = [0] * len(self._threads)
         self._in_subtopology: list[Counter[int]] = [Counter() for _ in self._threads]
@@ -113,7 +113,7 @@ class _Actives:
 
     def _has_sibling(self, process: int, task: int) -> bool:
         owner = self._placement.owner
-        return any(owner[one] == process for one in self._situation.siblings.get(task, ()))
+        return any(owner[one] == process for one in self._indexed.shared.siblings.get(task, ()))
 
     def _with_fewest(self, processes: list[int], subtopology: int) -> int:
         """The one with the fewest of a subtopology a thread, then of all."""

@@ -1,0 +1,1 @@
+"""Tasks and processes as numbers, and what both assignors do with them."""

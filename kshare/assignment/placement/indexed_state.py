@@ -1,0 +1,183 @@
+"""An application state with processes and tasks as numbers, in the order of their ids.
+
+Guarantees: the answer does not depend on the order in which tasks and processes were given.
+Cost: sorting, and one entry for each task and process; previous tasks are indexed at first use.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from kshare.assignment.interface.application import ApplicationState, KafkaStreamsState
+from kshare.assignment.interface.assignor import KafkaStreamsAssignment, TaskAssignment
+from kshare.assignment.interface.task_id import ProcessId, TaskId
+from kshare.assignment.placement.placement import Placement
+
+__all__ = ["IndexedState", "PreviousTasks", "SharedTasks"]
+
+
+class PreviousTasks:
+    """The tasks that each process had, without those that have left the topology. Read-only."""
+
+    def __init__(self, states: Sequence[KafkaStreamsState], numbers: Mapping[TaskId, int]) -> None:
+        self._states = states
+        self._numbers = numbers
+
+    @cached_property
+    def active(self) -> list[set[int]]:
+        """The active tasks of each process."""
+        return self._known(state.previous_active_tasks for state in self._states)
+
+    @cached_property
+    def standby(self) -> list[set[int]]:
+        """The standby tasks of each process."""
+        return self._known(state.previous_standby_tasks for state in self._states)
+
+    @cached_property
+    def standby_holders(self) -> dict[int, list[int]]:
+        """For each task with standbys, the processes that had one, ascending."""
+        holders: dict[int, list[int]] = {}
+        for process, tasks in enumerate(self.standby):
+            for task in tasks:
+                holders.setdefault(task, []).append(process)
+        return holders
+
+    def _known(self, previous: Iterable[Collection[TaskId]]) -> list[set[int]]:
+        numbers = self._numbers
+        # The order plays no part here: plain sets are enough.
+        return [{numbers[task] for task in set(tasks) if task in numbers} for tasks in previous]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTasks:
+    """The tasks that have a key range.
+
+    Attributes:
+        tasks: All of them.
+        partitions: Subtopology and partition of each; siblings have the same.
+        siblings: For each, all shared tasks of its partition, ascending.
+    """
+
+    tasks: frozenset[int]
+    partitions: Mapping[int, tuple[int, ...]]
+    siblings: Mapping[int, Sequence[int]]
+
+    @classmethod
+    def among(cls, tasks: Sequence[TaskId]) -> "SharedTasks":
+        """Find the shared tasks, by their indices."""
+        partitions = {number: task[:2] for number, task in enumerate(tasks) if len(task) > 2}
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for number, partition in partitions.items():
+            groups.setdefault(partition, []).append(number)
+        siblings = {number: groups[partition] for number, partition in partitions.items()}
+        return cls(frozenset(partitions), partitions, siblings)
+
+    def stores(self, held: Iterable[Iterable[int]]) -> int:
+        """Return how many state stores processes need: one for each partition they hold.
+
+        Args:
+            held: The shared tasks of each process.
+        """
+        partitions = self.partitions
+        return sum(len({partitions[task] for task in tasks}) for tasks in held)
+
+
+class IndexedState:
+    """An application state by numbers.
+
+    Attributes:
+        state: The application state.
+        processes: The ids of the processes, ascending; a process's number is its index here.
+        tasks: The ids of the tasks, ascending; a task's number is its index here.
+        threads: Processing threads of each process.
+        replicas: Standbys of each logged task: as configured, or one on each other process.
+        logged: The tasks with a changelog, ascending; only they have standbys.
+        unlogged: The other tasks, ascending.
+        shared: The tasks that have a key range.
+        previous: The tasks that each process had.
+
+    Raises:
+        ValueError: there is no process.
+    """
+
+    def __init__(self, state: ApplicationState) -> None:
+        if not state.states:
+            raise ValueError("there is no process to assign tasks to; wanted at least one")
+        self.state = state
+        self.processes = sorted(state.states)
+        self.tasks = sorted(state.all_tasks)
+        self._numbers = {task: number for number, task in enumerate(self.tasks)}
+        states = [state.states[process] for process in self.processes]
+        self.threads = [process.num_processing_threads for process in states]
+        standbys = max(0, state.assignment_configs.num_standby_replicas)
+        self.replicas = min(standbys, len(self.threads) - 1)
+        is_logged = [state.all_tasks[task].has_changelog for task in self.tasks]
+        self.logged = [task for task, logged in enumerate(is_logged) if logged]
+        self.unlogged = [task for task, logged in enumerate(is_logged) if not logged]
+        self.shared = SharedTasks.among(self.tasks)
+        self.previous = PreviousTasks(states, self._numbers)
+
+    def empty_placement(self) -> Placement:
+        """Return a placement without any task."""
+        return Placement(self.threads, len(self.tasks))
+
+    def active_ids(self, placement: Placement) -> dict[ProcessId, set[TaskId]]:
+        """Return the ids of the active tasks of each process."""
+        return self._ids(placement.active)
+
+    def standby_ids(self, placement: Placement) -> dict[ProcessId, set[TaskId]]:
+        """Return the ids of the standby tasks of each process."""
+        return self._ids(placement.standby)
+
+    def numbers(self, held: Mapping[ProcessId, Collection[TaskId]]) -> list[set[int]]:
+        """Return the numbers of tasks, for each process."""
+        numbers = self._numbers
+        return [{numbers[task] for task in held[process]} for process in self.processes]
+
+    def previous_placement(self) -> Placement | None:
+        """Return the previous placement, if no copy of a task is missing and none is too many."""
+        active, standby = self.previous.active, self.previous.standby
+        replicas = self.replicas
+        copies = Counter(task for held in standby for task in held)
+        if (
+            sum(map(len, active)) != len(self.tasks)
+            or len(set[int]().union(*active)) != len(self.tasks)
+            or any(not one.isdisjoint(other) for one, other in zip(active, standby, strict=True))
+            or copies != (dict.fromkeys(self.logged, replicas) if replicas else {})
+        ):
+            return None
+        placement = self.empty_placement()
+        placement.set_active([set(held) for held in active])
+        placement.set_standby([set(held) for held in standby])
+        return placement
+
+    def answer(self, placement: Placement, deadline: int | None = None) -> TaskAssignment:
+        """Return a placement of all tasks as an assignor's answer.
+
+        Args:
+            placement: Where each task is.
+            deadline: When a follow-up rebalance is due, in ms since 1970; the first process asks
+                for it. None: no follow-up.
+        """
+        tasks = self.tasks
+        entries = [
+            KafkaStreamsAssignment(
+                process,
+                frozenset([tasks[task] for task in active]),
+                frozenset([tasks[task] for task in standby]),
+            )
+            for process, active, standby in zip(
+                self.processes, placement.active, placement.standby, strict=True
+            )
+        ]
+        if deadline is not None:
+            entries[0] = entries[0].with_followup_rebalance(deadline)
+        return TaskAssignment(tuple(entries))
+
+    def _ids(self, held: Iterable[set[int]]) -> dict[ProcessId, set[TaskId]]:
+        tasks = self.tasks
+        return {
+            process: {tasks[task] for task in numbers}
+            for process, numbers in zip(self.processes, held, strict=True)
+        }

@@ -1,1 +1,0 @@
-"""Placing tasks on processes: the algorithms of the task assignors."""
