@@ -112,7 +112,6 @@ class _Swaps:
         self._copies = {
             process: held.union(active.get(process, ())) for process, held in self.standby.items()
         }
-        self._tasks = frozenset(tasks)
         self._costs = costs
         self._capped = strategy == "balance_subtopology"
         self._may_move = may_move
@@ -120,7 +119,7 @@ class _Swaps:
         self._in_vain: dict[tuple[ProcessId, ProcessId], tuple[int, int]] = {}
         self._traffic = {
             task: {rack: costs.traffic(task, rack) for rack in set(costs.process_racks.values())}
-            for task in self._tasks.intersection(chain(*self.standby.values()))
+            for task in set(tasks).intersection(chain(*self.standby.values()))
         }
         self._holders: dict[TaskId, set[ProcessId]] = {task: set() for task in self._traffic}
         for process, held in self._copies.items():
@@ -170,7 +169,7 @@ class _Swaps:
         may_move = self._may_move
         return [
             (self._gain(task, source, destination), task)
-            for task in (self.standby[source] & self._tasks) - self._copies[destination]
+            for task in (self.standby[source] & self._traffic.keys()) - self._copies[destination]
             if may_move is None or may_move(task, source, destination, self._holders[task])
         ]
 
