@@ -10,7 +10,7 @@ unexport SPARK_HOME
 # Every query starts fresh interpreters: let them keep what they compile.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test soak lint bench clean
+.PHONY: setup demo test soak lint bench docs pictures clean
 
 setup: $(VENV)/.ready
 
@@ -41,5 +41,14 @@ soak: setup
 bench: setup
 	$(BIN)/python -m bench
 
+# The documentation, as a site in site/.
+docs: setup
+	$(BIN)/python -m pip install --quiet --group docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# After a change of docs/pictures.py, docs/figures.toml or kshare/monitor/plot.py.
+pictures: setup
+	$(BIN)/python docs/pictures.py
+
 clean:
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf site $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

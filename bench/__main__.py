@@ -1,4 +1,4 @@
-"""``make bench``: every figure of the README, both sides in one run, interleaved.
+"""``make bench``: every figure of docs/benchmarks.md, both sides in one run, interleaved.
 
 ``python -m bench [--runs N] [--only wire|spark|core|slow|sink|assign|chunks] [--bootstrap-servers HOST:PORT]``
 """

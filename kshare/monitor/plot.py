@@ -141,7 +141,7 @@ def _draw_partition(
     panel.set_title(title, loc="left", fontsize="small")
     panel.set_xlabel("offset", fontsize="small")
     panel.set_ylabel("key hash", fontsize="small")
-    panel.ticklabel_format(axis="x", style="plain", useOffset=False)
+    panel.xaxis.set_major_formatter("{x:,.0f}")
     panel.set_yticks([0, 0.5, 1], ["0", "half", "end"])
 
 

@@ -27,20 +27,21 @@ class TaskId(tuple[int, ...]):
     Sorts by subtopology, partition, then range, all as numbers; the task of a whole partition
     before the shared tasks of it. The range of all key hashes is no range: ``key_range`` is then
     None, so that equal tasks are equal.
-
-    Args:
-        subtopology: a number of 0 or more.
-        partition: a number of 0 or more.
-        key_range: the key hashes that the task processes; None for all.
-
-    Raises:
-        ValueError: a number is below 0.
     """
 
     __slots__ = ()
 
     def __new__(cls, subtopology: int, partition: int, key_range: HashRange | None = None) -> Self:
-        """Make one; see the class."""
+        """Make a task's id.
+
+        Args:
+            subtopology: A number of 0 or more.
+            partition: A number of 0 or more.
+            key_range: The key hashes that the task processes; None for all.
+
+        Raises:
+            ValueError: A number is below 0.
+        """
         if subtopology < 0 or partition < 0:
             raise ValueError(f"not a task: {subtopology}_{partition}; wanted numbers of 0 or more")
         if key_range is None or key_range.is_whole:
@@ -109,18 +110,19 @@ class ProcessId(tuple[Any, ...]):
 
     UUIDs sort like Java's ``UUID.compareTo``, by two signed halves of 64 bits, so ``8...`` before
     ``0...``. Numbers come after all UUIDs, in numeric order, other names last, by code point.
-
-    Args:
-        id: a UUID, its text in any case, or a name.
-
-    Raises:
-        ValueError: the name is empty.
     """
 
     __slots__ = ()
 
     def __new__(cls, id: "UUID | str") -> Self:  # noqa: A002 - the KIP's name
-        """Make one; see the class."""
+        """Make a process's id.
+
+        Args:
+            id: A UUID, its text in any case, or a name.
+
+        Raises:
+            ValueError: The name is empty.
+        """
         name = str(id)
         if not name:
             raise ValueError("a process needs a name")
