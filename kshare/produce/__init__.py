@@ -1,10 +1,13 @@
 """The sink: Arrow batches to Kafka, at least once or, in streams, exactly once.
 
-Law: what is reported as written is on the brokers (acks as configured). Cost: one call of
-librdkafka a row, made from C; memory is bounded by the producer's queue and one Arrow batch.
+Guarantees: what is reported as written is on the brokers (acks as configured).
+
+Cost: one call of librdkafka for each row, made from C; memory is bounded by the producer's queue
+and one Arrow batch.
 """
 
+from kshare.produce.model import Attempt, Prepared
 from kshare.produce.sender import write_rows
-from kshare.produce.transactions import Attempt, Prepared, abort_batch, commit_batch, prepare_rows
+from kshare.produce.transactions import abort_batch, commit_batch, prepare_rows
 
 __all__ = ["Attempt", "Prepared", "abort_batch", "commit_batch", "prepare_rows", "write_rows"]

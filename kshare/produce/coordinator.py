@@ -1,20 +1,20 @@
 """Ending other processes' transactions: the few requests that a driver sends to coordinators.
 
-Law: an answer says what became of that very transaction (its producer id and epoch), or it is an
-error; nothing here begins one. Cost: two round trips a transaction, several at a time; connections
-are kept while an object lives.
+Guarantees: an answer says what became of that very transaction (its producer id and epoch), or it
+is an error; nothing here begins a transaction.
 
-A transaction is ended by whoever knows its id, producer id and epoch: the coordinator does not ask
-who sends the request. So tasks leave theirs open, and the driver ends them.
+A transaction is ended by anyone who knows its id, producer id and epoch: the coordinator does not
+ask who sends the request. So tasks leave theirs open, and the driver ends them.
+
+Cost: two round trips for each transaction, several at a time; connections are kept while an object
+lives.
 """
 
 import logging
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from kafka.errors import for_code
 from kafka.protocol.admin import ListTransactionsRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.producer import (
@@ -25,8 +25,11 @@ from kafka.protocol.producer import (
 
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
 from kshare.options import KafkaConfig
-from kshare.produce.transactions import Transaction
+from kshare.produce.model import Transaction
+from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.connection import Connection
+from kshare.wire.protocol.error_codes import ErrorCode, Kind
+from kshare.wire.protocol.retry import RetryDeadline
 
 __all__ = ["Coordinators"]
 
@@ -34,24 +37,9 @@ _log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 4
 _TRANSACTION: Final = 1  # a kind of coordinator
-_NOT_NOW: Final = {
-    3,  # UNKNOWN_TOPIC_OR_PARTITION: metadata of a broker that has just started
-    7,  # REQUEST_TIMED_OUT
-    14,  # COORDINATOR_LOAD_IN_PROGRESS
-    15,  # COORDINATOR_NOT_AVAILABLE
-    16,  # NOT_COORDINATOR
-    19,  # NOT_ENOUGH_REPLICAS
-    20,  # NOT_ENOUGH_REPLICAS_AFTER_APPEND
-}
-_CONCURRENT: Final = 51
-_GONE: Final = {
-    47,  # INVALID_PRODUCER_EPOCH
-    48,  # INVALID_TXN_STATE: it was ended the other way
-    49,  # INVALID_PRODUCER_ID_MAPPING: the id has expired
-    59,  # UNKNOWN_PRODUCER_ID
-    90,  # PRODUCER_FENCED
-}
-_DENIED: Final = {29, 31, 53}
+_GONE: Final = {Kind.FENCED, Kind.TRANSACTION_ENDED}
+# The coordinator is ending the transaction.
+_BEING_ENDED: Final = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS})
 
 _Answer = TypeVar("_Answer")
 Address = tuple[str, int]
@@ -76,7 +64,7 @@ class Coordinators:
         self._connections: dict[Address, Connection] = {}
 
     def is_open(self, transaction: Transaction) -> bool:
-        """Whether a transaction goes on: it is asked to take a partition in that it has."""
+        """Whether a transaction is open: it is asked to take in a partition that it has."""
 
         def ask() -> int:
             connection = self._coordinator(transaction.id)
@@ -95,14 +83,13 @@ class Coordinators:
             (partition,) = topic.results_by_partition
             return int(partition.partition_error_code)
 
-        # CONCURRENT_TRANSACTIONS: it is being ended.
-        return self._settled(ask, f"look at transaction {transaction.id}", {_CONCURRENT})
+        return self._found(ask, f"look at transaction {transaction.id}", success=_BEING_ENDED)
 
     def end(self, transaction: Transaction, *, commit: bool) -> bool:
-        """Commit or abort a transaction; once more does no harm.
+        """Commit or abort a transaction; doing so again does no harm.
 
         Returns:
-            False: it is not there any more, so it was ended the other way (or timed out).
+            Whether it was there; if not, it was ended the other way, or timed out.
         """
 
         def ask() -> int:
@@ -118,10 +105,10 @@ class Coordinators:
             return int(connection.call(request).error_code)
 
         what = f"{'commit' if commit else 'abort'} transaction {transaction.id}"
-        return self._settled(ask, what, again={_CONCURRENT})
+        return self._found(ask, what)
 
     def fence(self, transactional_id: str) -> None:
-        """Abort whatever transaction an id has, and shut out its producer."""
+        """Abort the transaction that an id may have, and shut out its producer."""
 
         def ask() -> int:
             connection = self._coordinator(transactional_id)
@@ -132,35 +119,37 @@ class Coordinators:
             )
             return int(connection.call(request).error_code)
 
-        # CONCURRENT_TRANSACTIONS: the abort has begun, which is all that is wanted.
-        self._settled(ask, f"fence transactional id {transactional_id}", {_CONCURRENT})
+        # An abort that has begun is all that is wanted.
+        self._found(ask, f"fence transactional id {transactional_id}", success=_BEING_ENDED)
 
     def open_ids(self, prefix: str) -> list[str]:
         """The transactional ids with this prefix whose transaction is open now.
 
         Empty with brokers before Kafka 3.0, which cannot tell.
         """
-        return self._patiently(lambda: self._open_ids(prefix), "list transactions")
+        return self._retried(lambda: self._open_ids(prefix), "list transactions")
 
     def each(
-        self, action: Callable[["Coordinators", Transaction], bool], of: Sequence[Transaction]
+        self,
+        action: Callable[["Coordinators", Transaction], bool],
+        transactions: Sequence[Transaction],
     ) -> list[bool]:
         """Do something to many transactions, several at a time; answers are in order."""
-        if len(of) <= _AT_ONCE:
-            return [action(self, transaction) for transaction in of]
-        parts = [of[lane::_AT_ONCE] for lane in range(_AT_ONCE)]
+        if len(transactions) <= _AT_ONCE:
+            return [action(self, transaction) for transaction in transactions]
+        lanes = [transactions[lane::_AT_ONCE] for lane in range(_AT_ONCE)]
 
-        def work(part: Sequence[Transaction]) -> list[bool]:
+        def work(lane: Sequence[Transaction]) -> list[bool]:
             own = Coordinators(self._kafka)
             try:
-                return [action(own, transaction) for transaction in part]
+                return [action(own, transaction) for transaction in lane]
             finally:
                 own.close()
 
-        answers: list[bool] = [False] * len(of)
+        answers: list[bool] = [False] * len(transactions)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for lane, found in enumerate(pool.map(work, parts)):
-                answers[lane::_AT_ONCE] = found
+            for number, of_lane in enumerate(pool.map(work, lanes)):
+                answers[number::_AT_ONCE] = of_lane
         return answers
 
     def close(self) -> None:
@@ -171,39 +160,41 @@ class Coordinators:
 
     # -- requests ---------------------------------------------------------------------------
 
-    def _settled(
-        self, ask: Callable[[], int], what: str, done: Iterable[int] = (), again: Iterable[int] = ()
-    ) -> bool:
-        """Ask until the answer lasts: whether the transaction was there."""
+    def _found(self, ask: Callable[[], int], what: str, *, success: Collection[int] = ()) -> bool:
+        """Ask until the answer is final: whether the transaction was there.
+
+        Args:
+            ask: Sends the request, and returns the error code.
+            what: What is done, for errors.
+            success: Codes that mean success to this request.
+        """
 
         def step() -> bool:
             code = ask()
-            if code == 0 or code in done:
+            if code == ErrorCode.NONE or code in success:
                 return True
-            if code in _GONE:
+            if error_codes.kind(code) in _GONE:
                 return False
-            _raise(code, what, {*_NOT_NOW, *again})
-            return False
+            raise _fault(code, what)
 
-        return self._patiently(step, what)
+        return self._retried(step, what)
 
-    def _patiently(self, step: Callable[[], _Answer], what: str) -> _Answer:
-        deadline = time.monotonic() + self._kafka.api_timeout_ms / 1000
-        pause = self._kafka.retry_backoff_ms / 1000
+    def _retried(self, step: Callable[[], _Answer], what: str) -> _Answer:
+        deadline = RetryDeadline.for_requests(self._kafka)
+        deadline.start()
         while True:
             try:
                 return step()
             except OSError as error:
-                if time.monotonic() >= deadline:
+                if deadline.expired:
                     raise KafkaError(
-                        f"cannot {what} within {self._kafka.api_timeout_ms / 1000:g} s "
+                        f"cannot {what} within {deadline.seconds:g} s "
                         f"(kafka.default.api.timeout.ms): {error or type(error).__name__}"
                     ) from error
                 _log.info("asking again after: %s", error)
                 if not isinstance(error, _NotNowError):
                     self.close()
-            time.sleep(pause)
-            pause = min(2 * pause, self._kafka.retry_backoff_max_ms / 1000)
+            deadline.sleep()
 
     def _coordinator(self, transactional_id: str) -> Connection:
         connection = self._any()
@@ -213,7 +204,7 @@ class Coordinators:
         )
         if response.error_code:
             what = f"find the coordinator of transactional id {transactional_id}"
-            _raise(response.error_code, what, _NOT_NOW)
+            raise _fault(response.error_code, what)
         return self._connection((response.host, response.port))
 
     def _open_ids(self, prefix: str) -> list[str]:
@@ -222,7 +213,7 @@ class Coordinators:
         brokers = first.call(
             MetadataRequest(version=version, topics=[], allow_auto_topic_creation=False)
         ).brokers
-        found: list[str] = []
+        ids: list[str] = []
         for broker in brokers:
             connection = self._connection((broker.host, broker.port))
             try:
@@ -235,13 +226,13 @@ class Coordinators:
                 )
             )
             if response.error_code:
-                _raise(response.error_code, "list transactions", _NOT_NOW)
+                raise _fault(response.error_code, "list transactions")
             states: list[Any] = response.transaction_states
-            found += [state.transactional_id for state in states]
-        return [name for name in found if name.startswith(prefix)]
+            ids += [state.transactional_id for state in states]
+        return [name for name in ids if name.startswith(prefix)]
 
     def _any(self) -> Connection:
-        """A connection to whichever broker answers."""
+        """A connection to any broker."""
         for connection in self._connections.values():
             if connection.idle:
                 return connection
@@ -263,15 +254,17 @@ class Coordinators:
         return made
 
 
-def _raise(code: int, what: str, again: Iterable[int]) -> None:
-    name = for_code(code).__name__
-    if code in again:
-        raise _NotNowError(f"cannot {what} now: {name}")
-    if code in _DENIED:
-        raise AuthorizationError(
+def _fault(code: int, what: str) -> OSError | KafkaError:
+    """The error that a code means; an ``OSError`` if the answer may be another one soon."""
+    name = error_codes.name(code)
+    kind = error_codes.kind(code)
+    if error_codes.is_retriable(code):
+        return _NotNowError(f"cannot {what} now: {name}")
+    if kind is Kind.AUTHORIZATION:
+        return AuthorizationError(
             f"not authorized to {what}: grant the principal Write and Describe on the "
             f"transactional ids that begin with kshare- ({name})"
         )
-    if code in {33, 34, 58}:
-        raise AuthenticationError(f"cannot {what}: {name}")
-    raise KafkaError(f"cannot {what}: {name}")
+    if kind is Kind.AUTHENTICATION:
+        return AuthenticationError(f"cannot {what}: {name}")
+    return KafkaError(f"cannot {what}: {name}")

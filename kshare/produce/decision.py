@@ -1,23 +1,30 @@
-"""The driver's part of exactly once: decide a batch, end its transactions, settle the last one.
+"""The driver's part of exactly once: decide a batch, and end its transactions and the last one's.
 
-Law: nothing is committed but what the ledger names, and nothing that it names is aborted while it
-can be committed. The leader is ended first, alone: if it is gone, nothing of its batch is visible.
-Cost: three requests a transaction, several at a time, and a few to the ledger.
+Guarantees: nothing is committed but what the ledger names, and nothing that it names is aborted
+while it can be committed. The leader is ended first, alone: if it is gone, nothing of its batch is
+visible.
+
+::
+
+    open --- write the ledger ---> decided --- commit the leader ---> commit the others: ended
+      |                               |
+      +--- an error: abort            +--- it is gone ---> abort the others: retracted
+
+Cost: three requests for each transaction, several at a time, and a few to the ledger.
 """
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
 
 from kshare.errors import KafkaError, KshareError
 from kshare.options.sink import SinkOptions
 from kshare.produce.config import TRANSACTION_TIMEOUT_MS
-from kshare.produce.coordinator import Coordinators
-from kshare.produce.ledger import Entry, Ledger, State, Verdict, decide, judge
-from kshare.produce.transactions import Prepared, Transaction, id_prefix, transactional_id
+from kshare.produce.ledger_state import Entry, State, is_written, next_state
+from kshare.produce.model import Prepared, Transaction, id_prefix, transactional_id
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "Endings", "States"]
 
 _log = logging.getLogger(__name__)
 
@@ -26,22 +33,71 @@ _TIME_SHARE: Final = 0.9
 _NAMED_MAX: Final = 20
 
 
+class States(Protocol):
+    """The state of one query: :class:`~kshare.produce.ledger.Ledger`."""
+
+    def read(self) -> State | None:
+        """The query's state; None if it never decided a batch."""
+
+    def take_over(self) -> None:
+        """Shut out all others."""
+
+    def write(self, state: State) -> None:
+        """Replace the query's state."""
+
+
+class Endings(Protocol):
+    """What ends transactions: :class:`~kshare.produce.coordinator.Coordinators`."""
+
+    def is_open(self, transaction: Transaction) -> bool:
+        """Whether a transaction is open."""
+
+    def end(self, transaction: Transaction, *, commit: bool) -> bool:
+        """Commit or abort a transaction; whether it was there."""
+
+    def fence(self, transactional_id: str) -> None:
+        """Abort the transaction that an id may have."""
+
+    def open_ids(self, prefix: str) -> list[str]:
+        """The transactional ids with this prefix whose transaction is open."""
+
+    def each(
+        self,
+        action: Callable[["Endings", Transaction], bool],
+        transactions: Sequence[Transaction],
+    ) -> list[bool]:
+        """Do something to many transactions; answers are in order."""
+
+
 class Batch:
-    """A batch on the driver, with its query's ledger."""
+    """A batch on the driver, with its query's ledger.
+
+    Args:
+        messages: Those of the batch's tasks; at least one.
+        batch: Number of the batch.
+        options: The sink's options.
+        ledger: The query's ledger.
+        coordinators: What ends transactions.
+
+    Raises:
+        KafkaError: a message is one of another batch.
+    """
 
     def __init__(
         self,
         messages: Sequence[Prepared],
         batch: int,
         options: SinkOptions,
-        ledger: Ledger,
-        coordinators: Coordinators,
+        ledger: States,
+        coordinators: Endings,
     ) -> None:
         attempts = [message.attempt for message in messages]
-        of = {(attempt.query, attempt.run, attempt.batch) for attempt in attempts}
+        batches = {(attempt.query, attempt.run, attempt.batch) for attempt in attempts}
         self._query, self._run = attempts[0].query, attempts[0].run
-        if of != {(self._query, self._run, batch)}:
-            raise KafkaError(f"exactlyOnce: tasks of other batches report to batch {batch}: {of}")
+        if batches != {(self._query, self._run, batch)}:
+            raise KafkaError(
+                f"exactlyOnce: tasks of other batches report to batch {batch}: {batches}"
+            )
         self._attempts = attempts
         self._number = batch
         self._ledger = ledger
@@ -58,21 +114,21 @@ class Batch:
     def commit(self) -> None:
         """Decide, and end; see :func:`commit_batch`."""
         state = self._ledger.read()
-        judge(state, self._run, self._number)  # an older run shuts nobody out
+        is_written(state, self._run, self._number)  # raises: an older run shuts no one out
         if not self._own and (state is None or state.ended):
             return  # no rows, and nothing left to do
         self._ledger.take_over()
-        state = self._settled(self._ledger.read())
-        if judge(state, self._run, self._number) is Verdict.WRITTEN:
+        state = self._finished(self._ledger.read())
+        if is_written(state, self._run, self._number):
             _log.info("batch %d of query %s was written before", self._number, self._query)
             self._drop()
             return
         if self._own:
             self._check()
-            decided = decide(state, self._run, self._number, self._entries())
+            decided = next_state(state, self._run, self._number, self._entries())
             self._ledger.write(decided)
-            # From here on nothing may abort: whoever runs the batch again commits it.
-            if self._settled(decided) != decided.end():
+            # From here on nothing may abort: the next to run the batch commits it.
+            if self._finished(decided) != decided.end():
                 raise KafkaError(
                     f"exactlyOnce: batch {self._number} is not written: its first transaction was "
                     "ended before it could be committed. Running the batch again writes it"
@@ -86,18 +142,18 @@ class Batch:
             self._ledger.take_over()  # what was about to be decided is decided now, or never
             state = self._ledger.read()
         if state is not None and (state.run, state.batch) == (self._run, self._number):
-            self._settled(state)
+            self._finished(state)
         else:
             self._drop()
 
     def _entries(self) -> tuple[Entry, ...]:
         return tuple(
-            Entry(attempt.task, attempt.number, found.producer_id, found.epoch, found.rows)
-            for attempt, found in self._own.items()
+            Entry(attempt.task, attempt.number, own.producer_id, own.epoch, own.rows)
+            for attempt, own in self._own.items()
         )
 
     def _check(self) -> None:
-        """Refuse the batch unless all its transactions are open, and will be for a while."""
+        """Refuse the batch unless all its transactions are open, and stay open for a while."""
         took = time.time() - min(attempt.began for attempt in self._own)
         if took > _TIME_SHARE * self._timeout_seconds:
             raise KafkaError(
@@ -115,7 +171,7 @@ class Batch:
                 "of the query, or a time-out). Running the batch again writes it"
             )
 
-    def _settled(self, state: State | None) -> State | None:
+    def _finished(self, state: State | None) -> State | None:
         """End what was decided: commit it, or take the decision back if nothing can be committed.
 
         The leader is always ended first. So if it is gone, nothing of the batch was committed.
@@ -156,7 +212,7 @@ class Batch:
         raise KafkaError(text)
 
     def _drop(self) -> None:
-        """Abort own transactions; what is not reached times out."""
+        """Abort own transactions; those that cannot be reached time out."""
         try:
             self._coordinators.each(_aborted, list(self._own.values()))
         except KshareError as error:
@@ -177,15 +233,15 @@ class Batch:
             _log.warning("open transactions %s... are left to time out: %s", prefix, error)
 
 
-def _is_open(coordinators: Coordinators, transaction: Transaction) -> bool:
+def _is_open(coordinators: Endings, transaction: Transaction) -> bool:
     return coordinators.is_open(transaction)
 
 
-def _committed(coordinators: Coordinators, transaction: Transaction) -> bool:
+def _committed(coordinators: Endings, transaction: Transaction) -> bool:
     return coordinators.end(transaction, commit=True)
 
 
-def _aborted(coordinators: Coordinators, transaction: Transaction) -> bool:
+def _aborted(coordinators: Endings, transaction: Transaction) -> bool:
     return coordinators.end(transaction, commit=False)
 
 

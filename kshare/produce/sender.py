@@ -1,11 +1,12 @@
 """Rows to a producer, with bounded memory, and nothing left behind: at-least-once writes.
 
-Law: when :func:`write_rows` returns, every row is on the brokers; a row that is not raises, with
-topic, partition and cause. Rows keep their order per partition (the producer is idempotent, one
-sends). Cost: a call of librdkafka a row, mapped over lists without a Python loop. A task that
-sends faster than the brokers take waits for room in the queue, which is bounded in rows and bytes.
+Guarantees: when :func:`write_rows` returns, every row is on the brokers; a row that is not raises,
+with topic, partition and cause. Rows keep their order per partition: the producer is idempotent,
+and one thread sends.
 
-A process keeps its producer for the next task: connections, metadata and the producer's id stay.
+Cost: a call of librdkafka for each row, mapped over lists without a Python loop. A task that sends
+faster than the brokers take waits for room in the queue, which is bounded in rows and bytes. A
+process keeps its producer for the next task: connections, metadata and the producer's id stay.
 """
 
 import hashlib
@@ -13,74 +14,79 @@ import os
 import pickle
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from operator import length_hint
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException, Producer
 
-from kshare.cluster.client_log import client_log
-from kshare.cluster.diagnosis import connection_fault, login_fault
-from kshare.errors import (
-    AuthenticationError,
-    AuthorizationError,
-    KafkaError,
-    Location,
-    UnknownTopicError,
-)
+from kshare.cluster.client import Client, kafka_error, kind_of
+from kshare.errors import KafkaError
 from kshare.options import KafkaConfig
 from kshare.options.sink import SinkOptions
 from kshare.produce.config import producer_config
 from kshare.produce.rows import Rows, rows_of
+from kshare.wire.protocol.error_codes import Kind
 
-__all__ = ["Sender", "connect", "first_topic", "mapped", "write_rows"]
+__all__ = ["Sender", "connect", "first_topic", "write_rows"]
 
 
 _POLL_SECONDS: Final = 0.1
 _CONNECT_SECONDS: Final = 1.0
-# Rows that nothing was heard of for so long are looked at by diagnosis; both together are < 30 s.
-_DIAGNOSIS_AFTER_SECONDS: Final = 10.0
-_DIAGNOSIS_SECONDS: Final = 15.0
-_AUTHENTICATION: Final = {RdKafkaError._AUTHENTICATION, RdKafkaError._SSL, 33, 34, 58}  # noqa: SLF001
-_AUTHORIZATION: Final = {29, 30, 31, 53}
-_UNKNOWN: Final = {3, RdKafkaError._UNKNOWN_TOPIC, RdKafkaError._UNKNOWN_PARTITION}  # noqa: SLF001
-_FENCED: Final = {RdKafkaError._FENCED, 47, 90}  # noqa: SLF001
-_ALL_BROKERS_DOWN: Final = RdKafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
+_STEP_SECONDS: Final = 10.0
+"""How long to wait for a transaction to begin before looking whether there is a broker at all."""
+
+
+class _Undelivered(NamedTuple):
+    """The first row that was not delivered."""
+
+    error: RdKafkaError
+    topic: str | None
+    partition: int | None
 
 
 class Sender:
-    """A producer and what became of its rows. For one thread.
+    """A producer, and the rows that it could not deliver. For one thread.
 
     Args:
-        config: of librdkafka, from :mod:`kshare.produce.config`.
-        kafka: whom the config connects to, for diagnosis.
+        config: Configuration of librdkafka, from :mod:`kshare.produce.config`.
+        kafka: The cluster that it connects to, for diagnosis.
+        producer: Makes the producer.
+
+    Attributes:
+        producer: The producer.
+        rows: Number of rows sent so far.
 
     Raises:
         KafkaError: librdkafka refuses the config, or has no token to log in with.
     """
 
-    def __init__(self, config: dict[str, Any], kafka: KafkaConfig) -> None:
-        self._kafka = kafka
-        self._refused: tuple[RdKafkaError, str | None, int | None] | None = None
-        self._refusals = 0
-        self._fault: RdKafkaError | None = None
-        self._silent_since: float | None = time.monotonic()
-        given = {**config, "on_delivery": self._on_delivery, "error_cb": self._on_error}
-        try:
-            self.producer = Producer(given, logger=client_log)
-        except KafkaException as error:  # say, an OAUTHBEARER token that expires meanwhile
-            raise mapped(error.args[0], "make a producer") from error
+    def __init__(
+        self,
+        config: Callable[[], Mapping[str, Any]],
+        kafka: KafkaConfig,
+        producer: Callable[..., Producer] = Producer,
+    ) -> None:
+        self._first_undelivered: _Undelivered | None = None
+        self._undelivered = 0
+        self._client = Client(
+            producer,
+            kafka,
+            lambda: {**config(), "on_delivery": self._on_delivery},
+            making="make a producer",
+        )
+        self.producer = self._client.handle
         self.rows = 0
 
     def begin_transaction(self, topic: str | None, seconds: float) -> None:
         """Get the producer's id, which shuts out an older one of the same name, and begin.
 
         Args:
-            topic: one that will be written to.
-            seconds: how long that may take.
+            topic: Topic that will be written to.
+            seconds: Maximum time to wait.
 
         Raises:
             KafkaError: the coordinator did not answer in time, or refused.
@@ -88,21 +94,21 @@ class Sender:
         deadline = time.monotonic() + seconds
         while True:
             try:
-                connect(self.producer, topic, min(seconds, _DIAGNOSIS_AFTER_SECONDS))
-                self.producer.init_transactions(min(seconds, _DIAGNOSIS_AFTER_SECONDS))
+                connect(self.producer, topic, min(seconds, _STEP_SECONDS))
+                self.producer.init_transactions(min(seconds, _STEP_SECONDS))
                 self.producer.begin_transaction()
             except KafkaException as error:
                 fault = error.args[0]
                 self.producer.poll(0)
                 self.raise_faults()
                 if not fault.retriable() or time.monotonic() >= deadline:
-                    raise mapped(fault, "begin a transaction") from error
-                self._heard(False)
+                    raise kafka_error(fault, "begin a transaction") from error
+                self._client.raise_if_unreachable()
             else:
                 return
 
     def send(self, batch: pa.RecordBatch, topic: str | None) -> None:
-        """Hand over a batch; waits while the queue is full.
+        """Hand over a batch, waiting while the queue is full.
 
         Raises:
             KafkaError: a row of this batch or of an earlier one was refused.
@@ -123,7 +129,7 @@ class Sender:
         left = len(self.producer)
         while True:
             before, left = left, self.producer.flush(_POLL_SECONDS)
-            self._heard(left < before)
+            self._note(progress=left < before)
             self.raise_faults()
             if not left:
                 return
@@ -135,17 +141,16 @@ class Sender:
         self.producer.poll(0)
 
     def raise_faults(self) -> None:
-        """Tell what was refused, or a login that does not mend itself."""
-        if self._refused is not None:
-            error, topic, partition = self._refused
-            more = f" ({self._refusals - 1:,} more rows too)" if self._refusals > 1 else ""
-            if self._fault is not None and _refuses(self._fault):
-                error = self._fault
-            raise mapped(error, f"write to {_place(topic, partition)}", topic, partition, more)
-        if self._fault is not None and _refuses(self._fault):
-            raise login_fault(self._kafka) or mapped(self._fault, "connect")
-
-    # -- rows -------------------------------------------------------------------------------
+        """Raise what was not delivered, or a login that was refused."""
+        if self._first_undelivered is not None:
+            error, topic, partition = self._first_undelivered
+            others = self._undelivered - 1
+            more = f" ({others:,} more rows too)" if others else ""
+            fault = self._client.last_fault
+            if fault is not None and kind_of(fault) is Kind.AUTHENTICATION:
+                error = fault
+            raise _write_error(error, topic, partition, more)
+        self._client.raise_refusal()
 
     def _send(self, rows: Rows) -> None:
         produce, start, count = self.producer.produce, 0, len(rows)
@@ -158,8 +163,8 @@ class Sender:
                 start = count - length_hint(arguments[1]) - 1
                 self._wait_for_room()
             except KafkaException as error:
-                at = count - length_hint(arguments[1]) - 1
-                raise self._not_taken(rows, at, error) from error
+                row = count - length_hint(arguments[1]) - 1
+                raise _not_taken(rows, row, error) from error
             else:
                 start = count
         self.rows += count
@@ -167,50 +172,41 @@ class Sender:
     def _wait_for_room(self) -> None:
         waiting = len(self.producer)
         self.producer.poll(_POLL_SECONDS)
-        self._heard(len(self.producer) < waiting)
+        self._note(progress=len(self.producer) < waiting)
         self.raise_faults()
 
-    def _not_taken(self, rows: Rows, at: int, error: KafkaException) -> KafkaError:
-        topic = rows.topics if isinstance(rows.topics, str) else rows.topics[at]
-        partition = rows.partitions[at] if rows.partitions else None
-        if partition == -1:
-            partition = None
-        return mapped(error.args[0], f"write to {_place(topic, partition)}", topic, partition)
-
-    # -- what is heard ----------------------------------------------------------------------
+    def _note(self, *, progress: bool) -> None:
+        """While nothing was ever delivered: is there a Kafka broker at all?"""
+        if progress:
+            self._client.answered()
+        else:
+            self._client.raise_if_unreachable()
 
     def _on_delivery(self, error: RdKafkaError | None, message: Any) -> None:
         if error is None:
             return
-        self._refusals += 1
-        if self._refused is None:
+        self._undelivered += 1
+        if self._first_undelivered is None:
             partition = message.partition()
-            place = message.topic(), None if partition is None or partition < 0 else partition
-            self._refused = (error, *place)
-
-    def _on_error(self, error: RdKafkaError) -> None:
-        # That all brokers are down says less than why the last one is.
-        if self._fault is None or _refuses(error) or error.code() != _ALL_BROKERS_DOWN:
-            self._fault = error
-
-    def _heard(self, progress: bool) -> None:
-        """Once nothing was ever delivered for long: is there a Kafka broker at all?"""
-        if progress:
-            self._silent_since = None
-        if self._silent_since is None:
-            return
-        if time.monotonic() - self._silent_since >= _DIAGNOSIS_AFTER_SECONDS:
-            self._silent_since = None  # once: what may mend itself is waited for
-            unreachable = connection_fault(self._kafka, _DIAGNOSIS_SECONDS)
-            if unreachable is not None:
-                raise unreachable
+            number = None if partition is None or partition < 0 else partition
+            self._first_undelivered = _Undelivered(error, message.topic(), number)
 
 
-def write_rows(batches: Iterable[pa.RecordBatch], options: SinkOptions) -> int:
+def write_rows(
+    batches: Iterable[pa.RecordBatch],
+    options: SinkOptions,
+    *,
+    producer: Callable[..., Producer] = Producer,
+) -> int:
     """Write batches at least once; returns when the brokers have all rows.
 
+    Args:
+        batches: The rows.
+        options: The sink's options.
+        producer: Makes the producer.
+
     Returns:
-        How many rows.
+        The number of rows.
 
     Raises:
         KafkaError: a row was not delivered: topic, partition and cause.
@@ -221,14 +217,14 @@ def write_rows(batches: Iterable[pa.RecordBatch], options: SinkOptions) -> int:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            sender = sender or _kept_sender(options, batch)
+            sender = sender or _kept.sender(options, batch, producer)
             sender.send(batch, options.topic)
             rows += batch.num_rows
         if sender is not None:
             sender.flush()
     except BaseException:
         if sender is not None:
-            _forget()
+            _kept.drop()
             sender.discard()
         raise
     return rows
@@ -248,75 +244,53 @@ def connect(producer: Producer, topic: str | None, seconds: float) -> None:
             producer.list_topics(topic, seconds)
 
 
-def mapped(
-    error: RdKafkaError,
-    what: str,
-    topic: str | None = None,
-    partition: int | None = None,
-    more: str = "",
-) -> KafkaError:
-    """An error of librdkafka as one of ours."""
-    place: Location = {"topic": topic, "partition": partition}
-    text, code = f"{error.str()}{more}", error.code()
-    if _refuses(error):
-        return AuthenticationError(f"cannot log in to {what}: {text}", **place)
-    if code in _AUTHORIZATION:
-        return AuthorizationError(f"not authorized to {what}: {text}", **place)
-    if code in _UNKNOWN:
-        return UnknownTopicError(
-            f"cannot {what}: the topic or its partition does not exist: {text}", **place
-        )
-    if code in _FENCED:
-        return KafkaError(f"cannot {what}: fenced by a later producer of the same query: {text}")
-    if code == 50:
-        text += (
-            "; kafka.transaction.timeout.ms must not be more than the brokers' "
-            "transaction.max.timeout.ms"
-        )
-    return KafkaError(f"cannot {what}: {text}", **place)
-
-
-# -- the producer of this process -----------------------------------------------------------
-
-_kept: tuple[int, bytes, Sender] | None = None
-
-
-def _kept_sender(options: SinkOptions, batch: pa.RecordBatch) -> Sender:
-    """The producer of the task before, if it was in order and had the same options."""
-    global _kept  # noqa: PLW0603
-    # A digest: the memory of the process holds no second copy of a secret.
-    digest = hashlib.sha256(pickle.dumps((options.kafka, options.producer))).digest()
-    if _kept is not None and _kept[:2] == (os.getpid(), digest):
-        return _kept[2]
-    _kept = None
-    try:
-        config = producer_config(options)
-    except OSError as error:  # the token endpoint of OAUTHBEARER
-        raise KafkaError(f"cannot get a token to log in with: {error}") from error
-    sender = Sender(config, options.kafka)
-    with suppress(KafkaException):  # what is wrong is found when rows are sent
-        connect(sender.producer, first_topic(options, batch), _CONNECT_SECONDS)
-    _kept = (os.getpid(), digest, sender)
-    return sender
-
-
 def first_topic(options: SinkOptions, batch: pa.RecordBatch) -> str | None:
     """A topic that a batch, which is not empty, writes to; None if there is none."""
     if options.topic is not None or "topic" not in batch.schema.names:
         return options.topic
-    found: str | None = batch.column("topic")[0].as_py()
-    return found
+    topic: str | None = batch.column("topic")[0].as_py()
+    return topic
 
 
-def _forget() -> None:
-    global _kept  # noqa: PLW0603
-    _kept = None
+class _KeptSender:
+    """The producer of this process, kept from task to task."""
+
+    def __init__(self) -> None:
+        self._sender: Sender | None = None
+        self._made_for: tuple[int, bytes] | None = None
+
+    def sender(
+        self, options: SinkOptions, batch: pa.RecordBatch, producer: Callable[..., Producer]
+    ) -> Sender:
+        """The last task's sender if it was in order and had the same options; or a new one."""
+        # A digest: the memory of the process holds no second copy of a secret.
+        digest = hashlib.sha256(pickle.dumps((options.kafka, options.producer))).digest()
+        if self._sender is not None and self._made_for == (os.getpid(), digest):
+            return self._sender
+        self.drop()
+        sender = Sender(lambda: producer_config(options), options.kafka, producer)
+        with suppress(KafkaException):  # what is wrong is found when rows are sent
+            connect(sender.producer, first_topic(options, batch), _CONNECT_SECONDS)
+        self._sender, self._made_for = sender, (os.getpid(), digest)
+        return sender
+
+    def drop(self) -> None:
+        """Let the next task make a new one."""
+        self._sender = None
 
 
-def _refuses(error: RdKafkaError) -> bool:
-    """Whether a login or a certificate was not accepted (TLS 1.3: told as an alert)."""
-    return error.code() in _AUTHENTICATION or "SSL alert number" in error.str()
+_kept: Final = _KeptSender()
 
 
-def _place(topic: str | None, partition: int | None) -> str:
-    return f"topic {topic}" if partition is None else f"topic {topic}, partition {partition}"
+def _not_taken(rows: Rows, row: int, error: KafkaException) -> KafkaError:
+    """What librdkafka says of a row that it did not take."""
+    topic = rows.topics if isinstance(rows.topics, str) else rows.topics[row]
+    partition = rows.partitions[row] if rows.partitions else None
+    return _write_error(error, topic, None if partition == -1 else partition)
+
+
+def _write_error(
+    error: object, topic: str | None, partition: int | None, more: str = ""
+) -> KafkaError:
+    target = f"topic {topic}" if partition is None else f"topic {topic}, partition {partition}"
+    return kafka_error(error, f"write to {target}", more=more, topic=topic, partition=partition)

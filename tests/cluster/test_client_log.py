@@ -1,6 +1,7 @@
 """What librdkafka logs: once, and readable."""
 
 import logging
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -20,7 +21,7 @@ def passed(once: Once, *texts: str) -> list[str]:
     return [record.getMessage() for record in records if once.filter(record)]
 
 
-def test_equal_messages_are_told_once_in_five_minutes():
+def test_equal_messages_are_told_once_in_five_minutes() -> None:
     now = 0.0
     once = Once(lambda: now)
     again = REFUSED.format(", 1 identical error(s) suppressed")
@@ -34,15 +35,15 @@ def test_equal_messages_are_told_once_in_five_minutes():
     assert passed(once, again, again) == [TOLD]
 
 
-def test_many_messages_are_forgotten_the_oldest_first():
+def test_many_messages_are_forgotten_the_oldest_first() -> None:
     once = Once(lambda: 0.0)
     assert len(passed(once, *map(str, range(1000)))) == 1000
     assert len(passed(once, *map(str, range(1000 - 256, 1000)))) == 0
     assert len(passed(once, "0")) == 1
 
 
-def test_a_client_that_reconnects_says_so_once(caplog: pytest.LogCaptureFixture):
-    config = {"bootstrap.servers": "localhost:1", "reconnect.backoff.max.ms": 100}
+def test_a_client_that_reconnects_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    config: dict[str, Any] = {"bootstrap.servers": "localhost:1", "reconnect.backoff.max.ms": 100}
     client = AdminClient(config, logger=client_log)
     for _ in range(15):
         client.poll(0.1)

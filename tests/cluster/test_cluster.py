@@ -1,7 +1,7 @@
 """The control path on a mock cluster: partitions, offsets, and what goes wrong."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from typing import Any
@@ -10,12 +10,12 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaException
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
     ConfigEntry,
     ConfigResource,
     ListOffsetsResultInfo,
 )
 
-from kshare.cluster import cluster as broker_module
 from kshare.cluster.cluster import Cluster, TopicPolicy
 from kshare.core.hashing import WHOLE
 from kshare.core.progress import TopicPartition
@@ -34,9 +34,32 @@ def fake() -> Iterator[FakeCluster]:
         yield running
 
 
-def cluster_of(servers: str, **options: str) -> Cluster:
-    given = {"kafka.bootstrap.servers": servers, "subscribe": "t", **QUICK, **options}
-    return Cluster(parse_options(given, streaming=True).options.kafka)
+class Pauses:
+    """A clock whose pauses take no time: something happens instead."""
+
+    def __init__(self, happens: Callable[[int], object]) -> None:
+        """``happens`` is called with the number of each pause."""
+        self.taken: list[float] = []
+        self._happens = happens
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float, /) -> None:
+        self.taken.append(seconds)
+        self._happens(len(self.taken))
+
+
+def cluster_of(
+    servers: str,
+    *,
+    admin: Callable[..., AdminClient] = AdminClient,
+    pauses: Pauses | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Cluster:
+    given = {"kafka.bootstrap.servers": servers, "subscribe": "t", **QUICK, **(options or {})}
+    kafka = parse_options(given, streaming=True).options.kafka
+    return Cluster(kafka, admin=admin, clock=pauses or time)
 
 
 @pytest.fixture
@@ -46,15 +69,16 @@ def cluster(fake: FakeCluster) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def one_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer is to come after one pause at most: whoever pauses again fails."""
-    pauses: list[float] = []
+def one_pause(fake: FakeCluster) -> Iterator[Cluster]:
+    """A cluster that has to answer after one pause at most: who pauses again fails."""
 
-    def refuse(seconds: float) -> None:
-        pauses.append(seconds)
-        assert pauses == [0.01]
+    def refuse(number: int) -> None:
+        assert number == 1
 
-    monkeypatch.setattr(broker_module.time, "sleep", refuse)
+    pauses = Pauses(refuse)
+    with closing(cluster_of(fake.bootstrap_servers, pauses=pauses)) as made:
+        yield made
+    assert pauses.taken == pytest.approx([0.01], rel=0.2)
 
 
 def test_partitions_of_each_kind_of_subscription(fake: FakeCluster, cluster: Cluster) -> None:
@@ -69,9 +93,10 @@ def test_partitions_of_each_kind_of_subscription(fake: FakeCluster, cluster: Clu
 def test_a_pattern_matches_no_internal_topic(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create_topic("__consumer_offsets")
     fake.create_topic("__kshare_parked_keys")
+    fake.create_topic("__individual_commit_offsets")
     fake.create_topic("__mine")
     found = cluster.partitions(SubscribePattern(".*"))
-    assert {place.topic for place in found} == {"t", "u", "__mine"}
+    assert {tp.topic for tp in found} == {"t", "u", "__mine"}
 
 
 def test_a_topic_that_does_not_exist_is_named(cluster: Cluster) -> None:
@@ -94,74 +119,76 @@ def test_offsets(fake: FakeCluster, cluster: Cluster) -> None:
     [(TopicPartition("t", 9), "has no partition 9"), (TopicPartition("v", 0), "does not exist")],
 )
 def test_a_partition_that_does_not_exist(
-    cluster: Cluster, one_pause: None, beside: tuple[TopicPartition, ...], missing: Any, text: str
+    one_pause: Cluster, beside: tuple[TopicPartition, ...], missing: TopicPartition, text: str
 ) -> None:
     with pytest.raises(UnknownTopicError, match=f"topic {missing.topic} {text} on 127") as raised:
-        cluster.latest([*beside, missing])
+        one_pause.latest([*beside, missing])
     assert (raised.value.topic, raised.value.partition) in {(*missing,), (missing.topic, None)}
 
 
-def test_it_is_told_from_one_without_a_leader(
-    fake: FakeCluster, cluster: Cluster, one_pause: None
-) -> None:
+def test_it_is_told_from_one_without_a_leader(fake: FakeCluster, one_pause: Cluster) -> None:
     fake.move_leader("t", 0, None)
     with pytest.raises(UnknownTopicError, match="topic t has no partition 9 on 127"):
-        cluster.earliest([T0, TopicPartition("t", 9)])
+        one_pause.earliest([T0, TopicPartition("t", 9)])
 
 
 @pytest.mark.parametrize("beside", [(), (T0,)], ids=["alone", "beside one that exists"])
 def test_a_topic_of_which_a_broker_hears_a_moment_later(
-    fake: FakeCluster, cluster: Cluster, monkeypatch: Any, beside: tuple[TopicPartition, ...]
+    fake: FakeCluster, beside: tuple[TopicPartition, ...]
 ) -> None:
     new = TopicPartition("new", 0)
-    monkeypatch.setattr(broker_module.time, "sleep", lambda _: fake.create_topic("new"))
-    assert cluster.latest([*beside, new]) == dict.fromkeys([*beside, new], 0)
+    pauses = Pauses(lambda _: fake.create_topic("new"))
+    with closing(cluster_of(fake.bootstrap_servers, pauses=pauses)) as cluster:
+        assert cluster.latest([*beside, new]) == dict.fromkeys([*beside, new], 0)
+    assert pauses.taken
 
 
 @pytest.mark.parametrize("beside", [(), (T0,)], ids=["alone", "beside one that exists"])
 def test_a_partition_of_which_a_broker_hears_a_moment_later(
-    cluster: Cluster, monkeypatch: Any, beside: tuple[TopicPartition, ...]
+    fake: FakeCluster, beside: tuple[TopicPartition, ...]
 ) -> None:
     new = TopicPartition("t", 2)
-    with FakeCluster(topics={"t": 3}) as grown, closing(cluster_of(grown.bootstrap_servers)) as c:
-        monkeypatch.setattr(
-            broker_module.time, "sleep", lambda _: setattr(cluster, "_kafka", c._kafka)
-        )
-        assert cluster.earliest([*beside, new]) == dict.fromkeys([*beside, new], 0)
+    with FakeCluster(topics={"t": 3}) as grown:
+        servers = [fake.bootstrap_servers]
+
+        def admin(config: dict[str, Any], **more: Any) -> AdminClient:
+            return AdminClient({**config, "bootstrap.servers": servers[-1]}, **more)
+
+        pauses = Pauses(lambda _: servers.append(grown.bootstrap_servers))
+        with closing(cluster_of(servers[0], admin=admin, pauses=pauses)) as cluster:
+            assert cluster.earliest([*beside, new]) == dict.fromkeys([*beside, new], 0)
+        assert pauses.taken
 
 
-def test_a_topic_that_was_named_and_is_missing_is_told_at_once(
-    cluster: Cluster, monkeypatch: Any
-) -> None:
-    def refuse(seconds: float) -> None:
-        raise AssertionError(f"it pauses for {seconds} s")
-
+def test_a_topic_that_was_named_and_is_missing_is_told_at_once(fake: FakeCluster) -> None:
     # The table of parked keys is asked for so in each batch, and mostly there is none.
-    monkeypatch.setattr(broker_module.time, "sleep", refuse)
-    with pytest.raises(UnknownTopicError, match="topic v does not exist on 127"):
+    pauses = Pauses(lambda _: None)
+    with (
+        closing(cluster_of(fake.bootstrap_servers, pauses=pauses)) as cluster,
+        pytest.raises(UnknownTopicError, match="topic v does not exist on 127"),
+    ):
         cluster.partitions(Subscribe(("v",)))
+    assert pauses.taken == []
 
 
 @pytest.mark.parametrize("ask", ["earliest", "latest"])
 def test_a_leader_that_is_elected_meanwhile(
-    fake: FakeCluster, monkeypatch: Any, caplog: Any, ask: str
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture, ask: str
 ) -> None:
     fake.produce("t", [Record(b"k", b"v")], partition=0)
     fake.trim("t", 0, 1)
     fake.move_leader("t", 0, None)
-    pauses: list[float] = []
 
-    def elect_at_the_third(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 3:
+    def elect_at_the_third(number: int) -> None:
+        if number == 3:
             fake.move_leader("t", 0, 1)
 
-    monkeypatch.setattr(broker_module.time, "sleep", elect_at_the_third)
+    pauses = Pauses(elect_at_the_third)
     caplog.set_level("INFO", logger="kshare.cluster.cluster")
     options = {"kafka.retry.backoff.max.ms": "30"}
-    with closing(cluster_of(fake.bootstrap_servers, **options)) as cluster:
+    with closing(cluster_of(fake.bootstrap_servers, pauses=pauses, options=options)) as cluster:
         assert getattr(cluster, ask)([T0]) == {T0: 1}
-    assert pauses[:3] == [0.01, 0.02, 0.03]
+    assert pauses.taken[:3] == pytest.approx([0.01, 0.02, 0.03], rel=0.2)
     assert "No leaders found" in caplog.text
 
 
@@ -171,47 +198,59 @@ def test_what_may_pass_is_asked_again(fake: FakeCluster, cluster: Cluster) -> No
     assert cluster.latest([T0]) == {T0: 1}
 
 
-def test_a_broker_that_goes_away_amid_the_answer(
-    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class FirstAnswer:
+    """A client of which the first answer to a question for offsets is a test's."""
+
+    def __init__(self, answer: ListOffsetsResultInfo | Exception) -> None:
+        self.answer: ListOffsetsResultInfo | Exception | None = answer
+        self.asked = 0
+
+    def __call__(self, config: Any, **more: Any) -> Any:
+        self.real = AdminClient(config, **more)
+        return self
+
+    def list_offsets(self, wanted: Any, **more: Any) -> Any:
+        self.asked += 1
+        answer, self.answer = self.answer, None
+        if answer is None:
+            return self.real.list_offsets(wanted, **more)
+        future: Future[Any] = Future()
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+        return dict.fromkeys(wanted, future)
+
+    def poll(self, seconds: float) -> int:
+        return 0
+
+
+def test_a_broker_that_goes_away_amid_the_answer(fake: FakeCluster) -> None:
     """librdkafka then gives an offset that is none, and no error."""
     fake.produce("t", [Record(b"k", b"v")], partition=0)
-    real, asked = cluster._open(), []
-
-    class Client:
-        def list_offsets(self, wanted: Any, **more: Any) -> Any:
-            asked.append(wanted)
-            if len(asked) > 1:
-                return real.list_offsets(wanted, **more)
-            future: Future[Any] = Future()
-            future.set_result(ListOffsetsResultInfo(OFFSET_INVALID, -1, -1))
-            return dict.fromkeys(wanted, future)
-
-        def poll(self, seconds: float) -> int:
-            return 0
-
-    monkeypatch.setattr(cluster, "_client", Client())
-    assert cluster.latest([T0]) == {T0: 1}
-    assert len(asked) == 2
+    admin = FirstAnswer(ListOffsetsResultInfo(OFFSET_INVALID, -1, -1))
+    with closing(cluster_of(fake.bootstrap_servers, admin=admin)) as cluster:
+        assert cluster.latest([T0]) == {T0: 1}
+    assert admin.asked == 2
 
 
 @pytest.mark.parametrize("stale", [6, 74, 75])
-def test_a_client_that_goes_on_by_an_old_leader(
-    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, stale: int
-) -> None:
+def test_a_client_that_goes_on_by_an_old_leader(fake: FakeCluster, stale: int) -> None:
     fake.produce("t", [Record(b"k", b"v")], partition=0)
 
-    class Client:
-        def list_offsets(self, wanted: Any, **_: Any) -> Any:
-            future: Future[Any] = Future()
-            future.set_exception(KafkaException(RdKafkaError(stale)))
-            return dict.fromkeys(wanted, future)
+    class OldLeader(FirstAnswer):
+        def list_offsets(self, wanted: Any, **more: Any) -> Any:
+            self.answer = KafkaException(RdKafkaError(stale))  # as often as it is asked
+            return super().list_offsets(wanted, **more)
 
-        def poll(self, seconds: float) -> int:
-            return 0
+    clients: list[Any] = [OldLeader(KafkaException(RdKafkaError(stale))), AdminClient]
 
-    monkeypatch.setattr(cluster, "_client", Client())
-    assert cluster.latest([T0]) == {T0: 1}
+    def admin(config: Any, **more: Any) -> Any:
+        return clients.pop(0)(config, **more)
+
+    with closing(cluster_of(fake.bootstrap_servers, admin=admin)) as cluster:
+        assert cluster.latest([T0]) == {T0: 1}
+    assert not clients
 
 
 def test_not_authorized_is_not_asked_again(fake: FakeCluster, cluster: Cluster) -> None:
@@ -225,29 +264,25 @@ def test_no_leader_in_the_stated_time(fake: FakeCluster) -> None:
     fake.move_leader("t", 0, None)
     options = {"kafka.default.api.timeout.ms": "1000"}
     with (
-        closing(cluster_of(fake.bootstrap_servers, **options)) as cluster,
+        closing(cluster_of(fake.bootstrap_servers, options=options)) as cluster,
         pytest.raises(KafkaError, match=r"cannot list offsets of t-0 on .* within 1 s"),
     ):
         cluster.latest([T0])
 
 
-def test_a_cluster_that_does_not_answer_is_asked_as_often_as_said(monkeypatch: Any) -> None:
-    pauses: list[float] = []
-    sleep = time.sleep
-    monkeypatch.setattr(
-        broker_module.time, "sleep", lambda s: pauses.append(s) if s > 0.5 else sleep(s)
-    )
+def test_a_cluster_that_does_not_answer_is_asked_as_often_as_said() -> None:
+    pauses = Pauses(lambda _: None)
     options = {
         "kafka.default.api.timeout.ms": "100",
         "fetchOffset.numRetries": "3",
         "fetchOffset.retryIntervalMs": "700",
     }
     with (
-        closing(cluster_of("127.0.0.1:1", **options)) as cluster,
+        closing(cluster_of("127.0.0.1:1", pauses=pauses, options=options)) as cluster,
         pytest.raises(KafkaError, match=r"127\.0\.0\.1:1 within 0\.1 s"),
     ):
         cluster.latest([T0])
-    assert pauses == [0.7, 0.7]
+    assert [pause for pause in pauses.taken if pause > 0.5] == [0.7, 0.7]
 
 
 def test_a_closed_cluster_opens_again(fake: FakeCluster, cluster: Cluster) -> None:
@@ -276,32 +311,32 @@ DEFAULTS = {
 }
 
 
-def settings_of(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any]
-) -> list[str]:
-    """Let the cluster tell these settings, or errors; the topics that are asked about."""
-    asked: list[str] = []
+class Settings:
+    """A client that answers what topics are configured for, or with errors."""
 
-    class Client:
-        def describe_configs(self, resources: Any, **_: Any) -> dict[Any, Future[Any]]:
-            futures = {}
-            for resource in resources:
-                assert resource.restype == ConfigResource.Type.TOPIC
-                asked.append(resource.name)
-                futures[resource] = future = Future[Any]()
-                answer = answers[resource.name]
-                if isinstance(answer, Exception):
-                    future.set_exception(answer)
-                else:
-                    told = DEFAULTS | answer
-                    future.set_result({name: ConfigEntry(name, told[name]) for name in told})
-            return futures
+    def __init__(self, answers: dict[str, dict[str, str] | Exception]) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
 
-        def poll(self, seconds: float) -> int:
-            return 0
+    def __call__(self, _: object, *, logger: object) -> Any:
+        return self
 
-    monkeypatch.setattr(cluster, "_client", Client())
-    return asked
+    def describe_configs(self, resources: Any, **_: Any) -> dict[Any, Future[Any]]:
+        futures = {}
+        for resource in resources:
+            assert resource.restype == ConfigResource.Type.TOPIC
+            self.asked.append(resource.name)
+            futures[resource] = future = Future[Any]()
+            answer = self.answers[resource.name]
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
+                told = DEFAULTS | answer
+                future.set_result({name: ConfigEntry(name, told[name]) for name in told})
+        return futures
+
+    def poll(self, seconds: float) -> int:
+        return 0
 
 
 @pytest.mark.parametrize(
@@ -332,23 +367,17 @@ def settings_of(
         ),
     ],
 )
-def test_what_a_topic_is_configured_for(
-    cluster: Cluster,
-    monkeypatch: pytest.MonkeyPatch,
-    settings: dict[str, str],
-    policy: TopicPolicy,
-) -> None:
-    settings_of(cluster, monkeypatch, {"t": settings})
+def test_what_a_topic_is_configured_for(settings: dict[str, str], policy: TopicPolicy) -> None:
+    cluster = cluster_of("nowhere:9092", admin=Settings({"t": settings}))
     assert cluster.policies(["t"]) == {"t": policy}
 
 
-def test_topics_whose_settings_may_not_be_seen_lack(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_topics_whose_settings_may_not_be_seen_are_left_out() -> None:
     secret = KafkaException(RdKafkaError(RdKafkaError.TOPIC_AUTHORIZATION_FAILED))
-    asked = settings_of(cluster, monkeypatch, {"t": {"retention.ms": str(DAY_MS)}, "u": secret})
+    admin = Settings({"t": {"retention.ms": str(DAY_MS)}, "u": secret})
+    cluster = cluster_of("nowhere:9092", admin=admin)
     assert cluster.policies({"t", "u"}) == {"t": TopicPolicy(False, DAY_MS)}
-    assert sorted(asked) == ["t", "u"]
+    assert sorted(admin.asked) == ["t", "u"]
 
 
 def test_a_cluster_that_knows_no_settings_tells_none(cluster: Cluster) -> None:

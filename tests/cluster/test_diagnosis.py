@@ -126,12 +126,12 @@ def kafka(*servers: tuple[str, int], protocol: Any = "PLAINTEXT") -> KafkaConfig
     return KafkaConfig(bootstrap_servers=servers, security_protocol=protocol)
 
 
-def test_nothing_is_wrong(plain: tuple[str, int]):
+def test_nothing_is_wrong(plain: tuple[str, int]) -> None:
     assert connection_fault(kafka(plain), SECONDS) is None
     assert login_fault(kafka(plain)) is None
 
 
-def test_no_tls_is_expected(plain: tuple[str, int]):
+def test_no_tls_is_expected(plain: tuple[str, int]) -> None:
     fault = connection_fault(kafka(plain, protocol="SSL"), SECONDS)
     assert isinstance(fault, AuthenticationError)
     assert "does not speak TLS" in str(fault) or "expects no TLS" in str(fault)
@@ -139,7 +139,7 @@ def test_no_tls_is_expected(plain: tuple[str, int]):
     assert fault.broker == f"{plain[0]}:{plain[1]}"
 
 
-def test_tls_is_expected(tls: tuple[str, int]):
+def test_tls_is_expected(tls: tuple[str, int]) -> None:
     fault = connection_fault(kafka(tls), SECONDS)
     assert isinstance(fault, AuthenticationError)
     assert str(fault).endswith(
@@ -148,12 +148,12 @@ def test_tls_is_expected(tls: tuple[str, int]):
     assert login_fault(kafka(tls)) is None
 
 
-def test_tls_is_expected_also_where_a_handshake_is_refused(refusing: tuple[str, int]):
+def test_tls_is_expected_also_where_a_handshake_is_refused(refusing: tuple[str, int]) -> None:
     fault = connection_fault(kafka(refusing), SECONDS)
     assert "expects TLS on this port" in str(fault)
 
 
-def test_a_certificate_that_is_not_accepted(tls: tuple[str, int]):
+def test_a_certificate_that_is_not_accepted(tls: tuple[str, int]) -> None:
     for fault in (
         connection_fault(kafka(tls, protocol="SSL"), SECONDS),
         login_fault(kafka(tls, protocol="SSL")),
@@ -163,24 +163,26 @@ def test_a_certificate_that_is_not_accepted(tls: tuple[str, int]):
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
-def test_a_broker_that_is_down_is_no_fault(protocol: str):
+def test_a_broker_that_is_down_is_no_fault(protocol: str) -> None:
     nobody = _closed_port()
     assert connection_fault(kafka(nobody, protocol=protocol), SECONDS) is None
     assert login_fault(kafka(nobody, protocol=protocol)) is None
 
 
-def test_the_first_server_that_has_a_fault_counts(plain: tuple[str, int], tls: tuple[str, int]):
+def test_the_first_server_that_has_a_fault_counts(
+    plain: tuple[str, int], tls: tuple[str, int]
+) -> None:
     fault = connection_fault(kafka(_closed_port(), plain, tls), SECONDS)
     assert fault is not None
     assert fault.broker == f"{tls[0]}:{tls[1]}"
 
 
-def test_a_server_that_is_down_is_not_the_last_that_is_asked(tls: tuple[str, int]):
+def test_a_server_that_is_down_is_not_the_last_that_is_asked(tls: tuple[str, int]) -> None:
     fault = login_fault(kafka(_closed_port(), tls, protocol="SSL"))
     assert isinstance(fault, AuthenticationError)
 
 
-def test_each_server_gets_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch):
+def test_each_server_gets_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of the three steps a third of it; what one server leaves is for the next ones."""
     now, needed, limits = [0.0], {"a": 1.0, "b": 9.0, "c": 0.0}, []
 
@@ -200,7 +202,7 @@ def test_each_server_gets_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch)
     assert limits == [(20, 30)] * 3
 
 
-def test_a_listener_that_never_answers_takes_no_longer_than_it_may():
+def test_a_listener_that_never_answers_takes_no_longer_than_it_may() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         silent = listener.getsockname()[:2]
         begun = time.monotonic()
@@ -208,7 +210,7 @@ def test_a_listener_that_never_answers_takes_no_longer_than_it_may():
         assert time.monotonic() - begun < 3
 
 
-def test_names_without_an_address(monkeypatch: pytest.MonkeyPatch, plain: tuple[str, int]):
+def test_names_without_an_address(monkeypatch: pytest.MonkeyPatch, plain: tuple[str, int]) -> None:
     known = socket.getaddrinfo
 
     def resolve(host: str, *rest: Any, **named: Any) -> Any:
@@ -258,7 +260,7 @@ class Listener:
 @pytest.mark.parametrize("answer", [0, 33])
 def test_a_login_is_expected(
     protocol: str, right: str, answer: int, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     listener = Listener(handshake=answer)
     monkeypatch.setattr(diagnosis, "_connect", listener.connect)
     fault = connection_fault(kafka(("h", 1), protocol=protocol), SECONDS)
@@ -269,14 +271,14 @@ def test_a_login_is_expected(
 
 
 @pytest.mark.parametrize("answer", [34, ConnectionResetError(), KafkaError("too old")])
-def test_no_login_is_expected(answer: int | Exception, monkeypatch: pytest.MonkeyPatch):
+def test_no_login_is_expected(answer: int | Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     listener = Listener(handshake=answer)
     monkeypatch.setattr(diagnosis, "_connect", listener.connect)
     assert connection_fault(kafka(("h", 1)), SECONDS) is None
     assert listener.closed == 1
 
 
-def test_a_login_that_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_a_login_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = AuthenticationError("broker h:1 refused SASL PLAIN: wrong password")
     monkeypatch.setattr(diagnosis, "_connect", Listener(refused).connect)
     options = kafka(("h", 1), protocol="SASL_PLAINTEXT")
@@ -285,12 +287,14 @@ def test_a_login_that_is_refused(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("error", [KafkaError("too old"), TimeoutError(), ConnectionResetError()])
-def test_what_is_no_refused_login(error: Exception, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_no_refused_login(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnosis, "_connect", Listener(error).connect)
     assert login_fault(kafka(("127.0.0.1", 1), protocol="SASL_PLAINTEXT")) is None
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
-def test_a_listener_that_speaks_neither_is_no_fault(protocol: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_listener_that_speaks_neither_is_no_fault(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(diagnosis, "_connect", Listener(ConnectionResetError()).connect)
     assert connection_fault(kafka(_closed_port(), protocol=protocol), SECONDS) is None

@@ -5,14 +5,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakSet
 
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
-from kshare.cluster import group_offsets
 from kshare.cluster.group_offsets import Committer, committer
 from kshare.core.progress import TopicPartition
 from kshare.options import SourceOptions, parse_options
@@ -59,11 +58,11 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [text for text in told if "offsets were not committed" in text]
 
 
-def test_nobody_commits_unasked():
+def test_nobody_commits_unasked() -> None:
     assert committer(options("nowhere:9092")) is None
 
 
-def test_offsets_get_there(cluster: FakeCluster, caplog: pytest.LogCaptureFixture):
+def test_offsets_get_there(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     group = committing(cluster)
     group.commit({T0: 5, T1: 7})
     until(lambda: committed(cluster) == {T0: 5, T1: 7})
@@ -73,7 +72,9 @@ def test_offsets_get_there(cluster: FakeCluster, caplog: pytest.LogCaptureFixtur
     assert not warnings(caplog)
 
 
-def test_closing_sends_what_is_newest(cluster: FakeCluster, caplog: pytest.LogCaptureFixture):
+def test_closing_sends_what_is_newest(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     """However fast the batches were."""
     group = committing(cluster)
     for offset in range(100):
@@ -84,7 +85,7 @@ def test_closing_sends_what_is_newest(cluster: FakeCluster, caplog: pytest.LogCa
     group.close()
 
 
-def test_what_has_not_moved_is_not_sent(cluster: FakeCluster):
+def test_what_has_not_moved_is_not_sent(cluster: FakeCluster) -> None:
     group = committing(cluster)
     group.commit({T0: 5})
     until(lambda: committed(cluster) == {T0: 5})
@@ -96,12 +97,11 @@ def test_what_has_not_moved_is_not_sent(cluster: FakeCluster):
     group.close()
 
 
-def test_nothing_is_opened_before_there_is_something_to_commit(monkeypatch: pytest.MonkeyPatch):
-    def opened(self: Any) -> None:
+def test_nothing_is_opened_before_there_is_something_to_commit() -> None:
+    def opened(*_: Any, **__: Any) -> NoReturn:
         raise AssertionError("opened")
 
-    monkeypatch.setattr(Committer, "_open", opened)
-    group = committer(options("nowhere:9092", commitOffsets="true"))
+    group = committer(options("nowhere:9092", commitOffsets="true"), admin=opened)
     assert group is not None
     group.commit({})
     group.close()
@@ -113,6 +113,9 @@ class Client:
     def __init__(self, *_: Any, **__: Any) -> None:
         self.calls: list[tuple[str, float]] = []
         self.waiting: Future[Any]
+
+    def open(self, _: object, *, logger: object) -> Any:
+        return self
 
     def poll(self, seconds: float) -> None:
         self.calls.append(("poll", seconds))
@@ -130,28 +133,25 @@ class Client:
         self.waiting.set_result(SimpleNamespace(topic_partitions=[place]))
 
 
-def committing_by(client: Client, monkeypatch: pytest.MonkeyPatch) -> Committer:
-    monkeypatch.setattr(Committer, "_open", lambda _: client)
+def committing_by(client: Client) -> Committer:
     given = {"commitOffsets": "true", "kafka.default.api.timeout.ms": "7000"}
-    made = committer(options("nowhere:9092", **given))
+    made = committer(options("nowhere:9092", **given), admin=client.open)
     assert made is not None
     return made
 
 
-def test_callbacks_are_served_before_something_is_sent(monkeypatch: pytest.MonkeyPatch):
+def test_callbacks_are_served_before_something_is_sent() -> None:
     """In them librdkafka has its tokens fetched; a second commit waits for the first one."""
     client = Client()
-    group = committing_by(client, monkeypatch)
+    group = committing_by(client)
     group.commit({T0: 5})
     group.commit({T0: 6})
     assert client.calls == [("poll", 0), ("g", 7.0)]
 
 
-def test_a_fault_that_comes_back_is_told_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_a_fault_that_comes_back_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
     client = Client()
-    group = committing_by(client, monkeypatch)
+    group = committing_by(client)
     group.commit({T0: 5})
     for offset, fault in enumerate(("no", "no", None, "no", None), 6):
         client.answer(fault)
@@ -161,9 +161,7 @@ def test_a_fault_that_comes_back_is_told_again(
     assert [text.rpartition("again): ")[2] for text in warnings(caplog)] == ["t-0: no"] * 2
 
 
-def test_closing_lets_go_of_the_client(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_closing_lets_go_of_the_client(caplog: pytest.LogCaptureFixture) -> None:
     """Also where no answer has come."""
     alive: WeakSet[Client] = WeakSet()
 
@@ -172,10 +170,9 @@ def test_closing_lets_go_of_the_client(
             super().__init__()
             alive.add(self)
 
-    monkeypatch.setattr("confluent_kafka.admin.AdminClient", Opened)
-    monkeypatch.setattr(group_offsets, "_CLOSE_SECONDS", 0.01)
-    group = committer(options("nowhere:9092", commitOffsets="true"))
-    assert group is not None
+    kafka = options("nowhere:9092", commitOffsets="true").kafka
+    admin: Any = Opened
+    group = Committer(kafka, "g", admin=admin, close_seconds=0.01)
     group.commit({T0: 5})
     assert len(alive) == 1
     group.close()
@@ -186,7 +183,7 @@ def test_closing_lets_go_of_the_client(
 
 def test_a_refused_commit_is_a_warning_and_tried_again(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     group = committing(cluster)
     cluster.fail("OffsetCommit", ["GROUP_AUTHORIZATION_FAILED"] * 3)
 
@@ -210,7 +207,7 @@ def test_a_refused_commit_is_a_warning_and_tried_again(
 
 def test_a_cluster_that_does_not_answer_holds_up_nothing(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     group = committing(cluster, **{"kafka.default.api.timeout.ms": "300"})
     cluster.stop_broker(1)
     begun = time.monotonic()
@@ -221,14 +218,11 @@ def test_a_cluster_that_does_not_answer_holds_up_nothing(
     assert warnings(caplog)
 
 
-def test_what_cannot_even_be_sent_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    def cannot(self: Any) -> None:
+def test_what_cannot_even_be_sent_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    def cannot(*_: Any, **__: Any) -> NoReturn:
         raise OSError("no token")
 
-    monkeypatch.setattr(Committer, "_open", cannot)
-    group = committer(options("nowhere:9092", commitOffsets="true"))
+    group = committer(options("nowhere:9092", commitOffsets="true"), admin=cannot)
     assert group is not None
     group.commit({T0: 5})
     group.commit({T0: 6})

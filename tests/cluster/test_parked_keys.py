@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError as RdKafkaError
-from confluent_kafka import KafkaException, admin
+from confluent_kafka import KafkaException
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kshare.cluster import parked_keys
 from kshare.cluster.cluster import Cluster, TopicPolicy
 from kshare.cluster.parked_keys import EVERY_SECONDS, PARKED_TOPIC, ParkedInfo, ParkWatch
 from kshare.errors import AuthorizationError, KafkaError
 from kshare.testing import FakeCluster, Record
-from tests.support.parked_keys import SINCE, WAIT_S, A, B, Clock, kafka, keys_of
+from tests.support.clock import Clock
+from tests.support.parked_keys import SINCE, WAIT_S, A, B, kafka, keys_of
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def empty() -> Iterator[FakeCluster]:
 # -- the list -------------------------------------------------------------------------------------
 
 
-def test_parked_and_unparked(cluster: FakeCluster):
+def test_parked_and_unparked(cluster: FakeCluster) -> None:
     with closing(keys_of(cluster)) as keys:
         assert keys.parked() == {}
         keys.park("t", [B, A, A], why="bad JSON", by="me")
@@ -54,7 +54,7 @@ def test_parked_and_unparked(cluster: FakeCluster):
         assert others.parked() == expected
 
 
-def test_parking_again_changes_nothing(cluster: FakeCluster):
+def test_parking_again_changes_nothing(cluster: FakeCluster) -> None:
     with closing(keys_of(cluster)) as keys:
         keys.park("t", [A], why="first")
         end = _end(cluster)
@@ -73,7 +73,7 @@ def _end(cluster: FakeCluster) -> int:
     return end
 
 
-def test_what_is_in_the_topic(cluster: FakeCluster):
+def test_what_is_in_the_topic(cluster: FakeCluster) -> None:
     """Other versions of kshare must read it."""
     from confluent_kafka import Consumer, TopicPartition
 
@@ -101,7 +101,7 @@ def test_what_is_in_the_topic(cluster: FakeCluster):
         max_size=8,
     )
 )
-def test_the_list_is_a_set(steps: list[tuple[bool, str, list[bytes]]]):
+def test_the_list_is_a_set(steps: list[tuple[bool, str, list[bytes]]]) -> None:
     parked: set[tuple[str, bytes]] = set()
     with (
         FakeCluster(topics={PARKED_TOPIC: 1}) as cluster,
@@ -123,7 +123,7 @@ def test_the_list_is_a_set(steps: list[tuple[bool, str, list[bytes]]]):
 
 def test_records_of_others_are_told_of_and_passed_over(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     place = json.dumps({"topic": "t", "key": "61"})
     told = json.dumps({"by": "b", "when": "w", "why": "y", "new": 1})
     records = [
@@ -148,15 +148,20 @@ def test_records_of_others_are_told_of_and_passed_over(
 # -- the topic ------------------------------------------------------------------------------------
 
 
-class Making:
-    """What makes topics: the embedded cluster cannot be asked to."""
+class Admin:
+    """A client that makes topics: the embedded cluster cannot be asked to."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
         self.made: list[Any] = []
         self.error: int | None = None
 
-    def create_topics(self, topics: list[Any]) -> dict[str, Future[None]]:
+    def __call__(self, _: object, *, logger: object) -> Any:
+        return self
+
+    def create_topics(
+        self, topics: list[Any], *, operation_timeout: float
+    ) -> dict[str, Future[None]]:
         (topic,) = topics
         self.made.append(topic)
         future: Future[None] = Future()
@@ -170,47 +175,41 @@ class Making:
 
 
 @pytest.fixture
-def making(empty: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Making:
-    made = Making(empty)
-    monkeypatch.setattr(
-        admin.AdminClient,
-        "create_topics",
-        lambda _, topics, operation_timeout: made.create_topics(topics),
-    )
-    return made
+def admin(empty: FakeCluster) -> Admin:
+    return Admin(empty)
 
 
-def test_the_topic_is_made_on_first_use(empty: FakeCluster, making: Making):
-    with closing(keys_of(empty)) as keys:
+def test_the_topic_is_made_on_first_use(empty: FakeCluster, admin: Admin) -> None:
+    with closing(keys_of(empty, admin)) as keys:
         assert keys.parked() == {}
         keys.unpark("t", [A])
         keys.park("t", [])
-        assert not making.made
+        assert not admin.made
         keys.park("t", [A])
         keys.park("t", [B])
-        (topic,) = making.made
+        (topic,) = admin.made
         assert set(keys.parked()) == {("t", A), ("t", B)}
     assert (topic.topic, topic.num_partitions) == (PARKED_TOPIC, 1)
     assert topic.config["cleanup.policy"] == "compact"
     assert topic.replication_factor == -1  # the broker's default
 
 
-def test_somebody_else_makes_the_topic_at_the_same_time(empty: FakeCluster, making: Making):
-    making.error = RdKafkaError.TOPIC_ALREADY_EXISTS
-    with closing(keys_of(empty)) as keys:
+def test_somebody_else_makes_the_topic_at_the_same_time(empty: FakeCluster, admin: Admin) -> None:
+    admin.error = RdKafkaError.TOPIC_ALREADY_EXISTS
+    with closing(keys_of(empty, admin)) as keys:
         keys.park("t", [A])
         assert set(keys.parked()) == {("t", A)}
 
 
-def test_the_topic_cannot_be_made(empty: FakeCluster, making: Making):
-    making.error = RdKafkaError.TOPIC_AUTHORIZATION_FAILED
+def test_the_topic_cannot_be_made(empty: FakeCluster, admin: Admin) -> None:
+    admin.error = RdKafkaError.TOPIC_AUTHORIZATION_FAILED
     with (
-        closing(keys_of(empty)) as keys,
+        closing(keys_of(empty, admin)) as keys,
         pytest.raises(AuthorizationError, match=f"create topic {PARKED_TOPIC}: told so"),
     ):
         keys.park("t", [A])
-    making.error = RdKafkaError.POLICY_VIOLATION
-    with closing(keys_of(empty)) as keys, pytest.raises(KafkaError, match="told so"):
+    admin.error = RdKafkaError.POLICY_VIOLATION
+    with closing(keys_of(empty, admin)) as keys, pytest.raises(KafkaError, match="told so"):
         keys.park("t", [A])
 
 
@@ -228,14 +227,14 @@ def test_a_topic_that_forgets_is_warned_of(
     warned: bool,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-):
+) -> None:
     monkeypatch.setattr(Cluster, "policies", lambda self, topics: dict.fromkeys(topics, policy))
     with closing(keys_of(cluster)) as keys:
         keys.park("t", [A])
     assert ("keys will not stay parked" in caplog.text) == warned
 
 
-def test_a_write_that_is_refused(cluster: FakeCluster):
+def test_a_write_that_is_refused(cluster: FakeCluster) -> None:
     with closing(keys_of(cluster)) as keys:
         keys.parked()
         cluster.fail("Produce", ["TOPIC_AUTHORIZATION_FAILED"])
@@ -246,7 +245,7 @@ def test_a_write_that_is_refused(cluster: FakeCluster):
 # -- as a query sees it ---------------------------------------------------------------------------
 
 
-def test_a_watch_sees_the_keys_of_its_topics(cluster: FakeCluster):
+def test_a_watch_sees_the_keys_of_its_topics(cluster: FakeCluster) -> None:
     with closing(keys_of(cluster)) as keys, closing(ParkWatch(kafka(cluster))) as watch:
         keys.park("t", [A, B])
         keys.park("u", [A])
@@ -255,7 +254,9 @@ def test_a_watch_sees_the_keys_of_its_topics(cluster: FakeCluster):
         assert watch.current(set()) == []
 
 
-def test_a_watch_looks_every_two_seconds(cluster: FakeCluster, caplog: pytest.LogCaptureFixture):
+def test_a_watch_looks_every_two_seconds(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     clock = Clock()
     with (
         closing(keys_of(cluster)) as keys,
@@ -263,15 +264,15 @@ def test_a_watch_looks_every_two_seconds(cluster: FakeCluster, caplog: pytest.Lo
     ):
         assert watch.current({"t"}) == []
         keys.park("t", [A])
-        clock.now = EVERY_SECONDS - 0.01
+        clock.now += EVERY_SECONDS - 0.01
         assert watch.current({"t"}) == []
-        clock.now = EVERY_SECONDS
+        clock.now += 0.01
         with caplog.at_level(logging.INFO, "kshare.cluster.parked_keys"):
             assert watch.current({"t"}) == [("t", A)]
         assert "parked: key b'a' of topic t" in caplog.text
         keys.unpark("t", [A])
         assert watch.current({"t"}) == [("t", A)]
-        clock.now = 2 * EVERY_SECONDS
+        clock.now += EVERY_SECONDS
         with caplog.at_level(logging.INFO, "kshare.cluster.parked_keys"):
             assert watch.current({"t"}) == []
         assert "unparked: key b'a' of topic t" in caplog.text
@@ -279,13 +280,13 @@ def test_a_watch_looks_every_two_seconds(cluster: FakeCluster, caplog: pytest.Lo
 
 def test_nothing_is_parked_where_there_is_no_list(
     empty: FakeCluster, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     clock = Clock()
     with closing(ParkWatch(kafka(empty), clock=clock)) as watch:
         assert watch.current({"t"}) == []
         assert not caplog.records
         empty.create_topic(PARKED_TOPIC)
-        clock.now = EVERY_SECONDS
+        clock.now += EVERY_SECONDS
         with closing(keys_of(empty)) as keys:
             keys.park("t", [A])
         assert watch.current({"t"}) == [("t", A)]
@@ -293,15 +294,15 @@ def test_nothing_is_parked_where_there_is_no_list(
 
 def test_a_list_that_cannot_be_read_is_as_last_known(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     clock = Clock()
     with closing(keys_of(cluster)) as keys:
         keys.park("t", [A])
         with closing(ParkWatch(kafka(cluster, timeout_ms=300), clock=clock)) as watch:
             assert watch.current({"t"}) == [("t", A)]
             cluster.stop_broker(1)
-            for looks in (1, 2, 3):
-                clock.now = EVERY_SECONDS * looks
+            for _ in range(3):
+                clock.now += EVERY_SECONDS
                 assert watch.current({"t"}) == [("t", A)]
             warned = [r for r in caplog.records if r.levelno >= logging.WARNING]
             told = [text for r in warned if "cannot read which" in (text := r.getMessage())]
@@ -313,14 +314,13 @@ def test_a_list_that_cannot_be_read_is_as_last_known(
 
 
 def test_a_look_in_between_waits_less_than_the_first_one(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    monkeypatch.setattr(parked_keys, "_WATCH_SECONDS", 0.25)
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     clock = Clock()
-    with closing(ParkWatch(kafka(cluster), clock=clock)) as watch:
+    with closing(ParkWatch(kafka(cluster), look_seconds=0.25, clock=clock)) as watch:
         assert watch.current({"t"}) == []
         cluster.move_leader(PARKED_TOPIC, 0, None)
-        clock.now = EVERY_SECONDS
+        clock.now += EVERY_SECONDS
         assert watch.current({"t"}) == []
     assert "within 0.25 s" in caplog.text
 
@@ -332,7 +332,7 @@ def _until_read(watch: ParkWatch, clock: Clock) -> None:
         clock.now += EVERY_SECONDS
 
 
-def test_a_topic_that_was_made_anew(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
+def test_a_topic_that_was_made_anew(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its offsets begin again; and what was parked before is not parked any more."""
     with closing(keys_of(cluster)) as keys:
         keys.park("t", [b"1", b"2", b"3"])
@@ -344,7 +344,7 @@ def test_a_topic_that_was_made_anew(cluster: FakeCluster, monkeypatch: pytest.Mo
         assert len(keys.parked()) == 3
 
 
-def test_compaction_leaves_gaps(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
+def test_compaction_leaves_gaps(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also before the end: there the broker answers that no more comes."""
     with closing(keys_of(cluster)) as keys:
         keys.park("t", [A])
@@ -359,7 +359,7 @@ def test_compaction_leaves_gaps(cluster: FakeCluster, monkeypatch: pytest.Monkey
 
 def test_a_part_that_was_read_before_an_error_does_not_count(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     with closing(keys_of(cluster)) as keys, closing(keys_of(cluster)) as others:
         others.park("t", [A])
         cluster.fail("Fetch", ["TOPIC_AUTHORIZATION_FAILED"])

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from kshare.cluster import parked_keys
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.parked_keys import EVERY_SECONDS, PARKED_TOPIC, ParkWatch
 from kshare.errors import AuthenticationError, KafkaError
 from kshare.options import KafkaConfig
+from kshare.security.librdkafka import librdkafka_config
 from kshare.testing import FakeCluster
-from tests.support.parked_keys import WAIT_S, A, Clock, kafka, keys_of
+from kshare.wire.protocol.retry import RetryDeadline
+from tests.support.clock import Clock
+from tests.support.parked_keys import WAIT_S, A, kafka, keys_of
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 )
 def test_a_fault_that_passes_does_not_unpark(
     parked: FakeCluster, caplog: pytest.LogCaptureFixture, request_: str, errors: list[str]
-):
+) -> None:
     parked.fail(request_, errors)
     with closing(ParkWatch(kafka(parked))) as watch:
         assert watch.current({"t"}) == [("t", A)]
@@ -78,9 +80,9 @@ def test_a_fault_that_passes_does_not_unpark(
 )
 def test_no_query_starts_without_the_list(
     parked: FakeCluster, caplog: pytest.LogCaptureFixture, request_: str, error: str
-):
+) -> None:
     parked.fail(request_, [error] * 200)
-    with closing(ParkWatch(kafka(parked, timeout_ms=400), clock=Clock())) as watch:
+    with closing(ParkWatch(kafka(parked, timeout_ms=400))) as watch:
         for _ in range(2):  # it is no better for having been asked
             with pytest.raises(KafkaError, match=f"topic {PARKED_TOPIC}") as raised:
                 watch.current({"t"})
@@ -106,7 +108,7 @@ def _until_started(watch: ParkWatch) -> None:
             return
 
 
-def test_no_query_starts_on_a_cluster_that_is_away(parked: FakeCluster):
+def test_no_query_starts_on_a_cluster_that_is_away(parked: FakeCluster) -> None:
     parked.stop_broker(1)
     with (
         closing(ParkWatch(kafka(parked, timeout_ms=400))) as watch,
@@ -117,15 +119,15 @@ def test_no_query_starts_on_a_cluster_that_is_away(parked: FakeCluster):
 
 def test_a_token_endpoint_that_is_away_for_a_while(
     parked: FakeCluster, monkeypatch: pytest.MonkeyPatch
-):
-    config, answers = parked_keys.librdkafka_config, [OSError("no route to host")]
+) -> None:
+    answers = [OSError("no route to host")]
 
     def ask(given: KafkaConfig) -> dict[str, Any]:
         if answers:
             raise answers.pop()
-        return config(given)
+        return librdkafka_config(given)
 
-    monkeypatch.setattr(parked_keys, "librdkafka_config", ask)
+    monkeypatch.setattr("kshare.cluster.client.librdkafka_config", ask)
     with closing(ParkWatch(kafka(parked))) as watch:
         assert watch.current({"t"}) == [("t", A)]
     assert not answers
@@ -133,7 +135,7 @@ def test_a_token_endpoint_that_is_away_for_a_while(
 
 def test_a_login_that_is_refused_is_not_tried_again(
     parked: FakeCluster, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     asked = []
 
     def refuse(self: Cluster, _: object) -> None:
@@ -152,7 +154,7 @@ def test_a_login_that_is_refused_is_not_tried_again(
 @pytest.mark.parametrize("request_", ["ListOffsets", "Fetch", "the topic"])
 def test_a_query_that_may_not_read_the_list_starts(
     parked: FakeCluster, caplog: pytest.LogCaptureFixture, request_: str
-):
+) -> None:
     """Most often nobody parks keys there. It is told of once, and when the right is there, used."""
     clock, error = Clock(), "TOPIC_AUTHORIZATION_FAILED"
     if request_ == "the topic":
@@ -160,8 +162,8 @@ def test_a_query_that_may_not_read_the_list_starts(
     else:
         parked.fail(request_, [error] * 200)
     with closing(ParkWatch(kafka(parked), clock=clock)) as watch:
-        for looks in range(3):
-            clock.now = EVERY_SECONDS * looks
+        for _ in range(3):
+            clock.now += EVERY_SECONDS
             assert watch.current({"t"}) == []
         (warning,) = warnings(caplog)
         assert warning.startswith("not authorized to read which keys are parked")
@@ -175,20 +177,21 @@ def test_a_query_that_may_not_read_the_list_starts(
 
 
 def test_a_query_that_was_started_unauthorized_goes_on(
-    parked: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    monkeypatch.setattr(parked_keys, "_WATCH_SECONDS", 0.25)
+    parked: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     clock = Clock()
     parked.fail("ListOffsets", ["TOPIC_AUTHORIZATION_FAILED"])
-    with closing(ParkWatch(kafka(parked), clock=clock)) as watch:
+    with closing(ParkWatch(kafka(parked), look_seconds=0.25, clock=clock)) as watch:
         assert watch.current({"t"}) == []
         parked.move_leader(PARKED_TOPIC, 0, None)
-        clock.now = EVERY_SECONDS
+        clock.now += EVERY_SECONDS
         assert watch.current({"t"}) == []
     assert len(warnings(caplog)) == 1
 
 
-def test_no_right_to_a_group_is_needed(parked: FakeCluster, caplog: pytest.LogCaptureFixture):
+def test_no_right_to_a_group_is_needed(
+    parked: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     parked.fail("FindCoordinator", ["GROUP_AUTHORIZATION_FAILED"] * 200)
     with closing(keys_of(parked)) as keys, closing(ParkWatch(kafka(parked))) as watch:
         assert set(keys.parked()) == {("t", A)}
@@ -196,11 +199,13 @@ def test_no_right_to_a_group_is_needed(parked: FakeCluster, caplog: pytest.LogCa
     assert not warnings(caplog)
 
 
-def test_a_start_without_a_list_asks_once(empty: FakeCluster, monkeypatch: pytest.MonkeyPatch):
+def test_a_start_without_a_list_asks_once(
+    empty: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
     ask = Cluster._ask
 
-    def count(self: Cluster, request: Any, what: str, deadline: float) -> dict[Any, Any]:
+    def count(self: Cluster, request: Any, what: str, deadline: RetryDeadline) -> dict[Any, Any]:
         asked.append(what)
         return ask(self, request, what, deadline)
 
@@ -212,16 +217,16 @@ def test_a_start_without_a_list_asks_once(empty: FakeCluster, monkeypatch: pytes
 
 def test_a_leader_that_has_not_heard_of_the_topic_unparks_nothing(
     parked: FakeCluster, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     clock = Clock()
     with closing(ParkWatch(kafka(parked), clock=clock)) as watch:
         assert watch.current({"t"}) == [("t", A)]
         parked.fail("ListOffsets", ["UNKNOWN_TOPIC_OR_PART"] * 2)
-        clock.now = EVERY_SECONDS
+        clock.now += EVERY_SECONDS
         assert watch.current({"t"}) == [("t", A)]
         assert "going on with the 1 that were parked" in caplog.text
         parked.stop_failing("ListOffsets")
         parked.fail_topic(PARKED_TOPIC, "UNKNOWN_TOPIC_OR_PART")
         parked.fail("ListOffsets", ["UNKNOWN_TOPIC_OR_PART"] * 2)
-        clock.now = 2 * EVERY_SECONDS
+        clock.now += EVERY_SECONDS
         assert watch.current({"t"}) == []  # nobody has heard of it: it is deleted

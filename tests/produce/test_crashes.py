@@ -18,8 +18,16 @@ from kshare.options.sink import SinkOptions, parse_sink_options
 from kshare.produce import Attempt, Prepared
 from kshare.produce.config import TRANSACTION_TIMEOUT_MS
 from kshare.produce.decision import Batch
-from kshare.produce.ledger import RUNS_MAX, Entry, State, Verdict, decide, decode, encode, judge
-from kshare.produce.transactions import Transaction
+from kshare.produce.ledger_state import (
+    RUNS_MAX,
+    Entry,
+    State,
+    decode,
+    encode,
+    is_written,
+    next_state,
+)
+from kshare.produce.model import Transaction
 
 # -- the ledger ------------------------------------------------------------------------------
 
@@ -36,11 +44,11 @@ states = st.builds(
 
 @settings(max_examples=50)
 @given(states)
-def test_a_state_is_read_as_it_was_written(state):
+def test_a_state_is_read_as_it_was_written(state) -> None:
     assert decode(encode(state)) == state
 
 
-def test_the_golden_state():
+def test_the_golden_state() -> None:
     state = State(7, "r2", ("r1", "r2"), (Entry(0, 1, 4000, 2, 10),))
     told = (
         b'{"v":1,"batch":7,"run":"r2","runs":["r1","r2"],"ended":false,'
@@ -50,7 +58,7 @@ def test_the_golden_state():
     assert decode(told) == state
 
 
-def test_a_later_version_and_other_bytes_are_refused():
+def test_a_later_version_and_other_bytes_are_refused() -> None:
     with pytest.raises(CheckpointVersionError, match="version 999"):
         decode(b'{"v": 999}')
     for told in (b"", b"[]", b"{}", b'{"v":1}', b"\xff"):
@@ -58,21 +66,21 @@ def test_a_later_version_and_other_bytes_are_refused():
             decode(told)
 
 
-def test_judgement():
-    state = decide(decide(None, "r1", 4, ()), "r2", 5, ())
-    assert judge(None, "r1", 0) is Verdict.DECIDE
-    assert judge(state, "r2", 6) is Verdict.DECIDE
-    assert judge(state, "r3", 5) is Verdict.WRITTEN
+def test_judgement() -> None:
+    state = next_state(next_state(None, "r1", 4, ()), "r2", 5, ())
+    assert not is_written(None, "r1", 0)
+    assert not is_written(state, "r2", 6)
+    assert is_written(state, "r3", 5)
     with pytest.raises(KafkaError, match="batch 6 is not written: the query was started again"):
-        judge(state, "r1", 6)
+        is_written(state, "r1", 6)
     with pytest.raises(KafkaError, match="put back to an older state"):
-        judge(state, "r3", 4)
+        is_written(state, "r3", 4)
 
 
-def test_old_runs_are_forgotten_not_the_last_one():
+def test_old_runs_are_forgotten_not_the_last_one() -> None:
     state = None
     for number in range(RUNS_MAX + 5):
-        state = decide(state, f"r{number}", number, ())
+        state = next_state(state, f"r{number}", number, ())
     assert state is not None
     assert len(state.runs) == RUNS_MAX
     assert state.runs[-1] == state.run
@@ -272,7 +280,7 @@ def finish(query: Query) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.booleans())
-def test_every_row_once_with_drivers_killed_anywhere(data, lists):
+def test_every_row_once_with_drivers_killed_anywhere(data, lists) -> None:
     query = Query(Kafka(), OPTIONS, lists, data)
     for _ in range(data.draw(st.integers(1, 4), "kills")):
         query.kafka.steps = data.draw(st.integers(1, 40), "step")
@@ -287,7 +295,7 @@ def test_every_row_once_with_drivers_killed_anywhere(data, lists):
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_commits_that_fail_are_followed_by_abort(data):
+def test_commits_that_fail_are_followed_by_abort(data) -> None:
     # An error, not a kill: Spark calls abort with the same messages, decided or not.
     query = Query(Kafka(), OPTIONS, True, data)
 
@@ -307,7 +315,7 @@ def test_commits_that_fail_are_followed_by_abort(data):
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_two_drivers_on_one_checkpoint_write_no_row_twice(data):
+def test_two_drivers_on_one_checkpoint_write_no_row_twice(data) -> None:
     query = Query(Kafka(), OPTIONS, data.draw(st.booleans(), "lists"), data)
     query.run_on(data.draw(st.integers(0, 1), "batches before"))
     other = data.draw(st.integers(1, 2), "batches of the other")
@@ -339,7 +347,7 @@ class Told(logging.Handler):
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_what_times_out_is_written_again_or_named(data):
+def test_what_times_out_is_written_again_or_named(data) -> None:
     query = Query(Kafka(), OPTIONS, data.draw(st.booleans()), data)
     told = Told()
     log = logging.getLogger("kshare.produce.decision")
@@ -365,7 +373,7 @@ def test_what_times_out_is_written_again_or_named(data):
     assert visible.total() + sum(told.lost.values()) == query.expected().total()
 
 
-def test_a_batch_that_took_too_long_is_not_decided():
+def test_a_batch_that_took_too_long_is_not_decided() -> None:
     kafka = Kafka()
     query = Query(kafka, OPTIONS, True, None)
     began = time.time() - 0.95 * TRANSACTION_TIMEOUT_MS / 1000
@@ -376,7 +384,7 @@ def test_a_batch_that_took_too_long_is_not_decided():
     assert kafka.told is None
 
 
-def test_attempts_that_do_not_count_leave_nothing_open():
+def test_attempts_that_do_not_count_leave_nothing_open() -> None:
     kafka = Kafka()
     query = Query(kafka, OPTIONS, True, None)
     first = [Attempt("q", "r", 0, 0, number, time.time()) for number in (0, 1)]
@@ -392,14 +400,14 @@ def test_attempts_that_do_not_count_leave_nothing_open():
     assert not [name for name, found in kafka.transactions.items() if found["state"] == "open"]
 
 
-def test_tasks_of_another_batch_are_refused():
+def test_tasks_of_another_batch_are_refused() -> None:
     attempts = [Attempt("q", "r", batch, 0, 0, 0.0) for batch in (1, 2)]
     with pytest.raises(KafkaError, match="tasks of other batches report to batch 1"):
         Query(Kafka(), OPTIONS, True, None).work([Prepared(a, None) for a in attempts], 1)
 
 
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
-def test_no_two_attempts_of_a_batch_share_a_transactional_id(batch, task, number):
+def test_no_two_attempts_of_a_batch_share_a_transactional_id(batch, task, number) -> None:
     attempt = Attempt("q", "r", batch, task, number, 0.0)
     name = attempt.transactional_id
     assert name.startswith("kshare-q-r-")

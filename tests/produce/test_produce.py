@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
 
+from kshare.cluster.topics import LEDGER_TOPIC
 from kshare.errors import AuthorizationError, KafkaError, UnknownTopicError
 from kshare.options.sink import SinkOptions, parse_sink_options
 from kshare.produce import Attempt, Prepared, abort_batch, commit_batch, prepare_rows, write_rows
 from kshare.produce import sender as sender_module
 from kshare.produce.config import TRANSACTION_TIMEOUT_MS, producer_config, transactional_config
 from kshare.produce.coordinator import Coordinators
-from kshare.produce.ledger import LEDGER_TOPIC
+from kshare.produce.model import Transaction
 from kshare.produce.rows import rows_of
-from kshare.produce.transactions import Transaction
 from kshare.testing import FakeCluster
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -74,7 +74,7 @@ def calls(batch: pa.RecordBatch, topic: str | None, start: int = 0) -> list[tupl
     st.sets(st.sampled_from(["key", "partition", "headers"])),
     st.data(),
 )
-def test_rows_are_the_columns_row_by_row(rows, optional, data):
+def test_rows_are_the_columns_row_by_row(rows, optional, data) -> None:
     columns = ["topic", "value", *sorted(optional)]
     option = data.draw(st.none() | st.just("option"))
     cut = data.draw(st.integers(0, len(rows)))
@@ -95,21 +95,21 @@ def test_rows_are_the_columns_row_by_row(rows, optional, data):
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
-def test_text_becomes_utf_8(kind):
+def test_text_becomes_utf_8(kind) -> None:
     text = "ключ🎈"
     given = text if "string" in str(kind) else text.encode()
     batch = pa.RecordBatch.from_pydict({"value": pa.array([given, None], kind)})
     assert [call[1] for call in calls(batch, "t")] == [text.encode(), None]
 
 
-def test_a_null_topic_is_refused_with_its_row():
+def test_a_null_topic_is_refused_with_its_row() -> None:
     batch = pa.RecordBatch.from_pydict({"topic": ["t", None], "value": ["a", "b"]})
     with pytest.raises(KafkaError, match=r"null topic present in the data \(row 1 .*'topic'"):
         list(rows_of(batch, None))
     assert [call[0] for call in calls(batch, "option")] == ["option", "option"]
 
 
-def test_a_negative_partition_is_refused():
+def test_a_negative_partition_is_refused() -> None:
     # -1 means "any" to librdkafka, and nothing to a user.
     batch = pa.RecordBatch.from_pydict(
         {"value": ["a", "b"], "partition": pa.array([0, -1], pa.int32())}
@@ -118,7 +118,7 @@ def test_a_negative_partition_is_refused():
         list(rows_of(batch, "t"))
 
 
-def test_a_header_needs_a_key():
+def test_a_header_needs_a_key() -> None:
     batch = batch_of([{"value": b"v", "headers": [(None, b"h")]}], ["value", "headers"])
     with pytest.raises(KafkaError, match="null header key"):
         list(rows_of(batch, "t"))
@@ -131,7 +131,7 @@ def test_a_header_needs_a_key():
 def cluster() -> Iterator[FakeCluster]:
     with FakeCluster(topics={"t": 3, "u": 1, LEDGER_TOPIC: 4}) as running:
         yield running
-        sender_module._forget()
+        sender_module._kept.drop()
 
 
 def options_for(cluster: FakeCluster, **options: str) -> SinkOptions:
@@ -172,7 +172,7 @@ def numbered(count: int, keys: int = 7, start: int = 0) -> pa.RecordBatch:
     )
 
 
-def test_keys_are_where_javas_producer_puts_them_and_in_order(cluster):
+def test_keys_are_where_javas_producer_puts_them_and_in_order(cluster) -> None:
     assert write_rows([numbered(500), numbered(500, start=500)], options_for(cluster)) == 1000
     found = records(cluster)
     assert sorted(int(value) for _, _, value, _ in found) == list(range(1000))
@@ -184,7 +184,7 @@ def test_keys_are_where_javas_producer_puts_them_and_in_order(cluster):
     }
 
 
-def test_columns_decide_topic_partition_and_headers(cluster):
+def test_columns_decide_topic_partition_and_headers(cluster) -> None:
     rows = [
         {"value": b"a", "topic": "t", "partition": 2, "headers": [("h", b"1"), ("h", None)]},
         {"value": b"b", "topic": "u", "partition": None, "headers": None},
@@ -195,7 +195,7 @@ def test_columns_decide_topic_partition_and_headers(cluster):
     assert records(cluster, "u", 1) == [(0, None, b"b", None)]
 
 
-def test_a_full_queue_is_waited_for_and_keeps_the_order(cluster):
+def test_a_full_queue_is_waited_for_and_keeps_the_order(cluster) -> None:
     options = options_for(cluster)
     small = type(options.producer)({**options.producer, "queue.buffering.max.messages": 50})
     write_rows([numbered(2000)], replace(options, producer=small))
@@ -206,7 +206,7 @@ def test_a_full_queue_is_waited_for_and_keeps_the_order(cluster):
         assert values == sorted(values)
 
 
-def test_the_queue_is_bounded_in_rows_and_bytes(cluster):
+def test_the_queue_is_bounded_in_rows_and_bytes(cluster) -> None:
     config = producer_config(options_for(cluster))
     assert config["queue.buffering.max.messages"] <= 200_000
     assert config["queue.buffering.max.kbytes"] <= 64 << 10
@@ -214,7 +214,7 @@ def test_the_queue_is_bounded_in_rows_and_bytes(cluster):
     assert given["queue.buffering.max.kbytes"] == 1 << 10
 
 
-def test_a_refused_row_fails_with_topic_partition_and_cause(cluster):
+def test_a_refused_row_fails_with_topic_partition_and_cause(cluster) -> None:
     cluster.fail("Produce", ["TOPIC_AUTHORIZATION_FAILED"] * 5)
     batch = pa.RecordBatch.from_pydict({"value": ["v"], "partition": pa.array([1], pa.int32())})
     with pytest.raises(AuthorizationError, match="topic t, partition 1") as raised:
@@ -225,19 +225,19 @@ def test_a_refused_row_fails_with_topic_partition_and_cause(cluster):
     assert write_rows([numbered(3)], options_for(cluster)) == 3
 
 
-def test_a_partition_that_does_not_exist_is_named(cluster):
+def test_a_partition_that_does_not_exist_is_named(cluster) -> None:
     batch = pa.RecordBatch.from_pydict({"value": ["v"], "partition": pa.array([9], pa.int32())})
     with pytest.raises(UnknownTopicError, match="topic t, partition 9"):
         write_rows([batch], options_for(cluster))
 
 
-def test_a_broker_that_comes_back_gets_every_row_once(cluster):
+def test_a_broker_that_comes_back_gets_every_row_once(cluster) -> None:
     cluster.fail("Produce", ["_TRANSPORT", "NOT_LEADER_FOR_PARTITION", "REQUEST_TIMED_OUT"])
     write_rows([numbered(300)], options_for(cluster))
     assert Counter(int(value) for _, _, value, _ in records(cluster)) == Counter(range(300))
 
 
-def test_a_broker_that_stays_away_fails_the_task(cluster):
+def test_a_broker_that_stays_away_fails_the_task(cluster) -> None:
     options = options_for(
         cluster,
         **{
@@ -253,26 +253,27 @@ def test_a_broker_that_stays_away_fails_the_task(cluster):
     assert raised.value.topic == "t"
 
 
-def test_the_next_task_uses_the_same_producer(cluster):
+def test_the_next_task_uses_the_same_producer(cluster) -> None:
     options = options_for(cluster)
     write_rows([numbered(1)], options)
-    kept = sender_module._kept
+    kept = sender_module._kept._sender
+    assert kept is not None
     write_rows([numbered(1)], options)
-    assert sender_module._kept is kept
+    assert sender_module._kept._sender is kept
     write_rows([numbered(1)], replace(options, producer=type(options.producer)({"acks": -1})))
-    assert sender_module._kept is not kept
+    assert sender_module._kept._sender is not kept
 
 
-def test_nothing_is_opened_for_no_rows(cluster):
+def test_nothing_is_opened_for_no_rows(cluster) -> None:
     nothing = numbered(0)
     assert write_rows([nothing], options_for(cluster)) == 0
-    assert sender_module._kept is None
+    assert sender_module._kept._sender is None
     attempt = Attempt("q", "r", 0, 0, 0, time.time())
     prepared = prepare_rows([nothing], options_for(cluster), attempt)
     assert prepared == Prepared(attempt, None)
 
 
-def test_what_promises_rest_on_cannot_be_switched_off(cluster):
+def test_what_promises_rest_on_cannot_be_switched_off(cluster) -> None:
     options = options_for(cluster, exactlyOnce="true")
     config = transactional_config(options, "id")
     assert config["enable.idempotence"] is True
@@ -297,7 +298,7 @@ def prepared(cluster, run: str, batch: int, tasks: int = 2) -> list[Prepared]:
     ]
 
 
-def test_batches_are_decided_once_on_a_broker(cluster):
+def test_batches_are_decided_once_on_a_broker(cluster) -> None:
     options = options_for(cluster, exactlyOnce="true")
     coordinators = Coordinators(options.kafka)
     first = prepared(cluster, "r1", 0)
@@ -315,7 +316,7 @@ def test_batches_are_decided_once_on_a_broker(cluster):
     coordinators.close()
 
 
-def test_a_task_that_fails_aborts(cluster):
+def test_a_task_that_fails_aborts(cluster) -> None:
     options = options_for(cluster, exactlyOnce="true")
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -328,7 +329,7 @@ def test_a_task_that_fails_aborts(cluster):
 
 
 @pytest.mark.parametrize("code", [47, 48, 49, 90])
-def test_a_transaction_that_is_gone_keeps_the_batch_from_being_decided(cluster, code):
+def test_a_transaction_that_is_gone_keeps_the_batch_from_being_decided(cluster, code) -> None:
     options = options_for(cluster, exactlyOnce="true")
     (message,) = prepared(cluster, "r", 0, 1)
     cluster.fail("AddPartitionsToTxn", [code])
@@ -337,7 +338,7 @@ def test_a_transaction_that_is_gone_keeps_the_batch_from_being_decided(cluster, 
     commit_batch([message], 0, options)
 
 
-def test_answers_of_a_coordinator(cluster):
+def test_answers_of_a_coordinator(cluster) -> None:
     options = options_for(cluster, exactlyOnce="true", **{"kafka.default.api.timeout.ms": "900"})
     transaction = Transaction("id", 1, 0, "t", 0, 1)
     coordinators = Coordinators(options.kafka)
@@ -356,7 +357,7 @@ def test_answers_of_a_coordinator(cluster):
     coordinators.close()
 
 
-def test_no_secret_in_any_text(cluster):
+def test_no_secret_in_any_text(cluster) -> None:
     secret = "geheim-4711"
     options = options_for(
         cluster,

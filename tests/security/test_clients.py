@@ -6,21 +6,23 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError as RdKafkaError
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 
-from kshare.cluster import cluster
 from kshare.cluster.cluster import Cluster
 from kshare.errors import AuthenticationError, KafkaError
 from kshare.options import KafkaConfig, parse_options, parse_sink_options
 from kshare.options.model import Subscribe
 from kshare.produce import sender, write_rows
+from tests.support.clock import Clock
 from tests.support.options import SECRET
 from tests.support.security import OAUTH
 
 NO_TOKEN = RdKafkaError(58, "OAuth token not set within 10 seconds timeout")
 WRONG = RdKafkaError(RdKafkaError._INVALID_ARG, "Configuration property is outside its range")
 
-Client = Callable[[dict[str, str]], object]
+Make = Callable[..., Any]
+Client = Callable[..., object]
 
 
 def bearer(line: str, **more: str) -> dict[str, str]:
@@ -35,14 +37,15 @@ def bearer(line: str, **more: str) -> dict[str, str]:
     }
 
 
-def plan(given: dict[str, str]) -> object:
+def plan(given: dict[str, str], make: Make = AdminClient) -> object:
     kafka = parse_options({**given, "subscribe": "t"}, streaming=True).options.kafka
-    return Cluster(kafka).partitions(Subscribe(("t",)))
+    return Cluster(kafka, admin=make, clock=Clock()).partitions(Subscribe(("t",)))
 
 
-def write(given: dict[str, str]) -> object:
+def write(given: dict[str, str], make: Make = Producer) -> object:
     options = parse_sink_options({**given, "topic": "t"}, streaming=False).options
-    return write_rows([pa.record_batch({"value": [b"1"]})], options)
+    sender._kept.drop()
+    return write_rows([pa.record_batch({"value": [b"1"]})], options, producer=make)
 
 
 @pytest.mark.parametrize("client", [plan, write])
@@ -67,17 +70,12 @@ def test_what_librdkafka_says_becomes_the_projects_error(
     fault: RdKafkaError,
     kind: type[Exception],
     says: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise KafkaException(fault)
 
-    monkeypatch.setattr(cluster, "AdminClient", refuse)
-    monkeypatch.setattr(sender, "Producer", refuse)
-    monkeypatch.setattr(sender, "_kept", None)
-    monkeypatch.setattr(cluster.time, "sleep", lambda _: None)
     with pytest.raises(KafkaError) as caught:
-        client({"kafka.bootstrap.servers": "127.0.0.1:9"})
+        client({"kafka.bootstrap.servers": "127.0.0.1:9"}, refuse)
     assert type(caught.value) is kind
     assert str(caught.value).startswith(says)
     assert "within 60 s" not in str(caught.value)
@@ -92,7 +90,5 @@ def test_a_token_endpoint_that_is_away_is_named(
         raise ConnectionRefusedError("the token endpoint is away")
 
     monkeypatch.setattr("kshare.security.oauth.obtain", away)
-    monkeypatch.setattr(sender, "_kept", None)
-    monkeypatch.setattr(cluster.time, "sleep", lambda _: None)
     with pytest.raises(KafkaError, match=r"cannot get a token to log in with: .* is away"):
         client(bearer('unsecuredLoginStringClaim_sub="me"'))

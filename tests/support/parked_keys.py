@@ -1,6 +1,9 @@
 """What the tests of parked keys share."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+
+from confluent_kafka.admin import AdminClient
 
 from kshare.cluster.parked_keys import ParkedKeys
 from kshare.options import KafkaConfig
@@ -17,12 +20,5 @@ def kafka(cluster: FakeCluster, *, timeout_ms: int = 20_000) -> KafkaConfig:
     return KafkaConfig(bootstrap_servers=((host, int(port)),), api_timeout_ms=timeout_ms)
 
 
-def keys_of(cluster: FakeCluster) -> ParkedKeys:
-    return ParkedKeys(kafka(cluster), now=lambda: NOON)
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+def keys_of(cluster: FakeCluster, admin: Callable[..., AdminClient] = AdminClient) -> ParkedKeys:
+    return ParkedKeys(kafka(cluster), now=lambda: NOON, admin=admin)

@@ -1,0 +1,255 @@
+"""A client of librdkafka: how it is made, what it says of faults, and its errors as ours.
+
+A refused login or certificate is raised at the next opportunity, not after a timeout. A cluster
+that has never answered is looked at after 10 s (:mod:`kshare.cluster.diagnosis`); what waiting can
+repair is then waited for. Nothing is opened before the first use, so an object may be made before a
+fork.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka import KafkaException
+
+from kshare.cluster.client_log import client_log
+from kshare.cluster.diagnosis import connection_fault, login_fault
+from kshare.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    KafkaError,
+    Location,
+    UnknownTopicError,
+)
+from kshare.options import KafkaConfig
+from kshare.security.librdkafka import librdkafka_config
+from kshare.wire.protocol import error_codes
+from kshare.wire.protocol.error_codes import ErrorCode, Kind
+from kshare.wire.protocol.retry import Clock
+
+__all__ = ["Client", "Handle", "code_of", "kafka_error", "kind_of", "servers"]
+
+# A cluster that has not answered for so long is looked at by diagnosis; both together are < 30 s.
+_DIAGNOSIS_AFTER_SECONDS: Final = 10.0
+_DIAGNOSIS_SECONDS: Final = 15.0
+
+_ALL_BROKERS_DOWN: Final = RdKafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
+_UNKNOWN_PARTITION: Final = RdKafkaError._UNKNOWN_PARTITION  # noqa: SLF001
+# librdkafka's own codes, which no broker answers. _NOENT: none of the partitions that were asked
+# for has a leader, or none of them exists.
+_OWN_KINDS: Final = {
+    RdKafkaError._AUTHENTICATION: Kind.AUTHENTICATION,  # noqa: SLF001
+    RdKafkaError._FENCED: Kind.FENCED,  # noqa: SLF001
+    RdKafkaError._NOENT: Kind.TRANSIENT,  # noqa: SLF001
+    RdKafkaError._SSL: Kind.AUTHENTICATION,  # noqa: SLF001
+    RdKafkaError._TIMED_OUT: Kind.TRANSIENT,  # noqa: SLF001
+    RdKafkaError._TRANSPORT: Kind.TRANSIENT,  # noqa: SLF001
+    RdKafkaError._UNKNOWN_PARTITION: Kind.UNKNOWN_TOPIC,  # noqa: SLF001
+    RdKafkaError._UNKNOWN_TOPIC: Kind.UNKNOWN_TOPIC,  # noqa: SLF001
+}
+
+
+class Handle(Protocol):
+    """What ``AdminClient``, ``Consumer`` and ``Producer`` have in common."""
+
+    def poll(self, timeout: float) -> Any:
+        """Serve callbacks."""
+
+
+HandleT = TypeVar("HandleT", bound=Handle)
+
+
+class Client(Generic[HandleT]):
+    """One client of librdkafka, with the faults that its callbacks report.
+
+    Args:
+        kind: ``AdminClient``, ``Consumer`` or ``Producer``.
+        kafka: How to reach the cluster.
+        config: The client's configuration; called when the client is opened.
+        making: What opening it is called in errors.
+        whom: What a login was refused by, in errors; what was tried if None.
+        clock: Source of time.
+    """
+
+    def __init__(
+        self,
+        kind: Callable[..., HandleT],
+        kafka: KafkaConfig,
+        config: Callable[[], Mapping[str, Any]] | None = None,
+        *,
+        making: str = "make a client",
+        whom: str | None = None,
+        clock: Clock = time,
+    ) -> None:
+        self._kind = kind
+        self._kafka = kafka
+        self._config = config or (lambda: librdkafka_config(kafka))
+        self._making = making
+        self._whom = whom
+        self._clock = clock
+        self._handle: HandleT | None = None
+        self._answered = False
+        # When the client was opened; None once it is known that waiting makes sense.
+        self._silent_since: float | None = None
+        self.last_fault: RdKafkaError | None = None
+        self.unreachable = False
+
+    @property
+    def handle(self) -> HandleT:
+        """The client of librdkafka, opened if it is not open.
+
+        Raises:
+            KafkaError: there is no token to log in with, or librdkafka refuses the configuration.
+        """
+        if self._handle is None:
+            self.last_fault = None
+            try:
+                config = self._config()
+            except OSError as error:  # the token endpoint of OAUTHBEARER
+                raise KafkaError(f"cannot get a token to log in with: {error}") from error
+            try:
+                self._handle = self._kind({**config, "error_cb": self._on_error}, logger=client_log)
+            except KafkaException as error:  # say, an OAUTHBEARER token that expires meanwhile
+                raise kafka_error(error, self._making, whom=self._whom) from error
+            self._silent_since = None if self._answered else self._clock.monotonic()
+        return self._handle
+
+    def close(self) -> None:
+        """Let go of librdkafka's client; the next use opens another one."""
+        self._handle = None
+
+    def answered(self) -> None:
+        """Note that the cluster has answered: from now on, silence has reasons that can pass."""
+        self._answered = True
+        self._silent_since = None
+
+    def raise_refusal(self) -> None:
+        """Raise the fault if a login or a certificate was refused: waiting does not help."""
+        fault = self.last_fault
+        if fault is not None and kind_of(fault) is Kind.AUTHENTICATION:
+            self.last_fault = None
+            self.close()
+            raise login_fault(self._kafka) or kafka_error(fault, "connect", whom=self._whom)
+
+    def raise_if_unreachable(self) -> None:
+        """Raise why the cluster never answered, if it is something that waiting does not repair."""
+        if self._silent_since is None:
+            return
+        if self._clock.monotonic() - self._silent_since >= _DIAGNOSIS_AFTER_SECONDS:
+            self._silent_since = None  # diagnosis is made once
+            fault = connection_fault(self._kafka, _DIAGNOSIS_SECONDS)
+            if fault is not None:
+                self.close()
+                self.unreachable = True
+                raise fault
+
+    def serve(self) -> None:
+        """Serve callbacks, which fetch tokens and report faults, and raise what does not pass."""
+        self.handle.poll(0)
+        self.raise_refusal()
+        self.raise_if_unreachable()
+
+    def last_fault_text(self) -> str:
+        """The last fault that was reported, as a supplement to an error's text."""
+        fault = self.last_fault
+        if fault is None:
+            return ""
+        return f" (the client's last error: {fault.str()}){_protocol_hint(self._kafka, fault)}"
+
+    def _on_error(self, error: RdKafkaError) -> None:
+        # That all brokers are down says less than why the last one is.
+        if (
+            self.last_fault is None
+            or kind_of(error) is Kind.AUTHENTICATION
+            or error.code() != _ALL_BROKERS_DOWN
+        ):
+            self.last_fault = error
+
+
+def code_of(error: object) -> int | None:
+    """The code of an error of librdkafka; None for any other object."""
+    if isinstance(error, KafkaException):
+        error = error.args[0]
+    return error.code() if isinstance(error, RdKafkaError) else None
+
+
+def kind_of(error: object) -> Kind:
+    """What an error means to a client; a ``TimeoutError`` is transient."""
+    if isinstance(error, TimeoutError):
+        return Kind.TRANSIENT
+    code = code_of(error)
+    if code is None:
+        return Kind.PERMANENT
+    # TLS 1.3: that a broker refuses the client's certificate shows as an alert at the first read,
+    # which librdkafka takes for a broken connection.
+    if "SSL alert number" in str(error):
+        return Kind.AUTHENTICATION
+    return _OWN_KINDS.get(code) or error_codes.kind(code)
+
+
+def kafka_error(
+    error: object,
+    action: str,
+    *,
+    where: str = "",
+    whom: str | None = None,
+    missing: str | None = None,
+    more: str = "",
+    hint: str = "",
+    topic: str | None = None,
+    partition: int | None = None,
+    broker: str | None = None,
+) -> KafkaError:
+    """An error of librdkafka as one of ours.
+
+    Args:
+        error: A ``KafkaError`` or ``KafkaException`` of confluent-kafka, or a ``TimeoutError``.
+        action: What was tried, as an infinitive: "write to topic t".
+        where: Supplement to the action, for errors without a class of their own.
+        whom: What a login was refused by; the action if None.
+        missing: What does not exist, as a sentence; None for a general one.
+        more: Supplement to librdkafka's text.
+        hint: Supplement at the end, for errors without a class of their own.
+        topic: Fact of the error.
+        partition: Fact of the error.
+        broker: Fact of the error.
+    """
+    if isinstance(error, KafkaException):
+        error = error.args[0]
+    said = error.str() if isinstance(error, RdKafkaError) else f"{error}"
+    text = f"{said or 'timed out'}{more}"
+    facts: Location = {"topic": topic, "partition": partition, "broker": broker}
+    kind = kind_of(error)
+    if kind is Kind.AUTHENTICATION:
+        return AuthenticationError(f"cannot log in to {whom or action}: {text}", **facts)
+    if kind is Kind.AUTHORIZATION:
+        return AuthorizationError(f"not authorized to {action}: {text}", **facts)
+    if kind is Kind.UNKNOWN_TOPIC:
+        missing = missing or f"cannot {action}: the topic or its partition does not exist"
+        return UnknownTopicError(f"{missing}: {text}", **facts)
+    if kind is Kind.FENCED:
+        return KafkaError(f"cannot {action}: fenced by a later producer of the same query: {text}")
+    if code_of(error) == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+        text += (
+            "; kafka.transaction.timeout.ms must not be more than the brokers' "
+            "transaction.max.timeout.ms"
+        )
+    return KafkaError(f"cannot {action}{where}: {text}{hint}", **facts)
+
+
+def servers(kafka: KafkaConfig) -> str:
+    """The bootstrap servers, as error texts name them."""
+    return ", ".join(f"{host}:{port}" for host, port in kafka.bootstrap_servers)
+
+
+def _protocol_hint(kafka: KafkaConfig, fault: RdKafkaError) -> str:
+    """What a connection may mean that a broker closed without a word."""
+    if kafka.uses_tls and "SSL_HANDSHAKE" in fault.str():
+        return (
+            "; if this listener expects no TLS, set kafka.security.protocol to PLAINTEXT or "
+            "SASL_PLAINTEXT"
+        )
+    if not kafka.uses_tls and fault.code() == _ALL_BROKERS_DOWN:
+        return "; if this listener expects TLS, set kafka.security.protocol to SSL or SASL_SSL"
+    return ""

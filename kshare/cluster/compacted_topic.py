@@ -1,0 +1,314 @@
+"""A compacted topic as a table: made on first use, read to its end and on from there, written.
+
+Guarantees: a read returns all that the log held when it was called, or it raises and changes
+nothing. That a topic was deleted or made again is said by :attr:`Changes.restarted`.
+
+Cost: a read takes one request, and another one if anything is new; then it fetches what is new.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import Consumer, KafkaException, Message, Producer
+from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka import TopicPartition as RdTopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from kshare.cluster.client import Client, code_of, kafka_error, kind_of
+from kshare.cluster.cluster import Cluster, TopicPolicy
+from kshare.cluster.topics import TopicSpec
+from kshare.core.progress import TopicPartition
+from kshare.errors import FetchTimeoutError, KafkaError, UnknownTopicError
+from kshare.options import KafkaConfig, Subscribe
+from kshare.security.librdkafka import librdkafka_config
+from kshare.wire.protocol.error_codes import ErrorCode, Kind
+
+__all__ = ["Changes", "CompactedTopic", "Row"]
+
+_POLL_SECONDS: Final = 0.1
+_END: Final = RdKafkaError._PARTITION_EOF  # noqa: SLF001
+# A cluster that cannot be asked to make topics (librdkafka's mock) makes them when they are used.
+_EXISTS: Final = {ErrorCode.TOPIC_ALREADY_EXISTS, RdKafkaError._UNSUPPORTED_FEATURE}  # noqa: SLF001
+
+
+class Row(NamedTuple):
+    """A record of the topic. Without a value it is a tombstone: the key has no row any more."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What was written since the last read.
+
+    Attributes:
+        rows: Records; those of one partition are in the order of its log.
+        restarted: Whether the topic is gone or was made again: rows of earlier reads do not count.
+    """
+
+    rows: tuple[Row, ...]
+    restarted: bool = False
+
+
+class CompactedTopic:
+    """A compacted topic of ours.
+
+    Every method raises a :class:`~kshare.errors.KafkaError` if the cluster does not answer within
+    ``default.api.timeout.ms``, or refuses.
+
+    Args:
+        kafka: How to reach the cluster.
+        spec: What the topic is called, and how it is made.
+        read_committed: Whether a read waits for open transactions, and skips aborted ones.
+        choose: Numbers of the partitions to read, from the number of partitions. All by default.
+        group: Consumer group that brokers are told of. It is never joined.
+        admin: Makes the client that makes the topic.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaConfig,
+        spec: TopicSpec,
+        *,
+        read_committed: bool = False,
+        choose: Callable[[int], Collection[int]] = range,
+        group: str = "kshare",
+        admin: Callable[..., AdminClient] = AdminClient,
+    ) -> None:
+        self._kafka = kafka
+        self._spec = spec
+        self._admin = admin
+        self._reader = _Reader(
+            kafka, spec.name, read_committed=read_committed, choose=choose, group=group
+        )
+
+    @property
+    def name(self) -> str:
+        """Name of the topic."""
+        return self._spec.name
+
+    @property
+    def exists(self) -> bool:
+        """Whether the topic was there when it was last read."""
+        return bool(self._reader.positions)
+
+    def read(self) -> Changes:
+        """What was written since the last read; after an error that is the same as before."""
+        return self._reader.read()
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """The partitions that are read.
+
+        Raises:
+            UnknownTopicError: the topic does not exist.
+        """
+        return self._reader.partitions()
+
+    def policy(self) -> TopicPolicy | None:
+        """How the topic is configured; None if this client is not authorized to know."""
+        return self._reader.cluster.policies([self.name]).get(self.name)
+
+    def create(self) -> None:
+        """Make the topic, unless it exists."""
+        seconds = self._kafka.api_timeout_ms / 1000
+        client = Client(self._admin, self._kafka)
+        config = {"cleanup.policy": "compact", **self._spec.config}
+        new = NewTopic(self.name, self._spec.partitions, config=config)
+        try:
+            made = client.handle.create_topics([new], operation_timeout=seconds)
+            made[self.name].result(seconds)
+        except (KafkaException, TimeoutError) as error:
+            if code_of(error) not in _EXISTS:
+                raise kafka_error(error, f"create topic {self.name}", topic=self.name) from error
+
+    def write(self, rows: Iterable[tuple[bytes, bytes | None]], partition: int = -1) -> None:
+        """Write records, and return when the brokers have them.
+
+        Args:
+            rows: Keys and values; None for a tombstone.
+            partition: Where to write; -1 leaves that to the key.
+        """
+        client = Client(Producer, self._kafka, lambda: _producer_config(self._kafka))
+        refused: list[RdKafkaError] = []
+
+        def delivered(error: RdKafkaError | None, _: object) -> None:
+            if error is not None:
+                refused.append(error)
+
+        producer = client.handle
+        for key, value in rows:
+            producer.produce(self.name, value, key, partition, on_delivery=delivered)
+        left = producer.flush(self._kafka.api_timeout_ms / 1000 + 1)
+        if refused or left:
+            error = refused[0] if refused else TimeoutError()
+            raise kafka_error(error, f"write to {self.name}", topic=self.name)
+
+    def shorten_timeout(self, seconds: float) -> None:
+        """From now on, let no read wait for an answer longer than this."""
+        self._reader.seconds = min(self._reader.seconds, seconds)
+        self._reader.cluster.shorten_timeout(seconds)
+
+    def close(self) -> None:
+        """Let go of the cluster; a later call opens it again."""
+        self._reader.close()
+
+
+class _Reader:
+    """Reads partitions of a topic to their ends, and on from there.
+
+    Attributes:
+        cluster: Where the topic is.
+        positions: Offset to read from, for each partition; empty if there is no topic.
+        seconds: Maximum time of a read.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaConfig,
+        topic: str,
+        *,
+        read_committed: bool,
+        choose: Callable[[int], Collection[int]],
+        group: str,
+    ) -> None:
+        self._topic = topic
+        self._read_committed = read_committed
+        self._choose = choose
+        # What is not committed yet is part of the log: its end is the high watermark.
+        self.cluster = Cluster(replace(kafka, read_committed=False))
+        self._consumer = Client(
+            Consumer, kafka, lambda: _consumer_config(kafka, group, read_committed=read_committed)
+        )
+        self.positions: Mapping[TopicPartition, int] = {}
+        self.seconds = kafka.api_timeout_ms / 1000
+
+    def read(self) -> Changes:
+        """See :meth:`CompactedTopic.read`."""
+        try:
+            self.partitions()
+            try:
+                return self._read_on()
+            except UnknownTopicError as error:
+                # Deleted; or a leader that has just started has not heard of it yet.
+                self.positions = {tp: self.positions.get(tp, 0) for tp in self._listed()}
+                raise KafkaError(str(error), topic=self._topic) from error
+        except UnknownTopicError:
+            self.positions = {}
+            return Changes((), restarted=True)
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """See :meth:`CompactedTopic.partitions`."""
+        if not self.positions:
+            self.positions = dict.fromkeys(self._listed(), 0)
+        return tuple(self.positions)
+
+    def _listed(self) -> tuple[TopicPartition, ...]:
+        partitions = self.cluster.partitions(Subscribe((self._topic,)))
+        return tuple(partitions[number] for number in self._choose(len(partitions)))
+
+    def close(self) -> None:
+        """See :meth:`CompactedTopic.close`."""
+        self.cluster.close()
+        self._consumer.close()
+
+    def _read_on(self) -> Changes:
+        ends = self.cluster.latest(self.positions)
+        restarted = any(ends[tp] < position for tp, position in self.positions.items())
+        positions = dict.fromkeys(ends, 0) if restarted else dict(self.positions)
+        new = {tp: end for tp, end in ends.items() if positions[tp] < end}
+        rows: list[Row] = []
+        if new:
+            for tp, first in self.cluster.earliest(new).items():
+                positions[tp] = max(positions[tp], first)
+            self._fetch(positions, new, rows)
+        self.positions = positions
+        return Changes(tuple(rows), restarted)
+
+    def _fetch(
+        self,
+        positions: dict[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        rows: list[Row],
+    ) -> None:
+        """Append the records up to the ends, and advance the positions."""
+        consumer = self._consumer.handle
+        consumer.assign([RdTopicPartition(*tp, positions[tp]) for tp in ends])
+        deadline = time.monotonic() + self.seconds
+        try:
+            while behind := [tp for tp, end in ends.items() if positions[tp] < end]:
+                message = consumer.poll(_POLL_SECONDS)
+                # An error of no topic is one of the group, which is never joined.
+                if message is not None and message.topic() is not None:
+                    self._take(message, positions, ends, rows)
+                elif time.monotonic() > deadline:
+                    raise self._timeout(behind[0], positions, ends)
+        finally:
+            consumer.unassign()
+
+    def _take(
+        self,
+        message: Message,
+        positions: dict[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        rows: list[Row],
+    ) -> None:
+        tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
+        error, offset = message.error(), message.offset()
+        if error is None:
+            assert offset is not None
+            rows.append(Row(tp.partition, offset, _bytes(message.key()), _bytes(message.value())))
+            positions[tp] = offset + 1
+        elif error.code() == _END:
+            # Compaction leaves gaps before the end, and transactions leave marks. What is not
+            # decided yet is waited for.
+            end = (offset or 0) if self._read_committed else ends.get(tp, 0)
+            positions[tp] = max(positions.get(tp, 0), end)
+        elif kind_of(error) not in {Kind.TRANSIENT, Kind.STALE_LEADER}:
+            raise kafka_error(error, f"read {self._topic}", topic=tp.topic, partition=tp.partition)
+
+    def _timeout(
+        self,
+        tp: TopicPartition,
+        positions: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+    ) -> FetchTimeoutError:
+        return FetchTimeoutError(
+            f"cannot read {tp.topic}, partition {tp.partition}, from offset {positions[tp]} to "
+            f"{ends[tp]} within {self.seconds:g} s (kafka.default.api.timeout.ms)",
+            topic=tp.topic,
+            partition=tp.partition,
+            offset=positions[tp],
+        )
+
+
+def _consumer_config(kafka: KafkaConfig, group: str, *, read_committed: bool) -> dict[str, Any]:
+    return {
+        **librdkafka_config(kafka),
+        "group.id": kafka.group_id or group,
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed" if read_committed else "read_uncommitted",
+        "fetch.wait.max.ms": 10,  # the end is known: there is no more to wait for
+        "log_level": 3,
+    }
+
+
+def _producer_config(kafka: KafkaConfig) -> dict[str, Any]:
+    config = {
+        **librdkafka_config(kafka),
+        "acks": "all",
+        "linger.ms": 0,
+        "message.timeout.ms": kafka.api_timeout_ms,
+    }
+    config.pop("client.rack", None)  # a consumer's
+    return config
+
+
+def _bytes(data: str | bytes | None) -> bytes | None:
+    return data.encode() if isinstance(data, str) else data

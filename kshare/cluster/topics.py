@@ -1,0 +1,47 @@
+"""The topics that kshare keeps for itself, and those of Kafka: no subscription reads them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+__all__ = [
+    "INDIVIDUAL_COMMITS_TOPIC",
+    "INTERNAL_TOPICS",
+    "LEDGER_TOPIC",
+    "PARKED_TOPIC",
+    "POLICIES_TOPIC",
+    "TopicSpec",
+]
+
+PARKED_TOPIC: Final = "__kshare_parked_keys"
+LEDGER_TOPIC: Final = "__kshare_sink_ledger"
+INDIVIDUAL_COMMITS_TOPIC: Final = "__individual_commit_offsets"
+POLICIES_TOPIC: Final = "__kshare_policies"
+
+INTERNAL_TOPICS: Final = frozenset(
+    {
+        PARKED_TOPIC,
+        LEDGER_TOPIC,
+        INDIVIDUAL_COMMITS_TOPIC,
+        POLICIES_TOPIC,
+        "__consumer_offsets",
+        "__share_group_state",
+        "__transaction_state",
+    }
+)
+"""The topics that no ``subscribePattern`` matches."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """How a compacted topic is made on first use; its replication factor is the brokers' default.
+
+    Attributes:
+        name: Name of the topic.
+        partitions: Number of partitions.
+        config: Topic configuration; ``cleanup.policy`` is always ``compact``.
+    """
+
+    name: str
+    partitions: int
+    config: Mapping[str, str] = field(default_factory=dict)
