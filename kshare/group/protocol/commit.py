@@ -1,0 +1,160 @@
+"""What a commit writes, and what may be deleted: functions of the log and of what is processed.
+
+The deletion law: a fact is deleted only if a stable offset, or blocks of this member, that have
+been **read back** from the log cover it. A crash in between leaves redundancy, never a hole.
+
+A member deletes other members' blocks only for key hashes that it owns by the log as it has read
+it. A zombie cannot delete what its successor has written: whoever has read a block of the successor
+has read the successor's claim before it, and owns the hashes no longer.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from kshare.core.hashing import HashRange
+from kshare.core.offsets import Bounds, intersect, since, subtract
+from kshare.core.progress import Progress, Stripe, TopicPartition
+from kshare.core.region import overlay
+from kshare.group.protocol.log import BlockKey, PartitionLog
+from kshare.group.protocol.records import STRETCH, Block, Key, Stable
+
+__all__ = ["blocks_to_write", "keys_to_delete", "stable_to_write"]
+
+
+def blocks_to_write(
+    partition: TopicPartition,
+    log: PartitionLog,
+    member: str,
+    owned: Sequence[HashRange],
+    done: Progress,
+) -> list[Block]:
+    """The blocks that say what the log does not say yet.
+
+    Args:
+        partition: The partition.
+        log: What the log says.
+        member: The member that commits.
+        owned: Its key hashes, ascending.
+        done: What it has processed, or knows to be processed.
+    """
+    incarnation, stable = log.incarnation, _stable_of(log)
+    return [
+        Block(partition, incarnation, author, hashes, stretch, bounds)
+        for (author, hashes, stretch), bounds in _wanted(member, owned, done, stable)
+        if subtract(bounds, since(log.blocks.get((author, hashes, stretch), ()), stable))
+    ]
+
+
+def stable_to_write(
+    partition: TopicPartition,
+    log: PartitionLog,
+    primary: int,
+    *,
+    leader_epoch: int | None = None,
+    metadata: str = "",
+) -> Stable | None:
+    """The stable offset that follows from the facts in the log, if the log does not say it yet.
+
+    Args:
+        partition: The partition.
+        log: What the log says.
+        primary: The primary offset of the incarnation.
+        leader_epoch: Leader epoch of the last processed record, if it is known.
+        metadata: What the committer wants to be kept beside it.
+    """
+    reached = log.progress(primary).stable
+    if log.stable is not None and reached <= log.stable.offset:
+        return None
+    return Stable(partition, log.incarnation, reached, leader_epoch, metadata)
+
+
+def keys_to_delete(
+    partition: TopicPartition,
+    log: PartitionLog,
+    member: str,
+    owned: Sequence[HashRange],
+    done: Progress,
+) -> list[Key]:
+    """The keys of blocks whose facts are covered by what the log says besides.
+
+    Args:
+        partition: The partition.
+        log: What the log says, read at least through the last records of this member.
+        member: The member that deletes.
+        owned: The hashes that are its own by this log, ascending.
+        done: What it has processed, or knows to be processed.
+    """
+    stable = _stable_of(log)
+    kept = {key for key, _ in _wanted(member, owned, done, stable)}
+    cover = overlay(
+        Stripe(hashes, bounds)
+        for (author, hashes, stretch), bounds in log.blocks.items()
+        if (author, hashes, stretch) in kept
+    )
+    is_lead = log.lead == member
+    deleted = []
+    for key, bounds in log.blocks.items():
+        author, hashes, _ = key
+        left = since(bounds, stable)
+        if key in kept and left:
+            continue
+        is_mine = author == member or _within(hashes, owned)
+        if (is_mine and _covers(cover, hashes, left)) or (is_lead and not left):
+            deleted.append(Key(log.incarnation, "block", partition, key))
+    return deleted
+
+
+def _stable_of(log: PartitionLog) -> int:
+    """Below this offset the log itself says that all is processed."""
+    return max(log.start or 0, log.stable.offset if log.stable else 0)
+
+
+def _wanted(
+    member: str, owned: Sequence[HashRange], done: Progress, stable: int
+) -> Iterator[tuple[BlockKey, Bounds]]:
+    """The blocks that hold what is processed of some hashes, from the stable offset on."""
+    tiling = done.stripes or (Stripe(HashRange(0, 1 << 63), ()),)
+    for part in owned:
+        for stripe in tiling:
+            shared = stripe.hashes.intersect(part)
+            if shared is None:
+                continue
+            bounds = stripe.bounds
+            if done.stable > stable:  # all below is processed, which the log does not say yet
+                bounds = _joined(stable, done.stable, bounds)
+            for stretch, piece in _by_stretch(since(bounds, stable)):
+                yield (member, shared, stretch), piece
+
+
+def _joined(start: int, end: int, bounds: Bounds) -> Bounds:
+    if bounds and bounds[0] == end:
+        return (start, *bounds[1:])
+    return (start, end, *bounds)
+
+
+def _by_stretch(bounds: Bounds) -> Iterator[tuple[int, Bounds]]:
+    """A set of offsets cut into stretches."""
+    if not bounds:
+        return
+    for stretch in range(bounds[0] // STRETCH, (bounds[-1] - 1) // STRETCH + 1):
+        first = stretch * STRETCH
+        piece = intersect(bounds, (first, first + STRETCH))
+        if piece:
+            yield stretch, piece
+
+
+def _within(hashes: HashRange, owned: Sequence[HashRange]) -> bool:
+    """Whether some hashes lie in ranges that are ascending; neighbours may touch."""
+    at = hashes.lo
+    for part in owned:
+        if part.lo <= at < part.hi:
+            at = part.hi
+    return at >= hashes.hi
+
+
+def _covers(cover: Sequence[Stripe], hashes: HashRange, bounds: Bounds) -> bool:
+    """Whether some stripes hold all of a rectangle's offsets, for each of its hashes."""
+    return not bounds or all(
+        not subtract(bounds, stripe.bounds)
+        for stripe in cover
+        if stripe.hashes.intersect(hashes) is not None
+    )

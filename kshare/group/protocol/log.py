@@ -1,0 +1,199 @@
+"""What the individual commit log says: a fold over its records.
+
+The log of a group is totally ordered, and every member reads all of it: equal logs give equal
+states. Compaction changes nothing of what is said here, as long as it has deleted only records that
+a later one of the same key replaces.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from kshare.core.hashing import WHOLE, HashRange, complement
+from kshare.core.offsets import Bounds, union
+from kshare.core.progress import Progress, Stripe, TopicPartition
+from kshare.group.protocol.records import Block, Claim, Key, Member, Record, Reset, Stable
+
+__all__ = ["BlockKey", "GroupLog", "PartitionLog", "PlacedClaim"]
+
+BlockKey: TypeAlias = tuple[str, HashRange, int]
+"""Author, key hashes and stretch of a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedClaim:
+    """A claim and its offset in the log; of two that overlap, the higher offset wins."""
+
+    claim: Claim
+    position: int
+
+
+@dataclass(slots=True)
+class PartitionLog:
+    """What the log says of one partition.
+
+    Attributes:
+        incarnation: The newest incarnation; facts and stable offsets of older ones do not count.
+        start: Where the incarnation starts: what its first `Reset` says; None if there is none.
+        stable: The highest stable offset of the incarnation; None if there is none.
+        blocks: The facts of the incarnation.
+        claims: The last claim of each member.
+        outdated: Keys of older incarnations that are still in the log.
+    """
+
+    incarnation: int = 0
+    start: int | None = None
+    stable: Stable | None = None
+    blocks: dict[BlockKey, Bounds] = field(default_factory=dict)
+    claims: dict[str, PlacedClaim] = field(default_factory=dict)
+    outdated: set[Key] = field(default_factory=set)
+
+    @property
+    def has_facts(self) -> bool:
+        """Whether anything has been committed in this incarnation."""
+        return bool(self.blocks) or self.stable is not None
+
+    def progress(self, primary: int = 0) -> Progress:
+        """What has been processed, by all facts of the incarnation.
+
+        Args:
+            primary: The primary offset, if it belongs to the incarnation: all below is processed.
+        """
+        stable = max(primary, self.start or 0, self.stable.offset if self.stable else 0)
+        by_hashes: dict[HashRange, list[Bounds]] = {}
+        for (_, hashes, _), bounds in self.blocks.items():
+            by_hashes.setdefault(hashes, []).append(bounds)
+        layers = (Stripe(hashes, union(parts)) for hashes, parts in by_hashes.items())
+        return Progress.of_stripes(stable, layers)
+
+    def owned_by(self, member: str) -> tuple[HashRange, ...]:
+        """The key hashes that a member has claimed and nobody has claimed since, ascending."""
+        mine = self.claims.get(member)
+        if mine is None:
+            return ()
+        later = [
+            part
+            for other in self.claims.values()
+            if other.position > mine.position
+            for part in other.claim.hashes
+        ]
+        return _minus(mine.claim.hashes, later)
+
+    @property
+    def unclaimed(self) -> tuple[HashRange, ...]:
+        """The key hashes that no member has claimed, ascending; they hold the stable offset."""
+        return _minus((WHOLE,), [h for placed in self.claims.values() for h in placed.claim.hashes])
+
+    @property
+    def lead(self) -> str | None:
+        """The member that owns the lowest hash that is owned; None if nobody owns any."""
+        lowest = {member: owned[0].lo for member in self.claims if (owned := self.owned_by(member))}
+        return min(lowest, key=lambda member: (lowest[member], member), default=None)
+
+
+class GroupLog:
+    """What the log says of one group.
+
+    Attributes:
+        group: Id of the group.
+        end: The log offset after the last record that was applied.
+        partitions: What it says of each partition.
+        members: The last sign of life of each standalone member.
+    """
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        self.end = 0
+        self.partitions: dict[TopicPartition, PartitionLog] = {}
+        self.members: dict[str, Member] = {}
+
+    def of(self, partition: TopicPartition) -> PartitionLog:
+        """What it says of a partition; empty if there is no record."""
+        return self.partitions.setdefault(partition, PartitionLog())
+
+    def apply(self, position: int, key: Key, record: Record | None) -> None:
+        """Apply the next record.
+
+        Args:
+            position: Its offset in the log.
+            key: Its key.
+            record: The record; None for a tombstone.
+        """
+        self.end = max(self.end, position + 1)
+        if key.partition is None:
+            if isinstance(record, Member):
+                self.members[record.member] = record
+            else:
+                self.members.pop(key.detail[0], None)
+            return
+        log = self.of(key.partition)
+        if key.kind == "claim":
+            if isinstance(record, Claim):
+                log.claims[record.member] = PlacedClaim(record, position)
+            else:
+                log.claims.pop(key.detail[0], None)
+            return
+        if key.incarnation > log.incarnation:
+            _begin_incarnation(log, key)
+        if key.incarnation < log.incarnation:
+            (log.outdated.discard if record is None else log.outdated.add)(key)
+        elif record is None:
+            if key.kind == "block":
+                log.blocks.pop(_block_key(key), None)
+        else:
+            _apply(log, record)
+
+
+def _begin_incarnation(log: PartitionLog, key: Key) -> None:
+    partition, old = key.partition, log.incarnation
+    log.outdated |= {Key(old, "block", partition, detail) for detail in log.blocks}
+    log.outdated |= {Key(old, "stable", partition)} if log.stable else set()
+    log.outdated |= {Key(old, "reset", partition)} if log.start is not None else set()
+    log.incarnation, log.start, log.stable, log.blocks = key.incarnation, None, None, {}
+
+
+def _apply(log: PartitionLog, record: Record) -> None:
+    match record:
+        case Reset():
+            # Two members may begin an incarnation at once: the first of them says where.
+            if log.start is None:
+                log.start = record.offset
+        case Stable():
+            if log.stable is None or record.offset >= log.stable.offset:
+                log.stable = record
+        case Block():
+            log.blocks[record.member, record.hashes, record.stretch] = record.bounds
+
+
+def _block_key(key: Key) -> BlockKey:
+    member, hashes, stretch = key.detail
+    return member, hashes, stretch
+
+
+def _minus(hashes: Sequence[HashRange], taken: Sequence[HashRange]) -> tuple[HashRange, ...]:
+    """Some hash ranges without others, ascending; ``taken`` may overlap."""
+    return tuple(_left(sorted(hashes), _joined(taken)))
+
+
+def _left(hashes: Sequence[HashRange], taken: Sequence[HashRange]) -> Iterator[HashRange]:
+    for free in complement(taken):
+        for part in hashes:
+            shared = free.intersect(part)
+            if shared is not None:
+                yield shared
+
+
+def _joined(hashes: Sequence[HashRange]) -> list[HashRange]:
+    """Hash ranges that may overlap as disjoint ones, ascending."""
+    joined: list[HashRange] = []
+    for part in sorted(hashes):
+        if joined and part.lo <= joined[-1].hi:
+            joined[-1] = HashRange(joined[-1].lo, max(joined[-1].hi, part.hi))
+        else:
+            joined.append(part)
+    return joined
+
+
+def members_seen(log: GroupLog, since_ms: int) -> Mapping[str, Member]:
+    """The standalone members that have given a sign of life since some time."""
+    return {name: member for name, member in log.members.items() if member.seen_ms >= since_ms}

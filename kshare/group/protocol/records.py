@@ -1,0 +1,397 @@
+"""The records of the individual commit log, and their bytes.
+
+``decode(*encode(group, record)) == (group, record)``, and equal records have equal bytes. A key is
+a JSON array that begins with version, group and incarnation; compaction keeps the last record of
+each key, and a record without a value (a tombstone) deletes its key. A value is a JSON object.
+
+========= ============================================= ================================ ===========
+record    key, after version, group, incarnation        value                            written by
+========= ============================================= ================================ ===========
+`Claim`   "claim", topic, partition, member             hashes, epoch, transactional id  a new owner
+`Block`   "block", topic, partition, member, [lo, hi],  processed offsets, packed        an owner
+          stretch
+`Stable`  "stable", topic, partition                    offset, leader epoch, metadata   the lead
+`Reset`   "reset", topic, partition                     offset                           who starts
+                                                                                         a partition
+`Member`  "member", member                              host, time                       each member
+========= ============================================= ================================ ===========
+
+A block is a fact: these offsets of these key hashes have been processed. Facts stay true, so their
+order and their repetition change nothing. A block's key names its author, so that a tombstone for
+one author's block cannot delete what another one has written meanwhile.
+
+The incarnation is a number for each group and partition. A `Reset` begins a new one, and facts and
+stable offsets of an older one do not count. Kafka's own tools reset offsets for single partitions,
+so a number for each group would void the individual commits of all of its partitions. Claims and
+members have incarnation 0: they outlive a reset.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from kshare.core.hashing import HashRange
+from kshare.core.offsets import Bounds
+from kshare.core.packed_bounds import OFFSET_MAX, pack, unpack
+from kshare.core.progress import TopicPartition
+from kshare.errors import KshareError
+
+__all__ = [
+    "STRETCH",
+    "VERSION",
+    "Block",
+    "Claim",
+    "CommitLogError",
+    "Key",
+    "LaterVersionError",
+    "Member",
+    "Record",
+    "Reset",
+    "Stable",
+    "decode",
+    "decode_key",
+    "encode",
+    "encode_key",
+    "key_of",
+]
+
+VERSION: Final = 1
+"""The version of the records that this code writes, and the highest one that it reads."""
+
+STRETCH: Final = 1 << 16
+"""Offsets of one block: a commit writes the blocks that have changed, so a block is short."""
+
+_HASHES_MAX: Final = 1 << 16
+_PACKED_MAX: Final = 1 << 20
+
+
+class CommitLogError(KshareError):
+    """A record of the individual commit log cannot be read."""
+
+
+class LaterVersionError(CommitLogError):
+    """A later version of kshare has written the record."""
+
+
+class Key(NamedTuple):
+    """The key of a record: what compaction keeps one record of.
+
+    Attributes:
+        incarnation: The incarnation that the record belongs to.
+        kind: What the record is, such as ``"block"``.
+        partition: The partition of which it speaks; None for a member.
+        detail: What tells apart records of one kind of one partition.
+    """
+
+    incarnation: int
+    kind: str
+    partition: TopicPartition | None
+    detail: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A member owns key hashes from here on; its offset in the log is the claim's age.
+
+    Attributes:
+        partition: The partition.
+        member: Id of the member.
+        hashes: The key hashes: ascending, disjoint, not adjacent.
+        epoch: The group's epoch in which they were assigned; None for a standalone consumer.
+        transactional_id: Transactional id of the member; None if it has none.
+    """
+
+    partition: TopicPartition
+    member: str
+    hashes: tuple[HashRange, ...]
+    epoch: int | None = None
+    transactional_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Facts: offsets of one stretch that have been processed for a range of key hashes.
+
+    Attributes:
+        partition: The partition.
+        incarnation: The partition's incarnation.
+        member: Id of the author.
+        hashes: The key hashes.
+        stretch: Number of the stretch: it begins at offset ``stretch * STRETCH``.
+        bounds: The processed offsets, all of this stretch; at least one.
+    """
+
+    partition: TopicPartition
+    incarnation: int
+    member: str
+    hashes: HashRange
+    stretch: int
+    bounds: Bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Stable:
+    """Everything below an offset has been processed.
+
+    Attributes:
+        partition: The partition.
+        incarnation: The partition's incarnation.
+        offset: The stable offset: the first one that has not been processed.
+        leader_epoch: Leader epoch of the last processed record; None if it is not known.
+        metadata: What the committer gave as metadata.
+    """
+
+    partition: TopicPartition
+    incarnation: int
+    offset: int
+    leader_epoch: int | None = None
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A new incarnation begins at an offset; nothing of an older one counts.
+
+    Attributes:
+        partition: The partition.
+        incarnation: The new incarnation.
+        offset: Where consumption starts.
+    """
+
+    partition: TopicPartition
+    incarnation: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A standalone consumer is alive; it writes this again and again.
+
+    Attributes:
+        member: Id of the member.
+        host: Where it runs, for people.
+        seen_ms: When it wrote this, by its clock; milliseconds since the epoch.
+    """
+
+    member: str
+    host: str
+    seen_ms: int
+
+
+Record: TypeAlias = Claim | Block | Stable | Reset | Member
+
+
+# -- bytes ---------------------------------------------------------------------------------------
+
+
+def encode(group: str, record: Record) -> tuple[bytes, bytes]:
+    """The key and the value of a record."""
+    return encode_key(group, key_of(record)), _dumps(_value_of(record))
+
+
+def encode_key(group: str, key: Key) -> bytes:
+    """The bytes of a key; with no value beside them, a tombstone."""
+    where = () if key.partition is None else key.partition
+    detail = [[part.lo, part.hi] if isinstance(part, HashRange) else part for part in key.detail]
+    return _dumps([VERSION, group, key.incarnation, key.kind, *where, *detail])
+
+
+def key_of(record: Record) -> Key:
+    """The key of a record."""
+    match record:
+        case Claim():
+            return Key(0, "claim", record.partition, (record.member,))
+        case Block():
+            detail = (record.member, record.hashes, record.stretch)
+            return Key(record.incarnation, "block", record.partition, detail)
+        case Stable():
+            return Key(record.incarnation, "stable", record.partition)
+        case Reset():
+            return Key(record.incarnation, "reset", record.partition)
+        case Member():
+            return Key(0, "member", None, (record.member,))
+
+
+def decode_key(key: bytes) -> tuple[str, Key]:
+    """The group and the key that some bytes say.
+
+    Raises:
+        LaterVersionError: A later version of kshare has written them.
+        CommitLogError: They are no key of this log.
+    """
+    try:
+        parts = json.loads(key)
+        version, group, incarnation, kind, *rest = parts
+    except (ValueError, TypeError, RecursionError):
+        raise CommitLogError(f"not a key of an individual commit log: {key[:100]!r}") from None
+    if type(version) is int and version > VERSION:
+        raise LaterVersionError(
+            f"version {version} of an individual commit log's record; this kshare reads up to "
+            f"version {VERSION}: install a later one on all members of the group"
+        )
+    _check(version == VERSION and type(version) is int, "version", version)
+    _check(isinstance(group, str), "group", group)
+    _check(_is_offset(incarnation), "incarnation", incarnation)
+    read = _DETAILS.get(kind) if isinstance(kind, str) else None
+    if read is None:
+        raise CommitLogError(f"not a kind of record of an individual commit log: {kind!r}")
+    partition = None
+    if kind != "member":
+        _check(len(rest) >= 2 and _is_partition(*rest[:2]), "partition", rest[:2])
+        partition = TopicPartition(rest[0], rest[1])
+        rest = rest[2:]
+    return group, Key(incarnation, kind, partition, read(rest))
+
+
+def decode(key: bytes, value: bytes) -> tuple[str, Record]:
+    """The group and the record that some bytes say.
+
+    Raises:
+        LaterVersionError: A later version of kshare has written them.
+        CommitLogError: They are no record of this log; the text says why.
+    """
+    group, parsed = decode_key(key)
+    try:
+        fields = json.loads(value)
+    except (ValueError, RecursionError):
+        raise CommitLogError(f"the value of {key[:200]!r} is not JSON") from None
+    if not isinstance(fields, dict):
+        raise CommitLogError(f"the value of {key[:200]!r} is not a JSON object")
+    try:
+        return group, _VALUES[parsed.kind](parsed, fields)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CommitLogError(f"the value of {key[:200]!r} cannot be read: {error!r}") from error
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+def _value_of(record: Record) -> dict[str, Any]:
+    match record:
+        case Claim():
+            return {
+                "hashes": [[part.lo, part.hi] for part in record.hashes],
+                "epoch": record.epoch,
+                "transactional_id": record.transactional_id,
+            }
+        case Block():
+            packed = pack(record.bounds, record.stretch * STRETCH)
+            return {"o": b64encode(packed).decode()}
+        case Stable():
+            return {
+                "offset": record.offset,
+                "leader_epoch": record.leader_epoch,
+                "metadata": record.metadata,
+            }
+        case Reset():
+            return {"offset": record.offset}
+        case Member():
+            return {"host": record.host, "seen_ms": record.seen_ms}
+
+
+def _claim(key: Key, fields: Mapping[str, Any]) -> Claim:
+    hashes = tuple(HashRange(lo, hi) for lo, hi in fields["hashes"])
+    if any(lower.hi >= upper.lo for lower, upper in pairwise(hashes)) or len(hashes) > _HASHES_MAX:
+        raise ValueError("hashes are not ascending, with gaps between them")
+    epoch, transactional_id = fields["epoch"], fields["transactional_id"]
+    _check(epoch is None or _is_offset(epoch), "epoch", epoch)
+    is_id = transactional_id is None or isinstance(transactional_id, str)
+    _check(is_id, "transactional_id", transactional_id)
+    assert key.partition is not None
+    return Claim(key.partition, key.detail[0], hashes, epoch, transactional_id)
+
+
+def _block(key: Key, fields: Mapping[str, Any]) -> Block:
+    member, hashes, stretch = key.detail
+    first = stretch * STRETCH
+    bounds = unpack(b64decode(fields["o"], validate=True), first)
+    if bounds[-1] > first + STRETCH:
+        raise ValueError(f"offset {bounds[-1]} is behind the end of stretch {stretch}")
+    assert key.partition is not None
+    return Block(key.partition, key.incarnation, member, hashes, stretch, bounds)
+
+
+def _stable(key: Key, fields: Mapping[str, Any]) -> Stable:
+    offset, leader_epoch, metadata = fields["offset"], fields["leader_epoch"], fields["metadata"]
+    _check(_is_offset(offset), "offset", offset)
+    _check(leader_epoch is None or _is_offset(leader_epoch), "leader_epoch", leader_epoch)
+    _check(isinstance(metadata, str), "metadata", metadata)
+    assert key.partition is not None
+    return Stable(key.partition, key.incarnation, offset, leader_epoch, metadata)
+
+
+def _reset(key: Key, fields: Mapping[str, Any]) -> Reset:
+    offset = fields["offset"]
+    _check(_is_offset(offset), "offset", offset)
+    assert key.partition is not None
+    return Reset(key.partition, key.incarnation, offset)
+
+
+def _member(key: Key, fields: Mapping[str, Any]) -> Member:
+    host, seen_ms = fields["host"], fields["seen_ms"]
+    _check(isinstance(host, str), "host", host)
+    _check(_is_offset(seen_ms), "seen_ms", seen_ms)
+    return Member(key.detail[0], host, seen_ms)
+
+
+_VALUES: Final[dict[str, Callable[[Key, Mapping[str, Any]], Record]]] = {
+    "claim": _claim,
+    "block": _block,
+    "stable": _stable,
+    "reset": _reset,
+    "member": _member,
+}
+
+
+# -- keys ----------------------------------------------------------------------------------------
+
+
+def _no_detail(rest: list[Any]) -> tuple[Any, ...]:
+    _check(not rest, "key", rest)
+    return ()
+
+
+def _member_id(rest: list[Any]) -> tuple[Any, ...]:
+    _check(len(rest) == 1 and isinstance(rest[0], str), "member", rest)
+    return (rest[0],)
+
+
+def _author_hashes_and_stretch(rest: list[Any]) -> tuple[Any, ...]:
+    try:
+        member, (lo, hi), stretch = rest
+        hashes = HashRange(lo, hi)
+    except (ValueError, TypeError):
+        raise CommitLogError(f"author, hashes and stretch of a block: found {rest!r}") from None
+    _check(isinstance(member, str), "member", member)
+    _check(type(lo) is int and type(hi) is int, "hashes", rest[0])
+    _check(_is_offset(stretch) and stretch <= OFFSET_MAX // STRETCH, "stretch", stretch)
+    return (member, hashes, stretch)
+
+
+_DETAILS: Final[dict[str, Callable[[list[Any]], tuple[Any, ...]]]] = {
+    "claim": _member_id,
+    "block": _author_hashes_and_stretch,
+    "stable": _no_detail,
+    "reset": _no_detail,
+    "member": _member_id,
+}
+
+
+def _dumps(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _is_offset(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= OFFSET_MAX
+
+
+def _is_partition(topic: Any, number: Any) -> bool:
+    return isinstance(topic, str) and type(number) is int and 0 <= number < 2**31
+
+
+def _check(fits: bool, what: str, found: Any) -> None:
+    if not fits:
+        raise CommitLogError(f"{what} of an individual commit log's record: found {found!r:.100}")

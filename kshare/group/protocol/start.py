@@ -1,0 +1,161 @@
+"""Where the consumption of a partition starts: the primary offset and the log, together.
+
+The primary offset (in ``__consumer_offsets``) carries an anchor in its metadata: incarnation, log
+position and id of the log's topic. Individual commits count only under their anchor. So after
+``kafka-consumer-groups --reset-offsets``, or when the primary offset has expired, they are void.
+"""
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+
+from kshare.core.progress import Progress
+from kshare.group.protocol.log import PartitionLog
+
+__all__ = ["Anchor", "Primary", "Reason", "Start", "needs_initial_offset", "resolve_start"]
+
+_NAME = "kshare"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """What ties a primary offset to the individual commit log.
+
+    Attributes:
+        incarnation: The incarnation to which the offset belongs.
+        position: The log offset up to which the log had been read when it was written.
+        topic_id: Id of the log's topic, as text; empty if it is not known.
+    """
+
+    incarnation: int
+    position: int
+    topic_id: str = ""
+
+    def encode(self) -> str:
+        """The metadata of the primary offset."""
+        fields = {
+            _NAME: _VERSION,
+            "incarnation": self.incarnation,
+            "position": self.position,
+            "topic_id": self.topic_id,
+        }
+        return json.dumps(fields, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, metadata: str | None) -> "Anchor | None":
+        """The anchor that some metadata hold; None if they hold none."""
+        try:
+            fields = json.loads(metadata or "")
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(fields, dict) or fields.get(_NAME) != _VERSION:
+            return None
+        incarnation, position = fields.get("incarnation"), fields.get("position")
+        topic_id = fields.get("topic_id")
+        if type(incarnation) is int and type(position) is int and isinstance(topic_id, str):
+            return cls(incarnation, position, topic_id)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Primary:
+    """A partition's offset in ``__consumer_offsets``, and its anchor if it has one."""
+
+    offset: int
+    anchor: Anchor | None = None
+
+
+class Reason(Enum):
+    """Why consumption starts where it does."""
+
+    NEW = "the group has no committed offset"
+    CONTINUED = "the group goes on"
+    ADOPTED = "the group goes on from an offset that a plain consumer or a tool has committed"
+    RESET = "the offsets were reset by Kafka's own tool"
+    EXPIRED = "the committed offset has expired"
+    LOST_LOG = "the individual commit log was deleted or truncated"
+
+    @property
+    def voids(self) -> bool:
+        """Whether individual commits may have been given up, which is worth a line in the log."""
+        return self in {Reason.RESET, Reason.EXPIRED, Reason.LOST_LOG}
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where the consumption of a partition starts.
+
+    Attributes:
+        reason: Why.
+        incarnation: The incarnation to which commits belong.
+        progress: What has been processed.
+        begins: Whether a `Reset` of this incarnation, with the stable offset of ``progress``, has
+            to be written and read back, and the start resolved again.
+        unanchored: Whether the primary offset has to be written, with an anchor, before anything
+            is committed.
+    """
+
+    reason: Reason
+    incarnation: int
+    progress: Progress
+    begins: bool = False
+    unanchored: bool = False
+
+
+def needs_initial_offset(primary: Primary | None, log: PartitionLog) -> bool:
+    """Whether ``auto.offset.reset`` decides where consumption starts."""
+    return primary is None and (log.has_facts or log.start is None)
+
+
+def resolve_start(
+    primary: Primary | None,
+    log: PartitionLog,
+    *,
+    log_end: int,
+    topic_id: str = "",
+    initial: int | None = None,
+) -> Start:
+    """Where the consumption of a partition starts.
+
+    Args:
+        primary: The primary offset; None if there is none.
+        log: What the individual commit log says of the partition, read to its end.
+        log_end: The end of the log.
+        topic_id: Id of the log's topic; empty if it is not known.
+        initial: What ``auto.offset.reset`` means; given if :func:`needs_initial_offset`.
+    """
+    if primary is None:
+        return _without_primary(log, initial)
+    anchor = primary.anchor
+    if anchor is None:
+        if log.start == primary.offset and not log.has_facts:
+            # Somebody has begun this incarnation, and has not come to write the anchor.
+            return Start(
+                Reason.ADOPTED, log.incarnation, Progress.at(primary.offset), unanchored=True
+            )
+        reason = Reason.RESET if log.has_facts else Reason.ADOPTED
+        return _new_incarnation(reason, log, primary.offset)
+    if anchor.incarnation < log.incarnation and log.start is not None:
+        # An operator's reset, whose second half is still to do.
+        return Start(Reason.RESET, log.incarnation, Progress.at(log.start), unanchored=True)
+    is_lost = anchor.position > log_end or _differ(anchor.topic_id, topic_id)
+    reason = Reason.LOST_LOG if is_lost else Reason.CONTINUED
+    if anchor.incarnation > log.incarnation:  # its reset is gone with the log
+        return Start(Reason.LOST_LOG, anchor.incarnation, Progress.at(primary.offset))
+    return Start(reason, log.incarnation, log.progress(primary.offset), unanchored=is_lost)
+
+
+def _without_primary(log: PartitionLog, initial: int | None) -> Start:
+    if log.start is not None and not log.has_facts:
+        return Start(Reason.NEW, log.incarnation, Progress.at(log.start), unanchored=True)
+    assert initial is not None
+    return _new_incarnation(Reason.EXPIRED if log.has_facts else Reason.NEW, log, initial)
+
+
+def _new_incarnation(reason: Reason, log: PartitionLog, offset: int) -> Start:
+    return Start(reason, log.incarnation + 1, Progress.at(offset), begins=True, unanchored=True)
+
+
+def _differ(one: str, other: str) -> bool:
+    return bool(one and other and one != other)
