@@ -3,9 +3,11 @@
 The deletion law: a fact is deleted only if a stable offset, or blocks of this member, that have
 been **read back** from the log cover it. A crash in between leaves redundancy, never a hole.
 
-A member deletes other members' blocks only for key hashes that it owns by the log as it has read
-it. A zombie cannot delete what its successor has written: whoever has read a block of the successor
-has read the successor's claim before it, and owns the hashes no longer.
+Between the decision to delete a key and its tombstone others write. So a member deletes its own
+blocks, and those of authors that are fenced by the log as it has read it: what such an author writes
+meanwhile is never promised, since it reads the fence before its commit is answered. A zombie cannot
+delete what its successor has written: whoever has read a block of the successor has read the
+successor's claim before it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -91,14 +93,19 @@ def keys_to_delete(
         if (author, hashes, stretch) in kept
     )
     is_lead = log.lead == member
+    gone = {author for author, _, _ in log.blocks if author != member and log.is_fenced(author)}
     deleted = []
     for key, bounds in log.blocks.items():
         author, hashes, _ = key
         left = since(bounds, stable)
         if key in kept and left:
             continue
-        is_mine = author == member or _within(hashes, owned)
-        if (is_mine and _covers(cover, hashes, left)) or (is_lead and not left):
+        is_inherited = author in gone and _within(hashes, owned)
+        if (
+            (author == member and _covers(cover, hashes, left))
+            or (is_inherited and _covers(cover, hashes, left))
+            or (is_lead and author in gone and not left)
+        ):
             deleted.append(Key(log.incarnation, "block", partition, key))
     return deleted
 

@@ -79,6 +79,11 @@ class PartitionLog:
         ]
         return _minus(mine.claim.hashes, later)
 
+    def is_fenced(self, member: str) -> bool:
+        """Whether a member has no claim, or others have claimed some of its hashes since."""
+        mine = self.claims.get(member)
+        return mine is None or self.owned_by(member) != mine.claim.hashes
+
     @property
     def unclaimed(self) -> tuple[HashRange, ...]:
         """The key hashes that no member has claimed, ascending; they hold the stable offset."""

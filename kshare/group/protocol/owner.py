@@ -1,0 +1,331 @@
+"""A member's ownership of key hashes of one partition, from claim to fence: events in, actions out.
+
+::
+
+    CLAIMING --claim read back--> WAITING --others gone, or timeout--> STARTING
+                                                                          |
+         FENCED <--a later claim overlaps-- (any phase)          start resolved
+                                                                          v
+                                                      RUNNING <--anchor written-- ANCHORING
+
+Nothing here waits, reads a clock or does I/O. The caller feeds a :class:`.GroupLog` from the log,
+asks :meth:`Owner.actions` what to do after every event, does it, and says so. An action that was
+returned is not returned again until it has failed (:meth:`Owner.failed`).
+
+Delivery is safe if the caller hands out no record once the last answered fetch of the log was sent
+longer than the claim timeout ago: a new owner waits as long, from when it has read its own claim
+back, unless those that it replaces have given up their claims before.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from kshare.core.hashing import HashRange
+from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.group.protocol.commit import blocks_to_write, keys_to_delete, stable_to_write
+from kshare.group.protocol.log import PartitionLog
+from kshare.group.protocol.records import Block, Claim, Key, Record, Reset, Stable
+from kshare.group.protocol.start import (
+    Anchor,
+    Primary,
+    Start,
+    needs_initial_offset,
+    resolve_start,
+)
+
+__all__ = [
+    "Action",
+    "Commit",
+    "Delete",
+    "FetchPrimary",
+    "Owner",
+    "Phase",
+    "ResolveInitial",
+    "Write",
+    "WritePrimary",
+]
+
+
+class Phase(Enum):
+    """How far a member is with its ownership."""
+
+    CLAIMING = "its claim is not in the log yet"
+    WAITING = "former owners may still deliver"
+    STARTING = "where to start is not known yet"
+    ANCHORING = "the primary offset has no anchor yet"
+    RUNNING = "it delivers and commits"
+    FENCED = "a later claim has taken some of its hashes"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Append records to the log, in this order."""
+
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Append tombstones to the log. Nobody waits for them."""
+
+    keys: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPrimary:
+    """Fetch the primary offset and the end of the log, then call :meth:`Owner.primary_read`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveInitial:
+    """Find what ``auto.offset.reset`` means, then call :meth:`Owner.initial_found`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WritePrimary:
+    """Commit a primary offset with an anchor, then call :meth:`Owner.primary_written`."""
+
+    offset: int
+    anchor: Anchor
+
+
+Action: TypeAlias = Write | Delete | FetchPrimary | ResolveInitial | WritePrimary
+
+
+@dataclass(slots=True)
+class Commit:
+    """A commit under way: facts, then the stable offset, then the primary, then deletions.
+
+    Attributes:
+        done: What is committed.
+        facts: The blocks that have to be read back.
+        stable: The stable offset that has to be read back; None if it is not known yet.
+        is_lead: Whether the member was the lead when the facts had been read back.
+        is_primary_written: Whether the primary offset has been written, or is not to be.
+    """
+
+    done: Progress
+    facts: tuple[Block, ...]
+    stable: Stable | None = None
+    is_lead: bool | None = None
+    is_primary_written: bool = False
+
+
+@dataclass(slots=True)
+class Owner:
+    """A member's ownership of some key hashes of a partition.
+
+    Attributes:
+        partition: The partition.
+        member: Id of the member.
+        hashes: The key hashes that it claims, ascending, not adjacent.
+        topic_id: Id of the log's topic; empty if it is not known.
+        phase: How far it is.
+        start: Where it starts, from phase ANCHORING on.
+        done: What has been processed, as far as it knows; from phase RUNNING on.
+        commit: The commit under way; None if there is none.
+    """
+
+    partition: TopicPartition
+    member: str
+    hashes: tuple[HashRange, ...]
+    topic_id: str = ""
+    phase: Phase = Phase.CLAIMING
+    start: Start | None = None
+    done: Progress = field(default_factory=lambda: Progress.at(0))
+    commit: Commit | None = None
+    _pending: tuple[Action, ...] = ()  # returned, and neither confirmed nor failed
+    _primary: tuple[Primary | None, int] | None = None  # and the end of the log beside it
+    _seen: tuple[int, bool] = (0, False)  # of the log, before the primary was asked for
+    _initial: int | None = None
+
+    # -- events ----------------------------------------------------------------------------
+
+    def waited(self) -> None:
+        """The claim timeout has passed since the own claim was read back."""
+        if self.phase is Phase.WAITING:
+            self.phase = Phase.STARTING
+
+    def primary_read(self, primary: Primary | None, log_end: int) -> None:
+        """The primary offset and the end of the log have been fetched, after the own claim."""
+        self._primary = (primary, log_end)
+        self._pending = ()
+
+    def initial_found(self, offset: int) -> None:
+        """``auto.offset.reset`` means this offset."""
+        self._pending, self._initial = (), offset
+
+    def primary_written(self) -> None:
+        """A primary offset has been written."""
+        self._pending = ()
+        if self.phase is Phase.ANCHORING:
+            self._run()
+        elif self.commit is not None:
+            self.commit.is_primary_written = True
+
+    def failed(self) -> None:
+        """What was to be done has failed, and is worth another attempt."""
+        self._pending = ()
+        self._primary = self._initial = None
+
+    def processed(self, pieces: Sequence[Rectangle]) -> None:
+        """Some records have been processed."""
+        self.done = self.done.commit(pieces)
+
+    def begin_commit(self, log: PartitionLog) -> None:
+        """Commit what has been processed; at once if no commit is under way.
+
+        Raises:
+            ValueError: A commit is under way, or nothing can be committed in this phase.
+        """
+        if self.commit is not None or self.phase is not Phase.RUNNING:
+            raise ValueError(f"cannot begin a commit: {self.phase.value}")
+        done = self.done
+        facts = blocks_to_write(self.partition, log, self.member, self.hashes, done)
+        self.commit = Commit(done, tuple(facts))
+
+    # -- decisions -------------------------------------------------------------------------
+
+    def actions(self, log: PartitionLog, log_end: int) -> tuple[Action, ...]:
+        """What to do next; empty if there is something to wait for.
+
+        Args:
+            log: What the log says of the partition, as far as the member has read it.
+            log_end: How far it has read it.
+        """
+        self._look(log)
+        if self._pending or (self._primary is not None and log_end < self._primary[1]):
+            return ()
+        actions = self._next(log)
+        self._pending = tuple(a for a in actions if not isinstance(a, Delete))
+        return actions
+
+    def is_alone(self, log: PartitionLog) -> bool:
+        """Whether no earlier claim of another member overlaps the own one any more."""
+        mine = log.claims.get(self.member)
+        return mine is not None and not any(
+            part.intersect(own) is not None
+            for other in log.claims.values()
+            if other.position < mine.position
+            for part in other.claim.hashes
+            for own in self.hashes
+        )
+
+    def _look(self, log: PartitionLog) -> None:
+        """Move on by what the log says."""
+        mine = log.claims.get(self.member)
+        if self.phase is Phase.CLAIMING:
+            if mine is None:
+                return
+            self.phase, self._pending = Phase.WAITING, ()
+        if self.phase is not Phase.FENCED and log.is_fenced(self.member):
+            self.phase, self.commit, self._pending = Phase.FENCED, None, ()
+        if self.phase is Phase.WAITING and self.is_alone(log):
+            self.phase = Phase.STARTING
+        if self.start is not None and log.incarnation > self.start.incarnation:
+            # The offsets were reset: what has been processed counts no longer.
+            self.phase, self.start = Phase.STARTING, None
+            self.commit, self._pending, self._primary = None, (), None
+        if self._pending and isinstance(self._pending[0], Write) and self._is_written(log):
+            self._pending = ()
+
+    def _is_written(self, log: PartitionLog) -> bool:
+        """Whether the log holds the records that were to be written."""
+        (write,) = self._pending
+        assert isinstance(write, Write)
+        for record in write.records:
+            match record:
+                case Block():
+                    key = (record.member, record.hashes, record.stretch)
+                    is_there = log.blocks.get(key) == record.bounds
+                case Stable():
+                    is_there = log.stable is not None and log.stable.offset >= record.offset
+                case Reset():
+                    is_there = log.incarnation >= record.incarnation
+                case _:
+                    is_there = False
+            # Records of an older incarnation say nothing any more: there is nothing to wait for.
+            if not is_there and getattr(record, "incarnation", 0) == log.incarnation:
+                return False
+            if isinstance(record, Reset) and not is_there:
+                return False
+        return True
+
+    def _next(self, log: PartitionLog) -> tuple[Action, ...]:
+        match self.phase:
+            case Phase.CLAIMING:
+                return (Write((Claim(self.partition, self.member, self.hashes),)),)
+            case Phase.STARTING:
+                return self._start(log)
+            case Phase.ANCHORING:
+                assert self.start is not None
+                anchor = Anchor(self.start.incarnation, log_position(log), self.topic_id)
+                return (WritePrimary(self.start.progress.stable, anchor),)
+            case Phase.RUNNING if self.commit is not None:
+                return self._commit(log, self.commit)
+            case Phase.FENCED if self.member in log.claims:
+                return (Delete((Key(0, "claim", self.partition, (self.member,)),)),)
+        return ()
+
+    def _start(self, log: PartitionLog) -> tuple[Action, ...]:
+        # Facts are written after the anchor. So facts without an anchor mean a reset, but only if
+        # the primary was fetched after they had been read: else both may be new.
+        seen = (log.incarnation, log.has_facts)
+        if self._primary is None or self._seen != seen:
+            self._primary, self._seen = None, seen
+            return (FetchPrimary(),)
+        primary, log_end = self._primary
+        if needs_initial_offset(primary, log) and self._initial is None:
+            return (ResolveInitial(),)
+        start = resolve_start(
+            primary, log, log_end=log_end, topic_id=self.topic_id, initial=self._initial
+        )
+        self._primary = self._initial = None
+        if start.begins:
+            # Another member may begin it as well, and elsewhere: the log says who was first.
+            return (Write((Reset(self.partition, start.incarnation, start.progress.stable),)),)
+        self.start = start
+        if start.unanchored:
+            self.phase = Phase.ANCHORING
+            return self._next(log)
+        self._run()
+        return ()
+
+    def _run(self) -> None:
+        assert self.start is not None
+        self.phase, self.done = Phase.RUNNING, self.start.progress
+
+    def _commit(self, log: PartitionLog, commit: Commit) -> tuple[Action, ...]:
+        """The next step of a commit; each follows from what has been read back."""
+        if commit.facts:
+            facts, commit.facts = commit.facts, ()
+            return (Write(facts),)
+        if commit.is_lead is None:
+            commit.is_lead = log.lead == self.member
+            primary = 0 if self.start is None else self.start.progress.stable
+            commit.stable = (
+                stable_to_write(self.partition, log, primary) if commit.is_lead else None
+            )
+            if commit.stable is not None:
+                return (Write((commit.stable,)),)
+        if commit.stable is not None and not commit.is_primary_written:
+            anchor = Anchor(log.incarnation, log_position(log), self.topic_id)
+            return (WritePrimary(commit.stable.offset, anchor),)
+        self.commit = None
+        self.done = self.done.commit(()).advance(log.stable.offset if log.stable else 0)
+        owned = log.owned_by(self.member)
+        keys = keys_to_delete(self.partition, log, self.member, owned, self.done)
+        return (Delete(tuple(keys)),) if keys else ()
+
+
+def log_position(log: PartitionLog) -> int:
+    """A log offset that the log has surely reached: that of the newest claim."""
+    return max((placed.position for placed in log.claims.values()), default=0)
+
+
+def committed(log: PartitionLog, start: Start | None) -> int:
+    """The stable offset that the log names."""
+    floor = 0 if start is None else start.progress.stable
+    return max(floor, log.stable.offset if log.stable else 0)

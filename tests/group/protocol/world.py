@@ -1,0 +1,389 @@
+"""A small world for the protocol of individual commits: a log, primary offsets, members, faults.
+
+A world is a value that can be copied: the explorer takes every step that is possible, in every
+order. Records of one data partition; a member hands out records of its hashes in offset order, and
+acknowledges them in any order.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.group.protocol.log import GroupLog, PartitionLog
+from kshare.group.protocol.owner import (
+    Action,
+    Delete,
+    FetchPrimary,
+    Owner,
+    Phase,
+    ResolveInitial,
+    Write,
+    WritePrimary,
+)
+from kshare.group.protocol.records import Key, Record, key_of
+from kshare.group.protocol.start import Primary
+
+T0 = TopicPartition("orders", 0)
+HALVES = split(WHOLE, 2)
+
+
+class LawBrokenError(AssertionError):
+    """A law of the protocol does not hold in a world."""
+
+
+@dataclass
+class Log:
+    """The individual commit log: records by offset; compaction leaves holes."""
+
+    records: list[tuple[int, Key, Record | None]] = field(default_factory=list)
+    end: int = 0
+    topic_id: str = "a"
+
+    def append(self, key: Key, record: Record | None) -> None:
+        self.records.append((self.end, key, record))
+        self.end += 1
+
+    def compact(self) -> None:
+        last = {key: offset for offset, key, _ in self.records}
+        self.records = [r for r in self.records if last[r[1]] == r[0] and r[2] is not None]
+
+
+@dataclass
+class Process:
+    """One consumer process: its owner core, its view of the log, and what it has handed out."""
+
+    name: str
+    hashes: tuple[HashRange, ...]
+    log: GroupLog
+    owner: Owner
+    topic_id: str
+    inbox: list[Action] = field(default_factory=list)  # returned by the core, not done yet
+    in_flight: list[int] = field(default_factory=list)  # handed out, not acknowledged
+    position: int = 0  # all records of its hashes below are handed out
+    is_current: bool = False  # has read the log since the last time out of somebody
+    commits: int = 0
+
+    def part(self) -> PartitionLog:
+        return self.log.of(T0)
+
+
+Seed = Callable[["World"], None]
+
+
+@dataclass
+class World:
+    """The state of everything, and what has happened as far as the laws need it."""
+
+    keys: tuple[int, ...]  # key hash of each record of the data partition
+    log: Log = field(default_factory=Log)
+    primary: Primary | None = None
+    processes: dict[str, Process] = field(default_factory=dict)
+    acknowledged: set[int] = field(default_factory=set)  # offsets that were processed, ever
+    promised: set[int] = field(default_factory=set)  # offsets of commits that were answered
+    highest_stable: int = 0
+    started: int = 0  # processes, ever
+    lost_logs: int = 0
+    compactions: int = 0
+
+    # -- processes ---------------------------------------------------------------------------
+
+    def start(self, hashes: tuple[HashRange, ...]) -> None:
+        name = f"m{self.started}"
+        self.started += 1
+        owner = Owner(T0, name, hashes, self.log.topic_id)
+        self.processes[name] = Process(name, hashes, GroupLog("g"), owner, self.log.topic_id)
+
+    def crash(self, name: str) -> None:
+        """Kill -9: what it has in flight is forgotten."""
+        del self.processes[name]
+
+    # -- laws ----------------------------------------------------------------------------------
+
+    def deliver(self, process: Process) -> None:
+        offset = next_record(self, process)
+        assert offset is not None
+        hash_ = self.keys[offset]
+        for other in self.processes.values():
+            if other is not process and any(self.keys[o] == hash_ for o in other.in_flight):
+                if is_living(other):
+                    raise LawBrokenError(f"key {hash_} is with {other.name} and {process.name}")
+        for earlier in range(offset):
+            if self.keys[earlier] == hash_ and earlier not in self.acknowledged:
+                if earlier not in process.in_flight:
+                    raise LawBrokenError(f"offset {offset} before {earlier} of the same key")
+        process.in_flight.append(offset)
+        process.position = offset + 1
+
+    def check(self) -> None:
+        """What holds in every state."""
+        full = GroupLog("g")
+        replay(self.log, full)
+        part = full.of(T0)
+        floor = 0
+        if self.primary is not None and self.primary.anchor is not None:
+            if self.primary.anchor.incarnation >= part.incarnation:
+                floor = self.primary.offset
+        known = part.progress(floor)
+        for offset, hash_ in enumerate(self.keys):
+            is_done = not is_pending(known, offset, hash_)
+            if is_done and offset not in self.acknowledged:
+                raise LawBrokenError(f"offset {offset} counts as processed, and was not")
+            if not is_done and offset in self.promised and not self.lost_logs:
+                raise LawBrokenError(f"offset {offset} was committed, and is forgotten")
+        if known.stable < self.highest_stable and not self.lost_logs:
+            raise LawBrokenError(f"stable offset {known.stable} after {self.highest_stable}")
+        self.highest_stable = max(self.highest_stable, known.stable)
+
+    # -- copies --------------------------------------------------------------------------------
+
+    def clone(self) -> "World":
+        """A copy that shares nothing that changes."""
+        world = replace(
+            self,
+            log=replace(self.log, records=list(self.log.records)),
+            processes={name: clone_process(p) for name, p in self.processes.items()},
+            acknowledged=set(self.acknowledged),
+            promised=set(self.promised),
+        )
+        return world
+
+    def fingerprint(self) -> tuple[object, ...]:
+        """Equal for worlds that go on alike."""
+        return (
+            tuple(self.log.records),
+            self.log.end,
+            self.log.topic_id,
+            self.primary,
+            tuple(print_of(p) for _, p in sorted(self.processes.items())),
+            frozenset(self.acknowledged),
+            frozenset(self.promised),
+            self.lost_logs,
+            self.compactions,
+            self.started,
+        )
+
+
+def is_pending(done: Progress, offset: int, hash_: int) -> bool:
+    """Whether a record is not processed."""
+    pieces = done.pending(offset + 1, HashRange(hash_, hash_ + 1))
+    return any(offset in piece.offsets for piece in pieces)
+
+
+def clone_process(process: Process) -> Process:
+    log = GroupLog(process.log.group)
+    log.end, log.members = process.log.end, dict(process.log.members)
+    log.partitions = {
+        at: replace(
+            part,
+            blocks=dict(part.blocks),
+            claims=dict(part.claims),
+            outdated=set(part.outdated),
+        )
+        for at, part in process.log.partitions.items()
+    }
+    commit = process.owner.commit
+    owner = replace(process.owner, commit=None if commit is None else replace(commit))
+    return replace(
+        process,
+        log=log,
+        owner=owner,
+        inbox=list(process.inbox),
+        in_flight=list(process.in_flight),
+    )
+
+
+def print_of(process: Process) -> tuple[object, ...]:
+    part, owner, commit = process.part(), process.owner, process.owner.commit
+    return (
+        process.name,
+        process.log.end,
+        part.incarnation,
+        part.start,
+        part.stable,
+        frozenset(part.blocks.items()),
+        frozenset(part.claims.items()),
+        owner.phase,
+        owner.start,
+        owner.done,
+        commit
+        and (commit.done, commit.facts, commit.stable, commit.is_lead, commit.is_primary_written),
+        owner._pending,
+        owner._primary,
+        owner._initial,
+        tuple(process.inbox),
+        tuple(process.in_flight),
+        process.position,
+        process.is_current,
+        process.commits,
+        process.topic_id,
+    )
+
+
+def is_living(process: Process) -> bool:
+    """Whether a process may hand out records: it has read the log, and knows of no later claim."""
+    return process.is_current and process.owner.phase is Phase.RUNNING
+
+
+def next_record(world: World, process: Process) -> int | None:
+    """The next record that a process would hand out."""
+    if process.owner.phase is not Phase.RUNNING:
+        return None
+    for offset in range(process.position, len(world.keys)):
+        hash_ = world.keys[offset]
+        if not any(hash_ in part for part in process.hashes) or offset in process.in_flight:
+            continue
+        if is_pending(process.owner.done, offset, hash_):
+            return offset
+    return None
+
+
+def replay(log: Log, into: GroupLog) -> None:
+    for position, key, record in log.records:
+        if position >= into.end:
+            into.apply(position, key, record)
+    into.end = max(into.end, log.end)
+
+
+# -- steps -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much may happen in a world, so that it is finite."""
+
+    processes: int = 3
+    commits: int = 1
+    in_flight: int = 1
+    crashes: int = 1
+    compactions: int = 1
+    lost_logs: int = 0
+
+
+Step = tuple[str, str]
+"""What happens, and to whom."""
+
+
+def steps(world: World, limits: Limits) -> Iterator[Step]:
+    """Everything that can happen next."""
+    for name, process in world.processes.items():
+        if process.log.end < world.log.end or not process.is_current:
+            yield ("read", name)
+        if process.inbox:
+            yield ("act", name)
+        if process.is_current and len(process.in_flight) < limits.in_flight:
+            if next_record(world, process) is not None:
+                yield ("deliver", name)
+        for offset in process.in_flight:
+            yield (f"acknowledge {offset}", name)
+        can_commit = process.owner.phase is Phase.RUNNING and process.owner.commit is None
+        if can_commit and process.commits < limits.commits:
+            yield ("commit", name)
+        if process.owner.phase is Phase.WAITING:
+            yield ("wait", name)
+        if world.started < limits.processes:
+            yield ("replace", name)
+            yield ("crash", name)
+    if world.compactions < limits.compactions and world.log.records:
+        yield ("compact", "")
+    if world.lost_logs < limits.lost_logs and world.log.records:
+        yield ("lose the log", "")
+
+
+def take(world: World, step: Step) -> None:
+    """Let something happen.
+
+    Raises:
+        LawBrokenError: A law does not hold any more.
+    """
+    what, name = step
+    if what == "compact":
+        world.log.compact()
+        world.compactions += 1
+    elif what == "lose the log":
+        world.log = Log(topic_id="b")
+        world.lost_logs += 1
+    else:
+        _happen(world, world.processes[name], what)
+    world.check()
+
+
+def _happen(world: World, process: Process, what: str) -> None:
+    verb, *rest = what.split()
+    match verb:
+        case "read":
+            replay(world.log, process.log)
+            process.is_current = True
+        case "act":
+            _act(world, process)
+        case "deliver":
+            world.deliver(process)
+            return
+        case "acknowledge":
+            offset = int(rest[0])
+            process.in_flight.remove(offset)
+            world.acknowledged.add(offset)
+        case "commit":
+            process.commits += 1
+            process.owner.processed(list(processed(world, process)))
+            process.owner.begin_commit(process.part())
+        case "wait":
+            process.owner.waited()
+            for other in world.processes.values():
+                if other is not process:
+                    other.is_current = False
+        case "replace" | "crash":
+            if verb == "crash":
+                world.crash(process.name)
+            world.start(process.hashes)
+            return
+    _decide(world, process)
+
+
+def processed(world: World, process: Process) -> Iterator[Rectangle]:
+    """What a process has processed: all below its position but what it has in flight."""
+    for part in process.hashes:
+        at = 0
+        for offset in [*sorted(process.in_flight), process.position]:
+            if at < offset:
+                yield Rectangle(OffsetRange(at, offset), part)
+            at = offset + 1
+
+
+def _decide(world: World, process: Process) -> None:
+    """Ask the core for actions; note what a commit has promised when it ends."""
+    before, was_running = process.owner.commit, is_running(process)
+    process.inbox += process.owner.actions(process.part(), process.log.end)
+    if was_running and process.owner.phase is Phase.STARTING:  # offsets were reset under way
+        process.in_flight, process.position = [], 0
+    if before is not None and process.owner.commit is None and is_running(process):
+        for offset, hash_ in enumerate(world.keys):
+            mine = any(hash_ in part for part in process.hashes)
+            if mine and not is_pending(before.done, offset, hash_):
+                world.promised.add(offset)
+
+
+def is_running(process: Process) -> bool:
+    return process.owner.phase is Phase.RUNNING
+
+
+def _act(world: World, process: Process) -> None:
+    match process.inbox.pop(0):
+        case Write(records):
+            first, *others = records
+            world.log.append(key_of(first), first)
+            if others:
+                process.inbox.insert(0, Write(tuple(others)))
+        case Delete(keys):
+            first_key, *other_keys = keys
+            world.log.append(first_key, None)
+            if other_keys:
+                process.inbox.insert(0, Delete(tuple(other_keys)))
+        case FetchPrimary():
+            process.owner.primary_read(world.primary, world.log.end)
+        case ResolveInitial():
+            process.owner.initial_found(0)
+        case WritePrimary(offset, anchor):
+            world.primary = Primary(offset, anchor)
+            process.owner.primary_written()
