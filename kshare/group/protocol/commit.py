@@ -3,11 +3,11 @@
 The deletion law: a fact is deleted only if a stable offset, or blocks of this member, that have
 been **read back** from the log cover it. A crash in between leaves redundancy, never a hole.
 
-Between the decision to delete a key and its tombstone others write. So a member deletes its own
-blocks, and those of authors that are fenced by the log as it has read it: what such an author writes
-meanwhile is never promised, since it reads the fence before its commit is answered. A zombie cannot
-delete what its successor has written: whoever has read a block of the successor has read the
-successor's claim before it.
+Others write between the decision to delete a key and its tombstone. So a member deletes its own
+blocks, and those of authors that are fenced by the log as it has read it. What such an author
+writes meanwhile is never promised: it reads the fence before its commit is answered. A zombie
+cannot delete what its successor has written: whoever has read a block of the successor has read
+the successor's claim before it.
 """
 
 from collections.abc import Iterator, Sequence

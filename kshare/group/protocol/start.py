@@ -142,9 +142,7 @@ def resolve_start(
     is_lost = anchor.position > log_end or _differ(anchor.topic_id, topic_id)
     reason = Reason.LOST_LOG if is_lost else Reason.CONTINUED
     if anchor.incarnation > log.incarnation:  # its reset is gone with the log
-        return Start(
-            Reason.LOST_LOG, anchor.incarnation, Progress.at(primary.offset), begins=True
-        )
+        return Start(Reason.LOST_LOG, anchor.incarnation, Progress.at(primary.offset), begins=True)
     return Start(reason, log.incarnation, log.progress(primary.offset), unanchored=is_lost)
 
 

@@ -1,6 +1,10 @@
-"""The explorer: every interleaving of a small world up to a depth, and random deep ones."""
+"""The explorer: every interleaving of a small world up to a depth, and random deep ones.
+
+``python -m tests.group.protocol.explorer DEPTH WALKS`` prints how many states it has seen.
+"""
 
 import random
+import sys
 from dataclasses import dataclass
 
 from tests.group.protocol.world import (
@@ -74,3 +78,16 @@ def walk(limits: Limits, length: int, seed: int, *, records: int = 4) -> Broken 
         except LawBrokenError as error:
             return Broken(tuple(trace), str(error))
     return None
+
+
+def main(depth: int, walks: int) -> None:
+    """Explore, and print what was found."""
+    states, broken = explore(Limits(processes=3), depth)
+    print(f"depth {depth}: {states} states, {broken or 'all laws hold'}")
+    limits = Limits(processes=4, commits=3, in_flight=2, compactions=3)
+    found = [seed for seed in range(walks) if walk(limits, 200, seed)]
+    print(f"{walks} random walks of 200 steps: {len(found)} break a law {found[:5]}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:3]))

@@ -5,10 +5,10 @@ order. Records of one data partition; a member hands out records of its hashes i
 acknowledges them in any order.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
+from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.protocol.log import GroupLog, PartitionLog
@@ -69,9 +69,6 @@ class Process:
         return self.log.of(T0)
 
 
-Seed = Callable[["World"], None]
-
-
 @dataclass
 class World:
     """The state of everything, and what has happened as far as the laws need it."""
@@ -106,13 +103,14 @@ class World:
         assert offset is not None
         hash_ = self.keys[offset]
         for other in self.processes.values():
-            if other is not process and any(self.keys[o] == hash_ for o in other.in_flight):
-                if is_living(other):
-                    raise LawBrokenError(f"key {hash_} is with {other.name} and {process.name}")
-        for earlier in range(offset):
-            if self.keys[earlier] == hash_ and earlier not in self.acknowledged:
-                if earlier not in process.in_flight:
-                    raise LawBrokenError(f"offset {offset} before {earlier} of the same key")
+            has_key = any(self.keys[held] == hash_ for held in other.in_flight)
+            if other is not process and has_key and is_living(other):
+                raise LawBrokenError(f"key {hash_} is with {other.name} and {process.name}")
+        if offset in self.promised and not self.lost_logs:
+            raise LawBrokenError(f"offset {offset} again, after it was committed")
+        open_ = {o for o in range(offset) if self.keys[o] == hash_} - self.acknowledged
+        if not open_ <= set(process.in_flight):
+            raise LawBrokenError(f"offset {offset} before {min(open_)} of the same key")
         process.in_flight.append(offset)
         process.position = offset + 1
 
@@ -121,11 +119,9 @@ class World:
         full = GroupLog("g")
         replay(self.log, full)
         part = full.of(T0)
-        floor = 0
-        if self.primary is not None and self.primary.anchor is not None:
-            if self.primary.anchor.incarnation >= part.incarnation:
-                floor = self.primary.offset
-        known = part.progress(floor)
+        anchor = None if self.primary is None else self.primary.anchor
+        counts = anchor is not None and anchor.incarnation >= part.incarnation
+        known = part.progress(self.primary.offset if self.primary and counts else 0)
         for offset, hash_ in enumerate(self.keys):
             is_done = not is_pending(known, offset, hash_)
             if is_done and offset not in self.acknowledged:
@@ -272,9 +268,9 @@ def steps(world: World, limits: Limits) -> Iterator[Step]:
             yield ("read", name)
         if process.inbox:
             yield ("act", name)
-        if process.is_current and len(process.in_flight) < limits.in_flight:
-            if next_record(world, process) is not None:
-                yield ("deliver", name)
+        may_deliver = process.is_current and len(process.in_flight) < limits.in_flight
+        if may_deliver and next_record(world, process) is not None:
+            yield ("deliver", name)
         for offset in process.in_flight:
             yield (f"acknowledge {offset}", name)
         can_commit = process.owner.phase is Phase.RUNNING and process.owner.commit is None

@@ -1,0 +1,176 @@
+"""The records of the individual commit log: there and back, golden bytes, what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.core.hashing import HASH_SPACE, HashRange
+from kshare.core.offsets import from_pairs
+from kshare.core.packed_bounds import OFFSET_MAX
+from kshare.core.progress import TopicPartition
+from kshare.group.protocol.records import (
+    STRETCH,
+    Block,
+    Claim,
+    CommitLogError,
+    LaterVersionError,
+    Member,
+    Record,
+    Reset,
+    Stable,
+    decode,
+    decode_key,
+    encode,
+    encode_key,
+    key_of,
+)
+
+GOLDEN = Path(__file__).parent / "golden" / "records.json"
+T0 = TopicPartition("orders", 0)
+HALF = HashRange(0, HASH_SPACE // 2)
+EXAMPLES: dict[str, Record] = {
+    "claim": Claim(T0, "m-1", (HashRange(0, 10), HashRange(20, HASH_SPACE))),
+    "claim of a group's member": Claim(T0, "m-1", (HALF,), 7, "billing-1"),
+    "block": Block(
+        T0, 1, "m-1", HALF, 2, (2 * STRETCH, 2 * STRETCH + 3, 3 * STRETCH - 1, 3 * STRETCH)
+    ),
+    "stable": Stable(T0, 1, 10_432, 4, "by hand"),
+    "reset": Reset(T0, 2, 40),
+    "member": Member("m-1", "pod-3", 1_767_323_045_000),
+}
+
+topics = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+partitions = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1))
+offsets = st.integers(0, OFFSET_MAX)
+cuts = st.lists(st.integers(0, HASH_SPACE), min_size=2, max_size=6, unique=True).map(sorted)
+
+
+@st.composite
+def hash_ranges(draw: st.DrawFn) -> tuple[HashRange, ...]:
+    """Ascending hash ranges with gaps between them."""
+    some = draw(cuts)
+    return tuple(HashRange(lo, hi) for lo, hi in zip(some[::2], some[1::2], strict=False))
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> Block:
+    stretch = draw(st.integers(0, OFFSET_MAX // STRETCH - 1))
+    first = stretch * STRETCH
+    pairs = draw(
+        st.lists(
+            st.tuples(st.integers(0, STRETCH - 1), st.integers(1, 300)), min_size=1, max_size=5
+        )
+    )
+    bounds = from_pairs(
+        [first + lo for lo, _ in pairs], [first + min(lo + n, STRETCH) for lo, n in pairs]
+    )
+    (hashes, *_) = draw(hash_ranges())
+    return Block(draw(partitions), draw(offsets), draw(topics), hashes, stretch, bounds)
+
+
+records = st.one_of(
+    st.builds(Claim, partitions, topics, hash_ranges(), st.none() | offsets, st.none() | topics),
+    blocks(),
+    st.builds(Stable, partitions, offsets, offsets, st.none() | offsets, topics),
+    st.builds(Reset, partitions, offsets, offsets),
+    st.builds(Member, topics, topics, offsets),
+)
+
+
+@given(topics, records)
+def test_there_and_back(group: str, record: Record) -> None:
+    key, value = encode(group, record)
+    assert decode(key, value) == (group, record)
+    assert decode_key(key) == (group, key_of(record))
+    assert encode_key(group, key_of(record)) == key
+
+
+@given(records, records)
+def test_one_key_for_what_compaction_keeps_one_of(one: Record, other: Record) -> None:
+    assert (encode("g", one)[0] == encode("g", other)[0]) == (key_of(one) == key_of(other))
+
+
+def test_the_bytes_stay() -> None:
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    written = {
+        name: [part.decode() for part in encode("billing", record)]
+        for name, record in EXAMPLES.items()
+    }
+    assert written == golden
+    for name, (key, value) in golden.items():
+        assert decode(key.encode(), value.encode()) == ("billing", EXAMPLES[name])
+
+
+def test_a_gap_costs_three_bytes_at_most() -> None:
+    bounds = tuple(range(0, STRETCH, 1))
+    _, value = encode("g", Block(T0, 0, "m", HALF, 0, bounds))
+    assert len(value) <= 3 * len(bounds) / 2 + 20
+    assert len(value) < 1 << 20
+
+
+def test_a_later_version_is_named() -> None:
+    with pytest.raises(LaterVersionError, match=r"version 2 .* reads up to version 1"):
+        decode_key(b'[2,"g",0,"new kind"]')
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        b"",
+        b"\xff",
+        b"{}",
+        b"[1]",
+        b'["1","g",0,"member","m"]',
+        b'[true,"g",0,"member","m"]',
+        b'[1,7,0,"member","m"]',
+        b'[1,"g",-1,"member","m"]',
+        b'[1,"g",0,"other","m"]',
+        b'[1,"g",0,["member"],"m"]',
+        b'[1,"g",0,"member"]',
+        b'[1,"g",0,"member",3]',
+        b'[1,"g",0,"stable"]',
+        b'[1,"g",0,"stable","t",-1]',
+        b'[1,"g",0,"stable","t",0,0]',
+        b'[1,"g",0,"block","t",0]',
+        b'[1,"g",0,"block","t",0,"m",[5,5],0]',
+        b'[1,"g",0,"block","t",0,"m",[0,true],0]',
+        b'[1,"g",0,"block","t",0,"m",[0,5],-1]',
+        b'[1,"g",0,"block","t",0,"m",[0,5],9223372036854775807]',
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_no_key(key: bytes) -> None:
+    with pytest.raises(CommitLogError) as raised:
+        decode_key(key)
+    assert not isinstance(raised.value, LaterVersionError)
+    assert len(str(raised.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("claim", b"null"),
+        ("claim", b"{"),
+        ("claim", b'{"hashes":[[0,5],[5,9]],"epoch":null,"transactional_id":null}'),
+        ("claim", b'{"hashes":[[9,5]],"epoch":null,"transactional_id":null}'),
+        ("claim", b'{"hashes":[[0,5]],"epoch":-1,"transactional_id":null}'),
+        ("claim", b'{"hashes":[[0,5]],"epoch":null,"transactional_id":3}'),
+        ("claim", b'{"hashes":[[0,5]]}'),
+        ("block", b'{"o":""}'),
+        ("block", b'{"o":"AAE"}'),
+        ("block", b'{"o":7}'),
+        ("block", b'{"o":"AIGABA=="}'),
+        ("stable", b'{"offset":-1,"leader_epoch":null,"metadata":""}'),
+        ("stable", b'{"offset":1.0,"leader_epoch":null,"metadata":""}'),
+        ("stable", b'{"offset":1,"leader_epoch":null,"metadata":null}'),
+        ("reset", b"{}"),
+        ("member", b'{"host":1,"seen_ms":1}'),
+    ],
+)
+def test_what_is_no_value(name: str, value: bytes) -> None:
+    key, _ = encode("g", EXAMPLES[name])
+    with pytest.raises(CommitLogError):
+        decode(key, value)
