@@ -87,17 +87,17 @@ def confluent_read(servers: str, topic: str) -> Measured:
 def drain(servers: str, topic: str) -> Measured:
     """What the reader fetches, counted and thrown away: its decoder is replaced by a counter."""
     import kshare
-    from kshare.wire.reader import slice_reader
+    from kshare.wire.reader import slice_records
 
     wanted = slice_of(servers, topic, 1)
     seen = [0]
 
-    class Counter(slice_reader.Decoder):  # type: ignore[misc]
+    class Counter(slice_records.Decoder):  # type: ignore[misc]
         def decode(self, index: Any, *_: Any) -> Any:
             seen[0] += len(index.source)
             return iter(())
 
-    slice_reader.Decoder = Counter  # type: ignore[misc]
+    slice_records.Decoder = Counter  # type: ignore[misc]
     options = {"kafka.bootstrap.servers": servers}
 
     def read() -> int:

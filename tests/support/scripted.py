@@ -1,21 +1,52 @@
-"""A log of hand-made batches, served as a leader serves it, in responses of any size."""
+"""Logs of hand-made batches, served as brokers serve them, in responses of any size.
+
+Each class stands in for what a reader is given: a connection, a pool of brokers, or both.
+"""
 
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
+import pyarrow as pa
 
+import kshare
+from kshare.core.fetch_groups import FetchGroup
+from kshare.core.progress import TopicPartition
+from kshare.core.slice_end import SliceEnd
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.broker_pool import Leaders
-from kshare.wire.reader import slice_reader
+from kshare.wire.protocol.broker_pool import BrokerPool, Brokers, Leader, PoolMemory
+from kshare.wire.protocol.connection import BrokerConnection
+from kshare.wire.protocol.messages import Address
+from kshare.wire.protocol.retry import Clock
+from kshare.wire.reader.read_slice import reader_options
+from kshare.wire.reader.slice_reader import SliceReader
+from kshare.wire.reader.slice_records import WantedSlice
 from tests.support.batches import split_batches
+from tests.support.clock import Clock as FakeClock
+
+PARTITION = TopicPartition("t", 0)
+
+
+def read_slice(
+    brokers: Brokers,
+    slice_: kshare.Slice,
+    options: Mapping[str, str],
+    *,
+    max_records: int | None = None,
+    on_end: Callable[[SliceEnd], None] | None = None,
+    fetch_group: FetchGroup | None = None,
+    clock: Clock = time,
+) -> Iterator[pa.RecordBatch]:
+    """:func:`kshare.read_slice` from other brokers than those that the options name."""
+    wanted = WantedSlice(slice_, max_records, on_end, fetch_group)
+    parsed = reader_options(options, slice_.topic)
+    return SliceReader([wanted], parsed, brokers=brokers, clock=clock).batches()
 
 
 class ScriptedLog:
-    """What stands in for leaders and connections: some batches, in the order of their offsets.
+    """Stands in for the brokers of one partition, and for the connection to its leader.
 
     Args:
         batches: encoded.
@@ -25,6 +56,7 @@ class ScriptedLog:
     """
 
     broker = "scripted:1"
+    address_of_all: Address = ("scripted", 1)
 
     def __init__(
         self,
@@ -33,7 +65,7 @@ class ScriptedLog:
         response_bytes: int = 1 << 20,
         aborted: Sequence[tuple[int, int, int]] = (),
     ) -> None:
-        self._batches = []
+        self._batches: list[tuple[int, bytes]] = []
         for data in batches:
             (batch,), _ = split_batches(data)
             self._batches.append((batch.base + batch.last_delta + 1, data))
@@ -43,30 +75,59 @@ class ScriptedLog:
         self.fetches: list[tuple[int, int]] = []  # offset, bytes asked for
         self.left_in_flight: list[int] = []  # at the end of each reader
 
-    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(slice_reader, "Leaders", lambda kafka: self)
+    # -- brokers ----------------------------------------------------------------------------
 
-    @contextmanager
-    def connection(
-        self, topic: str, partition: int, node_id: int | None = None
-    ) -> Iterator["ScriptedLog"]:
-        assert node_id is None
+    def leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Leader]:
+        return dict.fromkeys(partitions, self.address_of_all)
+
+    def address(self, node_id: int) -> Address:
+        raise AssertionError("no follower is read")
+
+    def lease(self, address: Address) -> "ScriptedLog":
         self._waiting.clear()
-        yield self
+        return self
+
+    def release(self, address: Address, connection: BrokerConnection) -> None:
         self.left_in_flight.append(len(self._waiting))
 
-    def preference(self, topic: str, partition: int) -> None:
+    def discard(self, address: Address, connection: BrokerConnection) -> None:
+        self.left_in_flight.append(len(self._waiting))
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """The leader stays the same."""
+
+    def preference(self, topic_partition: TopicPartition) -> None:
         """No follower is read."""
+
+    def prefer(self, topic_partition: TopicPartition, node_id: int | None, seconds: float) -> None:
+        raise AssertionError("no follower is read")
+
+    # -- a connection -----------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        return not self._waiting
+
+    def close(self) -> None:
+        self._waiting.clear()
+
+    def call(self, request: Any) -> Any:
+        raise AssertionError(f"not scripted: {request}")
 
     def version(self, request: type[Any], lowest: int, highest: int) -> int:
         return highest
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests are under way."""
+        return len(self._waiting)
 
     def send(self, request: Any) -> None:
         wanted = request.topics[0].partitions[0]
         self.fetches.append((wanted.fetch_offset, wanted.partition_max_bytes))
         self._waiting.append(wanted)
 
-    def receive(self, extra_seconds: float) -> memoryview:
+    def receive(self) -> memoryview:
         wanted = self._waiting.pop(0)
         room = min(self.response_bytes, wanted.partition_max_bytes)
         records, reached = b"", 0
@@ -132,7 +193,7 @@ class ScriptedReplica(ScriptedLog):
         super().send(request)
         self.racks.append(request.rack_id)
 
-    def receive(self, extra_seconds: float) -> memoryview:
+    def receive(self) -> memoryview:
         answer = self.answers.pop(0) if self.answers else None
         if isinstance(answer, Exception):
             raise answer
@@ -150,41 +211,53 @@ class ScriptedReplica(ScriptedLog):
         if answer == self.EMPTY or offset == self._batches[-1][0]:
             self._waiting.pop(0)
             return self.response()
-        return super().receive(extra_seconds)
+        return super().receive()
 
     def call(self, request: Any) -> Any:
         """The bounds of the log, as ListOffsets has them."""
         asked = request.topics[0].partitions[0].timestamp
         found = SimpleNamespace(
-            error_code=0, offset={-2: self.start, -1: self._batches[-1][0]}[asked]
+            partition_index=0,
+            error_code=0,
+            offset={-2: self.start, -1: self._batches[-1][0]}[asked],
         )
-        return SimpleNamespace(topics=[SimpleNamespace(partitions=[found])])
+        return SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[found])])
 
 
-class ScriptedBrokers(Leaders):
-    """What stands in for a cluster of one partition's replicas, by their node ids.
+class ScriptedBrokers(BrokerPool):
+    """Stands in for a cluster of one partition's replicas, by their node ids.
 
     What is preferred is remembered as ever; ``forgotten`` counts what was forgotten.
     """
 
     def __init__(
-        self, kafka: KafkaConfig, leader: int, replicas: dict[int, ScriptedReplica]
+        self, leader: int, replicas: Mapping[int, ScriptedReplica], clock: FakeClock
     ) -> None:
-        super().__init__(kafka)
+        memory = PoolMemory()
+        self.clock = clock
+        super().__init__(KafkaConfig(bootstrap_servers=()), memory=lambda: memory, clock=clock)
         self.leader, self.replicas = leader, replicas
         self.opened: list[int] = []
         self.forgotten = 0
 
-    def forget(self, topic: str, partition: int) -> None:
+    def leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Leader]:
+        return dict.fromkeys(partitions, ("node", self.leader))
+
+    def address(self, node_id: int) -> Address:
+        return "node", node_id
+
+    def forget(self, topic_partition: TopicPartition) -> None:
         self.forgotten += 1
 
-    @contextmanager
-    def connection(  # type: ignore[override]
-        self, topic: str, partition: int, node_id: int | None = None
-    ) -> Iterator[ScriptedReplica]:
-        node = self.leader if node_id is None else node_id
+    def lease(self, address: Address) -> BrokerConnection:
+        _, node = address
         self.opened.append(node)
         if node not in self.replicas:
             raise OSError(f"broker {node} is not in the cluster's metadata")
-        with self.replicas[node].connection(topic, partition):
-            yield self.replicas[node]
+        return self.replicas[node].lease(address)
+
+    def release(self, address: Address, connection: BrokerConnection) -> None:
+        self.replicas[address[1]].release(address, connection)
+
+    def discard(self, address: Address, connection: BrokerConnection) -> None:
+        self.replicas[address[1]].discard(address, connection)

@@ -1,52 +1,37 @@
-"""Who leads a partition, who else is read, and idle connections: one small memory a process.
+"""Who leads a partition, which replica is read, and idle connections: one small memory a process.
 
-Law: a connection belongs to one reader at a time, whatever partition it reads; several tasks may
-read the same partition at once. A broker whose connection failed is left alone for a while, by all
+A connection belongs to one reader at a time, whichever partitions it reads; several tasks may read
+the same partition at once. A broker whose connection failed is left alone for a while, by all
 readers of the process. Nothing is opened at import, and a forked child starts empty.
-Cost: a reader whose process has read the partition before needs no round trip before its first
+Cost: a reader whose process has read its partitions before needs no round trip before its first
 Fetch request.
 """
 
 import atexit
 import hashlib
-import logging
 import os
 import pickle
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from kafka.protocol.metadata import MetadataRequest
-
-from kshare.errors import (
-    AuthenticationError,
-    AuthorizationError,
-    KafkaError,
-    Location,
-    UnknownTopicError,
-)
+from kshare.core.progress import TopicPartition
+from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
 from kshare.options import KafkaConfig
-from kshare.wire.protocol import error_codes
-from kshare.wire.protocol.connection import Connection
-from kshare.wire.protocol.error_codes import ErrorCode
-from kshare.wire.protocol.retry import Backoff
+from kshare.wire.protocol.connection import BrokerConnection, Connection
+from kshare.wire.protocol.messages import Address, LeaderUnknownError, Metadata, fetch_metadata
+from kshare.wire.protocol.retry import Backoff, Clock
 
-__all__ = ["LeaderUnknownError", "Leaders", "Preference", "close_idle"]
+__all__ = ["BrokerPool", "Brokers", "PoolMemory", "Preference", "close_idle"]
 
-_log = logging.getLogger(__name__)
-
-_METADATA_LOWEST, _METADATA_HIGHEST = 4, 9
 _IDLE_SECONDS_MAX = 240.0
 """Well below a broker's connections.max.idle.ms (10 minutes)."""
 _IDLE_CONNECTIONS_MAX = 4
 
-Address = tuple[str, int]
-
-
-class LeaderUnknownError(OSError):
-    """No broker could say who leads the partition now; a retry may mend it."""
+Leader = Address | KafkaError | OSError
+"""Where the leader of a partition is, or why that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +39,40 @@ class Preference:
     """Which replica of a partition is read, for a while.
 
     Attributes:
-        node_id: a follower's; None: the leader's own records and nobody else's.
-        until: as of ``time.monotonic()``.
+        node_id: Node id of a follower; None for the leader and no one else.
+        until: End of that while, as of ``time.monotonic()``.
     """
 
     node_id: int | None
     until: float
+
+
+class Brokers(Protocol):
+    """What a reader needs of a :class:`BrokerPool`."""
+
+    def leaders(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, Leader]:
+        """Find the leader of each partition."""
+
+    def address(self, node_id: int) -> Address:
+        """Where a broker is."""
+
+    def lease(self, address: Address) -> BrokerConnection:
+        """Take a connection to a broker."""
+
+    def release(self, address: Address, connection: BrokerConnection) -> None:
+        """Give back a connection that is in order."""
+
+    def discard(self, address: Address, connection: BrokerConnection) -> None:
+        """Give back a connection that failed."""
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """Find the leader of a partition again when it is asked for next."""
+
+    def preference(self, topic_partition: TopicPartition) -> Preference | None:
+        """Which replica of a partition is read."""
+
+    def prefer(self, topic_partition: TopicPartition, node_id: int | None, seconds: float) -> None:
+        """Choose which replica of a partition is read."""
 
 
 @dataclass(slots=True)
@@ -67,8 +80,8 @@ class _Outage:
     """A broker whose connections failed, and none succeeded since.
 
     Attributes:
-        backoff: its pauses.
-        over: when it may be tried again, as of ``time.monotonic()``.
+        backoff: Pauses before attempts.
+        over: When it may be tried again, as of ``time.monotonic()``.
     """
 
     backoff: Backoff
@@ -76,44 +89,70 @@ class _Outage:
 
 
 @dataclass
-class _Memory:
-    """What one process remembers; replaced in a forked child."""
+class PoolMemory:
+    """What a process remembers of its clusters; a forked child gets a new one.
+
+    The first part of each key is a digest of the configuration.
+    """
 
     pid: int = field(default_factory=os.getpid)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    leaders: dict[tuple[bytes, str, int], Address] = field(default_factory=dict)
+    leaders: dict[tuple[bytes, TopicPartition], Address] = field(default_factory=dict)
     brokers: dict[bytes, dict[int, Address]] = field(default_factory=dict)
-    preferences: dict[tuple[bytes, str, int], Preference] = field(default_factory=dict)
+    preferences: dict[tuple[bytes, TopicPartition], Preference] = field(default_factory=dict)
     outages: dict[tuple[bytes, Address], _Outage] = field(default_factory=dict)
-    idle: dict[tuple[bytes, Address], list[tuple[float, Connection]]] = field(default_factory=dict)
+    idle: dict[tuple[bytes, Address], list[tuple[float, BrokerConnection]]] = field(
+        default_factory=dict
+    )
+
+    def close_idle(self) -> None:
+        """Close the connections that wait for a next reader."""
+        with self.lock:
+            kept = [connection for idle in self.idle.values() for _, connection in idle]
+            self.idle.clear()
+        for connection in kept:
+            connection.close()
 
 
-_memory = _Memory()
+_memory = PoolMemory()
+
+
+def process_memory() -> PoolMemory:
+    """The memory of this process."""
+    global _memory  # noqa: PLW0603
+    if _memory.pid != os.getpid():
+        _memory = PoolMemory()
+    return _memory
 
 
 @atexit.register
 def close_idle() -> None:
-    """Close the connections that wait for a next reader."""
-    memory = _remembered()
-    with memory.lock:
-        kept = [connection for held in memory.idle.values() for _, connection in held]
-        memory.idle.clear()
-    for connection in kept:
-        connection.close()
+    """Close the connections of this process that wait for a next reader."""
+    process_memory().close_idle()
 
 
-def _remembered() -> _Memory:
-    global _memory  # noqa: PLW0603
-    if _memory.pid != os.getpid():
-        _memory = _Memory()
-    return _memory
+class BrokerPool:
+    """The brokers of a cluster, as seen with one configuration.
 
+    Args:
+        kafka: How to reach the cluster.
+        connect: Opens a connection.
+        memory: Where to remember leaders and connections.
+        clock: Source of time.
+    """
 
-class Leaders:
-    """The leaders of a cluster and its other brokers, as seen with one configuration."""
-
-    def __init__(self, kafka: KafkaConfig) -> None:
+    def __init__(
+        self,
+        kafka: KafkaConfig,
+        *,
+        connect: Callable[[str, int, KafkaConfig], BrokerConnection] = Connection,
+        memory: Callable[[], PoolMemory] = process_memory,
+        clock: Clock = time,
+    ) -> None:
         self._kafka = kafka
+        self._new_connection = connect
+        self._memory = memory
+        self._clock = clock
         # A digest: the memory of the process holds no second copy of a secret.
         self._cluster = hashlib.sha256(pickle.dumps(kafka)).digest()
         idle_ms = kafka.connections_max_idle_ms  # -1: for ever
@@ -121,100 +160,69 @@ class Leaders:
             _IDLE_SECONDS_MAX, _IDLE_SECONDS_MAX if idle_ms < 0 else idle_ms / 1000
         )
 
-    @contextmanager
-    def connection(
-        self, topic: str, partition: int, node_id: int | None = None
-    ) -> Iterator[Connection]:
-        """A connection to the leader, kept for the next reader if it is left in order.
-
-        Args:
-            topic: the partition's topic.
-            partition: its number.
-            node_id: of the broker to connect to instead of the leader.
-
-        Raises:
-            AuthenticationError, AuthorizationError, KafkaError: not to be mended by a retry.
-            OSError: a retry may mend it.
-        """
-        address = self._leader(topic, partition) if node_id is None else self._broker(node_id)
-        connection = self._idle(address)
-        if connection is None:
-            try:
-                connection = self._connect(address)
-            except OSError:
-                self.forget(topic, partition)
-                raise
-        try:
-            yield connection
-        except BaseException as error:
-            connection.close()
-            if isinstance(error, OSError):
-                self._failed(address)
-            raise
-        self._keep(address, connection)
-
-    def forget(self, topic: str, partition: int) -> None:
-        """The leader that is remembered is not the leader any more."""
-        memory = _remembered()
-        with memory.lock:
-            memory.leaders.pop((self._cluster, topic, partition), None)
-
-    def preference(self, topic: str, partition: int) -> Preference | None:
-        """What :meth:`prefer` said last, until that is over."""
-        memory, key = _remembered(), (self._cluster, topic, partition)
-        with memory.lock:
-            kept = memory.preferences.get(key)
-            if kept is not None and time.monotonic() >= kept.until:
-                del memory.preferences[key]
-                return None
-            return kept
-
-    def prefer(self, topic: str, partition: int, node_id: int | None, seconds: float) -> None:
-        """Let all readers of this process read one follower, or the leader alone, for a while."""
-        memory = _remembered()
-        with memory.lock:
-            kept = Preference(node_id, time.monotonic() + seconds)
-            memory.preferences[self._cluster, topic, partition] = kept
-
     # -- connections ------------------------------------------------------------------------
 
-    def _connect(self, address: Address) -> Connection:
+    def lease(self, address: Address) -> BrokerConnection:
+        """Take a connection to a broker: an idle one, or a new one.
+
+        Raises:
+            AuthenticationError, AuthorizationError, KafkaError: No retry helps.
+            OSError: A retry may help.
+        """
+        return self._idle(address) or self._connect(address)
+
+    def release(self, address: Address, connection: BrokerConnection) -> None:
+        """Give back a connection. It is kept for the next reader if nothing is under way on it."""
+        memory = self._memory()
+        with memory.lock:
+            kept = memory.idle.setdefault((self._cluster, address), [])
+            if connection.idle and len(kept) < _IDLE_CONNECTIONS_MAX:
+                kept.append((self._clock.monotonic(), connection))
+                return
+        connection.close()
+
+    def discard(self, address: Address, connection: BrokerConnection) -> None:
+        """Close a connection that failed, and leave its broker alone for a while."""
+        connection.close()
+        self._failed(address)
+
+    def _connect(self, address: Address) -> BrokerConnection:
         """A new connection; first the rest of the pause that the last failure asks for."""
-        memory, key = _remembered(), (self._cluster, address)
-        pause = self._outage_over(address) - time.monotonic()
+        pause = self._outage_over(address) - self._clock.monotonic()
         if pause > 0:
-            time.sleep(min(pause, self._kafka.read_timeout_ms / 1000))
+            self._clock.sleep(min(pause, self._kafka.read_timeout_ms / 1000))
         try:
-            connection = Connection(*address, self._kafka)
+            connection = self._new_connection(*address, self._kafka)
         except OSError:
             self._failed(address)
             raise
+        memory = self._memory()
         with memory.lock:
-            memory.outages.pop(key, None)
+            memory.outages.pop((self._cluster, address), None)
         return connection
 
     def _failed(self, address: Address) -> None:
-        """Leave a broker alone, as ``reconnect.backoff.*`` have it."""
-        memory, now = _remembered(), time.monotonic()
+        """Leave a broker alone for as long as ``reconnect.backoff.*`` say."""
+        memory, now = self._memory(), self._clock.monotonic()
         first, longest = self._kafka.reconnect_backoff_ms, self._kafka.reconnect_backoff_max_ms
         with memory.lock:
             outage = memory.outages.setdefault(
                 (self._cluster, address), _Outage(Backoff(first, longest))
             )
-            if now >= outage.over:  # or another reader has told of the same failure
+            if now >= outage.over:  # or another reader has reported the same failure
                 outage.over = now + outage.backoff.pause()
 
     def _outage_over(self, address: Address) -> float:
-        memory = _remembered()
+        memory = self._memory()
         with memory.lock:
             outage = memory.outages.get((self._cluster, address))
             return 0.0 if outage is None else outage.over
 
-    def _idle(self, address: Address) -> Connection | None:
-        memory = _remembered()
+    def _idle(self, address: Address) -> BrokerConnection | None:
+        memory = self._memory()
         with memory.lock:
             kept = memory.idle.get((self._cluster, address), [])
-            while kept and time.monotonic() - kept[0][0] >= self._idle_seconds:
+            while kept and self._clock.monotonic() - kept[0][0] >= self._idle_seconds:
                 kept.pop(0)[1].close()  # the oldest
             while kept:
                 _, connection = kept.pop()
@@ -223,97 +231,98 @@ class Leaders:
                 connection.close()
         return None
 
-    def _keep(self, address: Address, connection: Connection) -> None:
-        memory = _remembered()
-        with memory.lock:
-            kept = memory.idle.setdefault((self._cluster, address), [])
-            if connection.idle and len(kept) < _IDLE_CONNECTIONS_MAX:
-                kept.append((time.monotonic(), connection))
-                return
-        connection.close()
+    # -- replicas ---------------------------------------------------------------------------
 
-    # -- metadata ---------------------------------------------------------------------------
+    def address(self, node_id: int) -> Address:
+        """Where a broker is.
 
-    def _broker(self, node_id: int) -> Address:
-        memory = _remembered()
+        Raises:
+            OSError: The metadata that was seen last does not hold it.
+        """
+        memory = self._memory()
         with memory.lock:
             known = memory.brokers.get(self._cluster, {}).get(node_id)
         if known is None:
             raise OSError(f"broker {node_id} is not in the cluster's metadata")
         return known
 
-    def _leader(self, topic: str, partition: int) -> Address:
-        memory = _remembered()
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """Find the leader of a partition again when it is asked for next."""
+        memory = self._memory()
         with memory.lock:
-            known = memory.leaders.get((self._cluster, topic, partition))
-        if known is not None:
-            return known
+            memory.leaders.pop((self._cluster, topic_partition), None)
+
+    def preference(self, topic_partition: TopicPartition) -> Preference | None:
+        """What :meth:`prefer` chose last, until that is over."""
+        memory, key = self._memory(), (self._cluster, topic_partition)
+        with memory.lock:
+            kept = memory.preferences.get(key)
+            if kept is not None and self._clock.monotonic() >= kept.until:
+                del memory.preferences[key]
+                return None
+            return kept
+
+    def prefer(self, topic_partition: TopicPartition, node_id: int | None, seconds: float) -> None:
+        """Let all readers of this process read one follower, or the leader alone, for a while."""
+        memory = self._memory()
+        with memory.lock:
+            kept = Preference(node_id, self._clock.monotonic() + seconds)
+            memory.preferences[self._cluster, topic_partition] = kept
+
+    def leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Leader]:
+        """Find the leader of each partition: one Metadata request for all that are not known.
+
+        Raises:
+            AuthenticationError, AuthorizationError: A bootstrap server refuses the login.
+        """
+        memory = self._memory()
+        with memory.lock:
+            found: dict[TopicPartition, Leader | None] = {
+                partition: memory.leaders.get((self._cluster, partition))
+                for partition in partitions
+            }
+        missing = [partition for partition, leader in found.items() if leader is None]
+        if not missing:
+            return {partition: leader for partition, leader in found.items() if leader is not None}
+        metadata = self._metadata({partition.topic for partition in missing})
+        with memory.lock:
+            if isinstance(metadata, Metadata):
+                memory.brokers[self._cluster] = metadata.brokers
+            for partition in missing:
+                leader = metadata.leader(partition) if isinstance(metadata, Metadata) else metadata
+                found[partition] = leader
+                if isinstance(leader, tuple):
+                    memory.leaders[self._cluster, partition] = leader
+        return {partition: leader for partition, leader in found.items() if leader is not None}
+
+    def _metadata(self, topics: Iterable[str]) -> Metadata | LeaderUnknownError:
+        """What the first bootstrap server that answers says of some topics."""
         faults = []
-        now = time.monotonic()
+        now = self._clock.monotonic()
         # Those that may be tried at once come first; the others in the order of their pauses' ends.
-        for host, port in sorted(
+        for address in sorted(
             self._kafka.bootstrap_servers, key=lambda server: max(self._outage_over(server), now)
         ):
             try:
-                connection = self._idle((host, port)) or self._connect((host, port))
+                connection = self.lease(address)
             except (AuthenticationError, AuthorizationError):
                 raise
             except (OSError, KafkaError) as error:
-                faults.append(f"{host}:{port}: {error or type(error).__name__}")
+                faults.append(_fault(address, error))
                 continue
             try:
-                address, brokers = _ask(connection, topic, partition)
-            except (LeaderUnknownError, UnknownTopicError, AuthorizationError):
-                self._keep((host, port), connection)
-                raise
+                metadata = fetch_metadata(connection, topics)
             except OSError as error:
-                connection.close()
-                self._failed((host, port))
-                faults.append(f"{host}:{port}: {error or type(error).__name__}")
+                self.discard(address, connection)
+                faults.append(_fault(address, error))
                 continue
             except BaseException:
                 connection.close()
                 raise
-            self._keep((host, port), connection)
-            with memory.lock:
-                memory.leaders[self._cluster, topic, partition] = address
-                memory.brokers[self._cluster] = brokers
-            return address
-        raise LeaderUnknownError("no bootstrap server answered: " + "; ".join(faults))
+            self.release(address, connection)
+            return metadata
+        return LeaderUnknownError("no bootstrap server answered: " + "; ".join(faults))
 
 
-def _ask(connection: Connection, topic: str, partition: int) -> tuple[Address, dict[int, Address]]:
-    """The leader of a partition, and all brokers by their ids."""
-    version = connection.version(MetadataRequest, _METADATA_LOWEST, _METADATA_HIGHEST)
-    request = MetadataRequest(
-        version=version,
-        topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
-        allow_auto_topic_creation=False,
-    )
-    response = connection.call(request)
-    brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
-    found = [entry for entry in response.topics if entry.name == topic]
-    if not found:
-        raise LeaderUnknownError(f"broker {connection.broker} said nothing about topic {topic}")
-    place: Location = {"broker": connection.broker, "topic": topic, "partition": partition}
-    code = found[0].error_code
-    if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        raise AuthorizationError(
-            f"not authorized to describe and read topic {topic}: grant the principal Describe and "
-            "Read on it",
-            **place,
-        )
-    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        raise UnknownTopicError(f"topic {topic} does not exist", **place)
-    if code:
-        raise LeaderUnknownError(f"topic {topic}: {error_codes.name(code)}")
-    partitions = {entry.partition_index: entry for entry in found[0].partitions}
-    if partition not in partitions:
-        raise UnknownTopicError(
-            f"topic {topic} has no partition {partition}, only {len(partitions)} partitions",
-            **place,
-        )
-    leader = brokers.get(partitions[partition].leader_id)
-    if leader is None:
-        raise LeaderUnknownError(f"{topic}-{partition} has no leader at the moment")
-    return leader, brokers
+def _fault(address: Address, error: Exception) -> str:
+    return f"{address[0]}:{address[1]}: {error or type(error).__name__}"

@@ -1,8 +1,8 @@
 """One connection to one broker: socket, TLS, SASL, framing, API versions.
 
-Law: a response is handed out only for the request that was sent for it; after any error the
-connection is closed and of no further use. Cost: the bytes of a response are received into one
-buffer that is used again for the next response, with no copy.
+A response is handed out only for the request that was sent for it. After any error the connection
+is closed and of no further use. Cost: the bytes of a response are received into one buffer that is
+used again for the next response, with no copy.
 
 The message classes and the SASL mechanisms are kafka-python's, generated from Kafka's own schemas.
 The socket loop is ours, because that library's transport reads 4 KiB at a time.
@@ -15,7 +15,7 @@ import ssl
 import struct
 import time
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from kafka.protocol.metadata import ApiVersionsRequest
@@ -29,10 +29,10 @@ from kshare.security.tls import ssl_context
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.error_codes import ErrorCode
 
-__all__ = ["Connection", "ProtocolError"]
+__all__ = ["BrokerConnection", "Connection", "ProtocolError"]
 
 _FRAME_AT_ONCE = 64 << 20
-"""Bytes allocated on the word of a frame's length alone; a longer frame grows as it arrives."""
+"""Bytes allocated by what a frame's length says; a longer frame grows as it arrives."""
 
 # Highest versions whose layout this module's callers were written and tested for.
 _API_VERSIONS_VERSION = 3
@@ -41,7 +41,34 @@ _AUTHENTICATE_VERSION = 1
 
 
 class ProtocolError(OSError):
-    """The peer does not speak Kafka's protocol, or lost its place in it."""
+    """The peer does not speak Kafka's protocol, or answers out of step."""
+
+
+class BrokerConnection(Protocol):
+    """What the read path needs of a :class:`Connection`."""
+
+    @property
+    def broker(self) -> str:
+        """Host and port, for texts."""
+
+    def version(self, request: type[Any], lowest: int, highest: int) -> int:
+        """The version of a request to speak."""
+
+    def send(self, request: Any) -> None:
+        """Send a request."""
+
+    def receive(self) -> memoryview:
+        """The body of the next response."""
+
+    def call(self, request: Any) -> Any:
+        """Send a request and decode its response."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether the connection can serve another reader."""
+
+    def close(self) -> None:
+        """Close the connection."""
 
 
 class Connection:
@@ -50,9 +77,9 @@ class Connection:
     Not for use by several threads. Every blocking step ends within ``request.timeout.ms``.
 
     Raises:
-        AuthenticationError: the broker (or its certificate) was not accepted, or we were not.
-        KafkaError: the broker is too old, or refuses the connection for good.
-        OSError: the connection failed in a way that a retry may mend.
+        AuthenticationError: Either side did not accept the other's certificate or login.
+        KafkaError: The broker is too old, or refuses the connection for good.
+        OSError: The connection failed in a way that a retry may fix.
     """
 
     def __init__(self, host: str, port: int, kafka: KafkaConfig) -> None:
@@ -77,7 +104,7 @@ class Connection:
         """The version of ``request`` to speak: the highest that both sides know.
 
         Raises:
-            KafkaError: the broker knows none in ``lowest..highest``.
+            KafkaError: The broker knows none in ``lowest..highest``.
         """
         api_key = request.API_KEY
         broker_lowest, broker_highest = self._versions.get(api_key, (0, -1))
@@ -104,18 +131,15 @@ class Connection:
             self.close()
             raise
 
-    def receive(self, extra_seconds: float = 0.0) -> memoryview:
+    def receive(self) -> memoryview:
         """The body of the next response, from behind its correlation id.
 
         The view is valid until the next call of :meth:`receive` or :meth:`call`.
-
-        Args:
-            extra_seconds: what the broker may need beyond ``request.timeout.ms`` (throttling).
         """
         correlation_id = self._in_flight.popleft()
         # Counted from here, not from the sending: the reader may have been busy for minutes with
         # the response before, while this one lay ready.
-        deadline = time.monotonic() + self._timeout + extra_seconds
+        deadline = time.monotonic() + self._timeout
         try:
             frame = self._receive_frame(deadline)
             (answered,) = struct.unpack_from(">i", frame)

@@ -1,34 +1,73 @@
 """The few messages of the read path, as values.
 
-Law: what a broker sends is either understood to the last byte that is used, or a
-:class:`~kshare.wire.protocol.connection.ProtocolError`. Cost: records are not copied.
-
-The Fetch response is read where it lies (versions 10 and 11, which have no tagged fields);
-all else goes through kafka-python's classes.
+What a broker sends is either understood to the last byte that is used, or a
+:class:`~kshare.wire.protocol.connection.ProtocolError`. Records are not copied: the Fetch response
+is read where it lies (versions 10 and 11, which have no tagged fields). All other messages go
+through kafka-python's classes.
 """
 
 import struct
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from kafka.protocol.consumer.fetch import FetchRequest
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
+from kafka.protocol.metadata import MetadataRequest
 
+from kshare.core.progress import TopicPartition
+from kshare.errors import AuthorizationError, KafkaError, Location, UnknownTopicError
 from kshare.options import KafkaConfig
 from kshare.wire.protocol import error_codes
-from kshare.wire.protocol.connection import Connection, ProtocolError
+from kshare.wire.protocol.connection import BrokerConnection, ProtocolError
+from kshare.wire.protocol.error_codes import ErrorCode
 
-__all__ = ["FetchAnswer", "fetch_request", "fetch_version", "list_offsets", "parse_fetch_response"]
+__all__ = [
+    "Address",
+    "FetchAnswer",
+    "FetchResponse",
+    "LeaderUnknownError",
+    "Metadata",
+    "PartitionFetch",
+    "fetch_metadata",
+    "fetch_request",
+    "fetch_version",
+    "list_offsets",
+    "parse_fetch_response",
+]
 
 _FETCH_LOWEST, _FETCH_HIGHEST = 10, 11
 _FETCH_WITH_PREFERRED_REPLICA = 11
 _LIST_OFFSETS_LOWEST, _LIST_OFFSETS_HIGHEST = 1, 5
+_METADATA_LOWEST, _METADATA_HIGHEST = 4, 9
 _EARLIEST, _LATEST = -2, -1
 
-_HEAD = struct.Struct(">ihiih")  # throttle, error, session, topics, length of the topic's name
-_PARTITION = struct.Struct(">iihqqqi")  # count, index, error, watermarks, start, aborted
+_HEAD = struct.Struct(">ihii")  # throttle time, error, session, topics
+_PARTITION = struct.Struct(">ihqqqi")  # index, error, high watermark, stable, start, aborted
 _ABORTED = struct.Struct(">qq")
+_SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
+
+Address = tuple[str, int]
+"""Host and port of a broker."""
+
+
+# -- Fetch ---------------------------------------------------------------------------------------
+
+
+class PartitionFetch(NamedTuple):
+    """What a Fetch request asks of one partition.
+
+    Attributes:
+        topic_partition: The partition.
+        offset: Offset of the first record that is wanted.
+        max_bytes: Maximum number of bytes; the broker may exceed it by one record batch.
+    """
+
+    topic_partition: TopicPartition
+    offset: int
+    max_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +75,16 @@ class FetchAnswer:
     """One partition of a Fetch response.
 
     Attributes:
-        error_code: Kafka's; 0 is none.
-        throttle_seconds: the broker's wish that no request be sent for so long.
+        error_code: Kafka's error code, 0 for none.
+        high_watermark: The offset after the last one that is replicated; -1 if unknown.
+        last_stable_offset: The offset where ``read_committed`` stops; -1 if unknown.
         aborted: (producer id, first offset) of the aborted transactions within the records.
-        records: record batches, maybe cut short at the end; valid until the next receive.
-        preferred_replica: the node that the leader wants to be asked instead (KIP-392); the answer
-            has no records then. None: nobody else.
+        records: Record batches, maybe cut off at the end; valid until the next receive.
+        preferred_replica: Node that the leader wants to be asked instead (KIP-392); there are no
+            records then. None for this one.
     """
 
     error_code: int
-    throttle_seconds: float
     high_watermark: int
     last_stable_offset: int
     aborted: tuple[tuple[int, int], ...]
@@ -53,39 +92,52 @@ class FetchAnswer:
     preferred_replica: int | None = None
 
 
-def fetch_version(connection: Connection) -> int:
+@dataclass(frozen=True, slots=True)
+class FetchResponse:
+    """The response to a Fetch request.
+
+    Attributes:
+        error_code: Error of the whole request, 0 for none. There are no answers then.
+        throttle_seconds: How long the broker wants no further request.
+        answers: The answer for each partition.
+    """
+
+    error_code: int
+    throttle_seconds: float
+    answers: dict[TopicPartition, FetchAnswer]
+
+
+def fetch_version(connection: BrokerConnection) -> int:
     """The version of Fetch to speak with this broker."""
     return connection.version(FetchRequest, _FETCH_LOWEST, _FETCH_HIGHEST)
 
 
 def fetch_request(
-    connection: Connection,
+    connection: BrokerConnection,
     kafka: KafkaConfig,
+    fetches: Sequence[PartitionFetch],
     *,
-    topic: str,
-    partition: int,
-    offset: int,
     max_bytes: int,
     rack: str = "",
 ) -> Any:
-    """A Fetch request for one partition, without a fetch session.
+    """A Fetch request without a fetch session.
 
     Args:
-        connection: to the broker that it is for.
-        kafka: bytes and times to wait.
-        topic: of it,
-        partition: this partition,
-        offset: from here on,
-        max_bytes: so many bytes, or one record batch if that is larger.
-        rack: where the reader stands: a leader may name a replica that is nearer. Brokers before
-            Kafka 2.4 are not told.
+        connection: Connection to the broker that the request is for.
+        kafka: Minimum bytes, maximum wait and isolation level.
+        fetches: What to ask of each partition, at most once each. The broker fills the response in
+            this order.
+        max_bytes: Maximum number of bytes of all records; the broker may exceed it by one record
+            batch.
+        rack: Rack of the reader; a leader may name a replica that is nearer. Brokers before Kafka
+            2.4 are not told.
     """
     topic_class = FetchRequest.FetchTopic
     return FetchRequest(
         version=fetch_version(connection),
         max_wait_ms=kafka.fetch_max_wait_ms,
         min_bytes=kafka.fetch_min_bytes,
-        max_bytes=max(kafka.fetch_max_bytes, max_bytes),
+        max_bytes=max_bytes,
         isolation_level=int(kafka.read_committed),
         session_id=0,
         session_epoch=-1,
@@ -94,102 +146,207 @@ def fetch_request(
                 topic=topic,
                 partitions=[
                     topic_class.FetchPartition(
-                        partition=partition,
+                        partition=fetch.topic_partition.partition,
                         current_leader_epoch=-1,
-                        fetch_offset=offset,
+                        fetch_offset=fetch.offset,
                         log_start_offset=-1,
-                        partition_max_bytes=max_bytes,
+                        partition_max_bytes=fetch.max_bytes,
                     )
+                    for fetch in of_topic
                 ],
             )
+            for topic, of_topic in groupby(fetches, lambda fetch: fetch.topic_partition.topic)
         ],
         forgotten_topics_data=[],
         rack_id=rack,
     )
 
 
-def parse_fetch_response(body: memoryview, version: int) -> FetchAnswer:
+def parse_fetch_response(body: memoryview, version: int) -> FetchResponse:
     """Read the response to :func:`fetch_request` in place.
 
     Raises:
-        ProtocolError: it is cut short, or is not about exactly one partition.
+        ProtocolError: The response is cut short.
     """
     try:
-        throttle_ms, error_code, _, topics, name_length = _HEAD.unpack_from(body)
-    except struct.error:
-        # An error of the whole request may come without any topic.
-        if len(body) < _HEAD.size - 2:
-            raise _cut_short(body) from None
-        throttle_ms, error_code, _, topics = struct.unpack_from(">ihii", body)
-        name_length = 0
-    if error_code:
-        return FetchAnswer(error_code, throttle_ms / 1000, -1, -1, (), body[:0])
-    try:
-        position = _HEAD.size + name_length
-        partitions, _, error_code, watermark, stable, _, count = _PARTITION.unpack_from(
-            body, position
-        )
-        if topics != 1 or partitions != 1 or name_length < 0:
-            raise ProtocolError("a Fetch response is not about exactly one partition")
-        position += _PARTITION.size
-        aborted_end = position + _ABORTED.size * max(count, 0)
-        aborted = tuple(_ABORTED.iter_unpack(body[position:aborted_end]))
-        position, preferred = aborted_end, -1
-        if version >= _FETCH_WITH_PREFERRED_REPLICA:
-            (preferred,) = _INT.unpack_from(body, position)
-            position += _INT.size
-        (size,) = _INT.unpack_from(body, position)
-    except struct.error:
-        raise _cut_short(body) from None
-    position += _INT.size
-    size = max(size, 0)
-    if position + size > len(body):
-        raise _cut_short(body)
-    return FetchAnswer(
-        error_code,
-        throttle_ms / 1000,
-        watermark,
-        stable,
-        aborted,
-        body[position : position + size],
-        preferred if preferred >= 0 else None,
-    )
+        throttle_ms, error_code, _, topics = _HEAD.unpack_from(body)
+        answers = {} if error_code else dict(_answers(body, topics, version))
+    except (struct.error, UnicodeDecodeError):
+        raise ProtocolError(f"a Fetch response of {len(body)} bytes is cut short") from None
+    return FetchResponse(error_code, throttle_ms / 1000, answers)
 
 
-def _cut_short(body: memoryview) -> ProtocolError:
-    return ProtocolError(f"a Fetch response of {len(body)} bytes is cut short")
-
-
-def list_offsets(connection: Connection, topic: str, partition: int) -> tuple[int, int]:
-    """The offsets that the log holds on this leader, as (earliest, end), half-open.
-
-    Raises:
-        OSError: the broker does not lead the partition, or cannot tell now.
-    """
-    found = []
-    version = connection.version(ListOffsetsRequest, _LIST_OFFSETS_LOWEST, _LIST_OFFSETS_HIGHEST)
-    topic_class = ListOffsetsRequest.ListOffsetsTopic
-    for timestamp in (_EARLIEST, _LATEST):
-        request = ListOffsetsRequest(
-            version=version,
-            replica_id=-1,
-            isolation_level=0,
-            topics=[
-                topic_class(
-                    name=topic,
-                    partitions=[
-                        topic_class.ListOffsetsPartition(
-                            partition_index=partition, current_leader_epoch=-1, timestamp=timestamp
-                        )
-                    ],
-                )
-            ],
-        )
-        answer = connection.call(request).topics[0].partitions[0]
-        if answer.error_code:
-            raise OSError(
-                f"broker {connection.broker} cannot list the offsets of {topic}-{partition}: "
-                f"{error_codes.name(answer.error_code)}"
+def _answers(
+    body: memoryview, topics: int, version: int
+) -> Iterator[tuple[TopicPartition, FetchAnswer]]:
+    names_replica = version >= _FETCH_WITH_PREFERRED_REPLICA
+    position = _HEAD.size
+    for _ in range(topics):
+        (length,) = _SHORT.unpack_from(body, position)
+        position += _SHORT.size + max(length, 0)
+        topic = str(body[position - max(length, 0) : position], "utf-8")
+        (partitions,) = _INT.unpack_from(body, position)
+        position += _INT.size
+        for _ in range(partitions):
+            partition, error_code, watermark, stable, _, count = _PARTITION.unpack_from(
+                body, position
             )
-        found.append(answer.offset)
-    return found[0], found[1]
+            position += _PARTITION.size
+            aborted_end = position + _ABORTED.size * max(count, 0)
+            aborted = tuple(_ABORTED.iter_unpack(body[position:aborted_end]))
+            position, preferred = aborted_end, -1
+            if names_replica:
+                (preferred,) = _INT.unpack_from(body, position)
+                position += _INT.size
+            (size,) = _INT.unpack_from(body, position)
+            start = position + _INT.size
+            position = start + max(size, 0)
+            if position > len(body):
+                raise struct.error
+            yield (
+                TopicPartition(topic, partition),
+                FetchAnswer(
+                    error_code,
+                    watermark,
+                    stable,
+                    aborted,
+                    body[start:position],
+                    preferred if preferred >= 0 else None,
+                ),
+            )
+
+
+# -- ListOffsets ---------------------------------------------------------------------------------
+
+
+def list_offsets(
+    connection: BrokerConnection, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int] | OSError]:
+    """The offsets that the logs hold on this leader.
+
+    Returns:
+        For each partition (earliest, end), half-open, or why the broker cannot tell now.
+    """
+    wanted = sorted(partitions)
+    bounds = [_listed_offsets(connection, wanted, timestamp) for timestamp in (_EARLIEST, _LATEST)]
+    found: dict[TopicPartition, tuple[int, int] | OSError] = {}
+    for topic_partition in wanted:
+        (first_code, earliest), (last_code, latest) = (part[topic_partition] for part in bounds)
+        code = first_code or last_code
+        found[topic_partition] = (earliest, latest)
+        if code:
+            found[topic_partition] = OSError(
+                f"broker {connection.broker} cannot list the offsets of {topic_partition}: "
+                f"{error_codes.name(code)}"
+            )
+    return found
+
+
+def _listed_offsets(
+    connection: BrokerConnection, partitions: Sequence[TopicPartition], timestamp: int
+) -> dict[TopicPartition, tuple[int, int]]:
+    """For each partition its error code, and the offset for the timestamp."""
+    topic_class = ListOffsetsRequest.ListOffsetsTopic
+    request = ListOffsetsRequest(
+        version=connection.version(ListOffsetsRequest, _LIST_OFFSETS_LOWEST, _LIST_OFFSETS_HIGHEST),
+        replica_id=-1,
+        isolation_level=0,
+        topics=[
+            topic_class(
+                name=topic,
+                partitions=[
+                    topic_class.ListOffsetsPartition(
+                        partition_index=partition, current_leader_epoch=-1, timestamp=timestamp
+                    )
+                    for _, partition in of_topic
+                ],
+            )
+            for topic, of_topic in groupby(partitions, lambda partition: partition.topic)
+        ],
+    )
+    return {
+        TopicPartition(topic.name, answer.partition_index): (answer.error_code, answer.offset)
+        for topic in connection.call(request).topics
+        for answer in topic.partitions
+    }
+
+
+# -- Metadata ------------------------------------------------------------------------------------
+
+
+class LeaderUnknownError(OSError):
+    """No broker could say who leads the partition now; a retry may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What one broker knows of some topics.
+
+    Attributes:
+        broker: The broker that was asked.
+        brokers: The addresses of all brokers, by their node ids.
+        errors: The error code of each topic, 0 for none.
+        leaders: The node id of each partition's leader, by topic and partition.
+    """
+
+    broker: str
+    brokers: dict[int, Address]
+    errors: dict[str, int]
+    leaders: dict[str, dict[int, int]]
+
+    def leader(self, topic_partition: TopicPartition) -> Address | KafkaError | OSError:
+        """Who leads a partition, or why that is not known."""
+        topic, partition = topic_partition
+        fault = self._topic_fault(topic_partition)
+        if fault is not None:
+            return fault
+        leaders = self.leaders[topic]
+        if partition not in leaders:
+            return UnknownTopicError(
+                f"topic {topic} has no partition {partition}, only {len(leaders)} partitions",
+                **self._facts(topic_partition),
+            )
+        address = self.brokers.get(leaders[partition])
+        if address is None:
+            return LeaderUnknownError(f"{topic_partition} has no leader at the moment")
+        return address
+
+    def _topic_fault(self, topic_partition: TopicPartition) -> KafkaError | OSError | None:
+        topic = topic_partition.topic
+        code = self.errors.get(topic)
+        if code is None:
+            return LeaderUnknownError(f"broker {self.broker} said nothing about topic {topic}")
+        if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            return AuthorizationError(
+                f"not authorized to describe and read topic {topic}: grant the principal Describe "
+                "and Read on it",
+                **self._facts(topic_partition),
+            )
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return UnknownTopicError(
+                f"topic {topic} does not exist", **self._facts(topic_partition)
+            )
+        return LeaderUnknownError(f"topic {topic}: {error_codes.name(code)}") if code else None
+
+    def _facts(self, topic_partition: TopicPartition) -> Location:
+        topic, partition = topic_partition
+        return {"broker": self.broker, "topic": topic, "partition": partition}
+
+
+def fetch_metadata(connection: BrokerConnection, topics: Iterable[str]) -> Metadata:
+    """Ask a broker about some topics and about all brokers."""
+    request = MetadataRequest(
+        version=connection.version(MetadataRequest, _METADATA_LOWEST, _METADATA_HIGHEST),
+        topics=[MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics],
+        allow_auto_topic_creation=False,
+    )
+    response = connection.call(request)
+    return Metadata(
+        broker=connection.broker,
+        brokers={broker.node_id: (broker.host, broker.port) for broker in response.brokers},
+        errors={topic.name: topic.error_code for topic in response.topics},
+        leaders={
+            topic.name: {part.partition_index: part.leader_id for part in topic.partitions}
+            for topic in response.topics
+        },
+    )

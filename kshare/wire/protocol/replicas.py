@@ -1,19 +1,15 @@
 """Which replica of a partition a reader asks: the leader, or a follower in its rack (KIP-392).
 
-Law: a follower is read only on the leader's word, as Java's consumer does it, and what a follower
-does not answer is asked of the leader before anything is called lost: a follower may lag behind its
-leader, or be gone. Cost: one answer without records a partition, process and
-``metadata.max.age.ms``.
+A follower is read only on the leader's word, as by Java's consumer. What a follower does not answer
+is asked of the leader before anything is called lost: a follower may lag behind its leader, or be
+gone. Cost: one answer without records for each partition, process and ``metadata.max.age.ms``.
 """
 
 import logging
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 
-from kshare.errors import KafkaError
+from kshare.core.progress import TopicPartition
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.broker_pool import Leaders
-from kshare.wire.protocol.connection import Connection
+from kshare.wire.protocol.broker_pool import Brokers
 
 __all__ = ["ReadReplica"]
 
@@ -27,77 +23,83 @@ LEADER_ALONE_SECONDS = 30.0
 class ReadReplica:
     """The replica that one reader of one partition asks.
 
-    That is the leader, until it names a follower, as it may when it is told ``client.rack``: this
-    is read until ``metadata.max.age.ms`` is over or it fails, by all readers of the process.
+    That is the leader, until it names a follower, as it may when it is told ``client.rack``. The
+    follower is read until ``metadata.max.age.ms`` is over or it fails, by all readers of the
+    process.
+
+    Args:
+        brokers: Where the choice is remembered.
+        kafka: Rack, and maximum age of the metadata.
+        topic_partition: The partition.
+
+    Attributes:
+        follower: Node id of the follower that is asked; None for the leader.
     """
 
-    def __init__(self, leaders: Leaders, kafka: KafkaConfig, topic: str, partition: int) -> None:
-        self._leaders = leaders
-        self._topic, self._partition = topic, partition
+    def __init__(
+        self, brokers: Brokers, kafka: KafkaConfig, topic_partition: TopicPartition
+    ) -> None:
+        self._brokers = brokers
+        self._topic_partition = topic_partition
         self._rack = kafka.client_rack or ""
         # At least a second: a follower that is named is asked at least once.
         self._seconds = max(kafka.metadata_max_age_ms / 1000, 1.0)
-        self._follower: int | None = None  # that the connection is to
+        self.follower: int | None = None
 
-    @contextmanager
-    def connection(self) -> Iterator[Connection]:
-        """A connection to the replica to ask now; see :meth:`Leaders.connection`."""
-        self._follower = self._preferred()
-        with ExitStack() as stack:
-            try:
-                connection = stack.enter_context(
-                    self._leaders.connection(self._topic, self._partition, self._follower)
-                )
-            except KafkaError as error:
-                if self._follower is None:
-                    raise
-                # The leader's listener and certificate may be in order.
-                raise OSError(str(error)) from error
-            yield connection
+    def choose(self) -> int | None:
+        """Choose the replica to ask from now on; return :attr:`follower`."""
+        self.follower = self._preferred()
+        return self.follower
 
     @property
     def rack(self) -> str:
-        """What to tell a broker as our rack; empty while it shall name no follower."""
+        """The rack to tell a broker; empty while it shall not name a follower."""
         if not self._rack:
             return ""
-        kept = self._leaders.preference(self._topic, self._partition)
+        kept = self._brokers.preference(self._topic_partition)
         return "" if kept is not None and kept.node_id is None else self._rack
 
     @property
     def is_over(self) -> bool:
-        """Whether the follower's time is over: another replica is to be asked now."""
-        return self._follower is not None and self._preferred() != self._follower
+        """Whether the follower's time is over, so that another replica is to be asked."""
+        return self.follower is not None and self._preferred() != self.follower
 
     def follow(self, node_id: int | None) -> bool:
-        """The answer names a replica to ask instead. True: it is to be asked now."""
+        """Take note of the replica that an answer names.
+
+        Args:
+            node_id: Node to ask instead; None if the answer names none.
+
+        Returns:
+            Whether another replica is to be asked now.
+        """
         if node_id is None:
             return False
-        if self._follower is not None:  # a follower cannot know: back to the leader
+        if self.follower is not None:  # a follower cannot know: back to the leader
             return self.leave(f"it names broker {node_id} instead")
-        self._leaders.prefer(self._topic, self._partition, node_id, self._seconds)
+        self._brokers.prefer(self._topic_partition, node_id, self._seconds)
         _log.info(
-            "%s-%d: the leader names broker %d to be read (client.rack: %s)",
-            self._topic,
-            self._partition,
+            "%s: the leader names broker %d to be read (client.rack: %s)",
+            self._topic_partition,
             node_id,
             self._rack or "none",
         )
         return True
 
     def leave(self, why: object) -> bool:
-        """Ask the leader from now on, for a while. False: it is the leader that is asked."""
-        if self._follower is None:
+        """Ask the leader from now on, for a while.
+
+        Returns:
+            False if it is the leader that is asked already.
+        """
+        if self.follower is None:
             return False
         _log.info(
-            "%s-%d: back from follower %d to the leader: %s",
-            self._topic,
-            self._partition,
-            self._follower,
-            why,
+            "%s: back from follower %d to the leader: %s", self._topic_partition, self.follower, why
         )
-        self._leaders.prefer(self._topic, self._partition, None, LEADER_ALONE_SECONDS)
+        self._brokers.prefer(self._topic_partition, None, LEADER_ALONE_SECONDS)
         return True
 
     def _preferred(self) -> int | None:
-        kept = self._leaders.preference(self._topic, self._partition)
+        kept = self._brokers.preference(self._topic_partition)
         return None if kept is None else kept.node_id

@@ -15,6 +15,8 @@ __all__ = ["Backoff", "Clock", "RetryDeadline"]
 _JITTER: Final = 0.2
 _LONGEST_SECONDS: Final = 86_400.0
 """Properties allow 292 million years, ``time.sleep`` does not."""
+_RESOLUTION_SECONDS: Final = 1e-6
+"""A clock may not show that so short a pause was made."""
 
 
 class Clock(Protocol):
@@ -93,7 +95,8 @@ class RetryDeadline:
         """How much of the time is left, at least 0."""
         if self._since is None:
             return self.seconds
-        return max(0.0, self.seconds - (self._clock.monotonic() - self._since))
+        left = self.seconds - (self._clock.monotonic() - self._since)
+        return left if left > _RESOLUTION_SECONDS else 0.0
 
     @property
     def expired(self) -> bool:

@@ -1,52 +1,139 @@
-"""What a broker's refusal to serve a Fetch request means to a reader."""
+"""What keeps a reader from going on, as values: the errors it raises, and offsets that are lost."""
 
+from dataclasses import dataclass
+
+from kshare.core.progress import Slice, TopicPartition
 from kshare.errors import (
     AuthorizationError,
     CorruptRecordError,
+    DataLossError,
+    FetchTimeoutError,
     KafkaError,
     KshareError,
     Location,
 )
+from kshare.options import KafkaConfig
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
 
-__all__ = ["permanent_error"]
+__all__ = ["LostOffsets", "ReadPosition", "no_progress", "permanent_error"]
 
 
-def permanent_error(
-    code: int,
-    *,
-    expired: bool,
-    broker: str,
-    topic: str,
-    partition: int,
-    offset: int | None,
-) -> KshareError | None:
+@dataclass(frozen=True, slots=True)
+class ReadPosition:
+    """Where a reader stands.
+
+    Attributes:
+        broker: Address of the broker that was asked last.
+        topic_partition: The partition.
+        offset: The next wanted offset; None if all is read.
+    """
+
+    broker: str
+    topic_partition: TopicPartition
+    offset: int | None
+
+    @property
+    def facts(self) -> Location:
+        """The attributes of an error."""
+        topic, partition = self.topic_partition
+        return {
+            "broker": self.broker,
+            "topic": topic,
+            "partition": partition,
+            "offset": self.offset,
+        }
+
+
+def permanent_error(code: int, position: ReadPosition, *, expired: bool) -> KshareError | None:
     """The error that a code of a Fetch response means; None if a retry may help.
 
     Args:
         code: Kafka's error code, other than OFFSET_OUT_OF_RANGE.
+        position: What was asked for.
         expired: Whether retries have gone on for the stated time.
-        broker: Address of the broker that answered.
-        topic: Topic of the request.
-        partition: Partition of the request.
-        offset: Offset that was asked for.
     """
-    where: Location = {"broker": broker, "topic": topic, "partition": partition, "offset": offset}
+    partition, offset = position.topic_partition, position.offset
     if error_codes.kind(code) is Kind.AUTHORIZATION:
         return AuthorizationError(
-            f"not authorized to read topic {topic}: grant the principal Read on it", **where
+            f"not authorized to read topic {partition.topic}: grant the principal Read on it",
+            **position.facts,
         )
     if code == ErrorCode.CORRUPT_MESSAGE and expired:
         return CorruptRecordError(
-            f"broker {broker} reports that its own log of {topic}-{partition} is corrupt at offset "
-            f"{offset}",
-            **where,
+            f"broker {position.broker} reports that its own log of {partition} is corrupt at "
+            f"offset {offset}",
+            **position.facts,
         )
     if error_codes.is_retriable(code):
         return None
     return KafkaError(
-        f"broker {broker} refused to read {topic}-{partition} at offset {offset}: "
+        f"broker {position.broker} refused to read {partition} at offset {offset}: "
         f"{error_codes.name(code)} ({code})",
-        **where,
+        **position.facts,
     )
+
+
+def no_progress(kafka: KafkaConfig, position: ReadPosition, why: str) -> FetchTimeoutError:
+    """The error after the stated time without a record."""
+    stated = kafka.poll_timeout_ms is not None
+    option = "kafkaConsumer.pollTimeoutMs" if stated else "kafka.default.api.timeout.ms"
+    return FetchTimeoutError(
+        f"no progress on {position.topic_partition} at offset {position.offset} from broker "
+        f"{position.broker} for {kafka.read_timeout_ms / 1000:g} s ({option}): {why}",
+        **position.facts,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LostOffsets:
+    """Wanted offsets that are not in the log.
+
+    Attributes:
+        slice: The slice that wants them.
+        position: Where its reader stands.
+        earliest: The first offset that the log holds.
+        latest: The end of the log.
+    """
+
+    slice: Slice
+    position: ReadPosition
+    earliest: int
+    latest: int
+
+    @property
+    def wanted(self) -> tuple[int, int]:
+        """The offsets that are still wanted, as (start, end)."""
+        assert self.position.offset is not None
+        return self.position.offset, self.slice.offsets.end
+
+    @property
+    def end(self) -> int:
+        """The end of what is lost."""
+        start, end = self.wanted
+        return min(self.earliest, end) if start < self.earliest else end
+
+    def __str__(self) -> str:
+        start, end = self.wanted
+        whole = self.slice.hashes.is_whole
+        of_hashes = "" if whole else f" of the key hashes {self.slice.hashes}"
+        gone = (
+            "was deleted by retention or by an operator"
+            if start < self.earliest
+            else "is beyond the end of the log (truncated, or the topic was made anew)"
+        )
+        return (
+            f"{self.position.topic_partition}: offsets {start} to {end}{of_hashes} are wanted, the "
+            f"log holds {self.earliest} to {self.latest} (ends not included): what is missing "
+            f"{gone}"
+        )
+
+    @property
+    def error(self) -> DataLossError:
+        """The error of a reader that may not lose records."""
+        return DataLossError(
+            f"{self}. If losing it is acceptable, set failOnDataLoss to false.",
+            wanted=self.wanted,
+            available=(self.earliest, self.latest),
+            **self.position.facts,
+        )

@@ -1,6 +1,6 @@
 """How many bytes the next Fetch request asks for.
 
-Law: a request is large enough for the next record batch, sooner or later, whatever that one's size.
+A request is large enough for the next record batch, sooner or later, whatever the size of that one.
 Cost: what is asked for beyond a slice's end is at most a quarter of its rest, and 64 KiB.
 """
 
@@ -15,11 +15,11 @@ _RECORD_BYTES = 1 << 10  # a guess, until the first response
 
 
 class FetchSize:
-    """The size of the requests of one reader: a quarter of full size at first, then full size.
+    """Bytes to ask of one partition: a quarter of full size at first, then full size.
 
     Args:
         kafka: ``max.partition.fetch.bytes`` is full size.
-        max_records: the most that is wanted in all; None if there is no limit.
+        max_records: Maximum number of records that are wanted in all; None for no limit.
     """
 
     def __init__(self, kafka: KafkaConfig, max_records: int | None) -> None:
@@ -31,19 +31,19 @@ class FetchSize:
         self._per_offset: float | None = None
 
     def bytes_for(self, offsets: float) -> int:
-        """As many bytes as so many offsets are likely to need, within the limits."""
+        """How many bytes to ask for when that many offsets are likely to be needed."""
         if self._per_offset is None:
             return self._wanted
         rest = offsets * self._per_offset
         return max(min(self._wanted, int(rest * 1.25) + _BYTES_MIN), _BYTES_MIN)
 
     def offsets_for(self, offsets: float) -> int:
-        """How many of so many offsets the next request is likely to bring, at least 1."""
+        """How many of these offsets the next request is likely to bring, at least 1."""
         per_offset = self._per_offset or _RECORD_BYTES
         return max(int(self.bytes_for(offsets) / max(per_offset, 1.0)), 1)
 
     def learn(self, size: int, offsets: int) -> None:
-        """A response of ``size`` bytes brought so many offsets."""
+        """A response of ``size`` bytes brought that many offsets."""
         self._per_offset = size / max(offsets, 1)
         self._wanted = min(4 * self._wanted, self._full)
 

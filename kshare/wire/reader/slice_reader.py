@@ -1,466 +1,377 @@
-"""The reader of one slice: a :class:`~kshare.core.progress.Slice` in, Arrow record batches out.
+"""The reader of slices: :class:`~kshare.core.progress.Slice` in, Arrow record batches out.
 
-Law: the batches hold exactly the records of the slice that the log holds, in offset order, or an
-error says what is missing; a passing fault never shows, a lasting one ends in an error that names
-broker, topic, partition and offset. With a limit, they hold the first so many of these: where that
-ends is a function of the log. A follower that is read instead of the leader changes nothing of
-that, nor do chunks that siblings on the host have fetched. Cost: one request is always under way
-while the last response is decoded (unless a limit is likely to be reached in it, or a sibling makes
-it); memory is two fetch responses and one output batch, whatever the backlog.
+The batches hold exactly the records of the slices that the log holds, those of a partition in
+offset order, or an error says what is missing. A fault that passes never shows; one that lasts ends
+in an error that names broker, topic, partition and offset. With a limit, they hold the first so
+many records of a slice: where that ends is a function of the log. None of this depends on which
+replica is read, on what siblings on the host have fetched, or on which slices are read together.
+
+Cost: one request for each broker is always under way while the last response is decoded (unless a
+limit is likely to be reached in it, or a sibling makes it). Memory is two fetch responses and one
+output batch, whatever the backlog.
+
+One turn of the loop::
+
+    take what siblings have fetched --> find who leads --> ask every broker that is not asked
+                   ^                                                     |
+                   |                                                     v
+                deliver <-- send the next request <-- receive from the one asked first
 """
 
-import logging
 import time
-from collections import deque
-from collections.abc import Generator, Iterator, Sequence
-from typing import NoReturn
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import groupby
 
 import pyarrow as pa
 
-from kshare.core.fetch_groups import FetchGroup
-from kshare.core.offsets import OffsetRange
-from kshare.core.progress import Slice
-from kshare.core.slice_end import KeySample, SliceEnd
-from kshare.errors import (
-    DataLossError,
-    FetchTimeoutError,
-    Location,
-    RecordError,
-    UnknownTopicError,
-)
+from kshare.core.progress import TopicPartition
+from kshare.errors import KafkaError, RecordError, UnknownTopicError
 from kshare.options import SourceOptions
-from kshare.wire.decode.records import ROWS_MAX, BatchIndex, Decoder, index_batches
-from kshare.wire.protocol import error_codes
-from kshare.wire.protocol.broker_pool import Leaders
-from kshare.wire.protocol.connection import Connection
-from kshare.wire.protocol.error_codes import ErrorCode
-from kshare.wire.protocol.messages import (
-    FetchAnswer,
-    fetch_request,
-    fetch_version,
-    list_offsets,
-    parse_fetch_response,
-)
-from kshare.wire.protocol.replicas import ReadReplica
-from kshare.wire.protocol.retry import RetryDeadline
-from kshare.wire.reader.faults import permanent_error
-from kshare.wire.reader.fetch_size import FetchSize
-from kshare.wire.sharing.chunks import SharedChunks
+from kshare.wire.decode.records import BYTES_MAX, ROWS_MAX
+from kshare.wire.protocol.broker_pool import BrokerPool, Brokers, Leader
+from kshare.wire.protocol.messages import Address, FetchAnswer, PartitionFetch, list_offsets
+from kshare.wire.protocol.retry import Clock
+from kshare.wire.reader.fetcher import Fetcher
+from kshare.wire.reader.partition_reader import Outcome, PartitionReader
+from kshare.wire.reader.slice_records import SliceRecords, WantedSlice
 
 __all__ = ["SliceReader"]
 
-_log = logging.getLogger(__name__)
+_RESPONSE_BYTES_MIN = 64 << 10
+
+_Checks = list[tuple[PartitionReader, FetchAnswer]]
+"""Partitions whose bounds are to be asked for, and the answers that led there."""
 
 
 class SliceReader:
-    """Reads one slice once.
+    """Reads some slices once, together.
 
     Args:
-        slice_: what to read.
-        options: parsed; see :func:`kshare.wire.reader.read_slice.read_slice`.
-        max_records: stop after so many records.
-        sample: gets the keys of the delivered records.
-        fetch_group: see there.
+        wanted: The slices; no two of them hold the same record.
+        options: Options of the source.
+        brokers: The brokers of the cluster; None for those that the options name.
+        clock: Source of time.
 
-    Raises:
-        ValueError: ``max_records`` is not at least 1.
+    Attributes:
+        slices: What was read of each slice, in the order of ``wanted``.
     """
 
     def __init__(
         self,
-        slice_: Slice,
+        wanted: Sequence[WantedSlice],
         options: SourceOptions,
         *,
-        max_records: int | None = None,
-        sample: KeySample | None = None,
-        fetch_group: FetchGroup | None = None,
+        brokers: Brokers | None = None,
+        clock: Clock = time,
     ) -> None:
-        if max_records is not None and max_records < 1:
-            raise ValueError(f"max_records is {max_records}; wanted at least 1")
-        self._topic, self._partition = slice_.topic, slice_.partition
-        self._slice = slice_
-        self._bands: deque[OffsetRange] = deque()  # what is still to be asked for
-        self._end = slice_.offsets.end
-        whole = slice_.hashes.is_whole
-        self._of_hashes = "" if whole else f" of the key hashes {slice_.hashes}"
+        self.slices = [SliceRecords(each, options) for each in wanted]
         self._options = options
-        self._kafka = options.kafka
-        self._leaders = Leaders(options.kafka)
-        self._replica = ReadReplica(self._leaders, options.kafka, self._topic, self._partition)
-        self._decoder = Decoder(
-            slice_,
-            columns=options.column_names,
-            with_keys=sample is not None,
-            read_committed=options.kafka.read_committed,
-            check_crcs=options.kafka.check_crcs,
-            max_rows=ROWS_MAX,
-        )
-        self._max_records = max_records
-        self._sample = sample
-        self._records = 0  # delivered
-        self._records_seen = 0  # looked at, for these
-        self._offsets_seen = 0
-        self._stop: int | None = None  # where the limit was reached
-        self._offset: int | None = None  # the next that is wanted; None: all is read
-        self._delivered = 0  # all that is wanted below this offset, or it is lost and was told
-        self._asked = 0  # where the last response begins
-        self._sent_on = False  # to another replica, without a record since
-        self._size = FetchSize(options.kafka, max_records)
-        self._throttle_until = 0.0
-        self._broker = ", ".join(f"{h}:{p}" for h, p in self._kafka.bootstrap_servers)
-        self._fetch_group = fetch_group if options.max_bytes_key_range_results else None
-        self._shared: SharedChunks | None = None
-        self._rewind()
-
-    @property
-    def slice_end(self) -> SliceEnd:
-        """Where reading ended; to be asked when it has."""
-        sample = () if self._sample is None else self._sample.hashes
-        end = self._end if self._stop is None else self._stop
-        return SliceEnd(end, self._records, sample)
+        self._brokers = BrokerPool(options.kafka) if brokers is None else brokers
+        self._clock = _ReaderClock(clock)
+        self._waiting: dict[TopicPartition, PartitionReader] = {}  # for a broker to be found
+        self._fetchers: dict[Address, Fetcher] = {}  # the one that was asked first comes first
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The record batches of the slice, up to the limit."""
-        if self._fetch_group is None:
-            yield from self._batches()
-            return
-        limit = self._options.max_bytes_key_range_results
-        self._shared = SharedChunks(self._fetch_group, self._topic, self._partition, limit)
+        """The record batches of the slices, up to their limits. To be called once."""
+        output = _Output() if len(self.slices) > 1 else None
+        unfinished = list(self.slices)
+        partitions = self._partitions()
+        self._waiting = {partition.topic_partition: partition for partition in partitions}
         try:
-            yield from self._batches()
+            while self._waiting or self._active:
+                turn = self._turn()
+                for batch in turn if output is None else output.gathered(turn):
+                    with self._clock.stopped():
+                        yield batch
+                unfinished = _report_ends(unfinished)
         finally:
-            self._shared.close(done=self._offset is None)
+            for fetcher in self._fetchers.values():
+                fetcher.close(failed=False)
+            for partition in partitions:
+                partition.close()
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        waiting = RetryDeadline.for_reading(self._kafka)
-        while self._offset is not None:
-            try:
-                if self._shared is not None and (yield from self._take_shared(self._shared)):
-                    waiting.reset()
-                    continue
-                with self._replica.connection() as connection:
-                    if connection.broker != self._broker:
-                        self._broker, self._throttle_until = connection.broker, 0.0
-                    yield from self._read_from(connection, waiting)
-            except UnknownTopicError as error:
-                # A topic that was just made, or a broker that has just started, looks like this.
-                self._pause(waiting, error)
-            except OSError as error:
-                self._leaders.forget(self._topic, self._partition)
-                self._rewind()  # whatever failed, and when: no record of a response is passed over
-                if not self._replica.leave(error):
-                    self._pause(waiting, error)
-            except RecordError as error:
-                if self._shared is not None:  # a next attempt shall ask the broker
-                    self._shared.condemn(self._asked)
-                if not self._replica.leave(error):
-                    raise
-                self._rewind()  # the leader's copy of these records may be sound
+    def _partitions(self) -> list[PartitionReader]:
+        def partition_of(part: SliceRecords) -> TopicPartition:
+            return TopicPartition(part.wanted.slice.topic, part.wanted.slice.partition)
 
-    def _read_from(
-        self, connection: Connection, waiting: RetryDeadline
-    ) -> Generator[pa.RecordBatch, None, None]:
-        """Read on from one replica until all is read; return early to ask which one to ask."""
-        self._send(connection)
-        while self._offset is not None:
-            waiting.start()
-            answer = self._receive(connection)
-            if answer.error_code:
-                if self._refused(connection, answer, waiting):
-                    return
-                self._send(connection)
-                continue
-            index = index_batches(
-                answer.records,
-                topic=self._topic,
-                partition=self._partition,
-                fetch_offset=self._offset,
-            )
-            self._asked = self._offset
-            moves = self._replica.follow(answer.preferred_replica) or self._replica.is_over
-            if index.next_offset is None:
-                if self._turns(waiting) if moves else self._starved(connection, answer, waiting):
-                    return
-                self._send(connection)
-                continue
-            waiting.reset()
-            self._sent_on = False
-            self._size.learn(len(answer.records), index.next_offset - self._offset)
-            self._seek(index.next_offset)
-            if self._shared is not None:
-                whole = answer.records[: len(answer.records) - index.tail_bytes]
-                self._shared.put(self._asked, index.next_offset, answer.aborted, whole)
-            ahead = not moves and not self._may_be_last(index) and self._is_ours()
-            fault = self._send_ahead(connection) if ahead else None
-            yield from self._take(index, answer.aborted)
-            if self._stop is not None:
-                return  # what is under way goes down with its connection
-            if fault is not None:
-                raise fault
-            if moves or (self._shared is not None and not ahead):
-                return
-            if not ahead:
-                self._send(connection)
+        return [
+            PartitionReader(list(slices), self._options, self._brokers, self._clock)
+            for _, slices in groupby(sorted(self.slices, key=partition_of), partition_of)
+        ]
 
-    # -- what siblings have fetched ---------------------------------------------------------
+    @property
+    def _active(self) -> list[Fetcher]:
+        """The fetchers that partitions are read from."""
+        return [fetcher for fetcher in self._fetchers.values() if fetcher.partitions]
 
-    def _take_shared(self, shared: SharedChunks) -> Generator[pa.RecordBatch, None, bool]:
-        """Deliver a chunk that a sibling has fetched. False: the broker is to be asked."""
-        assert self._offset is not None
-        found = shared.find(self._offset, self._expected_end(self._offset))
-        if found is None:
-            return False
-        try:
-            index = index_batches(
-                found.records,
-                topic=self._topic,
-                partition=self._partition,
-                fetch_offset=self._offset,
-            )
-            if index.next_offset is not None:
-                self._size.learn(len(found.records), index.next_offset - found.start)
-                self._seek(index.next_offset)
-                yield from self._take(index, found.aborted)
-                return True
-        except RecordError as error:
-            _log.info("%s-%d: not from a sibling: %s", self._topic, self._partition, error)
-        # What is wrong with the log, if anything, the broker's own answer shall say.
-        shared.condemn(found.start)
-        shared.close(done=False)
-        self._rewind()
-        return False
+    def _turn(self) -> Iterator[pa.RecordBatch]:
+        """Go on by one response, if there is one to wait for."""
+        due = yield from self._take_chunks()
+        self._route(due)
+        self._send()
+        asked = [fetcher for fetcher in self._fetchers.values() if fetcher.is_waiting]
+        if asked:
+            yield from self._receive(asked[0])
+        else:
+            self._sleep()
+        for fetcher in self._fetchers.values():
+            if not fetcher.partitions:
+                fetcher.close(failed=False)  # and what is under way goes down with it
 
-    def _is_ours(self) -> bool:
-        """Whether it is for this task to fetch what comes next, if anything does."""
-        if self._offset is None or self._shared is None:
-            return self._offset is not None
-        return self._shared.claim(self._offset, self._expected_end(self._offset))
+    # -- who is asked -----------------------------------------------------------------------
 
-    def _expected_end(self, offset: int) -> int:
-        """The offset after the last one that a fetch from there would probably bring."""
-        return min(self._end, offset + self._size.offsets_for(self._offsets_left(offset)))
-
-    # -- the limit --------------------------------------------------------------------------
-
-    def _take(
-        self, index: BatchIndex, aborted: Sequence[tuple[int, int]]
-    ) -> Iterator[pa.RecordBatch]:
-        """Deliver the records of a response, up to the limit."""
-        yield from self._deliver(index, aborted)
-        if self._stop is not None:
-            self._offset = None
-            return
-        assert index.next_offset is not None
-        self._delivered = index.next_offset
-        self._records_seen += index.records
-        self._offsets_seen += index.next_offset - index.fetch_offset
-
-    def _deliver(
-        self, index: BatchIndex, aborted: Sequence[tuple[int, int]]
-    ) -> Iterator[pa.RecordBatch]:
-        """Decode the records of a response, and count them as they are handed out."""
-        left = None if self._max_records is None else self._max_records - self._records
-        for rows in self._decoder.decode(index, aborted, left):
-            self._delivered = rows.end
-            if self._sample is not None:
-                self._sample.add(rows.batch.num_rows, rows.key_at)
-            self._count(rows.batch.num_rows, rows.end)
-            yield rows.batch
-            if self._stop is not None:
-                return
-
-    def _count(self, records: int, end: int) -> None:
-        """So many more are delivered; ``end`` is the offset after the last one."""
-        self._records += records
-        if self._records == self._max_records:
-            self._stop = end
-
-    def _may_be_last(self, index: BatchIndex) -> bool:
-        """Whether the limit is likely to be reached by this response."""
-        if self._max_records is None:
-            return False
-        share = self._records / self._records_seen if self._records_seen else 1.0
-        return self._records + index.records * share >= self._max_records
-
-    # -- requests ---------------------------------------------------------------------------
-
-    def _send(self, connection: Connection) -> None:
-        """Ask for what is wanted next, if anything is."""
-        if self._offset is None:
-            return
-        pause = self._throttle_until - time.monotonic()
-        if pause > 0:
-            time.sleep(pause)
-        connection.send(
-            fetch_request(
-                connection,
-                self._kafka,
-                topic=self._topic,
-                partition=self._partition,
-                offset=self._offset,
-                max_bytes=self._size.bytes_for(self._offsets_left(self._offset)),
-                rack=self._replica.rack,
-            )
-        )
-
-    def _receive(self, connection: Connection) -> FetchAnswer:
-        throttled = max(0.0, self._throttle_until - time.monotonic())
-        answer = parse_fetch_response(connection.receive(throttled), fetch_version(connection))
-        if answer.throttle_seconds:
-            self._throttle_until = time.monotonic() + answer.throttle_seconds
-        return answer
-
-    def _send_ahead(self, connection: Connection) -> OSError | None:
-        """Send the next request before this response is decoded; what of it fails, is for later.
-
-        This response is good all the same, and nobody would ask for it again.
-        """
-        try:
-            self._send(connection)
-        except OSError as error:
-            return error
-        return None
-
-    def _offsets_left(self, offset: int) -> float:
-        """How many offsets are likely to be needed from there on."""
-        left: float = self._end - offset
-        if self._max_records is not None and self._records:
-            missing = self._max_records - self._records
-            left = min(left, missing * self._offsets_seen / self._records)
-        return left
-
-    def _rewind(self) -> None:
-        """Set the next wanted offset: the first one that was not delivered, up to the limit."""
-        bands = self._slice.bands() if self._stop is None else ()
-        self._bands = deque(band.offsets for band in bands)
-        self._seek(self._delivered)
-
-    def _seek(self, offset: int) -> None:
-        """Set the next wanted offset: the first one not before ``offset`` that a band holds."""
-        while self._bands and self._bands[0].end <= offset:
-            self._bands.popleft()
-        self._offset = max(offset, self._bands[0].start) if self._bands else None
-
-    # -- faults -----------------------------------------------------------------------------
-
-    def _turns(self, waiting: RetryDeadline) -> bool:
-        """Another replica is to be asked; to and fro without a record: not at once."""
-        if self._sent_on:
-            self._pause(waiting, OSError("the leader names a follower that answers nothing"))
-        self._sent_on = True
-        return True
-
-    def _starved(self, connection: Connection, answer: FetchAnswer, waiting: RetryDeadline) -> bool:
-        """No whole batch came: the fetch was too small, or there is nothing there yet.
+    def _take_chunks(self) -> Generator[pa.RecordBatch, None, list[PartitionReader]]:
+        """Deliver what siblings have fetched.
 
         Returns:
-            Whether the leader is to be asked, since a follower has nothing.
+            The partitions that a broker is to be asked for now.
         """
-        if len(answer.records):
-            self._size.grow()
-        elif self._replica.leave("it has no records yet"):
-            return True
-        visible = answer.last_stable_offset if self._kafka.read_committed else answer.high_watermark
-        if waiting.expired:
-            assert self._offset is not None
-            earliest, latest = list_offsets(connection, self._topic, self._partition)
-            if latest <= self._offset:  # it ends just there, and stays so
-                self._lost(earliest, latest)
-                return False
-            name = "last stable offset" if self._kafka.read_committed else "high watermark"
-            self._give_up(
-                waiting,
-                f"the broker returns no records there; its {name} is {visible}, and offsets up to "
-                f"{self._end} are wanted",
-            )
-        return False
+        now = self._clock.monotonic()
+        ours = []
+        for partition in list(self._waiting.values()):
+            if partition.due > now:
+                continue
+            if not partition.shares:
+                ours.append(partition)
+            elif ours or self._active:
+                # A sibling may be waiting for what this task is to fetch: do not wait for siblings.
+                if partition.claim(partition.offset):
+                    ours.append(partition)
+            elif not (yield from self._take_chunk(partition)):
+                ours.append(partition)
+        return ours
 
-    def _refused(self, connection: Connection, answer: FetchAnswer, waiting: RetryDeadline) -> bool:
-        """Deal with an error code. True: ask again which replica to ask."""
-        code = answer.error_code
-        if self._replica.leave(error_codes.name(code)):
-            return True
-        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            return self._out_of_range(connection, waiting)
-        error = permanent_error(
-            code,
-            expired=waiting.expired,
-            broker=self._broker,
-            topic=self._topic,
-            partition=self._partition,
-            offset=self._offset,
-        )
-        if error is not None:
-            raise error
-        self._leaders.forget(self._topic, self._partition)
-        self._pause(waiting, OSError(f"broker {self._broker} answered {error_codes.name(code)}"))
+    def _take_chunk(self, partition: PartitionReader) -> Generator[pa.RecordBatch, None, bool]:
+        try:
+            if not (yield from partition.take_chunk()):
+                return False
+        except OSError as error:
+            partition.failed(error)
+        self._finish_if_read(partition)
         return True
 
-    def _out_of_range(self, connection: Connection, waiting: RetryDeadline) -> bool:
-        """The log does not hold the wanted offset: trimmed before it, or ends before it."""
-        earliest, latest = list_offsets(connection, self._topic, self._partition)
-        assert self._offset is not None
-        if earliest <= self._offset <= latest:  # it moved between the two requests
-            self._pause(waiting, OSError("the offset was out of range for a moment"))
-            return True
-        self._lost(earliest, latest)
-        return False
-
-    def _lost(self, earliest: int, latest: int) -> None:
-        """What is wanted next is not in the log: an error, or it is skipped."""
-        assert self._offset is not None
-        wanted = (self._offset, self._end)
-        gone = (
-            "was deleted by retention or by an operator"
-            if self._offset < earliest
-            else ("is beyond the end of the log (truncated, or the topic was made anew)")
+    def _route(self, partitions: Iterable[PartitionReader]) -> None:
+        """Find the brokers to ask for some partitions."""
+        leaders = self._brokers.leaders(
+            [each.topic_partition for each in partitions if each.replica.choose() is None]
         )
-        text = (
-            f"{self._topic}-{self._partition}: offsets {wanted[0]} to {wanted[1]}{self._of_hashes} "
-            "are wanted, the "
-            f"log holds {earliest} to {latest} (ends not included): what is missing {gone}"
+        for partition in partitions:
+            try:
+                address = self._address(partition, leaders)
+            except UnknownTopicError as error:
+                partition.pause(error)
+            except OSError as error:
+                partition.failed(error)
+            else:
+                del self._waiting[partition.topic_partition]
+                if address not in self._fetchers:
+                    self._fetchers[address] = Fetcher(
+                        address, self._brokers, self._options.kafka, self._clock.actual
+                    )
+                self._fetchers[address].assign(partition)
+
+    def _address(
+        self, partition: PartitionReader, leaders: Mapping[TopicPartition, Leader]
+    ) -> Address:
+        follower = partition.replica.follower
+        if follower is not None:
+            return self._brokers.address(follower)
+        leader = leaders[partition.topic_partition]
+        if isinstance(leader, Exception):
+            raise leader
+        return leader
+
+    def _send(self) -> None:
+        """Ask every broker that is not asked."""
+        for fetcher in self._active:
+            if fetcher.is_waiting or fetcher.throttle_left > 0:
+                continue
+            try:
+                broker = fetcher.open().broker
+                for partition in fetcher.partitions.values():
+                    partition.broker = broker
+                self._ask(fetcher, [each.next_fetch() for each in fetcher.partitions.values()])
+            except OSError as error:
+                self._lose(fetcher, error)
+            except KafkaError as error:
+                if any(each.replica.follower is None for each in fetcher.partitions.values()):
+                    raise
+                # The leader's listener and certificate may be in order.
+                self._lose(fetcher, OSError(str(error)))
+
+    def _ask(self, fetcher: Fetcher, fetches: Iterable[PartitionFetch | None]) -> None:
+        """Send a request; the responses of all brokers together are no larger than one's."""
+        kafka = self._options.kafka
+        share = kafka.max_partition_fetch_bytes // max(len(self._active), 1)
+        fetcher.send(
+            [fetch for fetch in fetches if fetch is not None],
+            min(max(share, _RESPONSE_BYTES_MIN), kafka.fetch_max_bytes),
         )
-        if self._options.fail_on_data_loss:
-            raise DataLossError(
-                text + ". If losing it is acceptable, set failOnDataLoss to false.",
-                wanted=wanted,
-                available=(earliest, latest),
-                **self._place(),
-            )
-        lost_end = min(earliest, wanted[1]) if self._offset < earliest else wanted[1]
-        _log.warning(
-            "%s. Skipped, since failOnDataLoss is false: offsets %d to %d",
-            text,
-            self._offset,
-            lost_end,
-        )
-        self._delivered = lost_end
-        self._seek(lost_end)
 
-    def _pause(self, waiting: RetryDeadline, cause: Exception) -> None:
-        waiting.start()
-        if waiting.expired:
-            if isinstance(cause, UnknownTopicError):
-                raise cause
-            self._give_up(waiting, str(cause) or type(cause).__name__, cause)
-        _log.info("%s-%d: retrying after: %s", self._topic, self._partition, cause)
-        waiting.sleep()
+    def _sleep(self) -> None:
+        """Nothing is under way: wait until something may be asked."""
+        now = self._clock.monotonic()
+        pauses = [partition.due - now for partition in self._waiting.values()]
+        pauses += [fetcher.throttle_left for fetcher in self._active]
+        pause = min(pauses, default=0.0)
+        if pause > 0:
+            self._clock.sleep(pause)
 
-    def _give_up(
-        self, waiting: RetryDeadline, why: str, cause: Exception | None = None
-    ) -> NoReturn:
-        stated = self._kafka.poll_timeout_ms is not None
-        option = "kafkaConsumer.pollTimeoutMs" if stated else "kafka.default.api.timeout.ms"
-        raise FetchTimeoutError(
-            f"no progress on {self._topic}-{self._partition} at offset {self._offset} from broker "
-            f"{self._broker} for {waiting.seconds:g} s ({option}): {why}",
-            **self._place(),
-        ) from cause
+    # -- what is answered -------------------------------------------------------------------
 
-    def _place(self) -> Location:
-        return {
-            "broker": self._broker,
-            "topic": self._topic,
-            "partition": self._partition,
-            "offset": self._offset,
+    def _receive(self, fetcher: Fetcher) -> Iterator[pa.RecordBatch]:
+        """Receive a response, send the next request, and deliver the response."""
+        self._fetchers[fetcher.address] = self._fetchers.pop(fetcher.address)
+        try:
+            delivering, checks = self._handle(fetcher)
+            ahead, fault = self._send_ahead(fetcher, delivering, checks)
+            for partition, outcome in delivering.items():
+                yield from self._deliver(fetcher, partition)
+                if outcome is Outcome.LAST_RECORDS or (partition.shares and partition not in ahead):
+                    self._reroute(fetcher, partition)
+            if fault is not None:
+                raise fault
+            self._check_bounds(fetcher, checks)
+        except OSError as error:
+            self._lose(fetcher, error)
+
+    def _handle(self, fetcher: Fetcher) -> tuple[dict[PartitionReader, Outcome], _Checks]:
+        """Receive a response.
+
+        Returns:
+            The partitions that have records to deliver, and those whose bounds are to be asked for.
+        """
+        answers = fetcher.receive()
+        with_records = sum(len(answer.records) > 0 for _, _, answer in answers)
+        delivering: dict[PartitionReader, Outcome] = {}
+        checks: _Checks = []
+        for partition, asked, answer in answers:
+            others = with_records - (len(answer.records) > 0)
+            outcome = partition.handle(answer, asked, others_have_records=others > 0)
+            if outcome is Outcome.REROUTE:
+                self._reroute(fetcher, partition)
+            elif outcome is Outcome.CHECK_BOUNDS:
+                checks.append((partition, answer))
+            elif outcome is not Outcome.EMPTY:
+                delivering[partition] = outcome
+        for partition in delivering:  # what got nothing comes first in the next request
+            del fetcher.partitions[partition.topic_partition]
+            fetcher.assign(partition)
+        return delivering, checks
+
+    def _send_ahead(
+        self, fetcher: Fetcher, delivering: Mapping[PartitionReader, Outcome], checks: _Checks
+    ) -> tuple[set[PartitionReader], OSError | None]:
+        """Send the next request before a response is decoded.
+
+        Returns:
+            The partitions that are asked for, and why that failed, if it did: the response is good
+            all the same, and must be delivered first.
+        """
+        if checks or fetcher.throttle_left > 0:
+            return set(), None
+        fetches = {
+            partition: partition.fetch_ahead()
+            for partition in fetcher.partitions.values()
+            if delivering.get(partition) is not Outcome.LAST_RECORDS
         }
+        fault = None
+        try:
+            self._ask(fetcher, fetches.values())
+        except OSError as error:
+            fault = error
+        return {partition for partition, fetch in fetches.items() if fetch is not None}, fault
+
+    def _deliver(self, fetcher: Fetcher, partition: PartitionReader) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from partition.deliver()
+        except RecordError as error:
+            partition.damaged(error)
+            self._reroute(fetcher, partition)
+        self._finish_if_read(partition)
+
+    def _check_bounds(self, fetcher: Fetcher, checks: _Checks) -> None:
+        """Tell lost records from late ones. The response is of no further use then."""
+        if not checks:
+            return
+        bounds = list_offsets(fetcher.open(), [each.topic_partition for each, _ in checks])
+        for partition, answer in checks:
+            outcome = partition.check_bounds(answer, bounds[partition.topic_partition])
+            if outcome is Outcome.REROUTE:
+                self._reroute(fetcher, partition)
+            self._finish_if_read(partition)
+
+    def _reroute(self, fetcher: Fetcher, partition: PartitionReader) -> None:
+        """Find out again which broker to ask for a partition, if anything of it is left."""
+        if fetcher.partitions.pop(partition.topic_partition, None) is not None:
+            self._waiting[partition.topic_partition] = partition
+
+    def _lose(self, fetcher: Fetcher, error: OSError) -> None:
+        """A connection failed: go on with its partitions as if they had not been asked for."""
+        fetcher.close(failed=True)
+        lost, fetcher.partitions = fetcher.partitions, {}
+        self._waiting |= lost
+        for partition in lost.values():
+            partition.failed(error)
+            self._finish_if_read(partition)
+
+    def _finish_if_read(self, partition: PartitionReader) -> None:
+        if partition.offset is not None:
+            return
+        self._waiting.pop(partition.topic_partition, None)
+        for fetcher in self._fetchers.values():
+            fetcher.partitions.pop(partition.topic_partition, None)
+        partition.close()
+
+
+def _report_ends(slices: Sequence[SliceRecords]) -> list[SliceRecords]:
+    """Report the ends of those that are read; return the others."""
+    unfinished = []
+    for part in slices:
+        if not part.cursor.is_done:
+            unfinished.append(part)
+        elif part.wanted.on_end is not None:
+            part.wanted.on_end(part.slice_end)
+    return unfinished
+
+
+class _ReaderClock:
+    """Time as a reader counts it: without the time that its consumer takes."""
+
+    def __init__(self, actual: Clock) -> None:
+        self.actual = actual
+        self._stopped_seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.actual.monotonic() - self._stopped_seconds
+
+    def sleep(self, seconds: float, /) -> None:
+        self.actual.sleep(seconds)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """The consumer works."""
+        since = self.actual.monotonic()
+        try:
+            yield
+        finally:
+            self._stopped_seconds += self.actual.monotonic() - since
+
+
+class _Output:
+    """Joins the small record batches of many slices."""
+
+    def gathered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same rows in the same order, in few batches; nothing is held back at the end."""
+        small: list[pa.RecordBatch] = []
+        rows = size = 0
+        for batch in batches:
+            rows += batch.num_rows
+            size += batch.nbytes
+            if small and (rows > ROWS_MAX or size > BYTES_MAX):
+                yield pa.concat_batches(small)
+                small, rows, size = [], batch.num_rows, batch.nbytes
+            small.append(batch)
+        if small:
+            yield small[0] if len(small) == 1 else pa.concat_batches(small)

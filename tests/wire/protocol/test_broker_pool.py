@@ -1,82 +1,143 @@
 """Connections that are kept, and brokers that are left alone after a failure."""
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kshare.errors import AuthenticationError
+from kshare.core.progress import TopicPartition
+from kshare.errors import AuthenticationError, UnknownTopicError
 from kshare.options import KafkaConfig, parse_options
 from kshare.wire.protocol import broker_pool
-from kshare.wire.protocol.broker_pool import Leaders, LeaderUnknownError
+from kshare.wire.protocol.broker_pool import BrokerPool, PoolMemory
+from kshare.wire.protocol.messages import Address, LeaderUnknownError
 from tests.support.clock import Clock
 
 ONE, TWO = ("one", 1), ("two", 2)
 BOTH = f"{ONE[0]}:{ONE[1]},{TWO[0]}:{TWO[1]}"
 LONG_MAX = 2**63 - 1
+PARTITION = TopicPartition("t", 0)
 
 
-class Brokers:
-    """Stands in for connections; ``down`` holds what ails a broker."""
+class FakeConnection:
+    """A connection that answers Metadata requests."""
 
-    def __init__(self) -> None:
-        self.down: dict[tuple[str, int], Exception] = {}
-        self.tried: list[tuple[str, int]] = []
+    def __init__(self, cluster: "Cluster", address: Address) -> None:
+        self._cluster, self._address = cluster, address
+        self.broker = f"{address[0]}:{address[1]}"
+        self.idle = True
+        self.closed = False
 
-    def connect(self, host: str, port: int, kafka: KafkaConfig) -> "Brokers.Connection":
+    def version(self, request: type[Any], lowest: int, highest: int) -> int:
+        return highest
+
+    def send(self, request: Any) -> None:
+        raise AssertionError("nothing is fetched")
+
+    def receive(self) -> memoryview:
+        raise AssertionError("nothing is fetched")
+
+    def call(self, request: Any) -> Any:
+        return self._cluster.metadata(self._address, request)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class Cluster:
+    """Two brokers.
+
+    Attributes:
+        leader: Node id of the broker that leads.
+        down: What ails a broker when it is connected to.
+        mute: What ails a broker when it is asked for metadata.
+        tried: The brokers that were connected to.
+        asked: The brokers that were asked for metadata, and for which topics.
+        clock: Time.
+        memory: What the process remembers.
+    """
+
+    leader: int = 1
+    down: dict[Address, Exception] = field(default_factory=dict)
+    mute: dict[Address, Exception] = field(default_factory=dict)
+    tried: list[Address] = field(default_factory=list)
+    asked: list[tuple[Address, list[str]]] = field(default_factory=list)
+    clock: Clock = field(default_factory=Clock)
+    memory: PoolMemory = field(default_factory=PoolMemory)
+
+    def connect(self, host: str, port: int, kafka: KafkaConfig) -> FakeConnection:
         self.tried.append((host, port))
         if (host, port) in self.down:
             raise self.down[host, port]
-        return Brokers.Connection(host, port)
+        return FakeConnection(self, (host, port))
 
-    class Connection:
-        def __init__(self, host: str, port: int) -> None:
-            self.broker = f"{host}:{port}"
-            self.idle = True
-            self.closed = False
+    def metadata(self, address: Address, request: Any) -> Any:
+        topics = [topic.name for topic in request.topics]
+        self.asked.append((address, topics))
+        if address in self.mute:
+            raise self.mute[address]
+        parts = [SimpleNamespace(partition_index=n, leader_id=self.leader) for n in range(3)]
+        return SimpleNamespace(
+            brokers=[
+                SimpleNamespace(node_id=node, host=host, port=port)
+                for node, (host, port) in enumerate((ONE, TWO), start=1)
+            ],
+            topics=[SimpleNamespace(name=t, error_code=0, partitions=parts) for t in topics],
+        )
 
-        def close(self) -> None:
-            self.closed = True
+    def pool(
+        self,
+        servers: str = BOTH,
+        memory: Callable[[], PoolMemory] | None = None,
+        **more: str,
+    ) -> BrokerPool:
+        """A pool by parsed options; dots of names are written as two underscores."""
+        given = {f"kafka.{name.replace('__', '.')}": text for name, text in more.items()}
+        given |= {"kafka.bootstrap.servers": servers, "subscribe": "t"}
+        kafka = parse_options(given, streaming=True).options.kafka
+        known = memory or (lambda: self.memory)
+        return BrokerPool(kafka, connect=self.connect, memory=known, clock=self.clock)
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(broker_pool, "time", made)
-    monkeypatch.setattr(broker_pool, "_memory", broker_pool._Memory())
-    return made
+def cluster() -> Cluster:
+    return Cluster()
 
 
-@pytest.fixture
-def brokers(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Brokers:
-    """Broker one leads."""
-    made = Brokers()
+@contextmanager
+def leased(pool: BrokerPool, node_id: int | None = None) -> Iterator[Any]:
+    """A connection to the leader or to another broker, as a reader uses it."""
+    address = pool.leaders([PARTITION])[PARTITION] if node_id is None else pool.address(node_id)
+    if isinstance(address, Exception):
+        raise address
+    try:
+        connection = pool.lease(address)
+    except OSError:
+        pool.forget(PARTITION)
+        raise
+    try:
+        yield connection
+    except OSError:
+        pool.discard(address, connection)
+        raise
+    except BaseException:
+        connection.close()
+        raise
+    pool.release(address, connection)
 
-    def ask(connection: Any, topic: str, partition: int) -> Any:
-        return ONE, {1: ONE, 2: TWO}
 
-    monkeypatch.setattr(broker_pool, "Connection", made.connect)
-    monkeypatch.setattr(broker_pool, "_ask", ask)
-    return made
-
-
-def known(servers: str = BOTH, **more: str) -> Leaders:
-    """Leaders by parsed options; dots of names are written as two underscores."""
-    given = {f"kafka.{name.replace('__', '.')}": text for name, text in more.items()}
-    given |= {"kafka.bootstrap.servers": servers, "subscribe": "t"}
-    return Leaders(parse_options(given, streaming=True).options.kafka)
-
-
-def read(found: Leaders, node_id: int | None = None) -> Any:
-    with found.connection("t", 0, node_id) as connection:
+def read(pool: BrokerPool, node_id: int | None = None) -> Any:
+    with leased(pool, node_id) as connection:
         return connection
 
 
-def fail(found: Leaders, error: Exception | None = None) -> None:
-    with (
-        pytest.raises(OSError, match="gone"),
-        found.connection("t", 0),
-    ):
+def fail(pool: BrokerPool, error: Exception | None = None) -> None:
+    with pytest.raises(OSError, match="gone"), leased(pool):
         raise error or ConnectionResetError("gone")
 
 
@@ -87,26 +148,24 @@ def fail(found: Leaders, error: Exception | None = None) -> None:
     ("given", "seconds"), [("-1", 240), ("540000", 240), ("240001", 240), ("5000", 5), ("0", 0)]
 )
 def test_a_connection_is_used_again_as_long_as_it_may_be_idle(
-    brokers: Brokers, clock: Clock, given: str, seconds: float
+    cluster: Cluster, given: str, seconds: float
 ) -> None:
-    found = known(connections__max__idle__ms=given)
+    found = cluster.pool(connections__max__idle__ms=given)
     first = read(found)
     if seconds:
-        clock.now += seconds - 0.1
+        cluster.clock.now += seconds - 0.1
         assert read(found) is first
-    clock.now += seconds
+    cluster.clock.now += seconds
     assert read(found) is not first
     assert first.closed
 
 
-def test_what_is_idle_for_too_long_is_closed_beside_what_is_not(
-    brokers: Brokers, clock: Clock
-) -> None:
-    found = known(connections__max__idle__ms="5000")
-    with found.connection("t", 0) as newer:
+def test_what_is_idle_for_too_long_is_closed_beside_what_is_not(cluster: Cluster) -> None:
+    found = cluster.pool(connections__max__idle__ms="5000")
+    with leased(found) as newer:
         older = read(found)
-        clock.now += 4
-    clock.now += 4
+        cluster.clock.now += 4
+    cluster.clock.now += 4
     assert read(found) is newer
     assert (older.closed, newer.closed) == (True, False)
 
@@ -114,137 +173,132 @@ def test_what_is_idle_for_too_long_is_closed_beside_what_is_not(
 # -- reconnect.backoff.* --------------------------------------------------------------------------
 
 
-def pauses(brokers: Brokers, clock: Clock, found: Leaders, count: int) -> list[float]:
+def pauses(cluster: Cluster, found: BrokerPool, count: int) -> list[float]:
     """What is slept before each connection to broker one, which fails at once again."""
-    brokers.down[ONE] = ConnectionRefusedError("gone")
-    clock.slept.clear()
+    cluster.down[ONE] = ConnectionRefusedError("gone")
+    cluster.clock.slept.clear()
     for _ in range(count):
         with pytest.raises(OSError, match="gone"):
             read(found)
-    return clock.slept
+    return cluster.clock.slept
 
 
 def test_a_broker_whose_connection_failed_is_left_alone_for_longer_and_longer(
-    brokers: Brokers, clock: Clock
+    cluster: Cluster,
 ) -> None:
-    found = known("one:1", reconnect__backoff__ms="2000", reconnect__backoff__max__ms="10000")
-    slept = pauses(brokers, clock, found, 6)
+    found = cluster.pool(
+        "one:1", reconnect__backoff__ms="2000", reconnect__backoff__max__ms="10000"
+    )
+    slept = pauses(cluster, found, 6)
     assert len(slept) == 5  # before the first there is no pause
     for pause, meant in zip(slept, (2, 4, 8, 10, 10), strict=True):
         assert 0.8 * meant <= pause <= min(1.2 * meant, 10) + 1e-6
 
 
-def test_by_default_it_is_as_in_javas_client(brokers: Brokers, clock: Clock) -> None:
-    slept = pauses(brokers, clock, known("one:1"), 8)
+def test_by_default_it_is_as_in_javas_client(cluster: Cluster) -> None:
+    slept = pauses(cluster, cluster.pool("one:1"), 8)
     for pause, meant in zip(slept, (0.05, 0.1, 0.2, 0.4, 0.8, 1, 1), strict=True):
         assert 0.79 * meant <= pause <= min(1.21 * meant, 1.001)
 
 
-def test_a_first_pause_without_a_longest_one_is_both(brokers: Brokers, clock: Clock) -> None:
-    slept = pauses(brokers, clock, known("one:1", reconnect__backoff__ms="3000"), 4)
+def test_a_first_pause_without_a_longest_one_is_both(cluster: Cluster) -> None:
+    slept = pauses(cluster, cluster.pool("one:1", reconnect__backoff__ms="3000"), 4)
     assert len(slept) == 3
     assert all(2.39 <= pause <= 3.01 for pause in slept)
 
 
-def test_a_failure_amid_reading_counts_and_a_success_ends_it(
-    brokers: Brokers, clock: Clock
-) -> None:
-    found = known("one:1", reconnect__backoff__ms="2000", reconnect__backoff__max__ms="60000")
+def test_a_failure_amid_reading_counts_and_a_success_ends_it(cluster: Cluster) -> None:
+    found = cluster.pool(
+        "one:1", reconnect__backoff__ms="2000", reconnect__backoff__max__ms="60000"
+    )
     for _ in range(3):
         fail(found)
-        clock.slept.clear()
+        cluster.clock.slept.clear()
         read(found)
-        (pause,) = clock.slept
+        (pause,) = cluster.clock.slept
         assert 1.59 <= pause <= 2.41  # it never grows: each connection was made
-        broker_pool.close_idle()
-    brokers.tried.clear()
-    clock.slept.clear()
+        cluster.memory.close_idle()
+    cluster.tried.clear()
+    cluster.clock.slept.clear()
     read(found)
-    assert clock.slept == []
-    assert len(brokers.tried) == 1
+    assert cluster.clock.slept == []
+    assert len(cluster.tried) == 1
 
 
-def test_what_is_no_fault_of_the_connection_asks_for_no_pause(
-    brokers: Brokers, clock: Clock
-) -> None:
-    found = known("one:1", reconnect__backoff__ms="2000")
-    with pytest.raises(ValueError, match="of a consumer"), found.connection("t", 0):
+def test_what_is_no_fault_of_the_connection_asks_for_no_pause(cluster: Cluster) -> None:
+    found = cluster.pool("one:1", reconnect__backoff__ms="2000")
+    with pytest.raises(ValueError, match="of a consumer"), leased(found):
         raise ValueError("of a consumer")
     read(found)
-    assert clock.slept == []
+    assert cluster.clock.slept == []
 
 
-def test_time_that_has_passed_counts(brokers: Brokers, clock: Clock) -> None:
-    found = known("one:1", reconnect__backoff__ms="2000")
+def test_time_that_has_passed_counts(cluster: Cluster) -> None:
+    found = cluster.pool("one:1", reconnect__backoff__ms="2000")
     fail(found)
-    clock.now += 1.5
+    cluster.clock.now += 1.5
     read(found)
-    assert 0 < sum(clock.slept) <= 0.51
+    assert 0 < sum(cluster.clock.slept) <= 0.51
     fail(found)
-    clock.slept.clear()
-    clock.now += 3
+    cluster.clock.slept.clear()
+    cluster.clock.now += 3
     read(found)
-    assert clock.slept == []
+    assert cluster.clock.slept == []
 
 
-def test_several_readers_of_one_failure_count_it_once(brokers: Brokers, clock: Clock) -> None:
-    found = known("one:1", reconnect__backoff__ms="2000", reconnect__backoff__max__ms="60000")
-    connections = [found.connection("t", 0) for _ in range(4)]
+def test_several_readers_of_one_failure_count_it_once(cluster: Cluster) -> None:
+    found = cluster.pool(
+        "one:1", reconnect__backoff__ms="2000", reconnect__backoff__max__ms="60000"
+    )
+    connections = [leased(found) for _ in range(4)]
     for entered in connections:
         entered.__enter__()
     error = ConnectionResetError("gone")
     for entered in connections:
         assert not entered.__exit__(type(error), error, None)
     read(found)
-    assert 1.59 <= sum(clock.slept) <= 2.41
+    assert 1.59 <= sum(cluster.clock.slept) <= 2.41
 
 
-def test_other_brokers_are_not_waited_for(brokers: Brokers, clock: Clock) -> None:
-    found = known(reconnect__backoff__ms="2000", reconnect__backoff__max__ms="60000")
+def test_other_brokers_are_not_waited_for(cluster: Cluster) -> None:
+    found = cluster.pool(reconnect__backoff__ms="2000", reconnect__backoff__max__ms="60000")
     read(found)
-    broker_pool.close_idle()
+    cluster.memory.close_idle()
     fail(found)
     assert read(found, node_id=2).broker == "two:2"
-    broker_pool.close_idle()
-    found.forget("t", 0)
-    brokers.tried.clear()
-    assert found._leader("t", 0) == ONE
-    assert brokers.tried == [TWO]  # asked who leads in place of broker one
-    assert clock.slept == []
+    cluster.memory.close_idle()
+    found.forget(PARTITION)
+    cluster.tried.clear()
+    assert found.leaders([PARTITION]) == {PARTITION: ONE}
+    assert cluster.tried == [TWO]  # asked who leads in place of broker one
+    assert cluster.clock.slept == []
 
 
-def test_of_bootstrap_servers_that_fail_all_are_named(brokers: Brokers, clock: Clock) -> None:
-    found = known(reconnect__backoff__ms="2000", reconnect__backoff__max__ms="60000")
-    brokers.down = {ONE: ConnectionRefusedError("no"), TWO: TimeoutError("late")}
+def test_of_bootstrap_servers_that_fail_all_are_named(cluster: Cluster) -> None:
+    found = cluster.pool(reconnect__backoff__ms="2000", reconnect__backoff__max__ms="60000")
+    cluster.down = {ONE: ConnectionRefusedError("no"), TWO: TimeoutError("late")}
     for _ in range(2):
         with pytest.raises(LeaderUnknownError) as caught:
             read(found)
         assert "one:1: no" in str(caught.value)
         assert "two:2: late" in str(caught.value)
-    assert brokers.tried[:2] == [ONE, TWO]
-    assert sorted(brokers.tried[2:]) == [ONE, TWO]
-    assert sum(clock.slept) <= 2.41  # both pauses run at the same time
+    assert cluster.tried[:2] == [ONE, TWO]
+    assert sorted(cluster.tried[2:]) == [ONE, TWO]
+    assert sum(cluster.clock.slept) <= 2.41  # both pauses run at the same time
 
 
-def test_a_bootstrap_server_that_does_not_answer_is_left_alone_too(
-    brokers: Brokers, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ask(connection: Any, topic: str, partition: int) -> Any:
-        if connection.broker == "one:1":
-            raise TimeoutError("late")
-        return TWO, {1: ONE, 2: TWO}
-
-    monkeypatch.setattr(broker_pool, "_ask", ask)
-    found = known(reconnect__backoff__ms="2000")
+def test_a_bootstrap_server_that_does_not_answer_is_left_alone_too(cluster: Cluster) -> None:
+    cluster.leader, cluster.mute = 2, {ONE: TimeoutError("late")}
+    found = cluster.pool(reconnect__backoff__ms="2000")
     assert read(found).broker == "two:2"
-    found.forget("t", 0)
+    found.forget(PARTITION)
     assert read(found).broker == "two:2"
-    assert brokers.tried == [ONE, TWO]
-    assert clock.slept == []
+    assert cluster.tried == [ONE, TWO]
+    assert cluster.clock.slept == []
 
 
-def test_no_pause_outlasts_the_readers_patience(brokers: Brokers, clock: Clock) -> None:
-    found = known(
+def test_no_pause_outlasts_the_readers_patience(cluster: Cluster) -> None:
+    found = cluster.pool(
         "one:1",
         reconnect__backoff__ms=str(LONG_MAX),
         reconnect__backoff__max__ms=str(LONG_MAX),
@@ -252,26 +306,58 @@ def test_no_pause_outlasts_the_readers_patience(brokers: Brokers, clock: Clock) 
     )
     fail(found)
     read(found)
-    assert clock.slept == [7.0]
+    assert cluster.clock.slept == [7.0]
 
 
-def test_a_refused_login_is_told_and_remembered_as_no_outage(
-    brokers: Brokers, clock: Clock
-) -> None:
-    found = known("one:1", reconnect__backoff__ms="2000")
-    brokers.down[ONE] = AuthenticationError("wrong password")
+def test_a_refused_login_is_told_and_remembered_as_no_outage(cluster: Cluster) -> None:
+    found = cluster.pool("one:1", reconnect__backoff__ms="2000")
+    cluster.down[ONE] = AuthenticationError("wrong password")
     for _ in range(2):
         with pytest.raises(AuthenticationError, match="wrong password"):
             read(found)
-    assert clock.slept == []
+    assert cluster.clock.slept == []
 
 
 def test_a_forked_child_remembers_no_outage(
-    brokers: Brokers, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = known("one:1", reconnect__backoff__ms="2000")
+    monkeypatch.setattr(broker_pool, "_memory", PoolMemory())
+    found = cluster.pool("one:1", memory=broker_pool.process_memory, reconnect__backoff__ms="2000")
     fail(found)
     parent = os.getpid()
-    monkeypatch.setattr(broker_pool.os, "getpid", lambda: parent + 1)
+    monkeypatch.setattr("kshare.wire.protocol.broker_pool.os.getpid", lambda: parent + 1)
     read(found)
-    assert clock.slept == []
+    assert cluster.clock.slept == []
+
+
+# -- leaders --------------------------------------------------------------------------------------
+
+
+def test_one_request_finds_the_leaders_of_many_partitions(cluster: Cluster) -> None:
+    pool = cluster.pool()
+    some = [TopicPartition(topic, partition) for topic in "tu" for partition in range(3)]
+    assert pool.leaders(some) == dict.fromkeys(some, ONE)
+    assert [sorted(topics) for _, topics in cluster.asked] == [["t", "u"]]
+    assert pool.leaders(some) == dict.fromkeys(some, ONE)
+    assert len(cluster.asked) == 1
+
+
+def test_only_what_was_forgotten_is_asked_for_again(cluster: Cluster) -> None:
+    pool = cluster.pool()
+    some = [TopicPartition(topic, 0) for topic in "tuv"]
+    pool.leaders(some)
+    cluster.leader = 2
+    pool.forget(some[1])
+    assert pool.leaders(some) == {some[0]: ONE, some[1]: TWO, some[2]: ONE}
+    assert cluster.asked[1][1] == ["u"]
+
+
+def test_a_fault_of_one_partition_is_none_of_another(cluster: Cluster) -> None:
+    pool = cluster.pool()
+    missing = TopicPartition("t", 7)
+    for _ in range(2):
+        leaders = pool.leaders([PARTITION, missing])
+        assert leaders[PARTITION] == ONE
+        assert isinstance(leaders[missing], UnknownTopicError)
+        assert str(leaders[missing]) == "topic t has no partition 7, only 3 partitions"
+    assert len(cluster.asked) == 2  # a fault is not remembered

@@ -5,27 +5,28 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kshare
 from kshare.core.hashing import WHOLE
+from kshare.core.progress import TopicPartition
 from kshare.errors import (
     AuthenticationError,
     CorruptRecordError,
     DataLossError,
     FetchTimeoutError,
 )
-from kshare.options import KafkaConfig
 from kshare.testing import FakeCluster, Record
 from kshare.wire.protocol import broker_pool
+from kshare.wire.protocol.messages import Address
 from kshare.wire.protocol.replicas import LEADER_ALONE_SECONDS
-from kshare.wire.protocol.retry import RetryDeadline
-from kshare.wire.reader import slice_reader
+from kshare.wire.reader import slice_records
 from kshare.wire.reader.find_end import find_end
 from kshare.wire.reader.read_slice import reader_options
 from tests.support.batches import Rec, batch_of, numbered
-from tests.support.scripted import ScriptedBrokers, ScriptedReplica
+from tests.support.clock import Clock
+from tests.support.scripted import ScriptedBrokers, ScriptedLog, ScriptedReplica, read_slice
 
 COUNT = 100
 LEADER, FOLLOWER = 1, 2
@@ -43,50 +44,28 @@ LOG = [
 EMPTY = ScriptedReplica.EMPTY
 
 
-class Clock:
-    """What stands in for the module ``time`` where preferences are kept."""
-
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(broker_pool, "time", made)
-    return made
-
-
-@pytest.fixture(autouse=True)
-def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_pool, "_memory", broker_pool._Memory())
-
-
 def replica(
     broker: str = "leader:1", *, batches: Sequence[bytes] = LOG, **script: Any
 ) -> ScriptedReplica:
     return ScriptedReplica(batches, broker, response_bytes=1, **script)
 
 
-def brokers(
-    monkeypatch: pytest.MonkeyPatch, leader: ScriptedReplica, follower: ScriptedReplica | None
-) -> ScriptedBrokers:
-    """A cluster of these two, for the readers that begin from now on."""
+def brokers(leader: ScriptedReplica, follower: ScriptedReplica | None) -> ScriptedBrokers:
+    """A cluster of these two."""
     replicas = {LEADER: leader} | ({FOLLOWER: follower} if follower else {})
-    made = ScriptedBrokers(KafkaConfig(bootstrap_servers=()), LEADER, replicas)
-    monkeypatch.setattr(slice_reader, "Leaders", lambda kafka: made)
-    return made
+    return ScriptedBrokers(LEADER, replicas, Clock())
 
 
 def whole(start: int = 0, end: int = COUNT) -> kshare.Slice:
     return kshare.Slice("t", 0, (kshare.Rectangle(kshare.OffsetRange(start, end), WHOLE),))
 
 
-def read(slice_: kshare.Slice | None = None, **options: str) -> list[int]:
+WHOLE_SLICE = whole()
+
+
+def read(cluster: ScriptedBrokers, slice_: kshare.Slice = WHOLE_SLICE, **options: str) -> list[int]:
     """The offsets that a reader delivers."""
-    found = kshare.read_slice(slice_ or whole(), IN_RACK | options)
+    found = read_slice(cluster, slice_, IN_RACK | options, clock=cluster.clock)
     return [offset for batch in found for offset in batch["offset"].to_pylist()]
 
 
@@ -95,32 +74,32 @@ def asked(one: ScriptedReplica) -> list[int]:
     return [offset for offset, _ in one.fetches]
 
 
-def test_the_leader_names_a_follower_that_delivers_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_leader_names_a_follower_that_delivers_all() -> None:
     leader, follower = replica(names=FOLLOWER), replica("follower:1")
-    cluster = brokers(monkeypatch, leader, follower)
-    assert read() == list(range(COUNT))
+    cluster = brokers(leader, follower)
+    assert read(cluster) == list(range(COUNT))
     assert (asked(leader), leader.racks) == ([0], ["r1"])
     assert asked(follower) == list(range(0, COUNT, 10))
     assert cluster.forgotten == 0
 
 
-def test_the_next_reader_begins_with_the_follower(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_reader_begins_with_the_follower() -> None:
     leader, follower = replica(names=FOLLOWER), replica("follower:1")
-    brokers(monkeypatch, leader, follower)
+    cluster = brokers(leader, follower)
     for _ in range(3):
-        assert read() == list(range(COUNT))
+        assert read(cluster) == list(range(COUNT))
     assert len(leader.fetches) == 1
 
 
-def test_without_a_rack_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_rack_none_is_told() -> None:
     leader, follower = replica(names=FOLLOWER), replica("follower:1")
-    brokers(monkeypatch, leader, follower)
-    assert read(**{"kafka.client.rack": ""}) == list(range(COUNT))
+    cluster = brokers(leader, follower)
+    assert read(cluster, WHOLE_SLICE, **{"kafka.client.rack": ""}) == list(range(COUNT))
     assert set(leader.racks) == {""}
     assert follower.fetches == []
 
 
-def test_records_beside_a_name_are_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_beside_a_name_are_delivered() -> None:
     """No broker is known to do so; the protocol allows it."""
 
     class Generous(ScriptedReplica):
@@ -128,22 +107,20 @@ def test_records_beside_a_name_are_delivered(monkeypatch: pytest.MonkeyPatch) ->
             return super().response(records, *args, **kwargs | {"preferred": FOLLOWER})
 
     leader, follower = Generous(LOG, "leader:1", response_bytes=1), replica("follower:1")
-    brokers(monkeypatch, leader, follower)
-    assert read() == list(range(COUNT))
+    cluster = brokers(leader, follower)
+    assert read(cluster) == list(range(COUNT))
     assert (asked(leader), asked(follower)[0]) == ([0], 10)
 
 
 @pytest.mark.parametrize("age", ["60000", "0"])
-def test_the_leader_is_asked_again_when_the_metadata_is_old(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock, age: str
-) -> None:
+def test_the_leader_is_asked_again_when_the_metadata_is_old(age: str) -> None:
     """In the middle of a slice, and then it may name somebody else. An age of 0 is no endless loop:
     a follower is asked once at least."""
     leader, follower = replica(names=FOLLOWER), replica("follower:1")
-    brokers(monkeypatch, leader, follower)
-    found = kshare.read_slice(whole(), IN_RACK | {"kafka.metadata.max.age.ms": age})
+    cluster = brokers(leader, follower)
+    found = read_slice(cluster, whole(), IN_RACK | {"kafka.metadata.max.age.ms": age})
     assert next(found)["offset"].to_pylist() == list(range(10))
-    clock.now += 61
+    cluster.clock.now += 61
     leader.names = None
     rest = [offset for batch in found for offset in batch["offset"].to_pylist()]
     assert rest == list(range(10, COUNT))
@@ -151,19 +128,18 @@ def test_the_leader_is_asked_again_when_the_metadata_is_old(
     assert (asked(follower), asked(leader)) == ([0, 10], [0, *range(20, COUNT, 10)])
 
 
-def test_the_same_follower_may_be_named_again_without_a_pause(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock
-) -> None:
+def test_the_same_follower_may_be_named_again_without_a_pause() -> None:
     leader, follower = replica(names=FOLLOWER), replica("follower:1")
-    brokers(monkeypatch, leader, follower)
-    monkeypatch.delattr(RetryDeadline, "sleep")
-    found = kshare.read_slice(whole(), IN_RACK | {"kafka.metadata.max.age.ms": "60000"})
+    cluster = brokers(leader, follower)
+    options = IN_RACK | {"kafka.metadata.max.age.ms": "60000"}
+    found = read_slice(cluster, whole(), options, clock=cluster.clock)
     offsets: list[int] = []
     for batch in found:
         offsets += batch["offset"].to_pylist()
-        clock.now += 25
+        cluster.clock.now += 25
     assert offsets == list(range(COUNT))
     assert asked(leader) == [0, 40, 80]
+    assert cluster.clock.slept == []
 
 
 @pytest.mark.parametrize(
@@ -172,71 +148,70 @@ def test_the_same_follower_may_be_named_again_without_a_pause(
     ids=str,
 )
 def test_what_a_follower_does_not_answer_is_asked_of_the_leader(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock, answer: int | str | Exception
+    answer: int | str | Exception,
 ) -> None:
     """At once, and for a while the leader is not to name another; then it may."""
     leader = replica(names=FOLLOWER)
     follower = replica("follower:1", answers=[None, None, answer])
-    cluster = brokers(monkeypatch, leader, follower)
-    assert read() == list(range(COUNT))
+    cluster = brokers(leader, follower)
+    assert read(cluster) == list(range(COUNT))
     # With requests under way for the one before: the fourth was never answered.
     assert asked(follower) == [0, 10, 20]
     assert asked(leader) == [0, *range(20, COUNT, 10)]
     assert leader.racks == ["r1", *[""] * 8]
     assert cluster.forgotten == isinstance(answer, Exception)  # its address may be another now
-    clock.now += LEADER_ALONE_SECONDS + 1
-    assert read() == list(range(COUNT))
+    cluster.clock.now += LEADER_ALONE_SECONDS + 1
+    assert read(cluster) == list(range(COUNT))
     assert len(leader.fetches) == 10
     assert leader.racks[-1] == "r1"
 
 
-def test_a_follower_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_that_cannot_be_reached() -> None:
     leader = replica(names=FOLLOWER)
-    cluster = brokers(monkeypatch, leader, None)
-    assert read() == list(range(COUNT))
+    cluster = brokers(leader, None)
+    assert read(cluster) == list(range(COUNT))
     assert cluster.opened == [LEADER, FOLLOWER, LEADER]
     assert cluster.forgotten == 1  # so that the map of addresses is asked for again
 
 
-def test_a_follower_that_refuses_the_login(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_that_refuses_the_login() -> None:
     class Refusing(ScriptedReplica):
-        def connection(self, *_: Any) -> Any:
+        def lease(self, address: Address) -> ScriptedLog:
             raise AuthenticationError("its certificate was not accepted")
 
-    brokers(monkeypatch, replica(names=FOLLOWER), Refusing(LOG, "follower:1"))
-    assert read() == list(range(COUNT))
+    cluster = brokers(replica(names=FOLLOWER), Refusing(LOG, "follower:1"))
+    assert read(cluster) == list(range(COUNT))
 
 
-def test_a_leader_that_refuses_the_login_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_refuses_the_login_is_an_error() -> None:
     class Refusing(ScriptedReplica):
-        def connection(self, *_: Any) -> Any:
+        def lease(self, address: Address) -> ScriptedLog:
             raise AuthenticationError("its certificate was not accepted")
 
-    brokers(monkeypatch, Refusing(LOG, "leader:1"), None)
+    cluster = brokers(Refusing(LOG, "leader:1"), None)
     with pytest.raises(AuthenticationError):
-        read()
+        read(cluster)
 
 
-def test_a_follower_that_lags_is_no_data_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_that_lags_is_no_data_loss() -> None:
     """It holds 30 records: at its end it has nothing, and behind its end it is out of range."""
     for start in (0, 50):
         leader, follower = replica(names=FOLLOWER), replica("follower:1", batches=LOG[:3])
-        brokers(monkeypatch, leader, follower)
-        monkeypatch.setattr(broker_pool, "_memory", broker_pool._Memory())
-        assert read(whole(start)) == list(range(start, COUNT))
+        cluster = brokers(leader, follower)
+        assert read(cluster, whole(start)) == list(range(start, COUNT))
         assert asked(leader)[1] == max(30, start)
 
 
-def test_what_the_leader_does_not_hold_either_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_leader_does_not_hold_either_is_lost() -> None:
     leader, follower = replica(names=FOLLOWER), replica("follower:1")
     leader.start = follower.start = 40
-    brokers(monkeypatch, leader, follower)
+    cluster = brokers(leader, follower)
     with pytest.raises(
         DataLossError, match=r"offsets 7 to 100 are wanted.*holds 40 to 100"
     ) as lost:
-        read(whole(7))
+        read(cluster, whole(7))
     assert lost.value.broker == "leader:1"
-    assert read(whole(7), failOnDataLoss="false") == list(range(40, COUNT))
+    assert read(cluster, whole(7), failOnDataLoss="false") == list(range(40, COUNT))
 
 
 @pytest.mark.parametrize("rows_max", [7, 1000])
@@ -245,84 +220,82 @@ def test_a_follower_whose_copy_is_damaged(
     monkeypatch: pytest.MonkeyPatch, damaged: int, rows_max: int
 ) -> None:
     """A flipped bit that the checksum tells: the leader's copy is read, each record once."""
-    monkeypatch.setattr(slice_reader, "ROWS_MAX", rows_max)  # of a record batch
+    monkeypatch.setattr(slice_records, "ROWS_MAX", rows_max)  # of a record batch
     bad = bytearray(LOG[damaged])
     bad[-3] ^= 0x40
     batches = [*LOG[:damaged], bytes(bad), *LOG[damaged + 1 :]]
     leader = replica(names=FOLLOWER)
     # All in one response: what comes before the damage may have been delivered.
     follower = ScriptedReplica(batches, "follower:1", response_bytes=1 << 20)
-    brokers(monkeypatch, leader, follower)
-    assert read(whole(3, 97)) == list(range(3, 97))
+    cluster = brokers(leader, follower)
+    assert read(cluster, whole(3, 97)) == list(range(3, 97))
     assert len(follower.fetches) == 1
-    broker_pool._remembered().preferences.clear()
+    cluster = brokers(leader, follower)
     follower.response_bytes = 1
-    assert find_end(whole(3, 97), reader_options(IN_RACK, "t"), 90) == 93
-    brokers(monkeypatch, replica(batches=batches), None)
+    options = reader_options(IN_RACK, "t")
+    assert find_end(whole(3, 97), options, 90, brokers=cluster) == 93
+    assert len(follower.fetches) > 1
+    cluster = brokers(replica(batches=batches), None)
     with pytest.raises(CorruptRecordError):
-        read()
+        read(cluster)
 
 
-def test_a_follower_that_names_another_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_that_names_another_is_left() -> None:
     """Only a leader knows. Two that name each other would be asked for ever."""
     leader, follower = replica(names=FOLLOWER), replica("follower:1", names=LEADER)
-    brokers(monkeypatch, leader, follower)
-    assert read() == list(range(COUNT))
+    cluster = brokers(leader, follower)
+    assert read(cluster) == list(range(COUNT))
     assert asked(follower) == [0]
 
 
 class Stubborn(ScriptedReplica):
-    """A leader that names a follower whatever the rack, as a replica.selector.class may."""
+    """A leader that names a follower whatever the rack, as a replica.selector.class may.
+
+    Args:
+        gives_in_after: Number of requests after which it names none; None for never.
+    """
+
+    def __init__(self, gives_in_after: int | None = None) -> None:
+        super().__init__(LOG, "leader:1", names=FOLLOWER, response_bytes=1)
+        self._gives_in_after = gives_in_after
 
     def send(self, request: Any) -> None:
         request.rack_id = "any"
         super().send(request)
+        if self._gives_in_after is not None and len(self.fetches) > self._gives_in_after:
+            self.names = None
 
 
-def test_a_follower_is_read_without_a_rack_if_the_leader_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    leader = Stubborn(LOG, "leader:1", names=FOLLOWER, response_bytes=1)
-    brokers(monkeypatch, leader, replica("follower:1"))
-    assert read(**{"kafka.client.rack": ""}) == list(range(COUNT))
+def test_a_follower_is_read_without_a_rack_if_the_leader_says_so() -> None:
+    leader = Stubborn()
+    cluster = brokers(leader, replica("follower:1"))
+    assert read(cluster, WHOLE_SLICE, **{"kafka.client.rack": ""}) == list(range(COUNT))
     assert asked(leader) == [0]
 
 
-def test_a_leader_that_names_a_dead_follower_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_names_a_dead_follower_for_ever() -> None:
     """The leader is asked with pauses; if it gives in, the reader goes on, else an error tells."""
     options = {"kafka.retry.backoff.ms": "40", "kafka.default.api.timeout.ms": "300"}
-    leader = Stubborn(LOG, "leader:1", names=FOLLOWER, response_bytes=1)
-    brokers(monkeypatch, leader, None)
+    leader = Stubborn()
+    cluster = brokers(leader, None)
     with pytest.raises(FetchTimeoutError, match="the leader names a follower that answers nothing"):
-        read(**options)
+        read(cluster, WHOLE_SLICE, **options)
     assert 2 < len(leader.fetches) < 12
-    receive = leader.receive
-
-    def giving_in(extra_seconds: float) -> memoryview:
-        if len(leader.fetches) > 4:
-            leader.names = None
-        return receive(extra_seconds)
-
-    leader.fetches.clear()
-    monkeypatch.setattr(leader, "receive", giving_in)
-    assert read(**options) == list(range(COUNT))
+    cluster = brokers(Stubborn(gives_in_after=4), None)
+    assert read(cluster, WHOLE_SLICE, **options) == list(range(COUNT))
 
 
-def test_the_log_tells_where_records_come_from(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    brokers(monkeypatch, replica(names=FOLLOWER), replica("follower:1", answers=[74]))
+def test_the_log_tells_where_records_come_from(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = brokers(replica(names=FOLLOWER), replica("follower:1", answers=[74]))
     with caplog.at_level(logging.INFO, "kshare.wire.protocol.replicas"):
-        read()
+        read(cluster)
     assert caplog.messages == [
         "t-0: the leader names broker 2 to be read (client.rack: r1)",
         "t-0: back from follower 2 to the leader: FencedLeaderEpochError",
     ]
 
 
-def test_a_response_is_delivered_though_the_next_request_cannot_be_sent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_response_is_delivered_though_the_next_request_cannot_be_sent() -> None:
     """That one is sent before the response is decoded; the broker may go away in between."""
 
     class Closing(ScriptedReplica):
@@ -336,14 +309,13 @@ def test_a_response_is_delivered_though_the_next_request_cannot_be_sent(
     for rack in ("", "r1"):
         leader = Closing(LOG, "leader:1", response_bytes=1, names=FOLLOWER)
         follower = Closing(LOG, "follower:1", response_bytes=1)
-        brokers(monkeypatch, leader, follower)
-        assert read(**{"kafka.client.rack": rack}) == list(range(COUNT))
+        cluster = brokers(leader, follower)
+        assert read(cluster, WHOLE_SLICE, **{"kafka.client.rack": rack}) == list(range(COUNT))
 
 
 ANSWERS = st.none() | st.sampled_from([3, 5, 6, 74, EMPTY, OSError("gone")])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(ANSWERS, max_size=6),
     st.lists(ANSWERS | st.just(1), max_size=6),
@@ -354,50 +326,53 @@ ANSWERS = st.none() | st.sampled_from([3, 5, 6, 74, EMPTY, OSError("gone")])
     st.sampled_from([1, 300, 1 << 20]),
 )
 def test_whoever_answers_what_the_rows_are_those_of_the_log(
-    monkeypatch: pytest.MonkeyPatch,
     leads: list[Any],
     follows: list[Any],
     held: int,
     ends: list[int],
     response_bytes: int,
 ) -> None:
-    monkeypatch.setattr(broker_pool, "_memory", broker_pool._Memory())
-    monkeypatch.setattr(
-        "kshare.wire.protocol.replicas.LEADER_ALONE_SECONDS", -1.0
-    )  # named again at once
-    leader = ScriptedReplica(
-        LOG,
-        "leader:1",
-        names=FOLLOWER,
-        answers=[*leads, *[None] * 99],
-        response_bytes=response_bytes,
-    )
+    class Ending(ScriptedReplica):
+        """A leader that names nobody after a while, which ends the to and fro."""
+
+        def receive(self) -> memoryview:
+            if len(self.fetches) > len(leads) + len(follows) + 1:
+                self.names = None
+            return super().receive()
+
+    class Forgetful(ScriptedBrokers):
+        """A leader may name the follower that failed at once again."""
+
+        def prefer(
+            self, topic_partition: TopicPartition, node_id: int | None, seconds: float
+        ) -> None:
+            super().prefer(topic_partition, node_id, -1.0 if node_id is None else seconds)
+
+    answers = [*leads, *[None] * 99]
+    leader = Ending(LOG, "leader:1", names=FOLLOWER, answers=answers, response_bytes=response_bytes)
     follower = ScriptedReplica(
         LOG[:held], "follower:1", answers=follows, response_bytes=response_bytes
     )
-    brokers(monkeypatch, leader, follower)
-    # A leader that names nobody ends the to and fro of a follower that lags.
-    receive, calls = leader.receive, iter(range(99))
-
-    def until_told_enough(extra_seconds: float) -> memoryview:
-        if next(calls) > len(leads) + len(follows):
-            leader.names = None
-        return receive(extra_seconds)
-
-    monkeypatch.setattr(leader, "receive", until_told_enough)
-    assert read(whole(*ends)) == list(range(*ends))
+    cluster = Forgetful(LEADER, {LEADER: leader, FOLLOWER: follower}, Clock())
+    assert read(cluster, whole(*ends)) == list(range(*ends))
 
 
 # -- over sockets, on librdkafka's mock brokers ---------------------------------------------------
 
 
 @pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    monkeypatch.setattr(broker_pool, "_memory", broker_pool.PoolMemory())
     with FakeCluster(2, topics={"t": 1}) as running:
         running.move_leader("t", 0, LEADER)
         running.produce("t", [Record(b"k%d" % (i % 7), b"v%d" % i) for i in range(COUNT)])
         yield running
         broker_pool.close_idle()
+
+
+def read_over_sockets(**options: str) -> list[int]:
+    found = kshare.read_slice(whole(), IN_RACK | options)
+    return [offset for batch in found for offset in batch["offset"].to_pylist()]
 
 
 def fetches(cluster: FakeCluster) -> dict[int, int]:
@@ -408,21 +383,23 @@ def test_over_sockets_the_follower_is_asked(cluster: FakeCluster) -> None:
     cluster.set_follower("t", 0, FOLLOWER)
     cluster.track_requests()
     servers = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
-    assert read(**servers) == list(range(COUNT))
+    assert read_over_sockets(**servers) == list(range(COUNT))
     assert fetches(cluster) == {LEADER: 1, FOLLOWER: 1}
     cluster.track_requests()
-    assert read(**servers) == list(range(COUNT))
+    assert read_over_sockets(**servers) == list(range(COUNT))
     assert fetches(cluster) == {FOLLOWER: 1}
     cluster.stop_broker(FOLLOWER)
     cluster.set_follower("t", 0, None)  # this leader would name it whatever the rack
-    assert read(**servers) == list(range(COUNT))
+    assert read_over_sockets(**servers) == list(range(COUNT))
 
 
 def test_an_old_broker_is_not_told_the_rack(cluster: FakeCluster) -> None:
     cluster.set_follower("t", 0, FOLLOWER)
     cluster.limit_api_version("Fetch", 0, 10)
     cluster.track_requests()
-    assert read(**{"kafka.bootstrap.servers": cluster.bootstrap_servers}) == list(range(COUNT))
+    assert read_over_sockets(**{"kafka.bootstrap.servers": cluster.bootstrap_servers}) == list(
+        range(COUNT)
+    )
     assert fetches(cluster).keys() == {LEADER}  # how often is the mock broker's affair
 
 
@@ -430,13 +407,13 @@ def test_a_broker_that_the_metadata_does_not_hold(cluster: FakeCluster) -> None:
     """The mock leader names broker 2 while nobody has told where that is."""
     cluster.set_follower("t", 0, FOLLOWER)
     servers = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
-    read(**servers)
-    memory = broker_pool._remembered()
+    read_over_sockets(**servers)
+    memory = broker_pool.process_memory()
     ((brokers_of, _),) = memory.brokers.items()
     memory.preferences.clear()
     memory.brokers[brokers_of] = {}
     cluster.track_requests()
-    assert read(**servers) == list(range(COUNT))
+    assert read_over_sockets(**servers) == list(range(COUNT))
     # Whatever the rack, this leader names it again: by then it is known.
     assert fetches(cluster) == {LEADER: 2, FOLLOWER: 1}
     assert sorted(memory.brokers[brokers_of]) == [LEADER, FOLLOWER]  # asked for again

@@ -77,12 +77,23 @@ def test_no_pause_outlasts_the_deadline(make: Any, option: dict[str, int]) -> No
     assert clock.slept[1:] == [0.0]
 
 
+def test_a_pause_too_short_for_the_clock_does_not_put_off_the_end() -> None:
+    """Many pauses add up to the time but for a rounding error."""
+    clock = Clock()
+    deadline = RetryDeadline.for_requests(
+        config(api_timeout_ms=300, retry_backoff_ms=40, retry_backoff_max_ms=40), clock
+    )
+    deadline.start()
+    for _ in range(20):
+        deadline.sleep()
+    assert deadline.expired
+
+
 def test_progress_stops_the_time() -> None:
     clock = Clock()
     deadline = RetryDeadline.for_requests(config(api_timeout_ms=5000), clock)
     deadline.start()
     clock.now += 5
-    assert deadline.expired
+    assert (deadline.expired, deadline.seconds_left) == (True, 0.0)
     deadline.reset()
-    assert not deadline.expired
-    assert deadline.seconds_left == 5.0
+    assert (deadline.expired, deadline.seconds_left) == (False, 5.0)

@@ -8,37 +8,37 @@ import kshare
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.slice_end import SliceEnd
 from kshare.options.model import SOURCE_COLUMNS
-from kshare.wire.reader.read_slice import read_slice
 from tests.support.batches import Rec, batch_of
-from tests.support.scripted import ScriptedLog
+from tests.support.scripted import ScriptedLog, read_slice
 
 OPTIONS = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 CHOICES = [",".join(names) for size in (1, 2) for names in combinations(SOURCE_COLUMNS, size)]
 
 
 def rows_and_end(
-    hashes: HashRange, limit: int | None, **options: str
+    log: ScriptedLog, hashes: HashRange, limit: int | None, **options: str
 ) -> tuple[list[dict[str, object]], SliceEnd]:
     """What a reader delivers, and where it says that it ended."""
     slice_ = kshare.Slice("t", 0, (kshare.Rectangle(kshare.OffsetRange(3, 90), hashes),))
     ends: list[SliceEnd] = []
-    found = read_slice(slice_, {**OPTIONS, **options}, max_records=limit, on_end=ends.append)
+    given = OPTIONS | options
+    found = read_slice(log, slice_, given, max_records=limit, on_end=ends.append)
     rows = [row for batch in found for row in batch.to_pylist()]
     return rows, ends[0]
 
 
 @pytest.mark.parametrize("limit", [None, 1, 17])
 @pytest.mark.parametrize("hashes", [WHOLE, split(WHOLE, 2)[1]])
-def test_some_columns(monkeypatch: pytest.MonkeyPatch, hashes: HashRange, limit: int | None):
+def test_some_columns(hashes: HashRange, limit: int | None) -> None:
     batches = []
     for base in range(0, 100, 20):
         records = [Rec(b"k%d" % i, b"v", 2 * i, headers=((b"h", b"1"),)) for i in range(10)]
         batches.append(batch_of(records, base=base, last_delta=19).encode())
-    ScriptedLog(batches, response_bytes=800).install(monkeypatch)
-    rows, end = rows_and_end(hashes, limit, includeHeaders="true")
+    log = ScriptedLog(batches, response_bytes=800)
+    rows, end = rows_and_end(log, hashes, limit, includeHeaders="true")
     assert end.records == len(rows) > 0
     assert end.sample
     for names in CHOICES:
-        some, its_end = rows_and_end(hashes, limit, columns=names)
+        some, its_end = rows_and_end(log, hashes, limit, columns=names)
         assert some == [{name: row[name] for name in names.split(",")} for row in rows]
         assert its_end == end

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kshare
@@ -13,8 +13,9 @@ from kshare.core.slice_end import SliceEnd
 from kshare.errors import CorruptRecordError, DataLossError
 from kshare.testing import FakeCluster, Record
 from kshare.wire.protocol import broker_pool
+from kshare.wire.protocol.broker_pool import BrokerPool, Brokers
 from kshare.wire.reader.find_end import find_end
-from kshare.wire.reader.read_slice import read_slice, reader_options
+from kshare.wire.reader.read_slice import reader_options
 from tests.support.batches import (
     ABORT,
     COMMIT,
@@ -24,11 +25,10 @@ from tests.support.batches import (
     control_batch,
     numbered,
 )
-from tests.support.scripted import ScriptedLog
+from tests.support.scripted import ScriptedLog, read_slice
 
 NOBODY = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 COMMITTED = {**NOBODY, "kafka.isolation.level": "read_committed"}
-NO_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
 def slice_of(*pieces: tuple[int, int, HashRange]) -> kshare.Slice:
@@ -42,12 +42,18 @@ def slice_of(*pieces: tuple[int, int, HashRange]) -> kshare.Slice:
     )
 
 
-def both(slice_: kshare.Slice, options: dict[str, str], limit: int) -> tuple[SliceEnd, int]:
+def scan(brokers: Brokers, slice_: kshare.Slice, limit: int) -> int:
+    return find_end(slice_, reader_options(NOBODY, "t"), limit, brokers=brokers)
+
+
+def both(
+    brokers: Brokers, slice_: kshare.Slice, options: dict[str, str], limit: int
+) -> tuple[SliceEnd, int]:
     """Where a reader ends, and where the scan says that it does."""
     ends: list[SliceEnd] = []
-    for _ in read_slice(slice_, options, max_records=limit, on_end=ends.append):
+    for _ in read_slice(brokers, slice_, options, max_records=limit, on_end=ends.append):
         pass
-    return ends[0], find_end(slice_, reader_options(options, "t"), limit)
+    return ends[0], find_end(slice_, reader_options(options, "t"), limit, brokers=brokers)
 
 
 HASHES = st.sampled_from(
@@ -72,53 +78,46 @@ def logs(draw: st.DrawFn) -> tuple[list[bytes], int]:
     return found, base
 
 
-@NO_FIXTURE
+@settings(deadline=None)
 @given(logs(), st.data())
-def test_the_scan_and_the_reader_agree(
-    monkeypatch: pytest.MonkeyPatch, log: tuple[list[bytes], int], data: st.DataObject
-):
+def test_the_scan_and_the_reader_agree(log: tuple[list[bytes], int], data: st.DataObject) -> None:
     encoded, end = log
     pieces = []
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, end - 1))
         pieces.append((start, data.draw(st.integers(start + 1, end)), data.draw(HASHES)))
     slice_ = slice_of(*pieces)
-    ScriptedLog(encoded, response_bytes=data.draw(st.integers(1, 2_000))).install(monkeypatch)
-    read, scanned = both(slice_, NOBODY, data.draw(st.integers(1, 40)))
+    brokers = ScriptedLog(encoded, response_bytes=data.draw(st.integers(1, 2_000)))
+    read, scanned = both(brokers, slice_, NOBODY, data.draw(st.integers(1, 40)))
     assert scanned == read.end
 
 
-def test_the_end_is_behind_the_record_that_reaches_the_limit(monkeypatch: pytest.MonkeyPatch):
+def test_the_end_is_behind_the_record_that_reaches_the_limit() -> None:
     keys = [b"k%d" % (number % 5) for number in range(100)]
     batches = [
         batch_of(numbered([Rec(key, b"v") for key in keys[base : base + 10]]), base=base).encode()
         for base in range(0, 100, 10)
     ]
     log = ScriptedLog(batches, response_bytes=1)
-    log.install(monkeypatch)
     half = HashRange(0, HASH_SPACE // 2)
     mine = [number for number, key in enumerate(keys) if key_hash(key, number) in half]
     for limit in (1, 2, 19, len(mine)):
-        assert find_end(slice_of((0, 100, half)), reader_options(NOBODY, "t"), limit) == (
-            mine[limit - 1] + 1
-        )
-    beyond = find_end(slice_of((0, 100, half)), reader_options(NOBODY, "t"), len(mine) + 1)
-    assert beyond == 100
+        assert scan(log, slice_of((0, 100, half)), limit) == mine[limit - 1] + 1
+    assert scan(log, slice_of((0, 100, half)), len(mine) + 1) == 100
 
 
-def test_no_more_is_fetched_than_is_needed(monkeypatch: pytest.MonkeyPatch):
+def test_no_more_is_fetched_than_is_needed() -> None:
     batches = [batch_of([Rec(b"k", b"v")], base=base).encode() for base in range(50)]
     log = ScriptedLog(batches, response_bytes=1)
-    log.install(monkeypatch)
-    assert find_end(slice_of((0, 50, WHOLE)), reader_options(NOBODY, "t"), 3) == 3
+    assert scan(log, slice_of((0, 50, WHOLE)), 3) == 3
     assert max(offset for offset, _ in log.fetches) <= 3
 
 
 @pytest.mark.parametrize("options", [NOBODY, COMMITTED], ids=["uncommitted", "committed"])
 @pytest.mark.parametrize("limit", range(1, 14))
 def test_aborted_transactions_count_only_if_they_are_read(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], limit: int
-):
+    options: dict[str, str], limit: int
+) -> None:
     def batch(base: int, producer: int, **fields: Any) -> bytes:
         records = numbered([Rec(b"k%d" % base, b"v") for _ in range(3)])
         return batch_of(records, base=base, producer=producer, **fields).encode()
@@ -132,8 +131,8 @@ def test_aborted_transactions_count_only_if_they_are_read(
         batch(11, 1, attributes=TRANSACTIONAL),
         control_batch(14, 1, COMMIT).encode(),
     ]
-    ScriptedLog(batches, response_bytes=200, aborted=[(1, 0, 6)]).install(monkeypatch)
-    read, scanned = both(slice_of((0, 15, WHOLE)), options, limit)
+    log = ScriptedLog(batches, response_bytes=200, aborted=[(1, 0, 6)])
+    read, scanned = both(log, slice_of((0, 15, WHOLE)), options, limit)
     offsets = [*range(6), *range(7, 10), *range(11, 14)]
     if options is COMMITTED:
         offsets = offsets[3:]
@@ -141,16 +140,15 @@ def test_aborted_transactions_count_only_if_they_are_read(
     assert scanned == read.end == (offsets[limit - 1] + 1 if limit <= len(offsets) else 15)
 
 
-def test_damage_behind_the_end_is_not_seen_and_before_it_is(monkeypatch: pytest.MonkeyPatch):
+def test_damage_behind_the_end_is_not_seen_and_before_it_is() -> None:
     good = [batch_of(numbered([Rec(b"k", b"v")] * 4), base=base).encode() for base in (0, 4)]
     bad = bytearray(good[1])
     bad[-1] ^= 1
-    ScriptedLog([good[0], bytes(bad)]).install(monkeypatch)
-    options = reader_options(NOBODY, "t")
-    assert find_end(slice_of((0, 8, WHOLE)), options, 4) == 4
-    assert both(slice_of((0, 8, WHOLE)), NOBODY, 4)[0].end == 4
+    log = ScriptedLog([good[0], bytes(bad)])
+    assert scan(log, slice_of((0, 8, WHOLE)), 4) == 4
+    assert both(log, slice_of((0, 8, WHOLE)), NOBODY, 4)[0].end == 4
     with pytest.raises(CorruptRecordError, match=r"t-0, batch at offset 4 .*checksum"):
-        find_end(slice_of((0, 8, WHOLE)), options, 5)
+        scan(log, slice_of((0, 8, WHOLE)), 5)
 
 
 @pytest.fixture
@@ -161,13 +159,15 @@ def cluster() -> Iterator[FakeCluster]:
     broker_pool.close_idle()
 
 
-def test_with_a_broker(cluster: FakeCluster):
+def test_with_a_broker(cluster: FakeCluster) -> None:
     options = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
-    read, scanned = both(slice_of((10, 290, HashRange(0, HASH_SPACE // 2))), options, 50)
+    half = slice_of((10, 290, HashRange(0, HASH_SPACE // 2)))
+    read, scanned = both(BrokerPool(reader_options(options, "t").kafka), half, options, 50)
+    assert find_end(half, reader_options(options, "t"), 50) == scanned
     assert (read.records, read.end) == (50, scanned)
 
 
-def test_a_trimmed_log_is_data_loss(cluster: FakeCluster):
+def test_a_trimmed_log_is_data_loss(cluster: FakeCluster) -> None:
     cluster.trim("t", 0, 50)
     options = reader_options({"kafka.bootstrap.servers": cluster.bootstrap_servers}, "t")
     with pytest.raises(DataLossError, match="offsets 10 to 290 are wanted"):
@@ -175,6 +175,6 @@ def test_a_trimmed_log_is_data_loss(cluster: FakeCluster):
 
 
 @pytest.mark.parametrize("limit", [0, -3])
-def test_a_limit_is_at_least_one(limit: int):
+def test_a_limit_is_at_least_one(limit: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         find_end(slice_of((0, 9, WHOLE)), reader_options(NOBODY, "t"), limit)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -15,7 +16,7 @@ from kshare.errors import OptionsError
 from kshare.testing import FakeCluster, Record
 from kshare.wire.protocol import broker_pool
 from kshare.wire.reader.read_slice import read_slice
-from tests.support import batches
+from tests.support import batches, scripted
 from tests.support.scripted import ScriptedLog
 
 COUNT = 300
@@ -36,11 +37,15 @@ def whole(start: int = 0, end: int = COUNT, hashes: HashRange = WHOLE) -> kshare
 
 
 def limited(
-    slice_: kshare.Slice, options: dict[str, str], limit: int | None
+    slice_: kshare.Slice,
+    options: dict[str, str],
+    limit: int | None,
+    log: ScriptedLog | None = None,
 ) -> tuple[list[pa.RecordBatch], SliceEnd]:
     """What a reader delivers, and what it tells at its end."""
     ends: list[SliceEnd] = []
-    found = list(read_slice(slice_, options, max_records=limit, on_end=ends.append))
+    read = read_slice if log is None else partial(scripted.read_slice, log)
+    found = list(read(slice_, options, max_records=limit, on_end=ends.append))
     (end,) = ends
     return found, end
 
@@ -54,7 +59,7 @@ def offsets(found: list[pa.RecordBatch]) -> list[int]:
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 100, COUNT - 1, COUNT, COUNT + 1])
 @pytest.mark.parametrize("part", [0, 1, 2])
-def test_the_first_so_many_records_of_a_slice(cluster: FakeCluster, limit: int, part: int):
+def test_the_first_so_many_records_of_a_slice(cluster: FakeCluster, limit: int, part: int) -> None:
     options = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
     hashes = split(WHOLE, 3)[part]
     slice_ = whole(17, 230, hashes)
@@ -65,13 +70,13 @@ def test_the_first_so_many_records_of_a_slice(cluster: FakeCluster, limit: int, 
     assert (end.end, end.records) == (reached, len(expected[:limit]))
 
 
-def test_without_a_limit_the_end_is_that_of_the_slice(cluster: FakeCluster):
+def test_without_a_limit_the_end_is_that_of_the_slice(cluster: FakeCluster) -> None:
     options = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
     _, end = limited(whole(0, 200), options, None)
     assert (end.end, end.records) == (200, 200)
 
 
-def test_a_reader_that_is_closed_tells_nothing(cluster: FakeCluster):
+def test_a_reader_that_is_closed_tells_nothing(cluster: FakeCluster) -> None:
     options = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
     ends: list[SliceEnd] = []
     reader = read_slice(whole(), options, on_end=ends.append)
@@ -81,12 +86,12 @@ def test_a_reader_that_is_closed_tells_nothing(cluster: FakeCluster):
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_a_limit_is_at_least_one(limit: int):
+def test_a_limit_is_at_least_one(limit: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         read_slice(whole(), NOBODY, max_records=limit)
 
 
-def test_options_are_checked_before_the_limit_is_used():
+def test_options_are_checked_before_the_limit_is_used() -> None:
     with pytest.raises(OptionsError):
         read_slice(whole(), {**NOBODY, "kafka.isolation.level": "nothing"}, max_records=5)
 
@@ -94,47 +99,43 @@ def test_options_are_checked_before_the_limit_is_used():
 # -- what is asked of the broker ----------------------------------------------------------------
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, records: int, **options: int) -> ScriptedLog:
+def scripted_log(records: int, response_bytes: int = 1 << 20) -> ScriptedLog:
     """A log of batches of ten records of 1,000 bytes each."""
     encoded = []
     for base in range(0, records, 10):
         recs = [batches.Rec(b"k%d" % (base + i), os.urandom(980), i) for i in range(10)]
         encoded.append(batches.batch_of(recs, base=base).encode())
-    log = ScriptedLog(encoded, **options)
-    log.install(monkeypatch)
-    return log
+    return ScriptedLog(encoded, response_bytes=response_bytes)
 
 
 @pytest.mark.parametrize("response_bytes", [1, 25_000, 1 << 20])
 @pytest.mark.parametrize("limit", [1, 10, 11, 95, 200])
-def test_the_size_of_responses_does_not_matter(
-    monkeypatch: pytest.MonkeyPatch, response_bytes: int, limit: int
-):
-    scripted(monkeypatch, 200, response_bytes=response_bytes)
-    found, end = limited(whole(0, 200), NOBODY, limit)
+def test_the_size_of_responses_does_not_matter(response_bytes: int, limit: int) -> None:
+    log = scripted_log(200, response_bytes)
+    found, end = limited(whole(0, 200), NOBODY, limit, log)
     assert offsets(found) == list(range(limit))
     assert (end.end, end.records) == (limit, limit)
     assert end.sample == tuple(sorted(key_hash(b"k%d" % o, o) for o in range(limit)))
 
 
-def test_no_request_is_under_way_when_the_limit_is_reached(monkeypatch: pytest.MonkeyPatch):
-    log = scripted(monkeypatch, 1000, response_bytes=50_000)
-    limited(whole(0, 1000), NOBODY, 5)
+def test_no_request_is_under_way_when_the_limit_is_reached() -> None:
+    log = scripted_log(1000, response_bytes=50_000)
+    limited(whole(0, 1000), NOBODY, 5, log)
     assert len(log.fetches) == 1
     assert log.left_in_flight == [0]
 
 
-def test_little_is_asked_for_when_little_is_wanted(monkeypatch: pytest.MonkeyPatch):
-    log = scripted(monkeypatch, 2000)
-    limited(whole(0, 2000), NOBODY, 5)
+def test_little_is_asked_for_when_little_is_wanted() -> None:
+    log = scripted_log(2000)
+    limited(whole(0, 2000), NOBODY, 5, log)
     assert [size for _, size in log.fetches] == [64 << 10]
 
 
-def test_without_a_limit_a_request_is_always_under_way(monkeypatch: pytest.MonkeyPatch):
-    log = scripted(monkeypatch, 100, response_bytes=20_000)
+def test_without_a_limit_a_request_is_always_under_way() -> None:
+    log = scripted_log(100, response_bytes=20_000)
     waiting = [
-        (batch["offset"][-1].as_py(), len(log._waiting))
-        for batch in read_slice(whole(0, 100), NOBODY)
+        (batch["offset"][-1].as_py(), log.in_flight)
+        for batch in scripted.read_slice(log, whole(0, 100), NOBODY)
     ]
     assert [count for _, count in waiting[:-1]] == [1] * (len(waiting) - 1)
     assert waiting[-1] == (99, 0)
@@ -161,7 +162,7 @@ def sample_of(*sizes: int) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("rows", [1, 255, 256, 257, 1000, 5000])
-def test_a_sample_is_of_the_delivered_records(rows: int):
+def test_a_sample_is_of_the_delivered_records(rows: int) -> None:
     every = {key_hash(None, row): row for row in range(rows)}
     found = sorted(every[hashed] for hashed in sample_of(rows))
     stride = next(1 << n for n in range(20) if rows <= SAMPLE_MAX << n)
@@ -174,14 +175,18 @@ def test_a_sample_is_of_the_delivered_records(rows: int):
 @given(st.lists(st.integers(1, 9) | st.integers(1, 5_000), min_size=1, max_size=60))
 @example([1] * 3_000)
 @example([100_000, 1, 200_000])
-def test_how_rows_are_cut_into_batches_does_not_matter(sizes: list[int]):
+def test_how_rows_are_cut_into_batches_does_not_matter(sizes: list[int]) -> None:
     assert sample_of(*sizes) == sample_of(sum(sizes))
 
 
-def test_a_sample_sees_the_weight_of_keys_that_come_in_turn():
+def test_a_sample_sees_the_weight_of_keys_that_come_in_turn() -> None:
     sample = KeySample()
     for first in range(0, 64_000, 640):
-        sample.add(640, lambda row, first=first: (b"%d" % ((first + row) % 8), first + row))
+
+        def key_at(row: int, first: int = first) -> tuple[bytes, int]:
+            return b"%d" % ((first + row) % 8), first + row
+
+        sample.add(640, key_at)
     counts = [sample.hashes.count(key_hash(b"%d" % key, 0)) for key in range(8)]
     assert sum(counts) == len(sample.hashes)
     assert min(counts) > len(sample.hashes) // 16

@@ -1,8 +1,7 @@
 """Quotas: a broker that is asked too much tells for how long it wants no further request."""
 
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,11 +10,10 @@ from hypothesis import strategies as st
 
 import kshare
 from kshare.core.hashing import WHOLE
-from kshare.options import KafkaConfig
-from kshare.wire.reader import slice_reader
+from kshare.core.progress import TopicPartition
 from tests.support.batches import Rec, batch_of, numbered
 from tests.support.clock import Clock
-from tests.support.scripted import ScriptedBrokers, ScriptedReplica
+from tests.support.scripted import ScriptedBrokers, ScriptedReplica, read_slice
 
 COUNT = 50
 # Five of them, each a response of its own.
@@ -53,41 +51,38 @@ class Throttling(ScriptedReplica):
         self.sent.append(self._clock.now)
         super().send(request)
 
-    def receive(self, extra_seconds: float) -> memoryview:
-        body = bytearray(super().receive(extra_seconds))
+    def receive(self) -> memoryview:
+        body = bytearray(super().receive())
         struct.pack_into(">i", body, 0, self._throttles.pop(0) if self._throttles else 0)
         self._clock.now += self._answer_seconds
         self.received.append(self._clock.now)
         return memoryview(bytes(body))
 
 
-@contextmanager
-def reading(clock: Clock, *leaders: Throttling) -> Iterator[list[int]]:
+def read(clock: Clock, *leaders: Throttling) -> list[int]:
     """The offsets that are read, of a partition whose leader is another one each time."""
 
     class Moving(ScriptedBrokers):
-        def forget(self, topic: str, partition: int) -> None:
+        def forget(self, topic_partition: TopicPartition) -> None:
             self.leader = min(self.leader + 1, len(leaders) - 1)
 
-    made = Moving(KafkaConfig(bootstrap_servers=()), 0, dict(enumerate(leaders)))
+    brokers = Moving(0, dict(enumerate(leaders)), clock)
     slice_ = kshare.Slice("t", 0, (kshare.Rectangle(kshare.OffsetRange(0, COUNT), WHOLE),))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slice_reader, "Leaders", lambda kafka: made)
-        patch.setattr(slice_reader, "time", clock)
-        found = kshare.read_slice(slice_, OPTIONS)
-        yield [offset for batch in found for offset in batch["offset"].to_pylist()]
+    found = read_slice(brokers, slice_, OPTIONS, clock=clock)
+    return [offset for batch in found for offset in batch["offset"].to_pylist()]
 
 
 @given(
     st.lists(st.integers(0, 60_000), max_size=len(LOG)),
     st.sampled_from([0.0, 0.25, 7.0]),
 )
-def test_no_request_is_sent_before_the_time_that_is_told(throttles: list[int], answer: float):
+def test_no_request_is_sent_before_the_time_that_is_told(
+    throttles: list[int], answer: float
+) -> None:
     """And none is sent later than that, nor does anything of it show in the records."""
     clock = Clock()
     leader = Throttling(clock, throttles, answer_seconds=answer)
-    with reading(clock, leader) as offsets:
-        assert offsets == list(range(COUNT))
+    assert read(clock, leader) == list(range(COUNT))
     told = [ms / 1000 for ms in throttles] + [0.0] * (len(LOG) - len(throttles))
     asked_again = zip(leader.sent[1:], leader.received, told, strict=False)
     for sent, received, seconds in asked_again:
@@ -97,21 +92,19 @@ def test_no_request_is_sent_before_the_time_that_is_told(throttles: list[int], a
     assert clock.slept == pytest.approx([seconds for seconds in told[:-1] if seconds])
 
 
-def test_a_throttle_outlasts_a_refusal():
+def test_a_throttle_outlasts_a_refusal() -> None:
     """The same broker is asked again, on a connection that is taken anew."""
     clock = Clock()
     leader = Throttling(clock, [1500, 0], answers=[6])  # 6: not the leader
-    with reading(clock, leader) as offsets:
-        assert offsets == list(range(COUNT))
+    assert read(clock, leader) == list(range(COUNT))
     assert clock.slept == [1.5]
 
 
-def test_a_throttle_of_one_broker_is_none_of_another():
+def test_a_throttle_of_one_broker_is_none_of_another() -> None:
     """It throttles as it says that it leads no longer: the next leader did not ask for a pause."""
     clock = Clock()
     first = Throttling(clock, [8000], answers=[6])
     second = Throttling(clock, [], broker="leader:2")
-    with reading(clock, first, second) as offsets:
-        assert offsets == list(range(COUNT))
+    assert read(clock, first, second) == list(range(COUNT))
     assert len(second.sent) == len(LOG)
     assert clock.slept == []

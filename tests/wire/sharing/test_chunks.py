@@ -65,7 +65,7 @@ class Brokers:
         self._batches = batches
         self.aborted: tuple[tuple[int, int, int], ...] = ()
         self._made: list[ScriptedLog] = []
-        monkeypatch.setattr(slice_reader, "Leaders", lambda kafka: self._connect())
+        monkeypatch.setattr(slice_reader, "BrokerPool", lambda kafka: self._connect())
 
     def _connect(self) -> ScriptedLog:
         log = ScriptedLog(self._batches, response_bytes=4000, aborted=self.aborted)

@@ -1,0 +1,133 @@
+"""What the reader of a slice still wants: offsets, and how many records.
+
+Values only: each step returns a new one.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from kshare.core.offsets import OffsetRange
+
+__all__ = ["Cursor", "RecordLimit"]
+
+_end_of = attrgetter("end")
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far the offsets of a slice are fetched and delivered.
+
+    Attributes:
+        ranges: The slice's offsets: ascending, disjoint, at least one range.
+        delivered: Offset below which everything wanted is delivered, or given up as lost.
+        fetched: Offset below which everything wanted is fetched; at least ``delivered``.
+    """
+
+    ranges: tuple[OffsetRange, ...]
+    delivered: int = 0
+    fetched: int = 0
+
+    @property
+    def end(self) -> int:
+        """The end of the last range."""
+        return self.ranges[-1].end
+
+    @property
+    def next_offset(self) -> int | None:
+        """The first wanted offset that is not fetched; None if there is none."""
+        position = bisect_right(self.ranges, self.fetched, key=_end_of)
+        if position == len(self.ranges):
+            return None
+        return max(self.fetched, self.ranges[position].start)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything wanted is delivered."""
+        return self.delivered >= self.end
+
+    def fetch_to(self, offset: int) -> "Cursor":
+        """Everything below an offset is fetched."""
+        return replace(self, fetched=max(self.fetched, offset))
+
+    def deliver_to(self, offset: int) -> "Cursor":
+        """Everything below an offset is delivered."""
+        return replace(
+            self, delivered=max(self.delivered, offset), fetched=max(self.fetched, offset)
+        )
+
+    def rewind(self) -> "Cursor":
+        """What was fetched and not delivered must be fetched again."""
+        return replace(self, fetched=self.delivered)
+
+    def finish(self) -> "Cursor":
+        """Nothing more is wanted."""
+        return self.deliver_to(self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLimit:
+    """How many records of a slice are wanted, and how thick they lie in what was seen of the log.
+
+    Attributes:
+        max_records: Maximum number of records to deliver, at least 1; None for no limit.
+        records: Number of records delivered.
+        end: Offset after the record that reached the limit; None if none has.
+        seen_records: Number of records in the batches that were searched for these.
+        seen_offsets: Number of offsets of these batches.
+
+    Raises:
+        ValueError: ``max_records`` is less than 1.
+    """
+
+    max_records: int | None
+    records: int = 0
+    end: int | None = None
+    seen_records: int = 0
+    seen_offsets: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_records is not None and self.max_records < 1:
+            raise ValueError(f"max_records is {self.max_records}; wanted at least 1")
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether as many records are delivered as are wanted."""
+        return self.end is not None
+
+    @property
+    def records_left(self) -> int | None:
+        """How many more records are wanted; None for no limit."""
+        return None if self.max_records is None else self.max_records - self.records
+
+    def deliver(self, records: int, end: int) -> "RecordLimit":
+        """Some records were delivered.
+
+        Args:
+            records: Number of them, at most :attr:`records_left`.
+            end: Offset after the last one.
+        """
+        total = self.records + records
+        return replace(self, records=total, end=end if total == self.max_records else self.end)
+
+    def see(self, records: int, offsets: int) -> "RecordLimit":
+        """Batches with so many records and offsets were searched to their end."""
+        return replace(
+            self,
+            seen_records=self.seen_records + records,
+            seen_offsets=self.seen_offsets + offsets,
+        )
+
+    def is_likely_within(self, records: int) -> bool:
+        """Whether the next batches, with so many records, are likely to reach the limit."""
+        if self.max_records is None:
+            return False
+        share = self.records / self.seen_records if self.seen_records else 1.0
+        return self.records + records * share >= self.max_records
+
+    def offsets_needed(self, offsets: int) -> float:
+        """How many of so many offsets are likely to be needed to reach the limit."""
+        if self.max_records is None or not self.records:
+            return offsets
+        missing = self.max_records - self.records
+        return min(offsets, missing * self.seen_offsets / self.records)

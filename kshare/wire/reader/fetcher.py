@@ -1,0 +1,152 @@
+"""Fetch requests to one broker, for all partitions that are read from it."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from kshare.core.progress import TopicPartition
+from kshare.options import KafkaConfig
+from kshare.wire.protocol.broker_pool import Brokers
+from kshare.wire.protocol.connection import BrokerConnection, ProtocolError
+from kshare.wire.protocol.messages import (
+    Address,
+    FetchAnswer,
+    PartitionFetch,
+    fetch_request,
+    fetch_version,
+    parse_fetch_response,
+)
+from kshare.wire.protocol.retry import Clock
+from kshare.wire.reader.partition_reader import PartitionReader
+
+__all__ = ["Fetcher"]
+
+
+class Fetcher:
+    """Asks one broker, with at most one request under way.
+
+    Args:
+        address: The broker.
+        brokers: Where connections come from.
+        kafka: Sizes and times of requests.
+        clock: Source of time.
+
+    Attributes:
+        address: The broker.
+        partitions: The partitions that are read from it. The broker fills a response in this order,
+            so those that got records go to the end.
+        connection: The connection; None while there is none.
+    """
+
+    def __init__(
+        self, address: Address, brokers: Brokers, kafka: KafkaConfig, clock: Clock
+    ) -> None:
+        self.address = address
+        self.partitions: dict[TopicPartition, PartitionReader] = {}
+        self.connection: BrokerConnection | None = None
+        self._brokers = brokers
+        self._kafka = kafka
+        self._clock = clock
+        self._asked: dict[TopicPartition, int] = {}  # offsets, of the request under way
+        self._throttled_until = 0.0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a request is under way."""
+        return bool(self._asked)
+
+    @property
+    def throttle_left(self) -> float:
+        """Seconds for which the broker wants no further request; not above 0 if it may be asked."""
+        return self._throttled_until - self._clock.monotonic()
+
+    def assign(self, partition: PartitionReader) -> None:
+        """Read a partition from this broker."""
+        self.partitions[partition.topic_partition] = partition
+
+    def open(self) -> BrokerConnection:
+        """The connection, opened if there is none."""
+        if self.connection is None:
+            self.connection = self._brokers.lease(self.address)
+        return self.connection
+
+    def close(self, *, failed: bool) -> None:
+        """Give the connection back, if there is one; what is under way on it is not wanted."""
+        connection, self.connection = self.connection, None
+        self._asked = {}
+        if connection is None:
+            return
+        with suppress(OSError):  # nothing is wanted from it any more
+            if failed:
+                self._brokers.discard(self.address, connection)
+            else:
+                self._brokers.release(self.address, connection)
+
+    def send(self, fetches: Sequence[PartitionFetch], response_bytes: int) -> None:
+        """Send a request, if there is anything to ask for.
+
+        Args:
+            fetches: What to ask of each partition.
+            response_bytes: Maximum size of the response if several partitions share it.
+        """
+        if not fetches:
+            return
+        by_topic: dict[str, list[PartitionFetch]] = {}
+        for fetch in fetches:
+            by_topic.setdefault(fetch.topic_partition.topic, []).append(fetch)
+        racks = {self.partitions[fetch.topic_partition].replica.rack for fetch in fetches}
+        if len(fetches) == 1:
+            response_bytes = self._kafka.fetch_max_bytes
+        # One that is larger was grown for the sake of a large record batch.
+        largest = max(fetch.max_bytes for fetch in fetches)
+        if len(fetches) == 1 or largest > self._kafka.max_partition_fetch_bytes:
+            response_bytes = max(response_bytes, largest)
+        connection = self.open()
+        request = fetch_request(
+            connection,
+            self._kafka,
+            [fetch for of_topic in by_topic.values() for fetch in of_topic],
+            max_bytes=response_bytes,
+            # A leader that shall name no follower for one of them names none for all.
+            rack="" if "" in racks else min(racks),
+        )
+        connection.send(request)
+        self._asked = {fetch.topic_partition: fetch.offset for fetch in fetches}
+
+    def receive(self) -> list[tuple[PartitionReader, int, FetchAnswer]]:
+        """Receive the response to the request that is under way.
+
+        Returns:
+            For each partition that is still read from this broker: the offset that was asked for,
+            and the answer.
+
+        Raises:
+            OSError: The connection failed, or the response is not about what was asked for.
+        """
+        connection, asked = self.open(), self._asked
+        for topic_partition in asked:
+            if topic_partition in self.partitions:
+                self.partitions[topic_partition].start_waiting()
+        self._asked = {}
+        response = parse_fetch_response(connection.receive(), fetch_version(connection))
+        if response.throttle_seconds:
+            self._throttled_until = self._clock.monotonic() + response.throttle_seconds
+        if response.error_code:
+            failure = FetchAnswer(response.error_code, -1, -1, (), memoryview(b""))
+            answers = dict.fromkeys(asked, failure)
+        else:
+            answers = response.answers
+        if answers.keys() != asked.keys():
+            raise ProtocolError(
+                f"broker {connection.broker} answered a Fetch request for {_names(asked)} with "
+                f"{_names(answers) or 'nothing'}"
+            )
+        return [
+            (self.partitions[topic_partition], offset, answers[topic_partition])
+            for topic_partition, offset in asked.items()
+            if topic_partition in self.partitions
+        ]
+
+
+def _names(partitions: object) -> str:
+    assert isinstance(partitions, dict)
+    return ", ".join(map(str, partitions))

@@ -1,0 +1,431 @@
+"""The reader of one partition, for one slice or more: what to ask next, and what an answer means.
+
+It sends nothing itself. Each answer of a broker is one step::
+
+                  +--------------------- EMPTY ----------------------+
+                  v                                                  |
+    waiting --> assigned to a broker --> asked --> RECORDS --> delivered --> assigned
+       ^                                   |          |           |
+       |                                   |     a sibling        +--> done
+       |                                   |     may have more
+       +--- REROUTE (who leads? pause) ----+----------+
+       |                                   |
+       +--- in range after all ------ CHECK_BOUNDS --> lost --> an error, or skipped: assigned
+"""
+
+import logging
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import pyarrow as pa
+
+from kshare.core.progress import TopicPartition
+from kshare.errors import RecordError, UnknownTopicError
+from kshare.options import SourceOptions
+from kshare.wire.decode.records import BatchIndex, index_batches
+from kshare.wire.protocol import error_codes
+from kshare.wire.protocol.broker_pool import Brokers
+from kshare.wire.protocol.error_codes import ErrorCode
+from kshare.wire.protocol.messages import FetchAnswer, PartitionFetch
+from kshare.wire.protocol.replicas import ReadReplica
+from kshare.wire.protocol.retry import Clock, RetryDeadline
+from kshare.wire.reader.faults import LostOffsets, ReadPosition, no_progress, permanent_error
+from kshare.wire.reader.fetch_size import FetchSize
+from kshare.wire.reader.slice_records import SliceRecords
+from kshare.wire.sharing.chunks import SharedChunks
+
+__all__ = ["Outcome", "PartitionReader"]
+
+_log = logging.getLogger(__name__)
+
+
+class Outcome(Enum):
+    """What an answer means for a partition."""
+
+    RECORDS = auto()
+    """Whole record batches came: deliver them, and ask the same broker for more."""
+    LAST_RECORDS = auto()
+    """Whole record batches came: deliver them, then find out which replica to ask."""
+    EMPTY = auto()
+    """No whole record batch came: ask the same broker again."""
+    REROUTE = auto()
+    """Find out which replica to ask, after a pause if there is one."""
+    CHECK_BOUNDS = auto()
+    """What is wanted may be lost: ask which offsets the log holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    """A response that is not delivered yet, and the slices that want something in it."""
+
+    index: BatchIndex
+    aborted: Sequence[tuple[int, int]]
+    takers: Sequence[SliceRecords]
+
+
+class PartitionReader:
+    """Reads some slices of one partition in one pass.
+
+    Args:
+        slices: The slices; at least one, and all of one partition.
+        options: Options of the source.
+        brokers: Where replicas are looked up.
+        clock: Source of time, which stands still while the consumer works.
+
+    Attributes:
+        topic_partition: The partition.
+        broker: Broker that was asked last, for error texts.
+        replica: Replica to ask.
+        due: Time before which nothing is to be asked, as of the clock.
+        shares: Whether siblings may have fetched what is wanted.
+    """
+
+    def __init__(
+        self, slices: Sequence[SliceRecords], options: SourceOptions, brokers: Brokers, clock: Clock
+    ) -> None:
+        first = slices[0].wanted.slice
+        self.topic_partition = TopicPartition(first.topic, first.partition)
+        self.broker = ", ".join(f"{host}:{port}" for host, port in options.kafka.bootstrap_servers)
+        self.replica = ReadReplica(brokers, options.kafka, self.topic_partition)
+        self.due = 0.0
+        self._slices = slices
+        self._options = options
+        self._clock = clock
+        self._brokers = brokers
+        self._deadline = RetryDeadline.for_reading(options.kafka, clock)
+        limits = [part.wanted.max_records for part in slices]
+        self._size = FetchSize(
+            options.kafka, None if None in limits else sum(limit or 0 for limit in limits)
+        )
+        self._was_redirected = False  # since the last record
+        self._fetched: _Fetched | None = None
+        self._chunks = self._join_siblings()
+
+    def _join_siblings(self) -> SharedChunks | None:
+        """Take part in the sharing of chunks, if there are siblings."""
+        limit = self._options.max_bytes_key_range_results
+        groups = [part.wanted.fetch_group for part in self._slices]
+        members = [group for group in groups if group is not None]
+        if not members or not limit:
+            return None
+        shared, *others = (SharedChunks(each, *self.topic_partition, limit) for each in members)
+        for other in others:  # the same task: what one of its slices has, all have
+            other.close(done=True)
+        return shared
+
+    # -- what is wanted ---------------------------------------------------------------------
+
+    @property
+    def shares(self) -> bool:
+        """Whether siblings may have fetched what is wanted."""
+        return self._chunks is not None
+
+    @property
+    def offset(self) -> int | None:
+        """The next offset to ask for; None if everything is fetched."""
+        return _lowest(self._slices)
+
+    @property
+    def position(self) -> ReadPosition:
+        """Where the reader stands, for errors."""
+        return ReadPosition(self.broker, self.topic_partition, self.offset)
+
+    def next_fetch(self) -> PartitionFetch | None:
+        """What to ask for next; None if everything is fetched."""
+        return self._fetch(self._slices)
+
+    def fetch_ahead(self) -> PartitionFetch | None:
+        """What to ask for while the last response is decoded.
+
+        None if everything is fetched, or probably will be found in that response, or if a sibling
+        is fetching it.
+        """
+        if self._fetched is None:
+            return self.next_fetch()
+        records = self._fetched.index.records
+        takers = self._fetched.takers
+        slices = [
+            part
+            for part in self._slices
+            if part not in takers or not part.limit.is_likely_within(records)
+        ]
+        fetch = self._fetch(slices)
+        if fetch is None or not self.claim(fetch.offset):
+            return None
+        return fetch
+
+    def _fetch(self, slices: Sequence[SliceRecords]) -> PartitionFetch | None:
+        offset = _lowest(slices)
+        if offset is None:
+            return None
+        size = self._size.bytes_for(self._offsets_needed(offset))
+        return PartitionFetch(self.topic_partition, offset, size)
+
+    def _offsets_needed(self, offset: int) -> float:
+        """How many offsets are likely to be needed from there on."""
+        reach = float(offset)
+        for part in self._slices:
+            start = part.cursor.next_offset
+            if start is not None:
+                reach = max(reach, start + part.limit.offsets_needed(part.cursor.end - start))
+        return reach - offset
+
+    def _rewind(self) -> None:
+        self._fetched = None
+        for part in self._slices:
+            part.cursor = part.cursor.rewind()
+
+    # -- what siblings have fetched ---------------------------------------------------------
+
+    def claim(self, offset: int | None) -> bool:
+        """Whether it is for this task to fetch what comes from an offset on."""
+        if offset is None or self._chunks is None:
+            return offset is not None
+        return self._chunks.claim(offset, self._expected_end(offset))
+
+    def take_chunk(self) -> Generator[pa.RecordBatch, None, bool]:
+        """Deliver a chunk that a sibling has fetched; may wait for one that is fetching it.
+
+        Returns:
+            False if the broker is to be asked.
+        """
+        offset = self.offset
+        if offset is None or self._chunks is None:
+            return False
+        found = self._chunks.find(offset, self._expected_end(offset))
+        if found is None:
+            return False
+        try:
+            index = self._index(found.records, offset)
+            if index.next_offset is not None:
+                self._size.learn(len(found.records), index.next_offset - found.start)
+                self._accept(index, found.aborted)
+                yield from self.deliver()
+                self._deadline.reset()
+                return True
+        except RecordError as error:
+            _log.info("%s: not from a sibling: %s", self.topic_partition, error)
+        # If something is wrong with the log, the broker's own answer shall say so.
+        self._chunks.condemn(found.start)
+        self._chunks.close(done=False)
+        self._rewind()
+        return False
+
+    def _expected_end(self, offset: int) -> int:
+        """The offset after the last one that a fetch from there would probably bring."""
+        end = max(part.cursor.end for part in self._slices)
+        return min(end, offset + self._size.offsets_for(self._offsets_needed(offset)))
+
+    def close(self) -> None:
+        """Leave the siblings; say whether everything was read."""
+        if self._chunks is not None:
+            self._chunks.close(done=self.offset is None)
+
+    # -- answers ----------------------------------------------------------------------------
+
+    def start_waiting(self) -> None:
+        """A request is under way: time without progress counts from now on."""
+        self._deadline.start()
+
+    def handle(self, answer: FetchAnswer, asked: int, *, others_have_records: bool) -> Outcome:
+        """Take a broker's answer.
+
+        Args:
+            answer: The answer.
+            asked: Offset that was asked for.
+            others_have_records: Whether there are records of other partitions in the response. They
+                may have left no room for this one.
+
+        Raises:
+            KafkaError, DataLossError, RecordError: Reading cannot go on.
+        """
+        if answer.error_code:
+            return self._refused(answer.error_code)
+        try:
+            index = self._index(answer.records, asked)
+        except RecordError as error:
+            return self.damaged(error, asked)
+        moves = self.replica.follow(answer.preferred_replica) or self.replica.is_over
+        if index.next_offset is None:
+            if moves:
+                return self._redirected()
+            return self._starved(answer, asked, others_have_records)
+        self._deadline.reset()
+        self._was_redirected = False
+        self._size.learn(len(answer.records), index.next_offset - asked)
+        self._accept(index, answer.aborted)
+        if self._chunks is not None:
+            whole = answer.records[: len(answer.records) - index.tail_bytes]
+            self._chunks.put(asked, index.next_offset, answer.aborted, whole)
+        return Outcome.LAST_RECORDS if moves else Outcome.RECORDS
+
+    def deliver(self) -> Iterator[pa.RecordBatch]:
+        """Deliver the records of the last answer."""
+        fetched = self._fetched
+        if fetched is None:
+            return
+        for part in fetched.takers:
+            yield from part.take(fetched.index, fetched.aborted)
+        self._fetched = None
+
+    def damaged(self, error: RecordError, asked: int | None = None) -> Outcome:
+        """The records of an answer cannot be read. Those of the leader may be sound.
+
+        Raises:
+            RecordError: It was the leader that answered.
+        """
+        if self._chunks is not None:  # a next attempt shall ask the broker
+            start = self._fetched.index.fetch_offset if self._fetched is not None else asked
+            assert start is not None
+            self._chunks.condemn(start)
+        if not self.replica.leave(error):
+            raise error
+        self._rewind()
+        return Outcome.REROUTE
+
+    def failed(self, error: OSError) -> None:
+        """A connection failed, or who leads the partition is unknown.
+
+        Raises:
+            FetchTimeoutError: There was no progress for the stated time.
+        """
+        self._brokers.forget(self.topic_partition)
+        self._rewind()  # whatever failed, and when: no record of a response is passed over
+        if self.offset is not None and not self.replica.leave(error):
+            self.pause(error)
+
+    def pause(self, cause: Exception) -> None:
+        """Ask nothing for a while.
+
+        Raises:
+            FetchTimeoutError: There was no progress for the stated time.
+            UnknownTopicError: That was the cause.
+        """
+        self._deadline.start()
+        if self._deadline.expired:
+            if isinstance(cause, UnknownTopicError):
+                # A topic that was just made, or a broker that has just started, looks like this.
+                raise cause
+            why = str(cause) or type(cause).__name__
+            raise no_progress(self._options.kafka, self.position, why) from cause
+        _log.info("%s: retrying after: %s", self.topic_partition, cause)
+        self.due = self._clock.monotonic() + self._deadline.next_pause()
+
+    def check_bounds(self, answer: FetchAnswer, bounds: tuple[int, int] | OSError) -> Outcome:
+        """Take the offsets that the log holds, after :attr:`Outcome.CHECK_BOUNDS`.
+
+        Args:
+            answer: The answer that led there.
+            bounds: First and end offset of the log, or why they are not known.
+
+        Raises:
+            DataLossError: Wanted offsets are lost.
+            FetchTimeoutError: They have not come in the stated time.
+        """
+        if isinstance(bounds, OSError):
+            self.failed(bounds)
+            return Outcome.REROUTE
+        earliest, latest = bounds
+        offset = self.offset
+        assert offset is not None
+        if answer.error_code:
+            if earliest <= offset <= latest:  # it moved between the two requests
+                self.pause(OSError("the offset was out of range for a moment"))
+                return Outcome.REROUTE
+        elif latest > offset:
+            kafka = self._options.kafka
+            name = "last stable offset" if kafka.read_committed else "high watermark"
+            end = max(part.cursor.end for part in self._slices)
+            why = (
+                f"the broker returns no records there; its {name} is {self._visible(answer)}, and "
+                f"offsets up to {end} are wanted"
+            )
+            raise no_progress(kafka, self.position, why)
+        self._skip(earliest, latest if answer.error_code else latest - 1, latest)
+        return Outcome.EMPTY
+
+    def _index(self, records: memoryview, asked: int) -> BatchIndex:
+        topic, partition = self.topic_partition
+        return index_batches(records, topic=topic, partition=partition, fetch_offset=asked)
+
+    def _accept(self, index: BatchIndex, aborted: Sequence[tuple[int, int]]) -> None:
+        """Keep a response for delivery to the slices that want something in it."""
+        assert index.next_offset is not None
+        takers = []
+        for part in self._slices:
+            start = part.cursor.next_offset
+            if start is not None and index.fetch_offset <= start < index.next_offset:
+                part.cursor = part.cursor.fetch_to(index.next_offset)
+                takers.append(part)
+        self._fetched = _Fetched(index, aborted, takers)
+
+    def _refused(self, code: int) -> Outcome:
+        if self.replica.leave(error_codes.name(code)):
+            return Outcome.REROUTE
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            return Outcome.CHECK_BOUNDS
+        error = permanent_error(code, self.position, expired=self._deadline.expired)
+        if error is not None:
+            raise error
+        self._brokers.forget(self.topic_partition)
+        self.pause(OSError(f"broker {self.broker} answered {error_codes.name(code)}"))
+        return Outcome.REROUTE
+
+    def _redirected(self) -> Outcome:
+        """Another replica is to be asked. To and fro without a record: not at once."""
+        if self._was_redirected:
+            self.pause(OSError("the leader names a follower that answers nothing"))
+        self._was_redirected = True
+        return Outcome.REROUTE
+
+    def _starved(self, answer: FetchAnswer, asked: int, others_have_records: bool) -> Outcome:
+        """No whole batch came: the fetch was too small, or there is nothing there yet."""
+        if len(answer.records):
+            self._size.grow()
+        elif others_have_records and self._visible(answer) > asked:
+            self._deadline.reset()  # its turn comes
+            return Outcome.EMPTY
+        elif self.replica.leave("it has no records yet"):
+            return Outcome.REROUTE
+        return Outcome.CHECK_BOUNDS if self._deadline.expired else Outcome.EMPTY
+
+    def _visible(self, answer: FetchAnswer) -> int:
+        """The end of the offsets that the broker hands out."""
+        read_committed = self._options.kafka.read_committed
+        return answer.last_stable_offset if read_committed else answer.high_watermark
+
+    def _skip(self, earliest: int, last: int, latest: int) -> None:
+        """What is wanted next is not in the log: an error, or it is skipped.
+
+        Args:
+            earliest: First offset that may be asked for.
+            last: Last offset that may be asked for.
+            latest: The end of the log.
+
+        Raises:
+            DataLossError: ``failOnDataLoss`` is true.
+        """
+        for part in self._slices:
+            offset = part.cursor.next_offset
+            if offset is None or earliest <= offset <= last:
+                continue
+            position = ReadPosition(self.broker, self.topic_partition, offset)
+            lost = LostOffsets(part.wanted.slice, position, earliest, latest)
+            if self._options.fail_on_data_loss:
+                raise lost.error
+            _log.warning(
+                "%s. Skipped, since failOnDataLoss is false: offsets %d to %d",
+                lost,
+                offset,
+                lost.end,
+            )
+            part.cursor = part.cursor.deliver_to(lost.end)
+
+
+def _lowest(slices: Sequence[SliceRecords]) -> int | None:
+    """The lowest offset that some slices want next."""
+    offsets = [
+        offset for offset in (part.cursor.next_offset for part in slices) if offset is not None
+    ]
+    return min(offsets, default=None)

@@ -1,0 +1,111 @@
+"""The records of one slice, taken out of the responses that hold them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from kshare.core.cursor import Cursor, RecordLimit
+from kshare.core.fetch_groups import FetchGroup
+from kshare.core.progress import Slice
+from kshare.core.slice_end import KeySample, SliceEnd
+from kshare.options import SourceOptions
+from kshare.wire.decode.records import ROWS_MAX, BatchIndex, Decoder
+
+__all__ = ["SliceRecords", "WantedSlice"]
+
+
+@dataclass(frozen=True, slots=True)
+class WantedSlice:
+    """A slice to read, and how.
+
+    Attributes:
+        slice: Topic, partition and rectangles of offsets x key hashes.
+        max_records: Maximum number of records to read; None for no limit.
+        on_end: Called once with where reading ended, after the last record was taken.
+        fetch_group: Tasks that read the same offsets of the partition; None for none.
+        count_only: Find where reading ends, and deliver nothing.
+
+    Raises:
+        ValueError: ``max_records`` is less than 1.
+    """
+
+    slice: Slice
+    max_records: int | None = None
+    on_end: Callable[[SliceEnd], None] | None = None
+    fetch_group: FetchGroup | None = None
+    count_only: bool = False
+
+    def __post_init__(self) -> None:
+        RecordLimit(self.max_records)
+
+
+class SliceRecords:
+    """Decodes the records of a slice, up to its limit, and keeps account of them.
+
+    Attributes:
+        wanted: The slice, and how to read it.
+        cursor: Which offsets are fetched and delivered.
+        limit: How many records are delivered.
+    """
+
+    def __init__(self, wanted: WantedSlice, options: SourceOptions) -> None:
+        self.wanted = wanted
+        self.cursor = Cursor(tuple(band.offsets for band in wanted.slice.bands()))
+        self.limit = RecordLimit(wanted.max_records)
+        self._sample = KeySample() if wanted.on_end is not None else None
+        self._decoder = Decoder(
+            wanted.slice,
+            columns=options.column_names,
+            with_keys=self._sample is not None,
+            read_committed=options.kafka.read_committed,
+            check_crcs=options.kafka.check_crcs,
+            max_rows=ROWS_MAX,
+        )
+
+    @property
+    def slice_end(self) -> SliceEnd:
+        """Where reading ended; valid once :attr:`Cursor.is_done`."""
+        sample = () if self._sample is None else self._sample.hashes
+        end = self.cursor.end if self.limit.end is None else self.limit.end
+        return SliceEnd(end, self.limit.records, sample)
+
+    def take(
+        self, index: BatchIndex, aborted: Sequence[tuple[int, int]]
+    ) -> Iterator[pa.RecordBatch]:
+        """Deliver the records of a response that the slice holds, up to the limit.
+
+        Args:
+            index: The response. It may begin with offsets that are delivered already.
+            aborted: The response's aborted transactions: (producer id, first offset).
+        """
+        assert index.next_offset is not None
+        if index.fetch_offset < self.cursor.delivered:
+            index = replace(index, fetch_offset=self.cursor.delivered)
+        if self.wanted.count_only:
+            self._count(index, aborted)
+        else:
+            yield from self._decode(index, aborted)
+        if self.limit.is_reached:
+            self.cursor = self.cursor.finish()
+            return
+        assert index.next_offset is not None
+        self.cursor = self.cursor.deliver_to(index.next_offset)
+        self.limit = self.limit.see(index.records, index.next_offset - index.fetch_offset)
+
+    def _decode(
+        self, index: BatchIndex, aborted: Sequence[tuple[int, int]]
+    ) -> Iterator[pa.RecordBatch]:
+        for rows in self._decoder.decode(index, aborted, self.limit.records_left):
+            self.cursor = self.cursor.deliver_to(rows.end)
+            if self._sample is not None:
+                self._sample.add(rows.batch.num_rows, rows.key_at)
+            self.limit = self.limit.deliver(rows.batch.num_rows, rows.end)
+            yield rows.batch
+            if self.limit.is_reached:
+                return
+
+    def _count(self, index: BatchIndex, aborted: Sequence[tuple[int, int]]) -> None:
+        left = self.limit.records_left
+        assert left is not None
+        self.limit = self.limit.deliver(*self._decoder.count(index, aborted, left))
