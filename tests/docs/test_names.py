@@ -126,7 +126,7 @@ def test_options_with_values_are_right(name: str) -> None:
         assert not value_fault(known, value), f"{name}: {option}={value}"
 
 
-PARAMETERS = {"other_hash_seeds", "settles", "spread_max"}
+PARAMETERS = {"other_hash_seeds", "settles", "spread_max", "together"}
 """Parameters of functions in docs/assignors.md."""
 
 
