@@ -312,7 +312,7 @@ class InOrderOfProcesses(TaskAssignor):
     """Deals tasks to a set of processes."""
 
     def assign(self, application_state: ApplicationState) -> TaskAssignment:
-        print("what an assignor prints is no answer")  # noqa: T201
+        print("what an assignor prints is no answer")
         return dealt(list(application_state.all_tasks), list(set(application_state.states)))
 
 
