@@ -190,6 +190,8 @@ class Decoder:
         max_rows: Maximum number of rows of a record batch.
         max_bytes: Maximum size of keys, values and headers of a record batch; a larger record makes
             a batch of its own.
+        arena: Where records are decompressed; decoders that take turns may share one. None for an
+            arena of its own.
 
     Raises:
         ValueError: ``columns`` is empty, or has an unknown name or one twice.
@@ -205,12 +207,13 @@ class Decoder:
         check_crcs: bool = True,
         max_rows: int = ROWS_MAX,
         max_bytes: int = BYTES_MAX,
+        arena: Arena | None = None,
     ) -> None:
         self._topic, self._partition = slice_.topic, slice_.partition
         self._wanted = _Wanted(slice_.bands())
         self._read_committed = read_committed
         self._check_crcs = check_crcs
-        self._arena = Arena()
+        self._arena = Arena() if arena is None else arena
         self._calls = 0
         self._columns = Columns(
             slice_.topic,

@@ -1,6 +1,7 @@
 """Fetch requests to one broker, for all partitions that are read from it."""
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 
 from kshare.core.progress import TopicPartition
@@ -19,6 +20,8 @@ from kshare.wire.protocol.retry import Clock
 from kshare.wire.reader.partition_reader import PartitionReader
 
 __all__ = ["Fetcher"]
+
+_NAMES_MAX = 5
 
 
 class Fetcher:
@@ -137,8 +140,9 @@ class Fetcher:
             answers = response.answers
         if answers.keys() != asked.keys():
             raise ProtocolError(
-                f"broker {connection.broker} answered a Fetch request for {_names(asked)} with "
-                f"{_names(answers) or 'nothing'}"
+                f"broker {connection.broker} answered a Fetch request for {len(asked)} partitions "
+                f"without {_some(asked.keys() - answers.keys())}, and with "
+                f"{_some(answers.keys() - asked.keys())} besides"
             )
         return [
             (self.partitions[topic_partition], offset, answers[topic_partition])
@@ -147,6 +151,7 @@ class Fetcher:
         ]
 
 
-def _names(partitions: object) -> str:
-    assert isinstance(partitions, dict)
-    return ", ".join(map(str, partitions))
+def _some(partitions: AbstractSet[TopicPartition]) -> str:
+    """Some of the names."""
+    names = sorted(map(str, partitions))
+    return ", ".join(names[:_NAMES_MAX] + ["..."] * (len(names) > _NAMES_MAX)) or "none"

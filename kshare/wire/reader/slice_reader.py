@@ -21,13 +21,13 @@ One turn of the loop::
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import groupby
 
 import pyarrow as pa
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, RecordError, UnknownTopicError
 from kshare.options import SourceOptions
+from kshare.wire.decode.codecs import Arena
 from kshare.wire.decode.records import BYTES_MAX, ROWS_MAX
 from kshare.wire.protocol.broker_pool import BrokerPool, Brokers, Leader
 from kshare.wire.protocol.messages import Address, FetchAnswer, PartitionFetch, list_offsets
@@ -39,6 +39,8 @@ from kshare.wire.reader.slice_records import SliceRecords, WantedSlice
 __all__ = ["SliceReader"]
 
 _RESPONSE_BYTES_MIN = 64 << 10
+_TOGETHER_SECONDS = 0.05
+_DECODERS_MAX = 8  # that keep their buffers, of some 2 MiB each
 
 _Checks = list[tuple[PartitionReader, FetchAnswer]]
 """Partitions whose bounds are to be asked for, and the answers that led there."""
@@ -65,7 +67,11 @@ class SliceReader:
         brokers: Brokers | None = None,
         clock: Clock = time,
     ) -> None:
-        self.slices = [SliceRecords(each, options) for each in wanted]
+        arena = Arena()  # slices are decoded in turn
+        many = len(wanted) > _DECODERS_MAX
+        self.slices = [
+            SliceRecords(each, options, arena=arena, is_one_of_many=many) for each in wanted
+        ]
         self._options = options
         self._brokers = BrokerPool(options.kafka) if brokers is None else brokers
         self._clock = _ReaderClock(clock)
@@ -92,12 +98,13 @@ class SliceReader:
                 partition.close()
 
     def _partitions(self) -> list[PartitionReader]:
-        def partition_of(part: SliceRecords) -> TopicPartition:
-            return TopicPartition(part.wanted.slice.topic, part.wanted.slice.partition)
-
+        by_partition: dict[TopicPartition, list[SliceRecords]] = {}
+        for part in self.slices:
+            topic_partition = TopicPartition(part.wanted.slice.topic, part.wanted.slice.partition)
+            by_partition.setdefault(topic_partition, []).append(part)
         return [
-            PartitionReader(list(slices), self._options, self._brokers, self._clock)
-            for _, slices in groupby(sorted(self.slices, key=partition_of), partition_of)
+            PartitionReader(slices, self._options, self._brokers, self._clock)
+            for slices in by_partition.values()
         ]
 
     @property
@@ -127,11 +134,8 @@ class SliceReader:
         Returns:
             The partitions that a broker is to be asked for now.
         """
-        now = self._clock.monotonic()
-        ours = []
-        for partition in list(self._waiting.values()):
-            if partition.due > now:
-                continue
+        ours: list[PartitionReader] = []
+        for partition in self._due():
             if not partition.shares:
                 ours.append(partition)
             elif ours or self._active:
@@ -142,6 +146,17 @@ class SliceReader:
                 ours.append(partition)
         return ours
 
+    def _due(self) -> list[PartitionReader]:
+        """Waiting partitions whose pause is over, and those whose pause is nearly over with them.
+
+        Pauses of partitions that failed together differ by their jitter.
+        """
+        now = self._clock.monotonic()
+        waiting = list(self._waiting.values())
+        if not any(partition.due <= now for partition in waiting):
+            return []
+        return [partition for partition in waiting if partition.due <= now + _TOGETHER_SECONDS]
+
     def _take_chunk(self, partition: PartitionReader) -> Generator[pa.RecordBatch, None, bool]:
         try:
             if not (yield from partition.take_chunk()):
@@ -151,8 +166,10 @@ class SliceReader:
         self._finish_if_read(partition)
         return True
 
-    def _route(self, partitions: Iterable[PartitionReader]) -> None:
+    def _route(self, partitions: Sequence[PartitionReader]) -> None:
         """Find the brokers to ask for some partitions."""
+        if not partitions:
+            return
         leaders = self._brokers.leaders(
             [each.topic_partition for each in partitions if each.replica.choose() is None]
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -10,6 +11,7 @@ from kshare.core.fetch_groups import FetchGroup
 from kshare.core.progress import Slice
 from kshare.core.slice_end import KeySample, SliceEnd
 from kshare.options import SourceOptions
+from kshare.wire.decode.codecs import Arena
 from kshare.wire.decode.records import ROWS_MAX, BatchIndex, Decoder
 
 __all__ = ["SliceRecords", "WantedSlice"]
@@ -43,25 +45,43 @@ class WantedSlice:
 class SliceRecords:
     """Decodes the records of a slice, up to its limit, and keeps account of them.
 
+    Args:
+        wanted: The slice, and how to read it.
+        options: Options of the source.
+        arena: Where records are decompressed; may be shared with others. None for an own one.
+        is_one_of_many: Whether so many slices are read that each must give up its buffers after
+            each response.
+
     Attributes:
         wanted: The slice, and how to read it.
         cursor: Which offsets are fetched and delivered.
         limit: How many records are delivered.
     """
 
-    def __init__(self, wanted: WantedSlice, options: SourceOptions) -> None:
+    def __init__(
+        self,
+        wanted: WantedSlice,
+        options: SourceOptions,
+        *,
+        arena: Arena | None = None,
+        is_one_of_many: bool = False,
+    ) -> None:
         self.wanted = wanted
         self.cursor = Cursor(tuple(band.offsets for band in wanted.slice.bands()))
         self.limit = RecordLimit(wanted.max_records)
         self._sample = KeySample() if wanted.on_end is not None else None
-        self._decoder = Decoder(
+        self._is_one_of_many = is_one_of_many
+        self._new_decoder = partial(
+            Decoder,
             wanted.slice,
             columns=options.column_names,
             with_keys=self._sample is not None,
             read_committed=options.kafka.read_committed,
             check_crcs=options.kafka.check_crcs,
             max_rows=ROWS_MAX,
+            arena=arena,
         )
+        self._decoder: Decoder | None = None  # until it is needed
 
     @property
     def slice_end(self) -> SliceEnd:
@@ -82,10 +102,14 @@ class SliceRecords:
         assert index.next_offset is not None
         if index.fetch_offset < self.cursor.delivered:
             index = replace(index, fetch_offset=self.cursor.delivered)
+        if self._decoder is None:
+            self._decoder = self._new_decoder()
         if self.wanted.count_only:
-            self._count(index, aborted)
+            self._count(self._decoder, index, aborted)
         else:
-            yield from self._decode(index, aborted)
+            yield from self._decode(self._decoder, index, aborted)
+        if self._is_one_of_many:
+            self._decoder = None  # its buffers are large
         if self.limit.is_reached:
             self.cursor = self.cursor.finish()
             return
@@ -94,9 +118,9 @@ class SliceRecords:
         self.limit = self.limit.see(index.records, index.next_offset - index.fetch_offset)
 
     def _decode(
-        self, index: BatchIndex, aborted: Sequence[tuple[int, int]]
+        self, decoder: Decoder, index: BatchIndex, aborted: Sequence[tuple[int, int]]
     ) -> Iterator[pa.RecordBatch]:
-        for rows in self._decoder.decode(index, aborted, self.limit.records_left):
+        for rows in decoder.decode(index, aborted, self.limit.records_left):
             self.cursor = self.cursor.deliver_to(rows.end)
             if self._sample is not None:
                 self._sample.add(rows.batch.num_rows, rows.key_at)
@@ -105,7 +129,9 @@ class SliceRecords:
             if self.limit.is_reached:
                 return
 
-    def _count(self, index: BatchIndex, aborted: Sequence[tuple[int, int]]) -> None:
+    def _count(
+        self, decoder: Decoder, index: BatchIndex, aborted: Sequence[tuple[int, int]]
+    ) -> None:
         left = self.limit.records_left
         assert left is not None
-        self.limit = self.limit.deliver(*self._decoder.count(index, aborted, left))
+        self.limit = self.limit.deliver(*decoder.count(index, aborted, left))
