@@ -188,7 +188,7 @@ def batch_ends(
     for tp, reached in progress.items():
         top = available[tp]
         if _has_too_many_gaps(tp, reached, selected, max_gaps):
-            top = reached.front
+            top = min(top, reached.front)
         if max_ahead is not None:
             top = min(top, _slowest(tp, reached, selected) + max_ahead)
         tops[tp] = max(top, reached.stable)

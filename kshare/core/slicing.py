@@ -306,14 +306,18 @@ def _check_tiles(load: PartitionLoad, slices: Sequence[Slice]) -> None:
         _refuse(tp, f"{piece} are pending, but no task reads them")
     for piece in given.minus(wanted)[:1]:
         _refuse(tp, f"{piece} are read, but they are not pending")
-    before = Progress.at(0)
+    _refuse(tp, f"{_read_twice(slices)[0]} are read by two tasks")
+
+
+def _read_twice(slices: Sequence[Slice]) -> list[Rectangle]:
+    """What is in two of some slices."""
+    before, twice = Progress.at(0), []
     for slice_ in slices:
         after = before.commit(slice_.rectangles)
-        for piece in Progress.of(0, slice_.rectangles).minus(Progress.of(0, after.minus(before)))[
-            :1
-        ]:
-            _refuse(tp, f"{piece} are read by two tasks")
+        new = Progress.of(0, after.minus(before))
+        twice += Progress.of(0, slice_.rectangles).minus(new)
         before = after
+    return twice
 
 
 def _stack(pieces: Sequence[Rectangle], whole: Rectangle) -> bool:

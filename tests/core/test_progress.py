@@ -3,6 +3,7 @@
 import pickle
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import ClassVar
 
@@ -104,6 +105,18 @@ def test_equal_sets_compare_equal(one: Progress, other: Progress) -> None:
         [Rectangle(OffsetRange(n, n + 1), CELLS[c]) for n, c in done(one) if n >= one.stable],
     )
     assert rebuilt == one
+
+
+@given(stables, pieces())
+def test_the_constructor_is_canonical_too(stable: int, given_: list[Rectangle]) -> None:
+    """Or two that are one set would compare unequal."""
+    layers = [layer for piece in given_ for layer in stripes([piece])]
+    made = Progress(stable, tuple(layers))
+    check(made)
+    assert made == Progress.of(stable, given_) == Progress.of_stripes(stable, layers)
+    assert replace(made, stable=made.stable) == made
+    with pytest.raises(ValueError, match="not an offset: -1"):
+        Progress(-1, made.stripes)
 
 
 @given(progresses(), stables)

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.progress import TopicPartition
-from kshare.core.rate import LastBatch, learn_from, plan_limits
+from kshare.core.rate import LastBatch, NextLimits, learn_from, plan_limits
 from kshare.core.slicing import RangeObservation
-from tests.support.rates import A1, A2, TARGET, A, B
+from tests.support.rates import A1, A2, TARGET, A, B, times
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 Pace = Callable[[int, HashRange], float]
@@ -147,3 +149,71 @@ def test_a_limit_of_the_user_is_kept() -> None:
     query = Batches(always(0.001), most=100).run(30)
     assert query.limit(A) == query.limit(B) == 100
     assert query.measured.count(2) == 3  # the first, and every tenth: short batches are as expected
+
+
+# -- what is known after a batch -----------------------------------------------------------------
+
+
+def seen(hashes: HashRange, records: int, seconds: float | None = None) -> RangeObservation:
+    return RangeObservation(hashes, records, 10 * records + 1, seconds, limit=10)
+
+
+def after(last: LastBatch, *observed: RangeObservation, tasks: int = 2) -> LastBatch:
+    return learn_from(
+        last, NextLimits(), {T0: observed}, tasks=tasks, seconds=3.0, target_seconds=TARGET
+    )
+
+
+def test_without_a_target_every_limit_is_that_of_the_user() -> None:
+    limits = plan_limits(
+        LastBatch(seconds=100.0), {T0: (A, B), T1: (WHOLE,)}, target_seconds=None, max_records=7
+    )
+    assert (limits.of(T0), limits.of(T1)) == ((7, 7), (7,))
+    assert not limits.measured
+
+
+@given(st.none() | times, st.none() | times, st.integers(1, 3))
+def test_how_long_it_is_since_tasks_were_measured(
+    one: float | None, other: float | None, tasks: int
+) -> None:
+    before = LastBatch(unmeasured=4, since_all=6)
+    last = after(before, seen(A, 5, one), seen(B, 5, other), tasks=tasks)
+    measured = [seconds for seconds in (one, other) if seconds is not None]
+    assert last.unmeasured == (0 if measured else 5)
+    assert last.since_all == (0 if len(measured) == tasks else 7)
+    assert last.slowest == max(measured, default=0.0)
+    assert last.seconds == max(3.0, last.slowest)
+
+
+def test_the_ranges_whose_tasks_a_limit_ended() -> None:
+    last = after(LastBatch(), seen(A, 10), seen(B, 9))
+    assert last.full == {T0: {A}}
+    assert after(last, seen(B, 10)).full == {T0: {B}}
+
+
+def test_what_is_observed_is_kept_until_it_is_seen_again() -> None:
+    first = after(LastBatch(), seen(A1, 4, 2.0), seen(A2, 3), seen(B, 8, 1.0))
+    assert first.observed[T0] == (seen(A1, 4, 2.0), seen(A2, 3), seen(B, 8, 1.0))
+    later = after(first, seen(B, 4), seen(A1, 0))
+    # At the speed of the last measurement; what had no task stays as it was.
+    assert later.observed[T0] == (seen(A1, 0, 0.0), seen(A2, 3), seen(B, 4, 0.5))
+    merged = after(later, seen(A, 6))
+    assert merged.observed[T0] == (seen(A, 6), seen(B, 4, 0.5))
+    other = learn_from(
+        merged, NextLimits(), {T1: [seen(A, 1)]}, tasks=1, seconds=1.0, target_seconds=None
+    )
+    assert other.observed == {T0: merged.observed[T0], T1: (seen(A, 1),)}
+
+
+def test_nothing_is_learned_of_a_batch_that_was_planned_elsewhere() -> None:
+    """Its limits are not known: only what its tasks say is."""
+    last = after(LastBatch(), seen(A, 5, 1.0))
+    assert last.speeds == {T0: ()}
+    assert last.observed == {T0: (seen(A, 5, 1.0),)}
+
+
+def test_planning_changes_nothing() -> None:
+    last = Batches(always(0.001)).run(3).last
+    asked = {T0: (A, B)}
+    first = plan_limits(last, asked, target_seconds=TARGET, max_records=None)
+    assert plan_limits(last, asked, target_seconds=TARGET, max_records=None) == first

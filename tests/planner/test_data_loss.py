@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kshare.core.hashing import WHOLE, HashRange, key_hash, split
+from kshare.core.losses import Loss
 from kshare.core.progress import Slice, TopicPartition
 from kshare.errors import DataLossError, UnknownTopicError
+from kshare.planner.data_loss import report_losses
 from tests.support.planner import KEYS, T0, Query, grown
 
 
@@ -187,3 +189,30 @@ def test_an_end_that_is_not_in_the_log_any_more_is_an_error():
     query.log.first[T0] = 50
     with pytest.raises(DataLossError, match="the log holds 50"):
         query.trigger()
+
+
+# -- what is said ---------------------------------------------------------------------------------
+
+
+LOSSES = (Loss("one is gone", T0, (3, 9), (9, 12)), Loss("another is", TopicPartition("u", 1)))
+
+
+def test_the_first_loss_is_an_error() -> None:
+    with pytest.raises(DataLossError) as raised:
+        report_losses(LOSSES, fail=True)
+    error = raised.value
+    assert str(error) == (
+        "one is gone. If losing records is acceptable, set failOnDataLoss to false."
+    )
+    assert (error.topic, error.partition) == ("t", 0)
+    assert (error.wanted, error.available) == ((3, 9), (9, 12))
+    report_losses((), fail=True)
+
+
+def test_all_losses_are_warnings_if_the_user_said_so(caplog: pytest.LogCaptureFixture) -> None:
+    report_losses(LOSSES, fail=False)
+    assert [record.getMessage() for record in caplog.records] == [
+        "one is gone. Going on, since failOnDataLoss is false.",
+        "another is. Going on, since failOnDataLoss is false.",
+    ]
+    assert {record.levelname for record in caplog.records} == {"WARNING"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kshare.core.batch import limited_slices
 from kshare.core.checkpoint import Offsets, RangeLimit, decode
-from kshare.core.hashing import WHOLE, key_hash, split, without
+from kshare.core.hashing import HASH_SPACE, WHOLE, key_hash, split, without
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.tasks import PlannedSlice
@@ -382,3 +382,24 @@ def test_offsets_per_trigger_count_from_the_front():
     assert {limit.end for limit in limits} == {30}
     query.drain()
     query.check_all()
+
+
+# -- assigned ranges ------------------------------------------------------------------------------
+
+
+def test_assigned_ranges_alone_hold_the_stable_offset():
+    log = Log()
+    log.grow(KEYS * 20)
+    options = {
+        "kafka.bootstrap.servers": "nowhere:9092",
+        "assign": f'{{"t": {{"0": [[0, {HASH_SPACE // 2}]]}}}}',
+        "startingOffsets": "earliest",
+        "maxRecordsPerTask": "5",
+    }
+    query = Query(log)
+    query.plan_with(options)
+    query.loss = 1.0  # ends are looked for in the log
+    query.drain()
+    assert query.at == {"t": {"0": 240}}
+    read = {log.keys[T0][offset] for _, offset in query.delivered}
+    assert read == {key for key in KEYS if key_hash(key, 0) < HASH_SPACE // 2}

@@ -14,7 +14,8 @@ from kshare.options import parse_options
 from kshare.planner.rate_controller import RateController
 from kshare.planner.recent_batches import RecentBatch
 from kshare.ranges.adaptive import adaptive
-from tests.support.planner import Feedback
+from tests.support.planner import KEYS, T0, Feedback, Log, grown
+from tests.support.planner import Query as WholeQuery
 
 PLACE = TopicPartition("t", 0)
 TARGET = 5.0
@@ -102,3 +103,42 @@ def test_a_slow_key_holds_up_no_batch() -> None:
     assert query.taken[0] <= TARGET
     assert all(0.3 * TARGET <= seconds <= 1.5 * TARGET for seconds in query.taken[1:]), query.taken
     assert sum(seconds >= 0.8 * TARGET for seconds in query.taken) >= 4, query.taken
+
+
+# -- with all of the planner ----------------------------------------------------------------------
+
+
+def test_a_batch_takes_the_time_that_was_asked_for() -> None:
+    log = grown(200_000)
+    query = WholeQuery(log, targetTaskDuration="10s", keyRanges="3")
+    query.pace = lambda key: 0.1
+
+    def batch() -> float:
+        before = query.now
+        query.trigger()
+        return query.now - before
+
+    times = [batch() for _ in range(4)]
+    assert 7 < times[3] < 13
+    query.pace = lambda key: 0.01
+    times = [batch() for _ in range(4)]
+    assert 7 < times[3] < 13
+    query.pace = lambda key: 0.001
+    times = [batch() for _ in range(4)]
+    assert 7 < times[3] < 13
+    assert not all(query.feedback.held)  # to measure costs something
+
+
+def test_a_slow_key_is_cut_out_and_the_others_run_at_their_own_speed() -> None:
+    log = Log()
+    chance = random.Random(3)
+    log.grow(chance.choices(KEYS, k=20_000))
+    slow = KEYS[4]
+    query = WholeQuery(log, targetTaskDuration="5s", keyRanges="4", rangeAssignor="adaptive")
+    query.pace = lambda key: 0.5 if key == slow else 0.001
+    for _ in range(14):
+        query.trigger()
+    done = [log.keys[T0][offset] for _, offset in query.delivered]
+    assert done.count(slow) < 400
+    assert len(done) - done.count(slow) == sum(key != slow for key in log.keys[T0])
+    query.check_order()

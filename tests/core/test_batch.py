@@ -1,0 +1,250 @@
+"""Where batches begin and end: laws, by sets of (offset, cell)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.core.batch import (
+    advanced,
+    batch_ends,
+    begin,
+    end_of_batch,
+    limit_ranges,
+    limited_slices,
+    needs_earliest,
+    start_of,
+)
+from kshare.core.checkpoint import Offsets, decode, encode
+from kshare.core.hashing import WHOLE, HashRange, complement, without
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.errors import CheckpointError
+from tests.support.cells import CELLS, CUTS, END, Cells, cells_of, done, progresses, tally, within
+
+T0, T1, T2 = (TopicPartition("t", n) for n in range(3))
+SINGLE = (0, 1, CUTS[-2])
+"""The hashes that are a cell of their own: these may be parked."""
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What a query reads: some ranges, without parked hashes."""
+
+    ranges: tuple[HashRange, ...] = (WHOLE,)
+    points: frozenset[int] = frozenset()
+
+    def readable(self, partition: TopicPartition, /) -> tuple[HashRange, ...]:
+        return without(self.ranges, self.points)
+
+    def parked(self, partition: TopicPartition, /) -> frozenset[int]:
+        return self.points
+
+    def unassigned(self, partition: TopicPartition, /) -> tuple[HashRange, ...]:
+        return complement(self.ranges)
+
+    @property
+    def cells(self) -> set[int]:
+        """The cells that are readable."""
+        return {cell for part in self.readable(T0) for cell in within(part)}
+
+
+tilings = st.sets(st.sampled_from(CUTS[1:-1])).map(
+    lambda cuts: tuple(
+        HashRange(lo, hi)
+        for lo, hi in zip([0, *sorted(cuts)], [*sorted(cuts), CUTS[-1]], strict=True)
+    )
+)
+
+
+@st.composite
+def selections(draw: st.DrawFn) -> Selected:
+    ranges = tuple(part for part in draw(tilings) if draw(st.integers(0, 3))) or (WHOLE,)
+    return Selected(ranges, draw(st.frozensets(st.sampled_from(SINGLE))))
+
+
+def below(end: int, cells: set[int]) -> Cells:
+    """All of some cells below an offset."""
+    return {(offset, cell) for offset in range(end) for cell in cells}
+
+
+# -- where it begins -----------------------------------------------------------------------------
+
+
+offsets = st.dictionaries(st.sampled_from([T0, T1, T2]), st.integers(0, END))
+
+
+@given(
+    st.dictionaries(st.sampled_from([T0, T1, T2]), progresses()),
+    offsets,
+    offsets,
+    st.fixed_dictionaries({tp: st.integers(0, END) for tp in (T0, T1, T2)}),
+)
+def test_every_partition_begins_somewhere_and_what_is_lost_is_told(
+    reached: Mapping[TopicPartition, Progress],
+    started: Mapping[TopicPartition, int],
+    available: Mapping[TopicPartition, int],
+    first: Mapping[TopicPartition, int],
+) -> None:
+    before = Offsets(reached, started)
+    asked = needs_earliest(before, reached, available)
+    earliest = {tp: first[tp] for tp in asked}
+    batch = begin(before, reached, available, earliest)
+    assert batch.progress.keys() == available.keys()
+    known = reached.keys() or started.keys()
+    assert batch.new == {tp: first[tp] for tp in available if tp not in known}
+    was_started = {} if reached else {tp: at for tp, at in started.items() if tp in available}
+    assert batch.started == was_started | batch.new
+    lost = {loss.partition for loss in batch.losses}
+    for tp, progress in batch.progress.items():
+        begun = reached[tp] if tp in reached else Progress(batch.started[tp])
+        assert progress == begun or tp in lost
+        if not begun.is_level and tp not in lost:
+            assert not progress.pending(first[tp])
+    assert known - available.keys() <= lost
+    assert {tp for tp, offset in batch.new.items() if offset > 0} <= lost
+
+
+def test_the_first_batch_carries_its_start() -> None:
+    before = Offsets({}, {T0: 5})
+    assert needs_earliest(before, {}, [T0, T1]) == [T1]
+    batch = begin(before, {}, {T0: 9, T1: 3}, {T1: 0})
+    assert batch.progress == {T0: Progress(5), T1: Progress(0)}
+    assert (batch.started, batch.new, batch.losses) == ({T0: 5, T1: 0}, {T1: 0}, ())
+
+
+def test_later_batches_carry_only_what_is_new() -> None:
+    before = Offsets({T0: Progress(5)}, {T0: 2})
+    batch = begin(before, {T0: Progress(5)}, {T0: 9, T1: 3}, {T1: 1})
+    assert (batch.started, batch.new) == ({T1: 1}, {T1: 1})
+    (loss,) = batch.losses
+    assert loss.partition == T1
+
+
+def never(partition: TopicPartition, offset: int) -> bool:
+    return False
+
+
+def always(partition: TopicPartition, offset: int) -> bool:
+    return True
+
+
+def test_where_a_partition_starts() -> None:
+    before = Offsets({T0: Progress(3)}, {T2: 8})
+    reached = {T0: Progress(5), T1: Progress(1)}
+    after = Offsets({T0: Progress(9), T1: Progress(9)}, {T1: 4})
+    assert start_of(T0, before, reached, after, is_certain=never) == Progress(5)
+    assert start_of(T1, before, reached, after, is_certain=never) == Progress(4)
+    assert start_of(T2, before, reached, after, is_certain=always) == Progress(8)
+    with pytest.raises(CheckpointError, match="planned by another source"):
+        start_of(T2, before, reached, after, is_certain=never)
+    with pytest.raises(CheckpointError, match="does not say where t-2 starts"):
+        start_of(T2, Offsets({}), reached, after, is_certain=always)
+
+
+# -- where it ends -------------------------------------------------------------------------------
+
+
+@given(
+    progresses(),
+    st.integers(0, END),
+    selections(),
+    st.none() | st.integers(1, 2 * END),
+    st.none() | st.integers(1, END),
+    st.integers(1, 4),
+)
+def test_an_end_is_within_its_bounds(
+    reached: Progress,
+    available: int,
+    selected: Selected,
+    most: int | None,
+    ahead: int | None,
+    gaps: int,
+) -> None:
+    end = batch_ends(
+        {T0: reached},
+        {T0: available},
+        selected,
+        max_offsets=most,
+        max_ahead=ahead,
+        max_gaps=gaps,
+    )[T0]
+    readable = selected.readable(T0)
+    assert reached.stable <= end <= max(available, reached.stable)
+    if most is not None:
+        assert end <= max(reached.front + most, reached.stable)
+    slowest = reached.position_of(readable) if readable else reached.stable
+    if ahead is not None:
+        assert end <= max(slowest + ahead, reached.stable)
+    behind = not reached.is_level and reached.pending_of(reached.front, readable)
+    if reached.gaps >= gaps and behind:
+        assert end <= reached.front
+    if most is None and ahead is None and not (reached.gaps >= gaps and behind):
+        assert end == max(available, reached.stable)
+
+
+@given(progresses(), st.integers(0, END), selections())
+def test_a_batch_without_limits_reads_all_but_parked_keys(
+    reached: Progress, end: int, selected: Selected
+) -> None:
+    after = advanced({T0: reached}, {T0: end}, selected)[T0]
+    parked = {CUTS.index(point) for point in selected.points}
+    read = below(end, set(range(len(CELLS))) - parked)
+    unassigned = {cell for part in selected.unassigned(T0) for cell in within(part)}
+    assert done(after) == done(reached) | read | below(end, unassigned)
+
+
+@given(progresses(), st.integers(0, END), selections(), tilings, st.data())
+def test_limits_tile_what_is_pending_and_say_it_completely(
+    reached: Progress,
+    end: int,
+    selected: Selected,
+    ranges: Sequence[HashRange],
+    data: st.DataObject,
+) -> None:
+    parts = [(part, data.draw(st.integers(1, 9))) for part in ranges]
+    limited = limit_ranges(T0, reached, end, parts, selected.points)
+    pieces = [piece for _, slice_ in limited for piece in slice_.rectangles]
+    readable = {cell for part in without(ranges, selected.points) for cell in within(part)}
+    assert cells_of(pieces) == below(end, readable) - done(reached)
+    assert len(tally(pieces)) == len(cells_of(pieces))  # nothing is read twice
+    limits = tuple(limit for limit, _ in limited)
+    offsets = Offsets({T0: reached}, limits={T0: limits} if limits else {})
+    assert limited_slices(decode(encode(offsets))) == limited  # planned again as it was
+
+
+@given(progresses(), st.integers(0, END), selections(), tilings, st.data())
+def test_what_tasks_have_read_is_processed_and_nothing_else(
+    reached: Progress,
+    end: int,
+    selected: Selected,
+    ranges: Sequence[HashRange],
+    data: st.DataObject,
+) -> None:
+    assigned = [(part, 1) for part in ranges if part in selected.ranges]
+    limited = limit_ranges(T0, reached, end, assigned, selected.points)
+    read = [
+        (slice_, data.draw(st.integers(slice_.offsets.start, slice_.offsets.end)))
+        for _, slice_ in limited
+    ]
+    after = end_of_batch({T0: reached}, read, selected.unassigned)
+    expected = done(reached)
+    for slice_, stopped in read:
+        expected |= {cell for cell in cells_of(slice_.rectangles) if cell[0] < stopped}
+    if read:
+        top = max(slice_.offsets.end for slice_, _ in read)
+        unassigned = {cell for part in selected.unassigned(T0) for cell in within(part)}
+        assert done(after[T0]) == expected | below(top, unassigned)
+    else:
+        assert after == {}
+
+
+def test_a_batch_with_limits_that_end_nothing_reads_what_one_without_does() -> None:
+    reached = Progress.of(2, [Rectangle(OffsetRange(4, 6), CELLS[0])])
+    selected = Selected(points=frozenset({1}))
+    limited = limit_ranges(T0, reached, END, [(WHOLE, 1000)], selected.points)
+    read = [(slice_, slice_.offsets.end) for _, slice_ in limited]
+    after = end_of_batch({T0: reached}, read, selected.unassigned)
+    assert after == advanced({T0: reached}, {T0: END}, selected)

@@ -1,0 +1,55 @@
+"""What a stream sees of its cluster."""
+
+import pytest
+
+from kshare.cluster.cluster import TopicPolicy
+from kshare.core.progress import TopicPartition
+from kshare.options import Subscribe
+from kshare.planner.cluster_view import ClusterView
+from tests.planner.test_stream import FakeCluster
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def view(cluster: FakeCluster) -> ClusterView:
+    return ClusterView(cluster, Subscribe(("t",)))
+
+
+def test_what_is_pinned_stays() -> None:
+    cluster = FakeCluster({("t", 0): (2, 5)})
+    seen = view(cluster)
+    seen.pin()
+    cluster.logs = {T0: (3, 9), T1: (0, 1)}
+    assert seen.partitions() == (T0,)
+    assert seen.ends() == {T0: 5}
+    assert seen.earliest([T0]) == {T0: 3}  # the log is trimmed all the same
+    fresh = view(cluster)
+    assert fresh.partitions() == (T0, T1)
+    assert fresh.ends() == {T0: 9, T1: 1}
+    fresh.close()
+    assert cluster.closed
+
+
+def test_nothing_is_asked_for_nothing() -> None:
+    class Silent(FakeCluster):
+        def earliest(self, partitions: object) -> dict[TopicPartition, int]:
+            raise AssertionError
+
+    assert view(Silent({})).earliest([]) == {}
+
+
+@pytest.mark.parametrize(("policies", "is_compacted"), [({}, True), ({"t": False}, False)])
+def test_a_topic_that_says_nothing_counts_as_compacted(
+    policies: dict[str, bool], is_compacted: bool
+) -> None:
+    class Counted(FakeCluster):
+        asked = 0
+
+        def policies(self, topics: object) -> dict[str, TopicPolicy]:
+            self.asked += 1
+            return {t: TopicPolicy(compacted=c, retention_ms=None) for t, c in policies.items()}
+
+    cluster = Counted({})
+    seen = view(cluster)
+    assert seen.is_compacted("t") is seen.is_compacted("t") is is_compacted
+    assert cluster.asked == 1

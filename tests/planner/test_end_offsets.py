@@ -1,0 +1,106 @@
+"""Where limited slices ended: what tasks report saves a look into the log, and changes nothing."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.core.batch import limit_ranges
+from kshare.core.checkpoint import Offsets
+from kshare.core.hashing import WHOLE, split
+from kshare.core.progress import Progress, Slice
+from kshare.core.slice_end import SliceEnd
+from kshare.errors import DataLossError
+from kshare.options import SourceOptions, parse_options
+from kshare.planner.end_offsets import EndOffsetResolver
+from kshare.planner.key_selection import KeySelection
+from tests.support.planner import T0, Log, grown
+
+REACHED = Progress(10)
+
+
+def options(**given: str) -> SourceOptions:
+    base = {"kafka.bootstrap.servers": "nowhere:9092", "subscribe": "t", "maxRecordsPerTask": "5"}
+    return parse_options({**base, **given}, streaming=True).options
+
+
+class Scans:
+    """Looks into a log, and remembers for what."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.slices: list[Slice] = []
+        self.levels: set[bool] = set()
+
+    def __call__(self, slice_: Slice, options: SourceOptions, max_records: int) -> int:
+        assert options.fail_on_data_loss  # or it would count records that no task had
+        self.slices.append(slice_)
+        self.levels.add(options.kafka.read_committed)
+        return self.log.read(slice_, max_records)[1]
+
+
+def resolver(scans: Scans, **given: str) -> EndOffsetResolver:
+    return EndOffsetResolver(options(**given), KeySelection(), scans)
+
+
+LIMITED = limit_ranges(T0, REACHED, 90, [(part, 5) for part in split(WHOLE, 4)], frozenset())
+OFFSETS = Offsets({T0: REACHED}, limits={T0: tuple(limit for limit, _ in LIMITED)})
+
+
+def ends(log: Log) -> dict[Slice, SliceEnd]:
+    """What honest tasks report."""
+    found = {}
+    for limit, slice_ in LIMITED:
+        read, end = log.read(slice_, limit.records)
+        found[slice_] = SliceEnd(end, len(read))
+    return found
+
+
+@given(
+    st.sets(st.integers(0, 3)),
+    st.lists(st.sampled_from([10, 3, 91, 1000]), min_size=4, max_size=4),
+    st.sets(st.integers(0, 3)),
+    st.booleans(),
+)
+def test_whatever_is_reported_the_answer_is_that_of_the_log(
+    silent: set[int], lies: list[int], liars: set[int], committed: bool
+) -> None:
+    log = grown(100)
+    reported = {}
+    for number, (slice_, end) in enumerate(ends(log).items()):
+        if number in liars:
+            reported[slice_] = replace(end, end=lies[number])
+        elif number not in silent:
+            reported[slice_] = end
+    scans, truth = Scans(log), Scans(log)
+    found = resolver(scans).resolve("b", OFFSETS, LIMITED, reported, read_committed=committed)
+    assert found == resolver(truth).resolve("b", OFFSETS, LIMITED, {}, read_committed=committed)
+    assert scans.slices == [LIMITED[n][1] for n in range(4) if n in silent | liars]
+    assert scans.levels <= {committed}
+    # Found ahead of the batch it is the same.
+    ahead = resolver(Scans(log)).resolve_ahead({T0: REACHED}, LIMITED)
+    assert ahead == found
+
+
+def test_reports_are_joined_by_the_slice_and_not_by_its_number() -> None:
+    log = grown(100)
+    reported = dict(reversed(ends(log).items()))
+    other = limit_ranges(T0, REACHED, 91, [(WHOLE, 7)], frozenset())[0][1]
+    scans = Scans(log)
+    found = resolver(scans).resolve(
+        "b", OFFSETS, LIMITED, {other: SliceEnd(11, 1), **reported}, read_committed=False
+    )
+    assert scans.slices == []
+    assert found == resolver(scans).resolve("b", OFFSETS, LIMITED, {}, read_committed=False)
+
+
+def test_what_the_log_has_lost_comes_a_second_time(caplog: pytest.LogCaptureFixture) -> None:
+    log = grown(100)
+    log.first[T0] = 40
+    with pytest.raises(DataLossError):
+        resolver(Scans(log)).resolve("b", OFFSETS, LIMITED, {}, read_committed=False)
+    lenient = resolver(Scans(log), failOnDataLoss="false")
+    found = lenient.resolve("b", OFFSETS, LIMITED, {}, read_committed=False)
+    assert found == {T0: Progress(40)}
+    assert caplog.text.count("Going on at offset 40") == 4

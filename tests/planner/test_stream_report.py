@@ -1,0 +1,44 @@
+"""What progress events show of a stream."""
+
+from kshare.core.hashing import key_hash
+from tests.support.planner import KEYS, T0, Log, Query
+
+
+def test_the_report_tells_what_each_range_does() -> None:
+    log = Log()
+    log.grow(KEYS * 50)
+    query = Query(log, targetTaskDuration="5s", keyRanges="2")
+    query.pace = lambda key: 0.002
+    query.trigger()
+    query.trigger()
+    report = query.planner.seen_offsets()
+    assert report is not None
+    assert report["t"] == {"0": 600}
+    told = report["@kshare"]["report"]["t"]["0"]
+    assert told["stable"] >= 0
+    assert told["gaps"] >= 0
+    assert [len(entry["h"]) for entry in told["ranges"]] == [1, 1]
+    for entry in told["ranges"]:
+        assert entry["records"] > 0
+        assert entry["seconds"] > 0
+        assert entry["position"] + entry["lag"] == 600
+    assert any(entry.get("limit") for entry in told["ranges"])  # one has caught up
+
+
+def test_only_what_offsets_do_not_say_is_reported() -> None:
+    """Level partitions without limits read as those of Spark's own source."""
+    log = Log(partitions=2)
+    log.keys[T0] += KEYS * 5  # and nothing in the other one
+    plain = Query(log, keyRanges="2")
+    plain.trigger()
+    assert plain.planner.seen_offsets() == {"t": {"0": 60, "1": 0}}
+
+    uneven = Query(log, parkedKeys='["key-3"]')
+    uneven.trigger()
+    report = uneven.planner.seen_offsets()
+    assert report is not None
+    assert report["t"] == {"0": 60, "1": 0}
+    told = report["@kshare"]["report"]["t"]
+    assert list(told) == ["0"]
+    hash_ = key_hash(b"key-3", 0)
+    assert [hash_, hash_ + 1] in [part for entry in told["0"]["ranges"] for part in entry["h"]]
