@@ -8,6 +8,7 @@ import pytest
 from integration.kafka import KafkaBroker
 from integration.runs import Driver, StreamingRun
 from kshare.core.checkpoint import EXTRA_KEY
+from kshare.monitor.drop_ranges import drop_ranges
 from kshare.testing import Record
 
 
@@ -93,3 +94,29 @@ def test_ours_begins_and_sparks_goes_on(driver: Driver, broker: KafkaBroker, tmp
     run.start("kafka")
     report = run.judge({0: (0, 120)})
     assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["committed", "planned"])
+@pytest.mark.parametrize("source", ["kshare", "kafka"])
+def test_ranges_are_dropped(
+    driver: Driver, broker: KafkaBroker, tmp_path: Path, source: str, committed: bool
+) -> None:
+    """A query with ranges that are ahead goes on from its stable offsets, with either source."""
+    topic = broker.create_topic()
+    produce(broker, topic, 120)
+    run = StreamingRun(broker.bootstrap_servers, topic, tmp_path, driver)
+    ranges = {"keyRanges": "3", "maxRecordsPerTask": "20", "parkedKeys": '["key-5"]'}
+    run.start(**ranges)
+    produce(broker, topic, 30)
+    if not committed:
+        kill = {"what": "planner", "where": "before-commit-log", "batch": 0, "rows": 1}
+        assert run.try_to_start("kshare", kill, **ranges) is not None
+    result = drop_ranges(str(run.checkpoint))
+    assert [dropped.stable for dropped in result.dropped] == [5]
+    assert len(result.replaced) == (1 if committed else 2)
+    offsets = run.offsets()
+    assert all(offsets[batch] == {topic: {"0": 5}} for batch in result.replaced)
+    run.start(source)
+    report = run.judge({0: (0, 150)})
+    assert not report.lost, str(report)
+    assert report.duplicated

@@ -1,23 +1,21 @@
 """An assignor's answer as tables: who got what, what moved and why, and what that is worth.
 
-Law: it says what the numbers say: a reason is given only where lags, racks or loads show it.
+Guarantees: a reason is given only where lags, racks or loads show it.
+
 Cost: linear in tasks and processes, and in the copies that moved.
 """
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from io import StringIO
 from itertools import takewhile
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
+from typing import Any, TypeAlias
 
 from kshare.assignment.cases import Outcome
 from kshare.assignment.interface.application import ApplicationState, KafkaStreamsState
 from kshare.assignment.interface.assignor import KafkaStreamsAssignment, TaskAssignment
 from kshare.assignment.interface.task_id import ProcessId, TaskId
+from kshare.cli.table import text_table
 
 __all__ = ["explain_outcome"]
 
@@ -27,29 +25,32 @@ _PREFIX_MAX = 8
 _SHOWN_MAX = 12
 """How many tasks of a process are listed."""
 
+_Rows: TypeAlias = list[tuple[str, ...]]
+"""A table; the first row is the header."""
+
 
 def explain_outcome(fields: Mapping[str, Any], outcome: Outcome) -> str:
-    """A case's outcome for people."""
-    out = Console(file=StringIO(), width=120, highlight=False)
-    out.print(f"{fields.get('id', '')}  {fields.get('description', '')}".rstrip(), markup=False)
+    """A case's outcome for people.
+
+    Args:
+        fields: The case as JSON.
+        outcome: What the assignor answered.
+    """
+    parts = [f"{fields.get('id', '')}  {fields.get('description', '')}".rstrip() + "\n"]
     if outcome.state is None or outcome.after is None:
         rest = {name: value for name, value in outcome.answer.items() if name != "id"}
-        out.print(json.dumps(rest), markup=False)
+        parts.append(json.dumps(rest) + "\n")
     else:
-        placed = _Explained(outcome.state, outcome.before, outcome.after)
-        out.print(placed.processes())
-        out.print(placed.moves())
-        out.print(placed.figures())
+        explained = _Explained(outcome.state, outcome.before, outcome.after)
+        tables = (explained.processes(), explained.moves(), explained.figures())
+        parts.append("\n".join(map(text_table, tables)))
         if outcome.after.wants_followup:
-            out.print("Another rebalance is asked for: not all is yet where it is wanted.")
-    out.print()
-    file = out.file
-    assert isinstance(file, StringIO)
-    return file.getvalue()
+            parts.append("Another rebalance is asked for: not all is yet where it is wanted.\n")
+    return "".join([*parts, "\n"])
 
 
 class _Explained:
-    """A placement beside the one before."""
+    """An assignment beside the one before."""
 
     def __init__(
         self,
@@ -62,48 +63,46 @@ class _Explained:
         self._before = {**nothing, **before}
         self._after = {**nothing, **{entry.process_id: entry for entry in after.assignment}}
         self._names = _short_names([*self._before, *self._after])
-        self._owner = {task: one for one in self._before for task in self._before[one].active}
+        self._owner = {
+            task: process for process, had in self._before.items() for task in had.active
+        }
 
-    def processes(self) -> Table:
+    def processes(self) -> _Rows:
         """Who got what."""
-        table = _table("process", "rack", "threads", "active", "standby", "load", "tasks")
-        for process, one in self._state.states.items():
-            entry, was = self._after[process], self._before[process]
-            table.add_row(
-                self._names[process],
-                one.rack_id or "",
-                str(one.num_processing_threads),
-                _change(len(was.active), len(entry.active)),
-                _change(len(was.standby), len(entry.standby)),
-                f"{(len(entry.active) + len(entry.standby)) / one.num_processing_threads:.2f}",
-                _listed([str(task) for task in sorted(entry.active)])
-                + "".join(
-                    f" ({name})" for name in [_listed(map(str, sorted(entry.standby)))] if name
-                ),
+        rows: _Rows = [("process", "rack", "threads", "active", "standby", "load", "tasks")]
+        for process, state in self._state.states.items():
+            has, had = self._after[process], self._before[process]
+            standby = _listed(map(str, sorted(has.standby)))
+            rows.append(
+                (
+                    self._names[process],
+                    state.rack_id or "",
+                    str(state.num_processing_threads),
+                    _change(len(had.active), len(has.active)),
+                    _change(len(had.standby), len(has.standby)),
+                    f"{(len(has.active) + len(has.standby)) / state.num_processing_threads:.2f}",
+                    _listed(map(str, sorted(has.active))) + (f" ({standby})" if standby else ""),
+                )
             )
-        return table
+        return rows
 
-    def moves(self) -> Table:
+    def moves(self) -> _Rows:
         """What moved, and why."""
-        table = _table("task", "as", "from", "to", "why")
         names = self._names
         rows: list[tuple[TaskId, str, str, str, str]] = []
-        for process, entry in self._after.items():
-            was, name = self._before[process], names[process]
-            for task in entry.active - was.active:
+        for process, has in self._after.items():
+            had, name = self._before[process], names[process]
+            for task in has.active - had.active:
                 source = self._owner.get(task)
                 why = self._why_active(task, source, process)
                 rows.append((task, "active", "" if source is None else names[source], name, why))
-            for task in entry.standby - was.standby:
-                why = "was active there" if task in was.active else self._why_standby(task)
+            for task in has.standby - had.standby:
+                why = "was active there" if task in had.active else self._why_standby(task)
                 rows.append((task, "standby", "", name, why))
-            left = was.standby - entry.standby - entry.active
+            left = had.standby - has.standby - has.active
             rows += [(task, "standby", name, "", "not wanted there any more") for task in left]
-        for task, *rest in sorted(rows):
-            table.add_row(str(task), *rest)
-        if not rows:
-            table.add_row("nothing", "", "", "", "")
-        return table
+        shown = [(str(task), *rest) for task, *rest in sorted(rows)]
+        return [("task", "as", "from", "to", "why"), *(shown or [("nothing", "", "", "", "")])]
 
     def _why_active(self, task: TaskId, source: ProcessId | None, to: ProcessId) -> str:
         had_copy = task in self._before[to].standby
@@ -121,13 +120,13 @@ class _Explained:
         return "; ".join(reasons) or "the assignor's choice: equally good"
 
     def _by_lag(self, task: TaskId, source: ProcessId, to: ProcessId) -> Iterable[str]:
-        lags = [self._state.states[one].task_lags or {} for one in (source, to)]
+        lags = [self._state.states[process].task_lags or {} for process in (source, to)]
         if task in lags[0] and task in lags[1] and lags[1][task] < lags[0][task]:
             yield f"lag {_lag(lags[0][task])} there, {_lag(lags[1][task])} here"
 
     def _by_rack(self, task: TaskId, source: ProcessId, to: ProcessId) -> Iterable[str]:
         states = self._state.states
-        crossing = [self._crossing(task, states[one], active=True) for one in (source, to)]
+        crossing = [self._crossing(task, states[process], active=True) for process in (source, to)]
         if crossing[0] is not None and crossing[1] is not None and crossing[1] < crossing[0]:
             yield f"reads {crossing[0]} partitions from other racks there, {crossing[1]} here"
 
@@ -140,48 +139,49 @@ class _Explained:
 
     def _load(self, process: ProcessId) -> float:
         """Active tasks a thread, before."""
-        one = self._state.states[process]
-        return len(self._before[process].active) / one.num_processing_threads
+        threads = self._state.states[process].num_processing_threads
+        return len(self._before[process].active) / threads
 
-    def figures(self) -> Table:
+    def figures(self) -> _Rows:
         """Traffic and balance."""
-        table = _table("", "before", "after")
-        for name, value in self._figures(self._before).items():
-            table.add_row(name, value, self._figures(self._after)[name])
+        before, after = self._figures(self._before), self._figures(self._after)
         moved = sum(
             task not in self._before[process].active and self._owner.get(task) is not None
-            for process, entry in self._after.items()
-            for task in entry.active
+            for process, has in self._after.items()
+            for task in has.active
         )
         cold = sum(
             task not in self._before[process].active | self._before[process].standby
-            for process, entry in self._after.items()
-            for task in entry.active
+            for process, has in self._after.items()
+            for task in has.active
         )
-        table.add_row("active tasks that moved", "", str(moved))
-        table.add_row("active tasks without a copy there", "", str(cold))
-        return table
+        return [
+            ("", "before", "after"),
+            *((name, value, after[name]) for name, value in before.items()),
+            ("active tasks that moved", "", str(moved)),
+            ("active tasks without a copy there", "", str(cold)),
+        ]
 
-    def _figures(self, placed: Mapping[ProcessId, KafkaStreamsAssignment]) -> dict[str, str]:
+    def _figures(self, assigned: Mapping[ProcessId, KafkaStreamsAssignment]) -> dict[str, str]:
         states = self._state.states
-        active = [len(placed[one].active) / states[one].num_processing_threads for one in states]
+        threads = {process: state.num_processing_threads for process, state in states.items()}
+        active = [len(assigned[process].active) / threads[process] for process in states]
         both = [
-            (len(placed[one].active) + len(placed[one].standby))
-            / states[one].num_processing_threads
-            for one in states
+            (len(assigned[process].active) + len(assigned[process].standby)) / threads[process]
+            for process in states
         ]
         subtopologies: dict[int, Counter[ProcessId]] = {}
-        for one in states:
-            for task in placed[one].active:
-                subtopologies.setdefault(task[0], Counter())[one] += 1
+        for process in states:
+            for task in assigned[process].active:
+                subtopologies.setdefault(task[0], Counter())[process] += 1
         skews = [
-            max(counts[one] for one in states) - min(counts[one] for one in states)
+            max(counts[process] for process in states) - min(counts[process] for process in states)
             for counts in subtopologies.values()
         ]
         traffic = [
-            self._crossing(task, states[one], active=task in placed[one].active)
-            for one in states
-            for task in placed[one].active | placed[one].standby
+            self._crossing(task, states[process], active=task in assigned[process].active)
+            for process in states
+            for task in assigned[process].active | assigned[process].standby
             if task in self._state.all_tasks
         ]
         known = [partitions for partitions in traffic if partitions is not None]
@@ -200,20 +200,13 @@ class _Explained:
         if info is None or process.rack_id is None:
             return None
         crossing = 0
-        for one in info.topic_partitions:
-            if active or one.is_changelog:
-                racks = one.rack_ids
+        for partition in info.topic_partitions:
+            if active or partition.is_changelog:
+                racks = partition.rack_ids
                 if racks is None:
                     return None
                 crossing += process.rack_id not in racks
         return crossing
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    return table
 
 
 def _short_names(processes: Iterable[ProcessId]) -> dict[ProcessId, str]:

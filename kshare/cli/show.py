@@ -1,11 +1,12 @@
 """What the commands print: tables for people, JSON for programs.
 
-Law: the two say the same. Cost: linear in the ranges.
+Guarantees: the two say the same. Cost: linear in the ranges.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from kshare.cli.table import text_table
 from kshare.cluster.parked_keys import ParkedInfo
 from kshare.core.hashing import HASH_SPACE
 from kshare.monitor.status import ParkedStatus, PartitionStatus, RangeStatus, Status
@@ -22,15 +23,17 @@ def as_json(status: Status) -> dict[str, Any]:
         "partitions": [_partition_json(partition) for partition in status.partitions],
         "parked": [
             {
-                "topic": one.topic,
-                "key": None if one.key is None else _key_json(one.key),
-                "hash": one.hash,
-                "since": one.info.since if one.info else None,
-                "by": one.info.by if one.info else None,
-                "why": one.info.why if one.info else None,
-                "positions": {str(number): at for number, at in sorted(one.positions.items())},
+                "topic": key.topic,
+                "key": None if key.key is None else _key_json(key.key),
+                "hash": key.hash,
+                "since": key.info.since if key.info else None,
+                "by": key.info.by if key.info else None,
+                "why": key.info.why if key.info else None,
+                "positions": {
+                    str(number): offset for number, offset in sorted(key.positions.items())
+                },
             }
-            for one in status.parked
+            for key in status.parked
         ],
     }
 
@@ -85,7 +88,7 @@ def parked_text(parked: Mapping[tuple[str, bytes], ParkedInfo]) -> str:
         (topic, show_key(key), info.since, info.by, info.why)
         for (topic, key), info in sorted(parked.items())
     ]
-    return _table(rows)
+    return text_table(rows)
 
 
 def as_text(status: Status) -> str:
@@ -127,7 +130,7 @@ def _partition_text(partition: PartitionStatus, *, several: bool) -> str:
         ("  key hashes", "position", "lag", "in progress up to", "at most")
     ]
     rows += [_range_row(range_) for range_ in partition.ranges]
-    return text + _table(rows, right=(1, 2, 3, 4))
+    return text + text_table(rows, right=(1, 2, 3, 4))
 
 
 def _range_row(range_: RangeStatus) -> tuple[str, ...]:
@@ -153,16 +156,18 @@ def _hashes_text(range_: RangeStatus) -> str:
 
 def _parked_status_text(parked: tuple[ParkedStatus, ...]) -> str:
     rows: list[tuple[str, ...]] = [("parked", "key", "waits at", "since", "by", "why")]
-    for one in parked:
-        waits = ", ".join(f"{number}: {at:,}" for number, at in sorted(one.positions.items()))
-        key = f"? (hash {one.hash})" if one.key is None else show_key(one.key)
-        info = ("", "", "") if one.info is None else (one.info.since, one.info.by, one.info.why)
-        rows.append((one.topic, key, waits, *info))
-    return _table(rows)
+    for key in parked:
+        waits = ", ".join(
+            f"{number}: {offset:,}" for number, offset in sorted(key.positions.items())
+        )
+        name = f"? (hash {key.hash})" if key.key is None else show_key(key.key)
+        info = ("", "", "") if key.info is None else (key.info.since, key.info.by, key.info.why)
+        rows.append((key.topic, name, waits, *info))
+    return text_table(rows)
 
 
 def show_key(key: bytes) -> str:
-    """A key as text if it is such and can be seen, else its bytes in hexadecimal."""
+    """A key as text if it is visible text, else its bytes in hexadecimal."""
     shown = _key_json(key)
     if isinstance(shown, str) and shown.isprintable() and shown.strip() == shown != "":
         return shown
@@ -176,18 +181,5 @@ def _key_json(key: bytes) -> str | dict[str, str]:
         return {"hex": key.hex()}
 
 
-def _table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
-    """Rows in columns, as wide as they must be; empty columns are left out."""
-    used = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
-    width = {i: max(len(row[i]) for row in rows) for i in used}
-    lines = (
-        "  ".join(
-            row[i].rjust(width[i]) if i in right else row[i].ljust(width[i]) for i in used
-        ).rstrip()
-        for row in rows
-    )
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _counted(n: int, one: str) -> str:
-    return f"{n:,} {one}{'' if n == 1 else 's'}"
+def _counted(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"

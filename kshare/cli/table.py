@@ -1,0 +1,23 @@
+"""Tables for people."""
+
+from collections.abc import Collection, Sequence
+
+__all__ = ["text_table"]
+
+
+def text_table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
+    """Rows in columns, as wide as they must be; empty columns are left out.
+
+    Args:
+        rows: Cells; the first row is the header.
+        right: Numbers of the columns whose cells stand on the right.
+    """
+    used = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
+    width = {i: max(len(row[i]) for row in rows) for i in used}
+    lines = (
+        "  ".join(
+            row[i].rjust(width[i]) if i in right else row[i].ljust(width[i]) for i in used
+        ).rstrip()
+        for row in rows
+    )
+    return "".join(f"{line}\n" for line in lines)
