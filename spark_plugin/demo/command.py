@@ -7,6 +7,8 @@ import argparse
 from functools import partial
 from typing import Any
 
+from kshare.errors import KshareError
+
 __all__ = ["add_to"]
 
 
@@ -49,7 +51,12 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if arguments.topic and not arguments.bootstrap_servers:
         parser.error("--topic needs --bootstrap-servers: the embedded broker has its own topic")
-    from spark_plugin.demo.run import DemoOptions, run  # noqa: PLC0415 - Spark and Arrow take a second
+    try:  # Spark and Arrow take a second to import
+        from spark_plugin.demo.run import DemoOptions, run  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "rich":
+            raise
+        raise KshareError("the demo's tables need rich: pip install 'kshare[demo]'") from error
 
     return run(
         DemoOptions(

@@ -92,6 +92,15 @@ def test_what_ends_a_command(
     assert capsys.readouterr().err == said
 
 
+def test_a_demo_without_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    monkeypatch.delitem(sys.modules, "spark_plugin.demo.run", raising=False)
+    assert cli.main(["demo"]) == 1
+    assert "pip install 'kshare[demo]'" in capsys.readouterr().err
+
+
 # -- the package -----------------------------------------------------------------------------------
 
 
@@ -100,4 +109,4 @@ def test_all_names_of_the_package_are_there() -> None:
         assert getattr(kshare, name) is not None
     assert set(kshare.__all__) <= set(dir(kshare))
     with pytest.raises(AttributeError, match="'kshare' has no attribute 'nonsense'"):
-        _ = kshare.nonsense  # type: ignore[attr-defined]
+        _ = kshare.nonsense

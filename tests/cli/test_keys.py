@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.cli import keys as keys_module
 from kshare.cli import main
 from kshare.cli.connection import add_connection, is_given, kafka_config, parse_properties
 from kshare.cluster.parked_keys import PARKED_TOPIC
@@ -47,7 +46,7 @@ def parked(run: Run, *arguments: str) -> list[dict[str, str]]:
 
 
 def test_park_and_unpark(run: Run, monkeypatch: Any) -> None:
-    monkeypatch.setattr(keys_module.getpass, "getuser", lambda: "ann")
+    monkeypatch.setattr("getpass.getuser", lambda: "ann")
     assert run("park", "--topic", "orders", "--why", "bad JSON", "a", "b") == (
         0,
         "orders a: parked\norders b: parked\n",
@@ -106,7 +105,7 @@ def test_a_user_without_a_name(run: Run, monkeypatch: Any) -> None:
     def nobody() -> str:
         raise OSError("no name")
 
-    monkeypatch.setattr(keys_module.getpass, "getuser", nobody)
+    monkeypatch.setattr("getpass.getuser", nobody)
     assert run("park", "--topic", "orders", "a")[0] == 0
     assert parked(run)[0]["by"] == ""
 

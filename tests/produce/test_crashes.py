@@ -4,7 +4,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +17,7 @@ from kshare.errors import CheckpointVersionError, KafkaError
 from kshare.options.sink import SinkOptions, parse_sink_options
 from kshare.produce import Attempt, Prepared
 from kshare.produce.config import TRANSACTION_TIMEOUT_MS
-from kshare.produce.decision import Batch
+from kshare.produce.decision import Batch, Endings
 from kshare.produce.ledger_state import (
     RUNS_MAX,
     Entry,
@@ -44,7 +44,7 @@ states = st.builds(
 
 @settings(max_examples=50)
 @given(states)
-def test_a_state_is_read_as_it_was_written(state) -> None:
+def test_a_state_is_read_as_it_was_written(state: State) -> None:
     assert decode(encode(state)) == state
 
 
@@ -152,41 +152,46 @@ class FakeCoordinators:
         found = self.kafka.transactions[transaction.id]
         return found if found["epoch"] == transaction.epoch else None
 
-    def is_open(self, transaction):
+    def is_open(self, transaction: Transaction) -> bool:
         found = self.kafka.step(lambda: self._find(transaction))
         return found is not None and found["state"] == "open"
 
-    def end(self, transaction, *, commit):
+    def end(self, transaction: Transaction, *, commit: bool) -> bool:
         wanted = "committed" if commit else "aborted"
 
-        def effect():
+        def effect() -> bool:
             found = self._find(transaction)
             if found is not None and found["state"] == "open":
                 self.kafka._end(found, wanted)
             return found is not None and found["state"] == wanted
 
-        return self.kafka.step(effect)
+        return bool(self.kafka.step(effect))
 
-    def fence(self, name):
-        def effect():
-            found = self.kafka.transactions[name]
+    def fence(self, transactional_id: str) -> None:
+        def effect() -> None:
+            found = self.kafka.transactions[transactional_id]
             if found["state"] == "open":
                 self.kafka._end(found, "aborted")
             found["epoch"] += 1
 
         self.kafka.step(effect)
 
-    def open_ids(self, prefix):
+    def open_ids(self, prefix: str) -> list[str]:
         if not self.lists:
             return []
         found = self.kafka.transactions.items()
-        return self.kafka.step(
+        names: list[str] = self.kafka.step(
             lambda: [n for n, t in found if t["state"] == "open" and n.startswith(prefix)]
         )
+        return names
 
-    def each(self, action, of):
-        answers = {t.id: action(self, t) for t in reversed(of)}  # real ones: in any order
-        return [answers[t.id] for t in of]
+    def each(
+        self,
+        action: Callable[[Endings, Transaction], bool],
+        transactions: Sequence[Transaction],
+    ) -> list[bool]:
+        answers = {t.id: action(self, t) for t in reversed(transactions)}  # real ones: any order
+        return [answers[t.id] for t in transactions]
 
 
 class FakeLedger:
@@ -194,19 +199,19 @@ class FakeLedger:
         self.kafka = kafka
         self.mine = -1
 
-    def read(self):
+    def read(self) -> State | None:
         told = self.kafka.step(lambda: self.kafka.told)
         return None if told is None else decode(told)
 
-    def take_over(self):
-        def effect():
+    def take_over(self) -> None:
+        def effect() -> None:
             self.kafka.owner += 1
             self.mine = self.kafka.owner
 
         self.kafka.step(effect)
 
-    def write(self, state):
-        def effect():
+    def write(self, state: State) -> None:
+        def effect() -> None:
             if self.mine != self.kafka.owner:
                 raise KafkaError("fenced")
             self.kafka.told = encode(state)
@@ -244,7 +249,7 @@ class Query:
 
     def work(self, messages: list[Prepared], batch: int) -> Batch:
         coordinators, ledger = FakeCoordinators(self.kafka, self.lists), FakeLedger(self.kafka)
-        return Batch(messages, batch, self.options, ledger, coordinators)  # type: ignore[arg-type]
+        return Batch(messages, batch, self.options, ledger, coordinators)
 
     def run_on(self, batches: int | None = None) -> None:
         """One start of the query, up to its end or the first failure."""
@@ -280,7 +285,7 @@ def finish(query: Query) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.booleans())
-def test_every_row_once_with_drivers_killed_anywhere(data, lists) -> None:
+def test_every_row_once_with_drivers_killed_anywhere(data: st.DataObject, lists: bool) -> None:
     query = Query(Kafka(), OPTIONS, lists, data)
     for _ in range(data.draw(st.integers(1, 4), "kills")):
         query.kafka.steps = data.draw(st.integers(1, 40), "step")
@@ -295,7 +300,7 @@ def test_every_row_once_with_drivers_killed_anywhere(data, lists) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_commits_that_fail_are_followed_by_abort(data) -> None:
+def test_commits_that_fail_are_followed_by_abort(data: st.DataObject) -> None:
     # An error, not a kill: Spark calls abort with the same messages, decided or not.
     query = Query(Kafka(), OPTIONS, True, data)
 
@@ -315,7 +320,7 @@ def test_commits_that_fail_are_followed_by_abort(data) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_two_drivers_on_one_checkpoint_write_no_row_twice(data) -> None:
+def test_two_drivers_on_one_checkpoint_write_no_row_twice(data: st.DataObject) -> None:
     query = Query(Kafka(), OPTIONS, data.draw(st.booleans(), "lists"), data)
     query.run_on(data.draw(st.integers(0, 1), "batches before"))
     other = data.draw(st.integers(1, 2), "batches of the other")
@@ -347,7 +352,7 @@ class Told(logging.Handler):
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_what_times_out_is_written_again_or_named(data) -> None:
+def test_what_times_out_is_written_again_or_named(data: st.DataObject) -> None:
     query = Query(Kafka(), OPTIONS, data.draw(st.booleans()), data)
     told = Told()
     log = logging.getLogger("kshare.produce.decision")
@@ -407,7 +412,9 @@ def test_tasks_of_another_batch_are_refused() -> None:
 
 
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
-def test_no_two_attempts_of_a_batch_share_a_transactional_id(batch, task, number) -> None:
+def test_no_two_attempts_of_a_batch_share_a_transactional_id(
+    batch: int, task: int, number: int
+) -> None:
     attempt = Attempt("q", "r", batch, task, number, 0.0)
     name = attempt.transactional_id
     assert name.startswith("kshare-q-r-")
