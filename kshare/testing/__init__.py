@@ -1,4 +1,9 @@
-"""Public test kit: an embedded cluster, records to fill it with, checks of order and assignors."""
+"""Public test kit: an embedded cluster, records to fill it with, checks of order and assignors.
+
+:class:`FakeCluster` is a Kafka cluster in this process, :func:`skewed_records` fill it,
+:func:`check_order` finds lost, duplicated and out-of-order records in what a sink received, and
+:func:`check_assignor` tries a task assignor on :func:`situations`.
+"""
 
 from kshare.testing.assignors import AssignorReport, check_assignor
 from kshare.testing.cluster import FakeCluster

@@ -1,7 +1,7 @@
-"""The laws that any task assignor must meet, checked on situations, for those who write their own.
+"""``check_assignor``: the laws that any task assignor must meet, for authors of their own.
 
-Law: a situation that breaks a law is reported with all that is needed to try it again: as a case
-for ``kshare assign``. Equal arguments give equal reports, if the assignor is pure.
+Guarantees: a situation that breaks a law is reported as a case for ``kshare assign``, with all that
+is needed to try it again. Equal arguments give equal reports, if the assignor is pure.
 Cost: four runs of the assignor for each situation, and one for each round of convergence. Other
 hash seeds: two Python processes, each with a run for each situation.
 """
@@ -40,12 +40,12 @@ _ELSEWHERE = "from kshare.testing.assignors import _answer_here; _answer_here()"
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A law that does not hold.
+    """A law that does not hold in a situation.
 
     Attributes:
-        law: which.
-        what: what was seen instead.
-        case: the situation, as a case for ``kshare assign``.
+        law: The law.
+        what: What was seen instead.
+        case: The situation, as a case for ``kshare assign``.
     """
 
     law: str
@@ -58,11 +58,11 @@ class Breach:
 
 @dataclass(frozen=True, slots=True)
 class AssignorReport:
-    """What came out.
+    """The result of :func:`check_assignor`; print it to read it.
 
     Attributes:
-        checked: how many situations.
-        breaches: what was broken, at most one for each situation.
+        checked: Number of situations.
+        breaches: Laws that do not hold, at most one for each situation.
     """
 
     checked: int
@@ -70,7 +70,7 @@ class AssignorReport:
 
     @property
     def is_valid(self) -> bool:
-        """Whether every law held in every situation."""
+        """Whether every law holds in every situation."""
         return not self.breaches
 
     def __str__(self) -> str:
@@ -102,46 +102,46 @@ def check_assignor(
     together: bool = True,
     other_hash_seeds: bool = False,
 ) -> AssignorReport:
-    """Check an assignor against the laws, each situation by itself.
+    """Check an assignor against the laws, in each situation by itself.
 
-    - Each task is active on exactly one process, and no task or process is made up.
-    - No standby is of a task without a changelog, or beside another copy.
-    - What is asked twice is answered the same.
-    - So is what is asked with equal sets and dicts that were built in another order. Tasks and
+    - Each task is active on exactly one process, and every task and process is known.
+    - Standbys are of tasks with a changelog, and a process has at most one copy of a task.
+    - The same situation gets the same answer when it is asked again.
+    - So does an equal situation whose sets and dicts were built in another order. Tasks and
       processes stay ascending.
-    - Rebalances come to an end: states catch up, and after some rounds no follow-up is asked for.
-    - Then loads are even, as even as Kafka's two assignors make them: of any two processes, one
-      has no more active tasks a thread than the other but for what one task makes on the one with
-      fewer threads; with fewer tasks than threads, but for one task a thread (the sticky assignor
-      leaves so many where they were, even if others idle).
-    - Then a further run changes nothing, or the few runs that racks need to settle.
-    - Shared tasks of a partition are together, where no racks play a part: from a fresh start, and
-      from such a placement on other processes, they need few state stores (a store serves all
-      tasks of a partition on a process). Active tasks need one for each partition, and one for
-      each process but one, where loads cut a partition; standbys, without client tags, as many as
-      there are standbys, for each partition, and three for each process.
+    - Rebalances come to an end: copies catch up, and after some rounds there is no follow-up.
+    - Then loads are as even as Kafka's two assignors make them. Of any two processes, one has at
+      most as many active tasks a thread more as one task makes on the process with fewer threads;
+      with fewer tasks than threads, at most one task a thread more (the sticky assignor leaves so
+      many where they were, even if others idle).
+    - Then a further run changes nothing, after a few runs that racks may need to settle.
+    - Shared tasks of a partition are together, unless racks play a part: they need few state
+      stores (one serves all tasks of a partition on a process), both from a fresh start and from
+      such a placement on other processes. Active tasks need at most one store for each partition,
+      and one more for each process but one, since even loads cut partitions. Standbys, without
+      client tags, need at most one for each partition and standby, and three more for each process.
 
     Args:
-        assignor: one, or what makes one (a class), called for each situation.
-        states: the situations; None: :func:`situations`, some hundred of all sorts.
-        spread_max: how many active tasks a thread two processes may differ by, if that is more
-            than Kafka's assignors need; None: any.
-        rounds_max: rounds until no follow-up is asked for; None: as many as there are copies to
-            warm up, one by one; 0: a follow-up may be asked for each time.
-        settles: check that a further run changes nothing; an assignor that rotates tasks on
-            purpose does not.
-        together: check that shared tasks of a partition are together; an assignor that has no use
-            for common state stores or for common fetches need not care.
-        other_hash_seeds: check that answers are the same in Python processes with other hash
-            seeds, where sets of processes and of names have other orders. The assignor must be
-            picklable, such as a class in a module.
+        assignor: An assignor, or a class or function that makes one for each situation.
+        states: The situations; None: the first hundred of :func:`situations`.
+        spread_max: Active tasks a thread by which two processes may differ, if that is more than
+            Kafka's assignors need; None: any number.
+        rounds_max: Maximum number of follow-ups; None: one for each copy that may have to warm up;
+            0: there may be one each time.
+        settles: Whether a further run must change nothing. False for an assignor that rotates tasks
+            on purpose.
+        together: Whether shared tasks of a partition must be together. False for an assignor with
+            no use for common state stores or common fetches.
+        other_hash_seeds: Whether to ask in Python processes with other hash seeds, too, where sets
+            of processes and of names have other orders. The assignor must be picklable, such as a
+            class in a module.
 
     Returns:
-        A report to print; assert its ``is_valid``.
+        A report; assert its ``is_valid``, and print it if that fails.
 
     Raises:
-        ValueError: other hash seeds are asked for, and the assignor cannot be pickled, or not be
-            loaded in another process.
+        ValueError: other hash seeds are asked for, and the assignor cannot be pickled or loaded in
+            another process.
     """
     asked = list(situations() if states is None else states)
     breaches: dict[int, _BreachError] = {}
@@ -190,7 +190,7 @@ def _check(
 def _rested(
     assignor: TaskAssignor, state: ApplicationState, answer: TaskAssignment, rounds_max: int | None
 ) -> tuple[ApplicationState, TaskAssignment]:
-    """Run the follow-up rebalances, until none is asked for."""
+    """The state and answer of the last follow-up rebalance, when none is asked for any more."""
     rounds = _copies(state) + 2 if rounds_max is None else rounds_max
     for _ in range(rounds):
         if not answer.wants_followup:
@@ -211,7 +211,7 @@ def _made(assignor: _Source) -> TaskAssignor:
 
 
 def _copies(state: ApplicationState) -> int:
-    """How many copies there are of tasks with a changelog, when all is placed."""
+    """The number of copies of tasks with a changelog, when all are placed."""
     logged = sum(info.has_changelog for info in state.all_tasks.values())
     return logged * (1 + max(0, state.assignment_configs.num_standby_replicas))
 
@@ -264,9 +264,9 @@ def _placed(answer: TaskAssignment) -> _Placed:
 
 
 def _caught_up(state: ApplicationState, answer: TaskAssignment) -> ApplicationState:
-    """What the next rebalance sees: all copies have caught up, and there are no others."""
+    """The state at the next rebalance: all copies have caught up, and there are no others."""
     placed = _placed(answer)
-    lags_of_nobody = {
+    end_lags = {
         task: max((one.task_lags or {}).get(task, 0) for one in state.states.values())
         for task, info in state.all_tasks.items()
         if info.has_changelog
@@ -276,7 +276,7 @@ def _caught_up(state: ApplicationState, answer: TaskAssignment) -> ApplicationSt
         active, standby = placed[process]
         lags = {
             task: 0 if task in active or task in standby else max(end, 1)
-            for task, end in lags_of_nobody.items()
+            for task, end in end_lags.items()
         }
         states[process] = replace(
             one, previous_active_tasks=active, previous_standby_tasks=standby, task_lags=lags
@@ -285,10 +285,10 @@ def _caught_up(state: ApplicationState, answer: TaskAssignment) -> ApplicationSt
 
 
 def _check_balance(state: ApplicationState, answer: TaskAssignment, spread_max: float) -> None:
-    """Any two processes, by the active tasks a thread.
+    """Compare any two processes by their active tasks a thread.
 
-    One task of the process with fewer threads is always allowed: it has to be somewhere. With
-    fewer tasks than threads Kafka's sticky assignor leaves a task a thread where it was.
+    One task of the process with fewer threads is always allowed: it has to be somewhere. With fewer
+    tasks than threads, Kafka's sticky assignor leaves up to one task a thread where it was.
     """
     threads_in_all = sum(one.num_processing_threads for one in state.states.values())
     are_few = len(state.all_tasks) < threads_in_all
@@ -315,7 +315,7 @@ def _check_balance(state: ApplicationState, answer: TaskAssignment, spread_max: 
 
 
 def _check_together(assignor: _Source, state: ApplicationState, rounds_max: int | None) -> None:
-    """Shared tasks, from a fresh start and from a good placement on other processes."""
+    """Check shared tasks, from a fresh start and from a good placement on other processes."""
     is_rack_aware = state.assignment_configs.rack_aware_assignment_strategy != "none"
     if is_rack_aware or all(task.key_range is None for task in state.all_tasks):
         return
@@ -325,10 +325,10 @@ def _check_together(assignor: _Source, state: ApplicationState, rounds_max: int 
     for _ in range(2):
         state, answer = _rested(made, state, _run(made, state), rounds_max)
         _check_stores(state, answer)
-        state = _caught_up(state, _turned(state, answer))
+        state = _caught_up(state, _rotated(state, answer))
 
 
-def _turned(state: ApplicationState, answer: TaskAssignment) -> TaskAssignment:
+def _rotated(state: ApplicationState, answer: TaskAssignment) -> TaskAssignment:
     """The same placement, with each process's tasks on the next one with as many threads."""
     placed = _placed(answer)
     alike: dict[int, list[ProcessId]] = {}

@@ -1,6 +1,6 @@
-"""Situations for task assignors: made up, put in another order, written as cases.
+"""Situations for task assignors: random ones, the same in another order, and as JSON cases.
 
-Law: all of a situation follows from its number and the seed. Written as a case for ``kshare
+Guarantees: a situation follows from its number and the seed. Written as a case for ``kshare
 assign`` and read again, it is the same.
 Cost: linear in tasks and processes.
 """
@@ -28,11 +28,16 @@ _T = TypeVar("_T")
 
 
 def situations(count: int = 100, *, seed: int = 0) -> Iterator[ApplicationState]:
-    """Situations of all sorts: fresh starts, members that come and go, lags, racks, tags, ranges.
+    """Make random situations: fresh starts, processes that come and go, lags, racks, tags, ranges.
+
+    Key ranges of a partition come with state and without.
 
     Args:
-        count: how many.
-        seed: another one, other situations.
+        count: Number of situations.
+        seed: Another seed gives other situations.
+
+    Yields:
+        What an assignor's ``assign`` takes.
     """
     for number in range(count):
         yield _situation(random.Random(f"{seed}/{number}"))  # noqa: S311 - not for secrets
@@ -52,8 +57,8 @@ def _situation(rng: random.Random) -> ApplicationState:
     )
     tasks = [task for number in range(rng.randint(1, 3)) for task in _tasks(rng, number, racks)]
     processes = [_process(rng, number, racks) for number in range(rng.randint(1, 8))]
-    old = rng.sample(processes, rng.randint(0, len(processes)))
-    held = _held(rng, tasks, [one.process_id for one in old], configs.num_standby_replicas)
+    old = rng.sample([one.process_id for one in processes], rng.randint(0, len(processes)))
+    held = _previous(rng, tasks, old, configs.num_standby_replicas)
     ends = {task.id: rng.randint(1, 100_000) for task in tasks if task.has_changelog}
     states = []
     for one in processes:
@@ -98,10 +103,10 @@ def _process(rng: random.Random, number: int, racks: list[str]) -> KafkaStreamsS
     )
 
 
-def _held(
+def _previous(
     rng: random.Random, tasks: list[TaskInfo], processes: list[ProcessId], standbys: int
 ) -> dict[ProcessId, tuple[frozenset[TaskId], frozenset[TaskId]]]:
-    """Where the tasks were: anywhere, some nowhere."""
+    """Where the tasks were: on any process; some on none."""
     active: dict[ProcessId, set[TaskId]] = {process: set() for process in processes}
     standby: dict[ProcessId, set[TaskId]] = {process: set() for process in processes}
     for task in tasks:
@@ -118,29 +123,29 @@ def _held(
 
 
 def reordered(state: ApplicationState, *, seed: int) -> ApplicationState:
-    """The same, with each set and dict built in another order.
+    """Return the same situation, with each set and dict built in another order.
 
     Tasks, processes and previous tasks stay ascending: an assignor may rely on that.
 
     Args:
-        state: the situation.
-        seed: another one, other orders.
+        state: The situation.
+        seed: Another seed gives other orders.
 
     Returns:
-        What equals ``state``.
+        A state that equals ``state``.
     """
     rng = random.Random(f"order/{seed}")  # noqa: S311 - not for secrets
     tasks = {
-        task: replace(info, state_store_names=_set_again(info.state_store_names, rng))
+        task: replace(info, state_store_names=_rebuilt_set(info.state_store_names, rng))
         for task, info in state.all_tasks.items()
     }
     states = {
         process: replace(
             one,
-            client_tags=_dict_again(one.client_tags, rng),
-            task_lags=None if one.task_lags is None else _dict_again(one.task_lags, rng),
-            tasks_by_consumer=_dict_again(
-                {name: _set_again(held, rng) for name, held in one.tasks_by_consumer.items()}, rng
+            client_tags=_rebuilt_dict(one.client_tags, rng),
+            task_lags=None if one.task_lags is None else _rebuilt_dict(one.task_lags, rng),
+            tasks_by_consumer=_rebuilt_dict(
+                {name: _rebuilt_set(held, rng) for name, held in one.tasks_by_consumer.items()}, rng
             ),
         )
         for process, one in state.states.items()
@@ -148,17 +153,17 @@ def reordered(state: ApplicationState, *, seed: int) -> ApplicationState:
     return replace(state, all_tasks=tasks, states=states)
 
 
-def _set_again(values: frozenset[_T], rng: random.Random) -> frozenset[_T]:
+def _rebuilt_set(values: frozenset[_T], rng: random.Random) -> frozenset[_T]:
     # From a list, one by one: where hashes collide, what came first stands first.
     return frozenset(rng.sample(list(values), len(values)))
 
 
-def _dict_again(values: Mapping[_K, _T], rng: random.Random) -> dict[_K, _T]:
+def _rebuilt_dict(values: Mapping[_K, _T], rng: random.Random) -> dict[_K, _T]:
     return dict(rng.sample(list(values.items()), len(values)))
 
 
 def as_case(state: ApplicationState) -> dict[str, Any]:
-    """The situation as ``kshare assign`` reads it."""
+    """Return the situation as a case for ``kshare assign``."""
     configs = state.assignment_configs
     racks: dict[str, list[str | None]] = {}
     tasks = []
@@ -200,5 +205,5 @@ def as_case(state: ApplicationState) -> dict[str, Any]:
 
 
 def names(tasks: Iterable[TaskId]) -> list[str]:
-    """What tasks are called, ascending."""
+    """Return the names of tasks, ascending."""
     return [str(task) for task in sorted(tasks)]
