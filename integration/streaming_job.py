@@ -37,7 +37,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from integration.spark import start_spark
-from spark_plugin.source import KshareDataSource, _StreamReader
+from spark_plugin.source import KshareDataSource, StreamReader
 
 DRIVER = "integration.streaming_job"
 PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
@@ -90,7 +90,7 @@ def kill_driver() -> NoReturn:
     raise AssertionError("unreachable")
 
 
-class Reader(_StreamReader):
+class Reader(StreamReader):
     """The kshare reader, with a log of its planner, and a kill in planning or in a task."""
 
     kill: Kill

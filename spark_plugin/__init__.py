@@ -1,4 +1,4 @@
-"""kshare as a Spark data source. The only code that knows Spark; each method calls into kshare."""
+"""kshare as a Spark data source. This package is the only code that knows Spark."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 __all__ = ["KshareDataSource", "KshareListener"]
 
 # Planners and tasks need no listener, and ``kshare --help`` needs no Spark.
-_HOMES = {"KshareDataSource": "spark_plugin.source", "KshareListener": "spark_plugin.listener"}
+_MODULES = {"KshareDataSource": "spark_plugin.source", "KshareListener": "spark_plugin.listener"}
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(home), name)
+    return getattr(import_module(module), name)

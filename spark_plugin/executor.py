@@ -1,11 +1,11 @@
-"""Which executor a Python worker belongs to. Spark does not tell it, so it looks above itself.
+"""Which executor a Python worker belongs to, told from its parent processes: Spark does not say.
 
-Law: two workers of one executor get the same name, those of two executors different ones.
-Cost: two small files of ``/proc``, once a process.
+Two workers of one executor get the same name, those of two executors different ones. Cost: two
+small files of ``/proc``, once a process.
 
-A worker's parent is the daemon that forked it, and the daemon's is the executor's JVM, whose
-command line has ``--executor-id`` and ``--cores`` under every cluster manager
-(``CoarseGrainedExecutorBackend``); in local mode it has neither.
+A worker's parent is the daemon that forked it, and the daemon's is the executor's JVM. Its command
+line has ``--executor-id`` and ``--cores`` under every cluster manager
+(``CoarseGrainedExecutorBackend``), and neither in local mode.
 """
 
 import os
@@ -21,19 +21,19 @@ __all__ = ["this_executor"]
 
 @cache
 def this_executor() -> Executor:
-    """The executor of this process: its id and its host, and its slots if they can be seen."""
+    """Return the executor of this process; its slots are 0 if they cannot be seen."""
     host = socket.gethostname()
     try:
-        above = _parent(os.getppid())
-        command = Path(f"/proc/{above}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    except (OSError, ValueError, IndexError):  # no /proc, or not ours to see
+        jvm = _parent_of(os.getppid())
+        command = Path(f"/proc/{jvm}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except (OSError, ValueError, IndexError):  # no /proc, or no right to read it
         return Executor(f"{os.getppid()}@{host}", 0)
-    given = dict(pairwise(command))
-    name, cores = given.get("--executor-id", "driver"), given.get("--cores", "")
+    arguments = dict(pairwise(command))
+    name, cores = arguments.get("--executor-id", "driver"), arguments.get("--cores", "")
     return Executor(f"{name}@{host}", int(cores) if cores.isdecimal() else 0)
 
 
-def _parent(process: int) -> int:
-    """The parent of a process; its name may hold anything, parentheses too."""
+def _parent_of(process: int) -> int:
+    # The command's name is in parentheses, and may contain some.
     stat = Path(f"/proc/{process}/stat").read_text()
     return int(stat.rpartition(")")[2].split()[1])

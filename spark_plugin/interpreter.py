@@ -1,4 +1,4 @@
-"""Which Python Spark should start its workers with."""
+"""Which Python interpreter Spark should start its workers with."""
 
 import os
 import sys
@@ -9,6 +9,6 @@ __all__ = ["worker_python"]
 
 
 def worker_python() -> str:
-    """The ``kshare-python`` of this environment, or this interpreter if it is not installed."""
+    """Return this environment's ``kshare-python``; without one, this interpreter."""
     starter = Path(sysconfig.get_path("scripts")) / "kshare-python"
     return str(starter) if os.access(starter, os.X_OK) else sys.executable

@@ -1,7 +1,7 @@
-"""``KshareListener``: what every range of every kshare query does, from Spark's progress events.
+"""``KshareListener`` reports what each range of each kshare query does, from Spark's events.
 
-Law: it only looks; no event and no callback can make it raise.
-Cost: that of :mod:`spark_plugin.reports` an event; Prometheus metrics cost something when scraped.
+It changes nothing, and no event and no callback can make it raise. Cost: that of
+:mod:`spark_plugin.reports` for each event, and of Prometheus metrics when they are scraped.
 
     listener = KshareListener()
     spark.streams.addListener(listener)
@@ -43,19 +43,19 @@ class KshareListener(StreamingQueryListener):
     """Reports the ranges of all queries that read ``format("kshare")``.
 
     For each batch it logs to the logger ``kshare``: a line for each source and for each partition
-    at level INFO, a line for each range at DEBUG, and WARNING where retention is about to take what
-    is pending.
+    at level INFO, a line for each range at DEBUG, and a WARNING for each partition of which
+    retention is about to take pending records.
 
     Args:
-        callback: called with every :class:`QueryReport`, in Spark's listener thread.
-        prometheus: where to show the newest reports as Prometheus metrics: a registry, or True for
-            prometheus-client's default one. Serving it is the caller's, for instance with
+        callback: Called with every :class:`QueryReport`, in Spark's listener thread.
+        prometheus: The registry to show the newest reports in, as Prometheus metrics. True:
+            prometheus-client's default registry. The caller serves it, for instance with
             ``prometheus_client.start_http_server(port)``.
-        prometheus_ranges_max: a query with more ranges than this has series for its partitions
-            only.
+        prometheus_ranges_max: Maximum number of a query's ranges that are shown; a query with more
+            shows only its partitions.
 
     Attributes:
-        last: the newest report of each query, by query id.
+        last: The newest report of each query, by query id.
 
     Raises:
         ModuleNotFoundError: ``prometheus`` is given and prometheus-client is not installed.
@@ -72,13 +72,14 @@ class KshareListener(StreamingQueryListener):
         self._callback = callback
         self._collector: ReportCollector | None = None
         if prometheus is not False:
+            # prometheus-client is an optional extra.
             from spark_plugin.prometheus import collector_of  # noqa: PLC0415
 
             registry = None if prometheus is True else prometheus
             self._collector = collector_of(registry, ranges_max=prometheus_ranges_max)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing to report yet."""
+        """Do nothing: there is no batch yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Report a batch."""
@@ -92,17 +93,17 @@ class KshareListener(StreamingQueryListener):
                 del self.last[next(iter(self.last))]
             if self._collector is not None:
                 self._collector.show(report)
-            _tell(report)
+            _log_report(report)
             if self._callback is not None:
                 self._callback(report)
-        except Exception:  # Spark would stop calling, or drown the log
+        except Exception:  # Spark would log it at each event, or stop calling
             _log.warning("kshare's listener could not report a batch", exc_info=True)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """An idle query stands where it stood."""
+        """Do nothing: the last report still holds."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """The last report stays, its Prometheus metrics go."""
+        """Drop the query's Prometheus metrics, and keep its last report."""
         try:
             if self._collector is not None:
                 self._collector.forget(str(event.id))
@@ -113,7 +114,7 @@ class KshareListener(StreamingQueryListener):
 # -- the log --------------------------------------------------------------------------------------
 
 
-def _tell(report: QueryReport) -> None:
+def _log_report(report: QueryReport) -> None:
     query = f"{report.name or report.query} batch {report.batch}"
     for source in report.sources:
         if source.metrics:
@@ -123,26 +124,26 @@ def _tell(report: QueryReport) -> None:
                 source.number,
                 *source.metrics.values(),
             )
-        for place, partition in sorted(source.partitions.items()):
-            _tell_partition(report, query, place, partition)
+        for tp, partition in sorted(source.partitions.items()):
+            _log_partition(report, query, tp, partition)
 
 
-def _tell_partition(
-    report: QueryReport, query: str, place: TopicPartition, partition: PartitionReport
+def _log_partition(
+    report: QueryReport, query: str, tp: TopicPartition, partition: PartitionReport
 ) -> None:
     if partition.retention_at_risk:
         _log.warning(
             "%s: retention is about to take records of %s that are pending, from offset %d on",
             report.name or report.query,
-            place,
+            tp,
             partition.stable,
         )
     if _log.isEnabledFor(logging.INFO):
-        _log.info("%s, %s: %s", query, place, ", ".join(_facts(report, partition)))
+        _log.info("%s, %s: %s", query, tp, ", ".join(_facts(report, partition)))
     if _log.isEnabledFor(logging.DEBUG):
         for range_ in partition.ranges:
             facts = ", ".join(_range_facts(partition, range_))
-            _log.debug("%s, %s, %s: %s", query, place, _name(range_), facts)
+            _log.debug("%s, %s, %s: %s", query, tp, _name(range_), facts)
 
 
 def _facts(report: QueryReport, partition: PartitionReport) -> Iterator[str]:

@@ -1,7 +1,4 @@
-"""Warnings of kshare between the lines of Spark's log, in its form.
-
-Law: whoever has set up Python's logging has the last word. Cost: none.
-"""
+"""kshare's warnings in the form of Spark's log lines."""
 
 import logging
 from typing import Final
@@ -13,10 +10,10 @@ _TIME: Final = "%y/%m/%d %H:%M:%S"
 
 
 def show_log() -> None:
-    """Log warnings to standard error with time, level and name, if nobody has said otherwise.
+    """Log warnings to standard error with time, level and name, unless logging is set up already.
 
-    Without a handler Python prints the bare message, and between Spark's lines nobody knows whose
-    it is. Spark's Python processes, where this is called, have none.
+    Spark's Python processes have no handler. Python would then print the bare message, and a reader
+    of Spark's log could not tell where it comes from.
     """
     logger = logging.getLogger("kshare")
     if logging.getLogger().handlers or logger.handlers:

@@ -15,12 +15,12 @@ class SlicePartition(InputPartition):
     """A task, as Spark sends it.
 
     Attributes:
-        slices: What it reads, one after the other; at least one.
+        slices: The slices to read, one after the other; at least one.
     """
 
     slices: tuple[PlannedSlice, ...]
 
 
 def as_partitions(tasks: Iterable[Task]) -> list[InputPartition]:
-    """Tasks as Spark's input partitions, in the order of the plan."""
+    """Convert tasks into Spark's input partitions, in the order of the plan."""
     return [SlicePartition(task.slices) for task in tasks]

@@ -1,8 +1,8 @@
-"""The newest reports as Prometheus metrics. On prometheus-client, an optional extra.
+"""The newest reports as Prometheus metrics, on prometheus-client (an optional extra).
 
-Law: what is shown is what the newest reports say: a range, a partition or a query that is gone from
-them has no series. A query has at most ``ranges_max`` series of ranges for each metric.
-Cost: nothing a batch; a scrape is linear in the partitions and ranges shown.
+A range, partition or query that is gone from the newest reports has no series. A query has at most
+``ranges_max`` series of ranges for each metric. Cost: nothing for a batch; a scrape is linear in
+the partitions and ranges shown.
 """
 
 import logging
@@ -57,7 +57,7 @@ class ReportCollector(Collector):
     """Shows the newest report of each running query.
 
     Args:
-        ranges_max: a query with more ranges than this has no series of ranges.
+        ranges_max: Maximum number of a query's ranges; a query with more shows none of them.
     """
 
     def __init__(self, ranges_max: int) -> None:
@@ -67,7 +67,7 @@ class ReportCollector(Collector):
         self._too_many: set[str] = set()
 
     def show(self, report: QueryReport) -> None:
-        """Show a query's new report instead of the one before."""
+        """Replace a query's report."""
         with self._lock:
             self._reports[report.query] = report
             count = _count(report)
@@ -84,23 +84,23 @@ class ReportCollector(Collector):
             )
 
     def forget(self, query: str) -> None:
-        """A query has ended."""
+        """Drop the report of a query that has ended."""
         with self._lock:
             self._reports.pop(query, None)
             self._too_many.discard(query)
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics, for a scrape."""
+        """Yield all metrics, for a scrape."""
         with self._lock:
             reports = list(self._reports.values())
         families = {
             name: GaugeMetricFamily(f"kshare_{name}", help_, labels=labels)
             for name, (labels, help_) in _METRICS.items()
         }
-        # Names are what people know queries by, but two sessions may have the same one.
-        named = Counter(report.name for report in reports)
+        # People know queries by name, but queries of two sessions may have the same one.
+        names = Counter(report.name for report in reports)
         for report in reports:
-            unique = report.name if named[report.name] == 1 else None
+            unique = report.name if names[report.name] == 1 else None
             query = (unique or report.query,)
             families["batch_duration_seconds"].add_metric(query, report.seconds)
             for source in report.sources:
@@ -110,7 +110,7 @@ class ReportCollector(Collector):
 
 
 def _count(report: QueryReport) -> int:
-    """The number of ranges, over all sources."""
+    """Count the ranges of all sources."""
     return sum(len(p.ranges) for source in report.sources for p in source.partitions.values())
 
 
@@ -121,43 +121,43 @@ def _add_source(
         value = source.metrics.get(f"{kind}OffsetsBehindLatest")
         if value is not None:
             families[f"{kind}_offsets_behind_latest"].add_metric(labels, float(value))
-    for place, partition in source.partitions.items():
-        at = (*labels, place.topic, str(place.partition))
-        known = {
-            "offsets_behind_latest": source.offsets_behind_latest.get(place),
+    for tp, partition in source.partitions.items():
+        partition_labels = (*labels, tp.topic, str(tp.partition))
+        values = {
+            "offsets_behind_latest": source.offsets_behind_latest.get(tp),
             "stable_offset": partition.stable,
             "ranges": len(partition.ranges),
             "individual_commits": partition.gaps,
             "checkpoint_entry_bytes": partition.entry_bytes,
             "retention_at_risk": partition.retention_at_risk,
         }
-        _add(families, at, known)
-        end = partition.end if place in source.offsets_behind_latest else None
+        _add(families, partition_labels, values)
+        end = partition.end if tp in source.offsets_behind_latest else None
         for range_ in partition.ranges if ranges else ():
-            _add_range(families, at, range_, end)
+            _add_range(families, partition_labels, range_, end)
 
 
 def _add_range(
     families: _Families, labels: tuple[str, ...], range_: RangeReport, end: int | None
 ) -> None:
     if range_ == RangeReport((WHOLE,), range_.position, range_.lag):
-        return  # it is the partition, and nothing more is known of it
+        return  # it would only repeat the partition's series
     hashes = span(range_.hashes)
-    known = {
+    values = {
         "range_offsets_behind_latest": None if end is None else range_.behind(end),
         "range_batch_records": range_.records,
         "range_task_duration_seconds": range_.seconds,
         "range_limit_records": range_.limit,
     }
-    _add(families, (*labels, f"{hashes.lo:016x}-{hashes.hi:016x}"), known)
+    _add(families, (*labels, f"{hashes.lo:016x}-{hashes.hi:016x}"), values)
 
 
 def _add(
     families: _Families,
     labels: tuple[str, ...],
-    known: dict[str, float | None] | dict[str, int | None],
+    values: dict[str, float | None] | dict[str, int | None],
 ) -> None:
-    for name, value in known.items():
+    for name, value in values.items():
         if value is not None:
             families[name].add_metric(labels, value)
 
@@ -169,11 +169,11 @@ _collectors: WeakKeyDictionary[CollectorRegistry, ReportCollector] = WeakKeyDict
 
 
 def collector_of(registry: CollectorRegistry | None, *, ranges_max: int) -> ReportCollector:
-    """The collector of a registry, registered with it: one for all listeners.
+    """Return the collector of a registry, which all listeners share; register it if it is new.
 
     Args:
-        registry: None is prometheus-client's default one.
-        ranges_max: of the collector, from now on.
+        registry: The registry. None: prometheus-client's default.
+        ranges_max: The collector's new ``ranges_max``.
     """
     registry = REGISTRY if registry is None else registry
     with _lock:

@@ -1,15 +1,17 @@
-"""Where the Spark that is installed keeps a planned read: with its scan, or with the whole source.
-
-Law: a safe place is proved from Spark's class files; what cannot be found, read or understood is
-not safe. Cost: three small classes of one jar, once a process.
+"""Whether the Spark that is installed keeps a planned read with its scan, or with the whole source.
 
 Spark 4.1 to 4.3 keep what a Python source has planned with the source of the DataFrame
-(``PythonDataSourceV2.setReadInfo``), for all that is made of it. A plan without the rows that one
-query's filters exclude would then be read by other queries. Later ones carry it in ``PythonScan``.
+(``PythonDataSourceV2.setReadInfo``), for every scan of it. A plan that leaves out the rows that one
+query's filters exclude would then be read by other queries. Later versions keep the plan in
+``PythonScan``.
+
+Only Spark's class files can prove that a plan is kept with its scan: what cannot be found, read or
+understood is no proof. Cost: three small classes of one jar, once a process.
 """
 
 import os
 import struct
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -20,8 +22,9 @@ from typing import Final
 
 import pyspark
 
-__all__ = ["installed_jars", "kept_with_scan", "scans_keep_read_info"]
+__all__ = ["filters_may_be_pushed", "installed_jars", "kept_with_scan", "scans_keep_read_info"]
 
+_PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 _FOLDER: Final = "org/apache/spark/sql/execution/datasources/v2/python"
 _INFO: Final = f"L{_FOLDER}/PythonDataSourceReadInfo;"
 _PRIVATE: Final = 0x0002
@@ -34,7 +37,7 @@ _CONSTANTS: Final = {
     **dict.fromkeys((5, 6), 8),
 }
 _TEXT: Final = 1
-_TWO_PLACES: Final = (5, 6)
+_TWO_ENTRIES: Final = (5, 6)
 _UNREADABLE: Final = (
     OSError,
     LookupError,
@@ -48,7 +51,7 @@ _UNREADABLE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A field or method: its name, and its type or generic type as the class file spells it."""
+    """A field or method, with its type and generic type as in the class file."""
 
     private: bool
     name: str
@@ -71,32 +74,44 @@ class _Class:
     methods: tuple[_Member, ...]
 
 
+def filters_may_be_pushed() -> bool:
+    """Whether Spark has started this process to push filters, and keeps the plan with the scan.
+
+    Spark refuses a query whose reader takes filters while
+    ``spark.sql.python.filterPushdown.enabled`` is off. That setting cannot be seen here. But where
+    it is on and the query has filters, Spark plans in a worker of a module of its own.
+    """
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    started = _PUSHING in sys.modules or getattr(spec, "name", None) == _PUSHING
+    return started and scans_keep_read_info()
+
+
 @cache
 def scans_keep_read_info() -> bool:
-    """Whether each scan of the installed Spark has a planned read of its own."""
+    """Whether each scan of the installed Spark has its own planned read."""
     jars = installed_jars()
     return bool(jars) and all(kept_with_scan(jar) for jar in jars)
 
 
 def installed_jars() -> list[Path]:
-    """Spark's jars of the JVM that has started this process, as far as can be told from here.
+    """Return the jars that the JVM that started this process may use.
 
-    That is what SPARK_HOME has, which the JVM passes on, and what lies beside this PySpark. If they
+    They are those in SPARK_HOME, which the JVM passes on, and those beside this PySpark. If they
     differ, one of them is the JVM's.
     """
     home = os.environ.get("SPARK_HOME")
     folders = [Path(pyspark.__file__).parent, *([Path(home)] if home else [])]
-    found = {
+    jars = {
         jar.resolve() for folder in folders for jar in (folder / "jars").glob("spark-sql_*.jar")
     }
-    return sorted(found)
+    return sorted(jars)
 
 
 def kept_with_scan(jar: Path) -> bool:
-    """Whether this jar proves that a read that is planned with filters is its scan's alone.
+    """Whether this jar proves that a planned read belongs to one scan.
 
-    It does if scan and scan builder have a field for it, and if the source has neither a method
-    that takes one nor a method about one that the builder may call.
+    It does if the scan and the scan builder have a field for the read info, and the source has
+    neither a method that takes one nor a method that returns one and that the builder may call.
     """
     try:
         with zipfile.ZipFile(jar) as archive:
@@ -113,10 +128,10 @@ def kept_with_scan(jar: Path) -> bool:
 
 
 def _parsed(content: bytes) -> _Class:
-    """A class file's texts and members.
+    """Parse a class file.
 
     Raises:
-        ValueError, LookupError, struct.error: it is none, or of a kind that is not known.
+        ValueError, LookupError, struct.error: It is not a class file, or of an unknown version.
     """
     reader = _Reader(content)
     magic, _, _ = reader.take(">IHH")
@@ -133,22 +148,22 @@ def _parsed(content: bytes) -> _Class:
 class _Reader:
     def __init__(self, content: bytes) -> None:
         self._content = content
-        self._at = 0
+        self._position = 0
 
     def take(self, form: str) -> tuple[int, ...]:
-        values: tuple[int, ...] = struct.unpack_from(form, self._content, self._at)
-        self._at += struct.calcsize(form)
+        values: tuple[int, ...] = struct.unpack_from(form, self._content, self._position)
+        self._position += struct.calcsize(form)
         return values
 
     def number(self) -> int:
         return self.take(">H")[0]
 
     def skip(self, count: int) -> None:
-        self._at += count
+        self._position += count
 
     def text(self, length: int) -> str:
-        self._at += length
-        return self._content[self._at - length : self._at].decode("utf-8", "replace")
+        self._position += length
+        return self._content[self._position - length : self._position].decode("utf-8", "replace")
 
 
 def _texts(reader: _Reader) -> dict[int, str]:
@@ -160,7 +175,7 @@ def _texts(reader: _Reader) -> dict[int, str]:
             texts[index] = reader.text(reader.number())
         else:
             reader.skip(_CONSTANTS[tag])
-        index += 2 if tag in _TWO_PLACES else 1
+        index += 2 if tag in _TWO_ENTRIES else 1
     return texts
 
 

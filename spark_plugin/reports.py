@@ -1,7 +1,7 @@
 """Spark's progress events as reports on kshare's queries.
 
-Law: a query of an older kshare, or a partition of which the events hold no report, shows what its
-offsets tell and nothing else. Cost: one parse of two offset dicts a source and event.
+A query of an older kshare, or a partition without a report in the event, shows what its offsets
+say. Cost: one parse of two offset dicts for each source and event.
 """
 
 import json
@@ -36,12 +36,11 @@ class SourceReport:
     """What is known of one source of a query after a batch.
 
     Attributes:
-        number: which of the query's sources it is, from 0.
-        partitions: by topic and partition.
-        offsets_behind_latest: by topic and partition: the end of the log when the batch was
-            planned, minus the offset below which all is read with the batch. Of a partition with
-            record limits, what the batch itself reads is not counted as read. Only partitions whose
-            end is known.
+        number: The source's number within the query, from 0.
+        partitions: The report of each partition.
+        offsets_behind_latest: The end of the log when the batch was planned, minus the offset below
+            which all is read with the batch. Where a partition has record limits, what the batch
+            itself reads does not count as read. Only partitions whose end is known.
     """
 
     number: int
@@ -50,7 +49,7 @@ class SourceReport:
 
     @property
     def metrics(self) -> dict[str, str]:
-        """What Spark's kafka source shows in ``sources[number].metrics``; empty if not known."""
+        """What Spark's kafka source shows in ``sources[number].metrics``; empty if unknown."""
         behind = self.offsets_behind_latest.values()
         if not behind:
             return {}
@@ -66,11 +65,11 @@ class QueryReport:
     """What is known of a query after a batch.
 
     Attributes:
-        query: the query's id, which it keeps over restarts.
-        name: the query's name; None if it has none.
-        batch: number of the batch.
-        seconds: how long it took.
-        sources: the query's kshare sources, at least one.
+        query: The query's id, which it keeps over restarts.
+        name: The query's name; None if it has none.
+        batch: The number of the batch.
+        seconds: The duration of the batch.
+        sources: The query's kshare sources; at least one.
     """
 
     query: str
@@ -81,34 +80,34 @@ class QueryReport:
 
     @property
     def partitions(self) -> Mapping[TopicPartition, PartitionReport]:
-        """By topic and partition; of one that several sources read, the one that is behind."""
+        """The report of each partition; of several, the one with the lowest stable offset."""
         merged: dict[TopicPartition, PartitionReport] = {}
         for source in self.sources:
-            for place, partition in source.partitions.items():
-                if place not in merged or partition.stable < merged[place].stable:
-                    merged[place] = partition
+            for tp, partition in source.partitions.items():
+                if tp not in merged or partition.stable < merged[tp].stable:
+                    merged[tp] = partition
         return MappingProxyType(merged)
 
     @property
     def ranges(self) -> tuple[tuple[TopicPartition, RangeReport], ...]:
-        """All ranges of all partitions."""
+        """The ranges of all partitions."""
         return tuple(
-            (place, range_)
-            for place, partition in sorted(self.partitions.items())
+            (tp, range_)
+            for tp, partition in sorted(self.partitions.items())
             for range_ in partition.ranges
         )
 
     @property
     def slowest(self) -> tuple[TopicPartition, RangeReport] | None:
-        """The range with the most time per record; None if none was measured."""
+        """The range with the most time per record; None if no range was measured."""
         ranges = self.ranges
-        return _place_of(slowest(range_ for _, range_ in ranges), ranges)
+        return _with_partition(slowest(range_ for _, range_ in ranges), ranges)
 
     @property
     def hottest(self) -> tuple[TopicPartition, RangeReport] | None:
-        """The range with the most records/s; None if none delivered any."""
+        """The range with the most records/s; None if no range delivered records."""
         ranges = self.ranges
-        return _place_of(hottest(range_ for _, range_ in ranges), ranges)
+        return _with_partition(hottest(range_ for _, range_ in ranges), ranges)
 
     @property
     def gaps(self) -> int:
@@ -121,21 +120,21 @@ class QueryReport:
         return sum(partition.entry_bytes for partition in self.partitions.values())
 
     def records_per_second(self, range_: RangeReport) -> float | None:
-        """Records of a range by the time of the batch; None if that is not known."""
+        """Records of a range divided by the duration of the batch; None if unknown."""
         if range_.records is None or self.seconds <= 0:
             return None
         return range_.records / self.seconds
 
 
 def report_of(progress: Any) -> QueryReport | None:
-    """A ``StreamingQueryProgress`` as a report; None if none of its sources is ours."""
-    sources = [
+    """Convert a ``StreamingQueryProgress``; None if it has no kshare source."""
+    reports = [
         _source(number, source.endOffset, source.latestOffset)
         for number, source in enumerate(progress.sources)
         if not source.description.startswith(_OTHERS)
     ]
-    known = tuple(source for source in sources if source is not None)
-    if not known:
+    sources = tuple(report for report in reports if report is not None)
+    if not sources:
         return None
     taken_ms = progress.durationMs.get("triggerExecution", progress.batchDuration)
     return QueryReport(
@@ -143,49 +142,49 @@ def report_of(progress: Any) -> QueryReport | None:
         name=progress.name,
         batch=progress.batchId,
         seconds=taken_ms / 1000,
-        sources=known,
+        sources=sources,
     )
 
 
 def _source(number: int, end: str | None, latest: str | None) -> SourceReport | None:
-    """What a source says: its report, and of partitions without one what the offsets tell."""
+    """Return a source's report; partitions without one show what their offsets say."""
     reached = _decoded(end)
     if reached is None:
         return None
     partitions: dict[TopicPartition, PartitionReport] = {}
     ends: dict[TopicPartition, int] = {}
     try:
-        newest = json.loads(latest or "null")
-        if isinstance(newest, dict):
-            partitions = decode_report(newest)
-            plain = _decoded({name: part for name, part in newest.items() if name != EXTRA_KEY})
-            ends = {place: at.stable for place, at in plain.progress.items()} if plain else {}
+        reported = json.loads(latest or "null")
+        if isinstance(reported, dict):
+            partitions = decode_report(reported)
+            plain = _decoded({name: part for name, part in reported.items() if name != EXTRA_KEY})
+            ends = {tp: progress.stable for tp, progress in plain.progress.items()} if plain else {}
     except ValueError as error:
         _log.debug("a report that cannot be read: %s", error)
-    for place, progress in reached.progress.items():
-        if place not in partitions:
-            seen = max(progress.front, ends.get(place, 0))
-            partitions[place] = partition_report(seen, progress, reached.limits.get(place, ()))
+    for tp, progress in reached.progress.items():
+        if tp not in partitions:
+            seen = max(progress.front, ends.get(tp, 0))
+            partitions[tp] = partition_report(seen, progress, reached.limits.get(tp, ()))
     behind = {
-        place: max(ends[place] - partition.stable, 0)
-        for place, partition in partitions.items()
-        if place in ends
+        tp: max(ends[tp] - partition.stable, 0)
+        for tp, partition in partitions.items()
+        if tp in ends
     }
     return SourceReport(number, MappingProxyType(partitions), MappingProxyType(behind))
 
 
 def _decoded(offsets: str | dict[str, Any] | None) -> OffsetDict | None:
-    """An offset dict of ours; None if it is something else."""
+    """Decode an offset dict; None if it is not one of kshare's."""
     if not offsets or offsets == "None":
         return None
     try:
-        found = decode(offsets)
+        decoded = decode(offsets)
     except CheckpointError:
         return None
-    return found if found.progress else None
+    return decoded if decoded.progress else None
 
 
-def _place_of(
-    found: RangeReport | None, ranges: tuple[tuple[TopicPartition, RangeReport], ...]
+def _with_partition(
+    range_: RangeReport | None, ranges: tuple[tuple[TopicPartition, RangeReport], ...]
 ) -> tuple[TopicPartition, RangeReport] | None:
-    return next((pair for pair in ranges if pair[1] is found), None)
+    return next((pair for pair in ranges if pair[1] is range_), None)

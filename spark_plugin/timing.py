@@ -1,14 +1,18 @@
-"""When a task has ended, seen from its Python worker: only by ending with it.
+"""How the planner sees that a task has ended: the task's Python worker ends with it.
 
-Law: what a task delivers does not change; at worst nothing is seen. Cost: the worker is not used
-again, so that a later task forks a new one, which imports its modules anew.
+What a task delivers does not change. At worst the end is not seen. Cost: Spark does not use the
+worker again, so a later task starts in a new one.
 
-A reader is done long before its task is, if something slow comes after it: rows are buffered on
-the way. Nothing tells a worker that is used again when its task has ended. But one that is not
-has its socket closed by Spark's JVM (``BasePythonRunner``'s listener for the completion of tasks)
-at just that time; and ``pyspark.daemon``'s child waits for that, and exits. A worker asks for it
-by answering END_OF_DATA_SECTION at its end, which ``pyspark.worker`` does if the finish signal
-cannot be read. So that is what we have it believe, in a process that ends anyway.
+A reader is done long before its task if something slow follows it, because rows are buffered on the
+way. A worker that Spark uses again is not told when its task ends. But Spark's JVM closes the
+socket of a worker that it will not use again exactly then (``BasePythonRunner``'s listener for the
+completion of tasks), and ``pyspark.daemon``'s child waits for that, and exits::
+
+    reader done ............ rows on their way ............ task ends
+    worker: END_OF_DATA_SECTION -> waits for the JVM ------> socket closed -> exits
+
+A worker answers END_OF_DATA_SECTION, "do not use me again", if ``pyspark.worker`` cannot read the
+finish signal. So this module makes it believe that, in a process that is about to exit.
 """
 
 import logging
@@ -26,15 +30,15 @@ _FINISH = "get_finish_signal_from_stream"
 
 
 class _EndsWithTaskError(Exception):
-    """What ``pyspark.worker`` takes for a finish signal that cannot be read."""
+    """``pyspark.worker`` takes it for a finish signal that cannot be read."""
 
 
 def end_worker_with_task() -> bool:
-    """Have this Python worker end when its task does.
+    """Make this Python worker end when its task does.
 
     Returns:
-        Whether it will: it is a worker of Spark's daemon, and this is a version of Spark that is
-        known. If not, nothing has changed.
+        Whether it will. It will not, and nothing has changed, if this process is no worker of
+        Spark's daemon, or a worker of an unknown version of Spark.
     """
     if not os.environ.get("SPARK_REUSE_WORKER") or not _is_daemon(sys.modules.get("__main__")):
         return False

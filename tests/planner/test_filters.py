@@ -16,8 +16,9 @@ from pyspark.sql import datasource as spark
 
 from kshare.core.progress import TopicPartition
 from kshare.planner.filters import EVERYTHING, Bounds, Condition, Interval, bounds_of
-from spark_plugin import filters as filters_module
-from spark_plugin.filters import conditions_of, filters_may_be_pushed
+from spark_plugin import read_info as filters_module
+from spark_plugin.filters import conditions_of
+from spark_plugin.read_info import filters_may_be_pushed
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HOLDS = {"=": eq, "<": lt, "<=": le, ">": gt, ">=": ge}

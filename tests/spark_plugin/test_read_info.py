@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader, Filter, GreaterThanOrEqual, LessThan
 
 from kshare.testing import FakeCluster, Record
-from spark_plugin import filters, read_info
+from spark_plugin import read_info
+from spark_plugin.planning import SlicePartition
 from spark_plugin.read_info import installed_jars, kept_with_scan
 from spark_plugin.source import KshareDataSource
 
@@ -258,7 +259,7 @@ def test_the_installed_spark_keeps_it_with_the_source() -> None:
 @pytest.fixture
 def pushing(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process is the worker in which Spark pushes filters."""
-    name = filters._PUSHING
+    name = read_info._PUSHING
     monkeypatch.setitem(sys.modules, name, ModuleType(name))
 
 
@@ -270,7 +271,9 @@ def offsets_planned(servers: str, topic: str, pushed: list[Filter]) -> tuple[lis
     left = list(reader.pushFilters(pushed))
     planned: list[int] = []
     for task in reader.partitions():
-        planned += range(task.slice.offsets.start, task.slice.offsets.end)  # type: ignore[attr-defined]
+        assert isinstance(task, SlicePartition)
+        for read in task.slices:
+            planned += range(read.slice.offsets.start, read.slice.offsets.end)
     return planned, left
 
 
@@ -279,7 +282,7 @@ def offsets_planned(servers: str, topic: str, pushed: list[Filter]) -> tuple[lis
 def test_a_plan_leaves_out_only_what_no_other_query_may_want(
     monkeypatch: pytest.MonkeyPatch, safe: bool
 ) -> None:
-    monkeypatch.setattr(filters, "scans_keep_read_info", lambda: safe)
+    monkeypatch.setattr(read_info, "scans_keep_read_info", lambda: safe)
     with FakeCluster() as cluster:
         topic = cluster.create_topic("t")
         cluster.produce(topic, [Record(b"k", b"v")] * 22)
