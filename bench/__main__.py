@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from bench import assign_jobs, chunk_jobs, core_jobs, data, sink_jobs, slow_key
 from bench.spark_jobs import (
@@ -144,8 +145,8 @@ def spark_rows(servers: str, runs: int) -> list[Row]:
             ("streaming, AvailableNow, one task", available_now, 3.0),
         ):
             times = interleaved(
-                lambda job=job: job(spark, "kafka", servers, data.MAIN),
-                lambda job=job: job(spark, "kshare", servers, data.MAIN),
+                partial(job, spark, "kafka", servers, data.MAIN),
+                partial(job, spark, "kshare", servers, data.MAIN),
                 runs,
             )
             rows.append(speed_row(name, data.MAIN_RECORDS, times, target))
@@ -244,8 +245,8 @@ def main() -> int:
         if only in {None, "chunks"}:
             rows += chunk_rows(servers, arguments.runs)
         if only in {None, "sink"}:
-            for row in sink_jobs.measure(servers, max(1, arguments.runs // 2), interleaved):
-                rows.append(speed_row(*row))
+            for measured in sink_jobs.measure(servers, max(1, arguments.runs // 2), interleaved):
+                rows.append(speed_row(*measured))
                 print(rows[-1], flush=True)
         if only in {None, "slow"}:
             rows += slow_rows(servers, max(1, arguments.runs // 3))

@@ -9,7 +9,6 @@ import argparse
 import os
 import shutil
 import tempfile
-from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from pyspark.sql import functions as F
 
 from integration.kafka import KafkaBroker
 from integration.spark import start_spark
+from kshare.assignment import ApplicationState, KafkaStreamsAssignment, TaskAssignment
 from kshare.testing import Record
 
 EXECUTORS, SLOTS = 2, 2
@@ -87,7 +87,7 @@ def shares(seen: list[dict[tuple[int, int], str]]) -> tuple[float, float]:
 def measure(batches: int) -> dict[str, tuple[float, float]]:
     """Shares by name; the first batches, before executors are known, are left out."""
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
-    found = defaultdict(lambda: (0.0, 0.0))
+    found: dict[str, tuple[float, float]] = {}
     with KafkaBroker() as broker:
         spark = start_spark(
             master=f"local-cluster[{EXECUTORS},{SLOTS},1024]",
@@ -108,15 +108,13 @@ def measure(batches: int) -> dict[str, tuple[float, float]]:
             spark.stop()
             # local-cluster has its executors' files there, whatever it is told.
             shutil.rmtree(Path(pyspark.__file__).parent / "work", ignore_errors=True)
-    return dict(found)
+    return found
 
 
 class InTurn:
     """Leaves every task where its number brings it: all are left out, and added in order."""
 
-    def assign(self, application_state):  # type: ignore[no-untyped-def]
-        from kshare.assignment import KafkaStreamsAssignment, TaskAssignment
-
+    def assign(self, application_state: ApplicationState) -> TaskAssignment:
         states = application_state.kafka_streams_states()
         return TaskAssignment(tuple(KafkaStreamsAssignment(process) for process in states))
 

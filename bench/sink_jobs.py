@@ -9,7 +9,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from confluent_kafka import TopicPartition
@@ -49,7 +49,10 @@ def new_topic(servers: str) -> Iterator[str]:
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
     try:
         yield topic
-        ends = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(PARTITIONS)}
+        ends = {
+            TopicPartition(topic, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            for number in range(PARTITIONS)
+        }
         written = sum(end.result(30).offset for end in admin.list_offsets(ends).values())
         if written < ROWS:
             raise SystemExit(f"{topic} holds {written:,} records, not {ROWS:,}")
@@ -75,7 +78,9 @@ def stream_write(spark: SparkSession, path: str, sink: str, servers: str, **opti
         writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
         query = writer.start()
         query.awaitTermination()
-        took = [progress["durationMs"]["triggerExecution"] for progress in query.recentProgress]
+        took: list[int] = [
+            progress["durationMs"]["triggerExecution"] for progress in query.recentProgress
+        ]
         return max(took) / 1000
 
 
@@ -124,10 +129,11 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--bootstrap-servers", help="a running broker, instead of one made here")
     arguments = parser.parse_args()
-    broker = nullcontext() if arguments.bootstrap_servers else KafkaBroker()
     met = True
-    with broker as running:
-        servers = arguments.bootstrap_servers or running.bootstrap_servers
+    with ExitStack() as stack:
+        servers = arguments.bootstrap_servers
+        if not servers:
+            servers = stack.enter_context(KafkaBroker()).bootstrap_servers
         for row in measure(servers, arguments.runs, interleaved):
             shown = speed_row(*row)
             print(shown, flush=True)

@@ -19,6 +19,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,8 @@ def make_topics(servers: str, count: int) -> None:
 def slow_work(folder: str, seconds: float) -> Callable[[Any], int]:
     """A function of a key that counts its calls for other keys, in a file of each process."""
 
-    def work(key):  # type: ignore[no-untyped-def] - Spark asks for pandas otherwise
+    # Not annotated: with annotations Spark asks for pandas.
+    def work(key):  # type: ignore[no-untyped-def]
         import os
 
         if bytes(key) == SLOW:
@@ -145,20 +147,9 @@ def measure(servers: str, runs: int, count: int) -> list[Line]:
     rates: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(runs):
         for name, (source, slots, slow, options) in cases.items():
-            rates[name].append(
-                in_session(
-                    slots,
-                    lambda spark, source=source, slow=slow, options=options: others_per_second(
-                        spark,
-                        source,
-                        servers,
-                        TOPIC,
-                        slow_seconds=slow,
-                        wanted=wanted,
-                        **options,
-                    ),
-                )
-            )
+            more: dict[str, Any] = {"slow_seconds": slow, "wanted": wanted, **options}
+            run = partial(others_per_second, source=source, servers=servers, topic=TOPIC, **more)
+            rates[name].append(in_session(slots, run))
     alone = statistics.median(rates["alone"])
 
     def line(name: str, shown: str, least: float | None) -> Line:

@@ -75,12 +75,16 @@ def make_certificates(folder: Path) -> Certificates:
     authority, stranger = _authority("kshare test authority"), _authority("stranger")
     made.ca.write_bytes(_pem(authority.certificate))
     made.stranger_ca.write_bytes(_pem(stranger.certificate))
-    here = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    for path, names, days in (
+    here: list[x509.GeneralName] = [
+        x509.DNSName("localhost"),
+        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+    ]
+    certificates: tuple[tuple[Path, list[x509.GeneralName], int], ...] = (
         (made.server_pair, here, 30),
         (made.misnamed_pair, [x509.DNSName("elsewhere.test")], 30),
         (made.expired_pair, here, -1),
-    ):
+    )
+    for path, names, days in certificates:
         certificate, key = _signed(authority, "broker", names, days)
         path.write_bytes(_pem(certificate) + _key_pem(key))
     certificate, key = _signed(authority, "client", [x509.DNSName("client.test")], 30)

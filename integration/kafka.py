@@ -24,6 +24,7 @@ from typing import Self
 from confluent_kafka.admin import (
     ScramCredentialInfo,
     ScramMechanism,
+    UserScramCredentialAlteration,
     UserScramCredentialUpsertion,
 )
 
@@ -355,7 +356,7 @@ class KafkaBroker(Topics):
         # One request a mechanism: Kafka refuses two changes of one user in a request.
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
             info = ScramCredentialInfo(mechanism, 4096)
-            made = [
+            made: list[UserScramCredentialAlteration] = [
                 UserScramCredentialUpsertion(user, info, password.encode())
                 for user, password in USERS.items()
             ]

@@ -121,14 +121,14 @@ class StreamingRun:
 
     def start(self, source: str = "kshare", **more: str) -> None:
         """Read all there is. AssertionError: the query fails."""
-        error = self.try_to_start(source, None, **more)
+        error = self.try_to_start(source, None, None, **more)
         if error is not None:
             raise AssertionError(f"the query failed: {error}")
 
     def start_and_kill(self, what: str, where: str, batch: int, **more: str) -> None:
         """The same, and something is killed (see ``streaming_job``)."""
         kill = {"what": what, "where": where, "batch": batch, "rows": 20}
-        error = self.try_to_start("kshare", kill, **more)
+        error = self.try_to_start("kshare", kill, None, **more)
         assert was_killed(kill), f"no {what} was killed {where} of batch {batch}: {error}"
         assert error is not None, f"the query ended although the {what} was killed {where}"
 

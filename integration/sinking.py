@@ -46,13 +46,17 @@ def received(broker: Topics, topic: str, level: str = "read_committed") -> list[
         }
     )
     consumer.assign([Place(topic, number, 0) for number in range(PARTITIONS)])
-    found, ends, deadline = [], 0, time.monotonic() + 60
+    found: list[tuple[int, int]] = []
+    ends, deadline = 0, time.monotonic() + 60
     while ends < PARTITIONS:
         assert time.monotonic() < deadline
         for message in consumer.consume(1000, 0.5):
-            if message.error() is None:
-                found.append((message.partition(), int(message.value())))
-            elif message.error().code() == RdKafkaError._PARTITION_EOF:
+            error, partition, value = message.error(), message.partition(), message.value()
+            if error is None:
+                assert partition is not None
+                assert value is not None
+                found.append((partition, int(value)))
+            elif error.code() == RdKafkaError._PARTITION_EOF:
                 ends += 1
     consumer.close()
     return found

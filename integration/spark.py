@@ -115,7 +115,9 @@ def _run_a_job() -> None:
         }
         streaming_job.run(job)
     # The JVM writes the archive when it ends, and it ends when its standard input does.
-    jvm = SparkContext._gateway.proc
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    jvm = gateway.proc
     jvm.stdin.close()
     jvm.wait(120)
 

@@ -76,7 +76,7 @@ def planners(driver: psutil.Process) -> list[psutil.Process]:
 
 def _command(process: psutil.Process) -> list[str]:
     try:
-        return process.cmdline()
+        return list(process.cmdline())
     except psutil.Error:  # it has ended in this moment
         return []
 
@@ -145,7 +145,7 @@ def source_of(kill: Kill, log: str | None) -> type[KshareDataSource]:
 
     class Source(KshareDataSource):
         def streamReader(self, schema: Any) -> Any:
-            made = super().streamReader(schema)
+            made: Any = super().streamReader(schema)
             made.__class__ = Reader
             made.kill, made.log = kill, log
             return made
@@ -196,7 +196,7 @@ def run_query(spark: SparkSession, job: dict[str, Any]) -> None:
     try:
         if where == "any-time":
             timer.start()
-        while not query.awaitTermination(0.1):
+        while not query.awaitTermination(0.1):  # type: ignore[arg-type]
             if enough.is_set():
                 query.stop()
     finally:

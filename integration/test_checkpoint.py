@@ -25,7 +25,7 @@ def produce(broker: KafkaBroker, topic: str, count: int, partition: int | None =
 
 def test_a_driver_is_killed_in_batch_0_and_later(
     driver: Driver, broker: KafkaBroker, tmp_path: Path
-):
+) -> None:
     """What comes after the kill does not get into the batch that was planned before it."""
     topic = broker.create_topic()
     produce(broker, topic, 100)
@@ -45,7 +45,9 @@ def test_a_driver_is_killed_in_batch_0_and_later(
     assert run.offsets()[0] == planned[0]
 
 
-def test_batch_0_begins_where_it_was_planned(driver: Driver, broker: KafkaBroker, tmp_path: Path):
+def test_batch_0_begins_where_it_was_planned(
+    driver: Driver, broker: KafkaBroker, tmp_path: Path
+) -> None:
     """Spark does not keep a Python source's first offset; the dict of batch 0 does."""
     topic = broker.create_topic()
     produce(broker, topic, 50)
@@ -61,7 +63,7 @@ def test_batch_0_begins_where_it_was_planned(driver: Driver, broker: KafkaBroker
     assert report.ok, str(report)
 
 
-def test_from_sparks_source_and_back(driver: Driver, broker: KafkaBroker, tmp_path: Path):
+def test_from_sparks_source_and_back(driver: Driver, broker: KafkaBroker, tmp_path: Path) -> None:
     topic = broker.create_topic(partitions=2)
     run = StreamingRun(broker.bootstrap_servers, topic, tmp_path, driver)
     read = 0
@@ -83,7 +85,9 @@ def test_from_sparks_source_and_back(driver: Driver, broker: KafkaBroker, tmp_pa
     assert last[max(last)] == {topic: {"0": read, "1": read}}
 
 
-def test_ours_begins_and_sparks_goes_on(driver: Driver, broker: KafkaBroker, tmp_path: Path):
+def test_ours_begins_and_sparks_goes_on(
+    driver: Driver, broker: KafkaBroker, tmp_path: Path
+) -> None:
     """A query that was begun by kshare can be handed to Spark's source once it is stopped."""
     topic = broker.create_topic()
     produce(broker, topic, 60)

@@ -28,7 +28,7 @@ def fill(brokers: KafkaCluster, topic: str) -> None:
 
 def test_a_query_goes_on_while_leaders_move_and_die(
     spark: SparkSession, brokers: KafkaCluster, tmp_path: Path
-):
+) -> None:
     topic = brokers.create_topic(partitions=PARTITIONS, replication=2)
     fill(brokers, topic)
     received: list[pa.Table] = []

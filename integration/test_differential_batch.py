@@ -120,7 +120,7 @@ READS: dict[str, Callable[[World], Options]] = {
 
 
 @pytest.mark.parametrize("case", READS)
-def test_rows(spark: SparkSession, world: World, case: str):
+def test_rows(spark: SparkSession, world: World, case: str) -> None:
     found = both(spark, world.servers, READS[case](world))
     assert found["kshare"] == found["kafka"]
     nothing = {"an empty topic", "a start that no record has, latest"}
@@ -140,7 +140,7 @@ FILTERS: dict[str, Callable[[World], Any]] = {
 
 
 @pytest.mark.parametrize("case", FILTERS)
-def test_filters(spark: SparkSession, world: World, pushed: bool, case: str):
+def test_filters(spark: SparkSession, world: World, pushed: bool, case: str) -> None:
     def keep(frame: DataFrame) -> DataFrame:
         return frame.where(FILTERS[case](world))
 
@@ -150,13 +150,14 @@ def test_filters(spark: SparkSession, world: World, pushed: bool, case: str):
     assert bool(found["kafka"][1]) == (case != "nothing")
 
 
-def test_counts_and_chosen_columns(spark: SparkSession, world: World):
+def test_counts_and_chosen_columns(spark: SparkSession, world: World) -> None:
     """Columns that nobody wants are not asked for."""
-    for change in (
+    changes: tuple[Callable[[DataFrame], DataFrame], ...] = (
         lambda frame: frame.groupBy().count(),
         lambda frame: frame.groupBy("partition").agg(F.max("offset")).orderBy("partition"),
         lambda frame: frame.select("value", "offset").orderBy("offset"),
-    ):
+    )
+    for change in changes:
         found = [
             [
                 tuple(row)
@@ -299,19 +300,18 @@ REFUSED: dict[str, tuple[Callable[[World], Options], str, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(spark: SparkSession, world: World, case: str):
+def test_refused(spark: SparkSession, world: World, case: str) -> None:
     options, by_spark, by_us = REFUSED[case]
-    told = {
-        source: error_of(
-            lambda source=source: read(spark, source, world.servers, options(world)).collect()
-        )
-        for source in FORMATS
-    }
+
+    def error_with(source: str) -> str:
+        return error_of(lambda: read(spark, source, world.servers, options(world)).collect())
+
+    told = {source: error_with(source) for source in FORMATS}
     assert re.search(by_spark, told["kafka"], re.DOTALL), told["kafka"]
     assert re.search(by_us, told["kshare"], re.DOTALL), told["kshare"]
 
 
-def test_a_topic_that_is_not_there(spark: SparkSession, world: World):
+def test_a_topic_that_is_not_there(spark: SparkSession, world: World) -> None:
     """Both name the topic."""
     for source in FORMATS:
         options = {"subscribe": f"nowhere,{world.plain}"}
@@ -319,7 +319,7 @@ def test_a_topic_that_is_not_there(spark: SparkSession, world: World):
         assert "nowhere" in told or "UnknownTopic" in told, told
 
 
-def test_no_servers(spark: SparkSession):
+def test_no_servers(spark: SparkSession) -> None:
     for source in FORMATS:
         told = error_of(
             lambda: spark.read.format(source).option("subscribe", "t").load().collect()  # noqa: B023

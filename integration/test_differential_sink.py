@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ FRAMES: dict[str, Rows] = {
 
 @pytest.mark.parametrize("included", ["true", "false"])
 @pytest.mark.parametrize("case", FRAMES)
-def test_records(spark: SparkSession, broker: KafkaBroker, case: str, included: str):
+def test_records(spark: SparkSession, broker: KafkaBroker, case: str, included: str) -> None:
     found = {}
     frame = FRAMES[case](spark).coalesce(1)
     for source in FORMATS:
@@ -67,7 +68,7 @@ def test_records(spark: SparkSession, broker: KafkaBroker, case: str, included: 
     assert len(found["kafka"]) == frame.count()
 
 
-def test_the_topic_option_wins_over_the_column(spark: SparkSession, broker: KafkaBroker):
+def test_the_topic_option_wins_over_the_column(spark: SparkSession, broker: KafkaBroker) -> None:
     servers = broker.bootstrap_servers
     for source in FORMATS:
         option, column = broker.create_topic(), broker.create_topic()
@@ -79,7 +80,7 @@ def test_the_topic_option_wins_over_the_column(spark: SparkSession, broker: Kafk
         assert [row[1:3] for row in written(spark, servers, column)] == [(b"k", b"v")]
 
 
-def test_keys_go_where_javas_producer_puts_them(spark: SparkSession, broker: KafkaBroker):
+def test_keys_go_where_javas_producer_puts_them(spark: SparkSession, broker: KafkaBroker) -> None:
     rows = spark.range(1000).select(
         F.concat(F.lit("key-"), F.col("id").cast("string")).alias("key"),
         F.col("id").cast("string").alias("value"),
@@ -93,7 +94,7 @@ def test_keys_go_where_javas_producer_puts_them(spark: SparkSession, broker: Kaf
     assert len({row[0] for row in found["kafka"]}) == 7
 
 
-def test_a_partition_of_its_own(spark: SparkSession, broker: KafkaBroker):
+def test_a_partition_of_its_own(spark: SparkSession, broker: KafkaBroker) -> None:
     """A null leaves it to the key."""
     rows = spark.createDataFrame(
         [("k", "a", 2), ("k", "b", 0), ("k", "c", None)], f"{TEXT}, partition int"
@@ -177,20 +178,18 @@ REFUSED: dict[str, tuple[Rows, dict[str, str], str, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(spark: SparkSession, broker: KafkaBroker, topic: str, case: str):
+def test_refused(spark: SparkSession, broker: KafkaBroker, topic: str, case: str) -> None:
     rows, options, by_spark, by_us = REFUSED[case]
     options = {name: topic if value == "TOPIC" else value for name, value in options.items()}
     frame, told = rows(spark), {}
     for source in FORMATS:
-        told[source] = error_of(
-            lambda source=source: write(frame, source, broker.bootstrap_servers, **options)
-        )
+        told[source] = error_of(partial(write, frame, source, broker.bootstrap_servers, **options))
     assert re.search(by_spark, told["kafka"]), told["kafka"]
     assert re.search(by_us, told["kshare"]), told["kshare"]
     assert broker.latest(topic) == 0
 
 
-def test_a_stream_and_its_restart(spark: SparkSession, broker: KafkaBroker, tmp_path: Path):
+def test_a_stream_and_its_restart(spark: SparkSession, broker: KafkaBroker, tmp_path: Path) -> None:
     """From one topic to another, a batch at a time; nothing twice after a stop in good order."""
     servers, given = broker.bootstrap_servers, broker.create_topic()
     outs = {source: broker.create_topic() for source in FORMATS}

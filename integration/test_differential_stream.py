@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ READS: dict[str, Callable[[World], Options]] = {
 
 
 @pytest.mark.parametrize("case", READS)
-def test_rows_of_each_batch(spark: SparkSession, world: World, tmp_path: Path, case: str):
+def test_rows_of_each_batch(spark: SparkSession, world: World, tmp_path: Path, case: str) -> None:
     found = streams(spark, world.servers, tmp_path, READS[case](world))
     for source, stream in found.items():
         stream.start(source)
@@ -95,7 +96,9 @@ def test_rows_of_each_batch(spark: SparkSession, world: World, tmp_path: Path, c
 
 
 @pytest.mark.parametrize("trigger", [{"once": True}, {"processingTime": "50 milliseconds"}])
-def test_triggers(spark: SparkSession, world: World, tmp_path: Path, trigger: dict[str, Any]):
+def test_triggers(
+    spark: SparkSession, world: World, tmp_path: Path, trigger: dict[str, Any]
+) -> None:
     options = {"subscribe": world.plain, "maxOffsetsPerTrigger": "30"}
     found = streams(spark, world.servers, tmp_path, options)
     for source, stream in found.items():
@@ -105,12 +108,18 @@ def test_triggers(spark: SparkSession, world: World, tmp_path: Path, trigger: di
     assert (len(seen.batches) == 1) == ("once" in trigger)
 
 
-def test_restarts(spark: SparkSession, broker: KafkaBroker, tmp_path: Path):
+def test_restarts(spark: SparkSession, broker: KafkaBroker, tmp_path: Path) -> None:
     """latest, nothing, more, another limit, and nothing again."""
     topic = broker.create_topic(partitions=2)
     broker.produce(topic, numbered(20))
     found = streams(spark, broker.bootstrap_servers, tmp_path, {"subscribe": topic})
-    for more in ({"startingOffsets": "latest"}, {}, {"maxOffsetsPerTrigger": "4"}, {}):
+    starts: list[dict[str, Any]] = [
+        {"startingOffsets": "latest"},
+        {},
+        {"maxOffsetsPerTrigger": "4"},
+        {},
+    ]
+    for more in starts:
         for source, stream in found.items():
             stream.start(source, **more)
         broker.produce(topic, numbered(10))
@@ -120,7 +129,7 @@ def test_restarts(spark: SparkSession, broker: KafkaBroker, tmp_path: Path):
     assert sum(map(len, seen.batches)) == 40
 
 
-def test_one_checkpoint_in_turn(spark: SparkSession, broker: KafkaBroker, tmp_path: Path):
+def test_one_checkpoint_in_turn(spark: SparkSession, broker: KafkaBroker, tmp_path: Path) -> None:
     """The same rows as if one of them had read it all."""
     topic = broker.create_topic(partitions=2)
     options = {"subscribe": topic, "maxOffsetsPerTrigger": "12"}
@@ -133,7 +142,7 @@ def test_one_checkpoint_in_turn(spark: SparkSession, broker: KafkaBroker, tmp_pa
     assert in_turn.batches == alone.batches
 
 
-def test_new_partitions(spark: SparkSession, broker: KafkaBroker, tmp_path: Path):
+def test_new_partitions(spark: SparkSession, broker: KafkaBroker, tmp_path: Path) -> None:
     topic = broker.create_topic()
     broker.produce(topic, numbered(10))
     found = streams(spark, broker.bootstrap_servers, tmp_path, {"subscribe": topic})
@@ -147,7 +156,7 @@ def test_new_partitions(spark: SparkSession, broker: KafkaBroker, tmp_path: Path
     assert len(assert_same(found).batches[-1]) == 15
 
 
-def test_new_topics(spark: SparkSession, broker: KafkaBroker, tmp_path: Path):
+def test_new_topics(spark: SparkSession, broker: KafkaBroker, tmp_path: Path) -> None:
     first = broker.create_topic()
     broker.produce(first, numbered(10))
     pattern = {"subscribePattern": f"{first}.*"}
@@ -162,7 +171,7 @@ def test_new_topics(spark: SparkSession, broker: KafkaBroker, tmp_path: Path):
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_a_trimmed_log(spark: SparkSession, broker: KafkaBroker, tmp_path: Path, fail: str):
+def test_a_trimmed_log(spark: SparkSession, broker: KafkaBroker, tmp_path: Path, fail: str) -> None:
     topic = broker.create_topic()
     broker.produce(topic, numbered(10))
     options = {"subscribe": topic, "failOnDataLoss": fail}
@@ -173,7 +182,7 @@ def test_a_trimmed_log(spark: SparkSession, broker: KafkaBroker, tmp_path: Path,
     broker.trim(topic, 0, 25)
     if fail == "true":
         for source, stream in found.items():
-            told = error_of(lambda source=source, stream=stream: stream.start(source))
+            told = error_of(partial(stream.start, source))
             assert "failOnDataLoss" in told
             assert "25" in told
         return
@@ -185,7 +194,9 @@ def test_a_trimmed_log(spark: SparkSession, broker: KafkaBroker, tmp_path: Path,
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_a_deleted_topic(spark: SparkSession, broker: KafkaBroker, tmp_path: Path, fail: str):
+def test_a_deleted_topic(
+    spark: SparkSession, broker: KafkaBroker, tmp_path: Path, fail: str
+) -> None:
     kept = broker.create_topic()
     pattern = {"subscribePattern": f"{kept}.*", "failOnDataLoss": fail}
     found = streams(spark, broker.bootstrap_servers, tmp_path, pattern)
@@ -198,7 +209,7 @@ def test_a_deleted_topic(spark: SparkSession, broker: KafkaBroker, tmp_path: Pat
     broker.produce(kept, numbered(5))
     for source, stream in found.items():
         if fail == "true":
-            told = error_of(lambda source=source, stream=stream: stream.start(source))
+            told = error_of(partial(stream.start, source))
             assert "failOnDataLoss" in told
             assert deleted in told
         else:
@@ -206,7 +217,7 @@ def test_a_deleted_topic(spark: SparkSession, broker: KafkaBroker, tmp_path: Pat
     assert found["kshare"].batches == found["kafka"].batches
 
 
-def test_a_topic_made_anew(spark: SparkSession, broker: KafkaBroker, tmp_path: Path):
+def test_a_topic_made_anew(spark: SparkSession, broker: KafkaBroker, tmp_path: Path) -> None:
     """It ends before what was read of the old one."""
     topic = broker.create_topic()
     broker.produce(topic, numbered(20))
@@ -217,7 +228,7 @@ def test_a_topic_made_anew(spark: SparkSession, broker: KafkaBroker, tmp_path: P
     broker.create_topic(topic)
     broker.produce(topic, numbered(5))
     for source, stream in found.items():
-        told = error_of(lambda source=source, stream=stream: stream.start(source))
+        told = error_of(partial(stream.start, source))
         assert "failOnDataLoss" in told
         assert topic in told
 
@@ -253,14 +264,12 @@ REFUSED: dict[str, tuple[Options, str, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(spark: SparkSession, world: World, tmp_path: Path, case: str):
+def test_refused(spark: SparkSession, world: World, tmp_path: Path, case: str) -> None:
     options, by_spark, by_us = REFUSED[case]
     options = {"subscribe": world.dated, **options}
     if options.get("startingOffsets") == "PER_PARTITION":
         options["startingOffsets"] = per_partition(world.dated, 999)
     found = streams(spark, world.servers, tmp_path, options)
-    told = {
-        source: error_of(lambda source=source: found[source].start(source)) for source in FORMATS
-    }
+    told = {source: error_of(partial(found[source].start, source)) for source in FORMATS}
     assert re.search(by_spark, told["kafka"]), told["kafka"]
     assert re.search(by_us, told["kshare"]), told["kshare"]

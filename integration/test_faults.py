@@ -124,7 +124,7 @@ class Retries(logging.Handler):
         logger.setLevel(self._level)
 
 
-def test_a_leader_moves_while_slices_are_read(cluster: KafkaCluster):
+def test_a_leader_moves_while_slices_are_read(cluster: KafkaCluster) -> None:
     topic = filled(cluster, replication=2)
     source = batches(slices(topic, 3), cluster.bootstrap_servers)
     found = [next(source) for _ in range(3)]
@@ -136,7 +136,7 @@ def test_a_leader_moves_while_slices_are_read(cluster: KafkaCluster):
     assert_all(found)
 
 
-def test_a_leader_moves_between_two_questions_of_the_planner(cluster: KafkaCluster):
+def test_a_leader_moves_between_two_questions_of_the_planner(cluster: KafkaCluster) -> None:
     topic = cluster.create_topic(partitions=2, replication=2)
     given = {
         "kafka.bootstrap.servers": cluster.bootstrap_servers,
@@ -154,7 +154,7 @@ def test_a_leader_moves_between_two_questions_of_the_planner(cluster: KafkaClust
     view.close()
 
 
-def test_a_broker_is_killed_and_comes_back(fragile: KafkaBroker):
+def test_a_broker_is_killed_and_comes_back(fragile: KafkaBroker) -> None:
     topic = filled(fragile)
     source = batches(slices(topic, 2), fragile.bootstrap_servers)
     found = [next(source) for _ in range(2)]
@@ -169,7 +169,7 @@ def test_a_broker_is_killed_and_comes_back(fragile: KafkaBroker):
     assert_all(found)
 
 
-def test_a_broker_that_never_answers(fragile: KafkaBroker):
+def test_a_broker_that_never_answers(fragile: KafkaBroker) -> None:
     """Planner and reader give up within the time that they were given, and say where."""
     topic = filled(fragile)
     servers = fragile.bootstrap_servers
@@ -215,7 +215,7 @@ def damage(broker: KafkaBroker, topic: str, number: int, where: Callable[[int, i
 HEADER = 61  # bytes of a batch before its first record
 
 
-def test_a_damaged_log(fragile: KafkaBroker):
+def test_a_damaged_log(fragile: KafkaBroker) -> None:
     """A value's last byte but one, and the length of the first record; each in the 20th batch."""
     value, length = filled(fragile), filled(fragile)
     fragile.stop()
@@ -264,7 +264,7 @@ def wait_for(driver: Driver, text: str) -> None:
         time.sleep(0.02)
 
 
-def test_a_trimmed_log_in_a_stream(driver: Driver, broker: KafkaBroker, tmp_path: Path):
+def test_a_trimmed_log_in_a_stream(driver: Driver, broker: KafkaBroker, tmp_path: Path) -> None:
     topic = broker.create_topic()
     broker.produce(topic, [Record(b"k%d" % (i % 7), b"v") for i in range(100)])
     run = StreamingRun(broker.bootstrap_servers, topic, tmp_path, driver, keyRanges="2")
@@ -288,7 +288,7 @@ def test_a_trimmed_log_in_a_stream(driver: Driver, broker: KafkaBroker, tmp_path
     wait_for(driver, "Skipped, since failOnDataLoss is false: offsets 100 to 300")
 
 
-def test_a_deleted_topic_in_a_stream(driver: Driver, broker: KafkaBroker, tmp_path: Path):
+def test_a_deleted_topic_in_a_stream(driver: Driver, broker: KafkaBroker, tmp_path: Path) -> None:
     kept, deleted = broker.create_topic(), broker.create_topic()
     for topic in (kept, deleted):
         broker.produce(topic, [Record(b"k%d" % (i % 7), b"v") for i in range(100)])
@@ -312,7 +312,7 @@ def test_a_deleted_topic_in_a_stream(driver: Driver, broker: KafkaBroker, tmp_pa
     assert f"{deleted}-0 is gone" in run.planner_log.read_text()
 
 
-def test_a_worker_is_killed_in_a_task(driver: Driver, broker: KafkaBroker, tmp_path: Path):
+def test_a_worker_is_killed_in_a_task(driver: Driver, broker: KafkaBroker, tmp_path: Path) -> None:
     """Spark runs the task again: what the first try read does not come twice."""
     topic = filled(broker)
     small = {"keyRanges": "2", "maxOffsetsPerTrigger": "2000", **SMALL_FETCHES}

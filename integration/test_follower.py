@@ -54,8 +54,8 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counted: Counter[str] = Counter()
     receive = Connection.receive
 
-    def counting(connection: Connection, extra_seconds: float = 0.0) -> memoryview:
-        body = receive(connection, extra_seconds)
+    def counting(connection: Connection) -> memoryview:
+        body = receive(connection)
         counted[connection.broker] += len(body)
         return body
 
@@ -64,12 +64,16 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def reading(
-    racks: KafkaCluster, topic: str, start: int = 0, end: int = COUNT, **options: str
+    racks: KafkaCluster,
+    topic: str,
+    start: int = 0,
+    end: int = COUNT,
+    options: Mapping[str, str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The batches of a reader in rack ``near``."""
     slice_ = kshare.Slice(topic, 0, (kshare.Rectangle(kshare.OffsetRange(start, end), WHOLE),))
     servers = {"kafka.bootstrap.servers": racks.bootstrap_servers, "kafka.client.rack": "near"}
-    return kshare.read_slice(slice_, servers | SMALL_FETCHES | options)
+    return kshare.read_slice(slice_, {**servers, **SMALL_FETCHES, **(options or {})})
 
 
 def in_sync(racks: KafkaCluster, topic: str) -> None:
@@ -113,7 +117,9 @@ def test_another_rack_reads_the_leader(
 ) -> None:
     for rack in ("far", "elsewhere", ""):
         answered.clear()
-        assert offsets(reading(racks, topic, **{"kafka.client.rack": rack})) == list(range(COUNT))
+        assert offsets(reading(racks, topic, options={"kafka.client.rack": rack})) == list(
+            range(COUNT)
+        )
         assert share(racks, answered, LEADER) > 0.99, rack
 
 
@@ -137,7 +143,7 @@ def test_trimmed_records_are_told_by_the_leader(racks: KafkaCluster, topic: str)
     with pytest.raises(kshare.errors.DataLossError, match="holds 500 to 3000") as lost:
         offsets(reading(racks, topic))
     assert lost.value.broker == racks.brokers[LEADER].bootstrap_servers
-    kept = offsets(reading(racks, topic, failOnDataLoss="false"))
+    kept = offsets(reading(racks, topic, options={"failOnDataLoss": "false"}))
     assert kept == list(range(500, COUNT))
 
 
@@ -146,7 +152,7 @@ def test_the_follower_goes_away_in_the_middle(
     racks: KafkaCluster, topic: str, answered: Counter[str], how: str
 ) -> None:
     follower = racks.brokers[FOLLOWER]
-    batches = reading(racks, topic, **{"kafka.request.timeout.ms": "2000"})
+    batches = reading(racks, topic, options={"kafka.request.timeout.ms": "2000"})
     begun = next(batches)["offset"].to_pylist()
     assert share(racks, answered, FOLLOWER) > 0.9
     try:

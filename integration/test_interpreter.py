@@ -22,7 +22,7 @@ def python_paths(parent: int) -> dict[str, str]:
 
 def test_all_of_them_import_what_is_compiled(
     spark: SparkSession, broker: KafkaBroker, topic: str, tmp_path: object
-):
+) -> None:
     produce(broker.bootstrap_servers, topic, [Record(b"k", b"v")] * 10)
     rows = (
         spark.readStream.format("kshare")
@@ -34,6 +34,7 @@ def test_all_of_them_import_what_is_compiled(
     writer = rows.writeStream.format("noop").option("checkpointLocation", f"{tmp_path}/checkpoint")
     query = writer.start()
     query.processAllAvailable()
+    assert spark._jvm is not None
     paths = python_paths(spark._jvm.java.lang.ProcessHandle.current().pid())
     query.stop()
     assert "-m pyspark.sql.streaming.python_streaming_source_runner" in paths

@@ -11,7 +11,7 @@ from kshare.options import parse_options
 
 def test_parked_keys_are_kept_in_a_compacted_topic(
     broker: KafkaBroker, topic: str, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": topic}
     kafka = parse_options(given, streaming=True).options.kafka
     where = ["--bootstrap-servers", broker.bootstrap_servers]

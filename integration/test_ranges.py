@@ -184,7 +184,7 @@ class Soak:
 
 
 @pytest.mark.timeout(400)  # three Spark processes, and eight queries
-def test_kills_with_ranges_at_different_offsets(broker: KafkaBroker, tmp_path: Path):
+def test_kills_with_ranges_at_different_offsets(broker: KafkaBroker, tmp_path: Path) -> None:
     with Driver(tmp_path) as driver:
         # This seed kills the driver where test_checkpoint does not: in planning and in a task.
         soak = Soak.on(broker, driver, tmp_path, seed=52)
@@ -280,7 +280,7 @@ def of_all_keys(each: int) -> list[Record]:
 
 def test_parked_and_unparked_while_the_query_runs(
     spark: SparkSession, broker: KafkaBroker, tmp_path: Path
-):
+) -> None:
     """The others do not wait; what waited comes when it may, in order, and once."""
     topic, parked = broker.create_topic(), KEYS[3]
     run = StreamingRun(broker.bootstrap_servers, topic, tmp_path)
@@ -297,7 +297,7 @@ def test_parked_and_unparked_while_the_query_runs(
             broker.produce(topic, [Record(parked, b"v"), Record(KEYS[0], b"v")])
             produced += 2
             others = query.received()[KEYS[0]] + 1
-            query.until(lambda received, others=others: received[KEYS[0]] == others)
+            query.until(lambda received: received[KEYS[0]] == others)  # noqa: B023
             came += 1
         broker.produce(topic, of_all_keys(60))
         produced += 60 * len(KEYS)
@@ -316,11 +316,13 @@ def test_parked_and_unparked_while_the_query_runs(
     assert len(late) == 60 + 1
 
 
-def test_parked_by_an_option_at_a_restart(spark: SparkSession, broker: KafkaBroker, tmp_path: Path):
+def test_parked_by_an_option_at_a_restart(
+    spark: SparkSession, broker: KafkaBroker, tmp_path: Path
+) -> None:
     topic, parked = broker.create_topic(), KEYS[5]
     run = StreamingRun(broker.bootstrap_servers, topic, tmp_path)
     broker.produce(topic, of_all_keys(30))
-    options = {"keyRanges": "2", "parkedKeys": json.dumps([parked.decode()])}
+    options: dict[str, Any] = {"keyRanges": "2", "parkedKeys": json.dumps([parked.decode()])}
     with Query(spark, run, AVAILABLE_NOW, **options) as query:
         query.end()
         assert query.received() == {key: 30 for key in KEYS if key != parked}
@@ -344,7 +346,7 @@ def _listening_ports() -> list[int]:
     ]
 
 
-def test_strangers_at_the_planner(spark: SparkSession, broker: KafkaBroker, tmp_path: Path):
+def test_strangers_at_the_planner(spark: SparkSession, broker: KafkaBroker, tmp_path: Path) -> None:
     """Garbage, half a message, and a message with another key: nothing changes."""
     topic = broker.create_topic()
     run = StreamingRun(broker.bootstrap_servers, topic, tmp_path)
@@ -386,7 +388,8 @@ def _ranges_shown(shown: dict[str, Any], topic: str) -> list[dict[str, Any]]:
 def slowly() -> Any:
     """A function of columns that takes 0.1 s for a record of one key."""
 
-    def wait(key):  # type: ignore[no-untyped-def] - Spark asks for pandas otherwise
+    # Not annotated: with annotations Spark asks for pandas.
+    def wait(key):  # type: ignore[no-untyped-def]
         if bytes(key) == SLOW:
             time.sleep(0.1)
         return len(key)
@@ -396,7 +399,7 @@ def slowly() -> Any:
 
 def test_a_slow_key_gets_a_range_of_its_own(
     spark: SparkSession, broker: KafkaBroker, tmp_path: Path
-):
+) -> None:
     """With times of tasks instead of counts of records, and ranges that follow them."""
     topic = broker.create_topic()
     chance = random.Random(2)
@@ -405,7 +408,11 @@ def test_a_slow_key_gets_a_range_of_its_own(
     ]
     broker.produce(topic, [Record(key, b"v") for key in keys])
     run = StreamingRun(broker.bootstrap_servers, topic, tmp_path)
-    options = {"keyRanges": "4", "rangeAssignor": "adaptive", "targetTaskDuration": "1s"}
+    options: dict[str, Any] = {
+        "keyRanges": "4",
+        "rangeAssignor": "adaptive",
+        "targetTaskDuration": "1s",
+    }
     with Query(spark, run, AVAILABLE_NOW, slowly=slowly(), **options) as query:
         query.end()
         told = [json.loads(p.sources[0].latestOffset) for p in query.running.recentProgress]

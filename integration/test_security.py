@@ -73,7 +73,7 @@ def read_all(topic: str, options: dict[str, str], count: int) -> pa.Table:
 @pytest.mark.parametrize(("listener", "mechanism"), WAYS)
 def test_the_planner_and_the_reader(
     secure_broker: KafkaBroker, listener: str, mechanism: str | None
-):
+) -> None:
     topic = secure_broker.create_topic()
     secure_broker.produce(topic, [Record(b"k", b"%d" % i) for i in range(20)])
     options = options_for(secure_broker, listener, mechanism)
@@ -88,7 +88,9 @@ def test_the_planner_and_the_reader(
 
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize(("listener", "mechanism"), WAYS)
-def test_the_sinks_producer(secure_broker: KafkaBroker, listener: str, mechanism: str | None):
+def test_the_sinks_producer(
+    secure_broker: KafkaBroker, listener: str, mechanism: str | None
+) -> None:
     """What the sink's tasks do, without Spark around them."""
     topic = secure_broker.create_topic()
     options = options_for(secure_broker, listener, mechanism)
@@ -100,7 +102,7 @@ def test_the_sinks_producer(secure_broker: KafkaBroker, listener: str, mechanism
 
 
 @pytest.mark.usefixtures("quiet")
-def test_a_jks_key_store(secure_broker: KafkaBroker, tmp_path: Path):
+def test_a_jks_key_store(secure_broker: KafkaBroker, tmp_path: Path) -> None:
     """Of keytool, its key with a password of its own; the sink writes with it, the reader reads."""
     topic, path = secure_broker.create_topic(), tmp_path / "client.jks"
     make_client_jks(made(secure_broker), path)
@@ -119,7 +121,7 @@ def test_through_spark(
     secure_broker: KafkaBroker,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
-):
+) -> None:
     """From a topic to another, over SASL_SSL; nothing that Spark prints holds a secret."""
     source, target = secure_broker.create_topic(), secure_broker.create_topic()
     secure_broker.produce(source, [Record(b"k%d" % (i % 3), b"%d" % i) for i in range(30)])
@@ -136,6 +138,7 @@ def test_through_spark(
         .start()
     )
     assert query.awaitTermination(120)
+    assert query.lastProgress is not None
     assert_no_secret(query.lastProgress.json)
     read = spark.read.format("kshare").options(**options).option("subscribe", target).load()
     assert read.count() == 30
@@ -186,7 +189,7 @@ WRONG = (
 
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_told(secure_broker: KafkaBroker, case: str):
+def test_what_is_wrong_is_told(secure_broker: KafkaBroker, case: str) -> None:
     """By the planner, the reader and the sink's producer."""
     topic = secure_broker.create_topic()
     options, said = wrong_ways(secure_broker)[case]
@@ -216,7 +219,7 @@ def test_what_is_wrong_is_told(secure_broker: KafkaBroker, case: str):
 
 def test_a_wrong_password_in_a_query(
     spark: SparkSession, secure_broker: KafkaBroker, capfd: pytest.CaptureFixture[str]
-):
+) -> None:
     """What a user sees, from the source and from the sink."""
     options, _ = wrong_ways(secure_broker)["a wrong password, PLAIN"]
     topic = secure_broker.create_topic()

@@ -52,7 +52,7 @@ def fragile() -> Iterator[KafkaBroker]:
 # -- at least once ---------------------------------------------------------------------------
 
 
-def test_a_broker_is_killed_while_rows_are_written(fragile: KafkaBroker):
+def test_a_broker_is_killed_while_rows_are_written(fragile: KafkaBroker) -> None:
     topic = fragile.create_topic(partitions=PARTITIONS)
     count, at_once = 60_000, 500
     killed = threading.Event()
@@ -75,7 +75,7 @@ def test_a_broker_is_killed_while_rows_are_written(fragile: KafkaBroker):
     assert_each_once_and_in_order(received(fragile, topic), count)
 
 
-def test_a_broker_that_stays_away_fails_the_task(fragile: KafkaBroker):
+def test_a_broker_that_stays_away_fails_the_task(fragile: KafkaBroker) -> None:
     topic = fragile.create_topic(partitions=PARTITIONS)
     options = options_for(
         fragile,
@@ -91,7 +91,7 @@ def test_a_broker_that_stays_away_fails_the_task(fragile: KafkaBroker):
         fragile.start()
 
 
-def test_memory_is_bounded_when_the_broker_is_slow(fragile: KafkaBroker):
+def test_memory_is_bounded_when_the_broker_is_slow(fragile: KafkaBroker) -> None:
     topic = fragile.create_topic(partitions=PARTITIONS)
     count, at_once, value_bytes = 100, 1_000, 2_000  # 200 MB
     taken = 0
@@ -126,17 +126,17 @@ def query(broker: KafkaBroker) -> Iterator[Query]:
     made.coordinators.close()
 
 
-def test_rows_are_seen_when_their_batch_is_committed(query: Query):
+def test_rows_are_seen_when_their_batch_is_committed(query: Query) -> None:
     for batch in range(3):
         messages = query.prepare("r", batch)
         assert len(query.open()) == 3
         assert query.rows() == expected(*range(batch))
         query.commit(messages, batch)
-        eventually(lambda batch=batch: query.rows() == expected(*range(batch + 1)))
+        eventually(lambda: query.rows() == expected(*range(batch + 1)))  # noqa: B023
     assert query.open() == []
 
 
-def test_a_batch_that_is_run_again_counts_once(query: Query):
+def test_a_batch_that_is_run_again_counts_once(query: Query) -> None:
     query.commit(query.prepare("r1", 0), 0)
     query.prepare("r1", 1)  # its driver is killed
     query.commit(query.prepare("r2", 0), 0)
@@ -145,7 +145,7 @@ def test_a_batch_that_is_run_again_counts_once(query: Query):
     eventually(lambda: query.open() == [])  # those of the first run too
 
 
-def test_attempts_that_do_not_count_are_aborted(query: Query):
+def test_attempts_that_do_not_count_are_aborted(query: Query) -> None:
     query.commit(query.prepare("r", 0), 0)
     query.prepare("r", 1, number=0)
     query.commit(query.prepare("r", 1, number=1), 1)
@@ -153,7 +153,7 @@ def test_attempts_that_do_not_count_are_aborted(query: Query):
     eventually(lambda: query.open() == [])
 
 
-def test_the_older_of_two_drivers_has_to_stop(query: Query):
+def test_the_older_of_two_drivers_has_to_stop(query: Query) -> None:
     query.commit(query.prepare("old", 0), 0)
     olds = query.prepare("old", 1)
     query.commit(query.prepare("new", 1), 1)
@@ -164,8 +164,8 @@ def test_the_older_of_two_drivers_has_to_stop(query: Query):
     eventually(lambda: query.rows() == expected(0, 1, 2))
 
 
-def test_a_transaction_that_timed_out_keeps_its_batch_back(broker: KafkaBroker):
-    query = Query(broker, **{"kafka.transaction.timeout.ms": "1000"})
+def test_a_transaction_that_timed_out_keeps_its_batch_back(broker: KafkaBroker) -> None:
+    query = Query(broker, 1, **{"kafka.transaction.timeout.ms": "1000"})
     messages = query.prepare("r1", 0)
     eventually(lambda: query.open() == [], 60)  # brokers look every 10 s
     with pytest.raises(KafkaError, match="batch 0 is not written"):
@@ -176,7 +176,7 @@ def test_a_transaction_that_timed_out_keeps_its_batch_back(broker: KafkaBroker):
     query.coordinators.close()
 
 
-def test_an_abort_after_the_decision_commits(query: Query, monkeypatch: pytest.MonkeyPatch):
+def test_an_abort_after_the_decision_commits(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     # Spark calls abort when commit fails, wherever it was.
     messages, ends = query.prepare("r", 0), []
     end = Coordinators.end
@@ -212,7 +212,7 @@ STEPS = {
 
 
 @pytest.mark.timeout(900)  # a Spark for each kill
-def test_drivers_and_workers_are_killed(broker: KafkaBroker, tmp_path: Path):
+def test_drivers_and_workers_are_killed(broker: KafkaBroker, tmp_path: Path) -> None:
     topic = broker.create_topic(partitions=PARTITIONS)
     rows = tmp_path / "rows"
     rows.mkdir()
@@ -225,7 +225,7 @@ def test_drivers_and_workers_are_killed(broker: KafkaBroker, tmp_path: Path):
         {"what": "worker"},
     ]
     for number, kill in enumerate(kills):
-        job = {
+        job: dict[str, Any] = {
             "servers": broker.bootstrap_servers,
             "topic": topic,
             "rows": str(rows),

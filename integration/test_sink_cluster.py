@@ -47,7 +47,7 @@ def kill_and_start(brokers: KafkaCluster) -> threading.Thread:
     return starter
 
 
-def test_leaders_move_and_die_while_rows_are_written(brokers: KafkaCluster):
+def test_leaders_move_and_die_while_rows_are_written(brokers: KafkaCluster) -> None:
     topic = brokers.create_topic(partitions=PARTITIONS, replication=REPLICAS)
     count, at_once = 40_000, 500
     starters = []
@@ -65,7 +65,7 @@ def test_leaders_move_and_die_while_rows_are_written(brokers: KafkaCluster):
     assert_each_once_and_in_order(received(brokers, topic), count)
 
 
-def test_coordinators_die_before_a_batch_is_committed(brokers: KafkaCluster):
+def test_coordinators_die_before_a_batch_is_committed(brokers: KafkaCluster) -> None:
     query = Query(brokers, replication=REPLICAS)
     for batch in range(4):
         messages = query.prepare("r", batch)

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaException, TopicCollection
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import TopicPartition as RdTopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
+from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,
     OffsetSpec,

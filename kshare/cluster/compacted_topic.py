@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import Consumer, KafkaException, Message, Producer
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import TopicPartition as RdTopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from kshare.cluster.client import Client, code_of, kafka_error, kind_of
 from kshare.cluster.cluster import Cluster, TopicPolicy

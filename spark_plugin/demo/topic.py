@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
 from kshare.cluster.cluster import Cluster

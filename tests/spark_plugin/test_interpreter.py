@@ -62,20 +62,22 @@ PIP = "lib/python3.11/site-packages/pyspark/python/lib/pyspark.zip"
         ("pyspark.zip:/my/pyspark.zip", "pyspark.zip:/my/pyspark.zip"),
     ],
 )
-def test_the_path_of_the_workers(home: Path, before: str | None, after: str):
+def test_the_path_of_the_workers(home: Path, before: str | None, after: str) -> None:
     assert started(home, before and before.replace("~", str(home))) == after
 
 
-def test_arguments_are_passed_on_as_they_are(home: Path):
+def test_arguments_are_passed_on_as_they_are(home: Path) -> None:
     assert started(home, "/a", "-m", "a b", "*", "", "$HOME") == "/a|-m|a b|*||$HOME"
 
 
-def test_how_it_ends_is_how_python_ends(home: Path):
+def test_how_it_ends_is_how_python_ends(home: Path) -> None:
     run = subprocess.run([home / "env/bin/kshare-python", "-c", "raise SystemExit(7)"], check=False)
     assert run.returncode == 7
 
 
-def test_it_is_installed_beside_the_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_it_is_installed_beside_the_interpreter(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     python = Path(worker_python())
     assert python.name == "kshare-python"
     assert python.read_bytes() == STARTER.read_bytes()

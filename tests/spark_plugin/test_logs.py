@@ -23,11 +23,11 @@ def printed(before: str = "") -> str:
     return run.stderr
 
 
-def test_a_warning_has_time_level_and_name():
+def test_a_warning_has_time_level_and_name() -> None:
     (line,) = printed().splitlines()
     assert re.fullmatch(LINE, line)
 
 
-def test_who_has_set_up_logging_has_the_last_word():
+def test_who_has_set_up_logging_has_the_last_word() -> None:
     assert printed("logging.basicConfig(format='mine %(message)s')").startswith("mine option key")
     assert printed("logging.basicConfig(level=logging.ERROR)") == ""
