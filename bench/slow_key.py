@@ -123,8 +123,7 @@ def others_per_second(
 
 def in_session(slots: int, measure: Callable[[SparkSession], float]) -> float:
     """Measure in a Spark of so many slots."""
-    config = {"spark.python.daemon.module": "spark_plugin.daemon"}
-    spark = start_spark(master=f"local[{slots}]", config=config, quick=False)
+    spark = start_spark(master=f"local[{slots}]", quick=False)
     try:
         return measure(spark)
     finally:

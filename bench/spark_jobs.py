@@ -181,7 +181,7 @@ def _workers() -> list[int]:
     import psutil
 
     children = psutil.Process().children(recursive=True)
-    return [child.pid for child in children if "pyspark.daemon" in _command(child)]
+    return [child.pid for child in children if "pyspark.worker" in _command(child)]
 
 
 def _command(process: object) -> list[str]:

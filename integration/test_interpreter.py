@@ -38,6 +38,6 @@ def test_all_of_them_import_what_is_compiled(
     paths = python_paths(spark._jvm.java.lang.ProcessHandle.current().pid())
     query.stop()
     assert "-m pyspark.sql.streaming.python_streaming_source_runner" in paths
-    assert "-m pyspark.daemon pyspark.worker" in paths
+    assert "-m spark_plugin.daemon pyspark.worker" in paths
     for command, path in paths.items():
         assert "pyspark.zip" not in path, command

@@ -1,14 +1,16 @@
-"""Spark's daemon of Python workers, with all imports done before it forks one.
+"""Spark's daemon of Python workers, which does a worker's imports once, before it forks any.
 
-``--conf spark.python.daemon.module=spark_plugin.daemon``
+``kshare-python`` starts it in place of ``pyspark.daemon``. With another Python, it is
+``--conf spark.python.daemon.module=spark_plugin.daemon``.
 
-Law: it is ``pyspark.daemon`` in all else; an import that fails is left to the worker that needs it.
-No thread of Python's is started before a fork, and nothing is opened (the helper threads of
-OpenBLAS and jemalloc have fork handlers of their own). Cost: the imports once an executor (about
-1 s, with the compiled kernels in their cache), and their memory once, shared by all workers.
+It is ``pyspark.daemon`` in all else. An import that fails is left to the worker that needs it, and
+daemons of Spark's planning processes import nothing ahead. Before a fork there are no threads of
+Python's, no connections and no librdkafka handles (the helper threads of OpenBLAS and jemalloc have
+fork handlers of their own). Cost: the imports once an executor (about 1 s, with the compiled
+kernels in their cache), and their memory once, shared by all workers.
 
-A task whose end is measured ends its worker (:mod:`spark_plugin.timing`), so new workers are
-common then.
+New workers are common where tasks are measured: such a task ends its worker
+(:mod:`spark_plugin.timing`).
 """
 
 import contextlib
@@ -17,6 +19,7 @@ import importlib
 import sys
 import threading
 import traceback
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.daemon import manager
@@ -24,37 +27,34 @@ from pyspark.daemon import manager
 __all__ = ["main", "preload"]
 
 MODULES: Final = (
-    "pyarrow",
     "pyarrow.compute",
     "pyspark.worker",
-    "pyspark.sql.datasource",
-    "kshare.feedback.report",
+    "pyspark.sql.worker.plan_data_source_read",
     "kshare.produce",
-    "kshare.wire.reader.read_slice",
     "spark_plugin.source",
     "spark_plugin.sink",
-    "spark_plugin.timing",
+    "spark_plugin.task_side",
 )
 """What the tasks of a source and of a sink import."""
 
 
-def preload(modules: tuple[str, ...] = MODULES) -> list[str]:
+def preload(modules: Sequence[str] = MODULES) -> list[str]:
     """Import modules ahead of their use.
 
     Returns:
-        Those that could not be imported.
+        The modules that could not be imported.
     """
     failed = []
-    # The daemon talks to Spark's JVM over its standard output: whatever an import prints is not
-    # for that.
+    # The daemon talks to Spark's JVM over its standard output, so imports must not print there.
     with contextlib.redirect_stdout(sys.stderr):
         for module in modules:
             try:
                 importlib.import_module(module)
-            except Exception:  # whatever a module does: its user will see it too
+            except Exception:  # the worker that needs the module will report it
                 traceback.print_exc()
                 failed.append(module)
-    # Workers collect garbage after each task: what was imported is none, and is not copied for it.
+    # Workers collect garbage after each task. Modules are never garbage, and looking through them
+    # would copy the pages that all workers share.
     gc.collect()
     gc.freeze()
     return failed
@@ -62,7 +62,9 @@ def preload(modules: tuple[str, ...] = MODULES) -> list[str]:
 
 def main() -> None:
     """Run the daemon until Spark ends it."""
-    preload()
+    # Spark starts a daemon for each module that its processes run.
+    if sys.argv[1:2] in ([], ["pyspark.worker"]):
+        preload()
     threads = threading.active_count()
     if threads > 1:
         print(f"spark_plugin.daemon: {threads} threads before the first fork", file=sys.stderr)  # noqa: T201

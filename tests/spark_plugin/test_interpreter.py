@@ -1,4 +1,4 @@
-"""``kshare-python``: whatever Spark puts first, its Python has a PySpark that is compiled once."""
+"""``kshare-python``: a PySpark that is compiled once, and a daemon with its imports done."""
 
 import os
 import shutil
@@ -68,6 +68,35 @@ def test_the_path_of_the_workers(home: Path, before: str | None, after: str) -> 
 
 def test_arguments_are_passed_on_as_they_are(home: Path) -> None:
     assert started(home, "/a", "-m", "a b", "*", "", "$HOME") == "/a|-m|a b|*||$HOME"
+
+
+@pytest.mark.parametrize(
+    ("given", "plain", "executed"),
+    [
+        ("-m pyspark.daemon pyspark.worker", None, "-m spark_plugin.daemon pyspark.worker"),
+        ("-m pyspark.daemon pyspark.worker", "0", "-m spark_plugin.daemon pyspark.worker"),
+        ("-m pyspark.daemon pyspark.worker", "1", "-m pyspark.daemon pyspark.worker"),
+        ("-m pyspark.daemon pyspark.worker x", None, "-m spark_plugin.daemon pyspark.worker x"),
+        ("-m my.daemon pyspark.worker", None, "-m my.daemon pyspark.worker"),
+        ("-m pyspark.daemon pyspark.sql.worker.x", None, "-m pyspark.daemon pyspark.sql.worker.x"),
+        ("-m pyspark.worker", None, "-m pyspark.worker"),
+        ("-m", None, "-m"),
+        ("", None, ""),
+    ],
+)
+def test_the_daemon_of_workers_is_ours_unless_another_one_was_chosen(
+    home: Path, given: str, plain: str | None, executed: str
+) -> None:
+    python = home / "env" / "bin" / "python3"
+    python.unlink()
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    env = {name: value for name, value in os.environ.items() if name != "KSHARE_PLAIN_DAEMON"}
+    if plain is not None:
+        env["KSHARE_PLAIN_DAEMON"] = plain
+    command = [str(home / "env" / "bin" / "kshare-python"), *given.split()]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert run.stdout.strip() == executed
 
 
 def test_how_it_ends_is_how_python_ends(home: Path) -> None:
