@@ -43,4 +43,5 @@ def find(name: str, kind: str, built_in: Collection[str]) -> Any:
 
 def unknown(name: str, kind: str, reason: str, built_in: Collection[str]) -> ValueError:
     """The error that says why there is no such thing."""
-    return ValueError(f"no {kind} {name!r}: {reason}; built in are: {', '.join(built_in)}")
+    listed = f"; built in are: {', '.join(built_in)}" if built_in else ""
+    return ValueError(f"no {kind} {name!r}: {reason}{listed}")

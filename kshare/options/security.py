@@ -14,7 +14,7 @@ from kshare.options.jaas import JaasEntry, parse_jaas
 from kshare.options.kafka_table import PROPERTIES
 from kshare.options.raw import RawProperties
 
-__all__ = ["Login", "SecurityParser"]
+__all__ = ["Login", "SecurityParser", "extension_fault"]
 
 # The login module (a Java class) of each mechanism, and how a line looks.
 _MODULES: Final = {
@@ -31,6 +31,7 @@ _JAAS: Final = {
     "SCRAM-SHA-512": f"{_SECURITY}.scram.ScramLoginModule {_WITH_USER}",
     "OAUTHBEARER": f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule required;",
 }
+_OAUTH_OAUTH_HANDLER: Final = f"{_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler"
 _OAUTH_HANDLER: Final = f"{_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler"
 _OAUTH_HANDLERS: Final = (
     "common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
@@ -39,6 +40,7 @@ _OAUTH_HANDLERS: Final = (
 # How Java checks a chain of certificates (PKIX and its names; SunX509 checks less): OpenSSL checks
 # as the first do. Any other is of a provider's own, and may check more.
 _TRUST_ALGORITHMS: Final = ("PKIX", "SunPKIX", "X509", "X.509", "SunX509", "IbmPKIX", "IbmX509")
+_UNSENDABLE: Final = "that cannot be sent"
 _HANDLER: Final = "sasl.login.callback.handler.class"
 _PROVIDER: Final = "oauthTokenProvider"
 _MSK: Final = (
@@ -47,6 +49,13 @@ _MSK: Final = (
     "      oauthTokenProvider=package.module:function"
 )
 _TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - the name of a property
+
+
+def extension_fault(name: str, value: str) -> str | None:
+    """What is wrong with a SASL extension (Kafka's validateExtensions); None if nothing."""
+    if not re.fullmatch(r"[A-Za-z]+", name, re.ASCII) or name == "auth":
+        return "whose name is not of letters"
+    return None if re.fullmatch(r"[\x21-\x7E \t\r\n]+", value) else _UNSENDABLE
 
 
 class Login(NamedTuple):
@@ -218,13 +227,10 @@ class SecurityParser:
                     )
 
     def _extension(self, name: str, value: str) -> None:
-        """OAuthBearerClientInitialResponse.validateExtensions of Kafka."""
-        if not re.fullmatch(r"[A-Za-z]+", name, re.ASCII) or name == "auth":
-            self._raw.fault("sasl.jaas.config", "has a SASL extension whose name is not of letters")
-        if not re.fullmatch(r"[\x21-\x7E \t\r\n]+", value):
-            self._raw.fault(
-                "sasl.jaas.config", f"has a SASL extension that cannot be sent: {name[:40]}"
-            )
+        wrong = extension_fault(name, value)
+        if wrong is not None:
+            shown = f": {name[:40]}" if wrong == _UNSENDABLE else ""
+            self._raw.fault("sasl.jaas.config", f"has a SASL extension {wrong}{shown}")
 
     def _unsecured(self, options: Properties) -> None:
         claim = options.get("unsecuredLoginPrincipalClaimName") or "sub"

@@ -81,12 +81,12 @@ def _sasl(kafka: KafkaConfig) -> dict[str, Any]:
             "sasl.password": "" if password is None else password.reveal(),
         }
     # An HTTP client: 20 ms, in each query's planner.
-    from kshare.security.oauth import obtain  # noqa: PLC0415
+    from kshare.security.oauth import oauth_token  # noqa: PLC0415
 
-    obtain(kafka)  # what is wrong is told here, and not in a callback
+    oauth_token(kafka)  # so that faults are raised here, and not in a callback
 
-    def token(_: str) -> tuple[str, float, str, dict[str, str]]:
-        found = obtain(kafka)
-        return found.value.reveal(), found.expires, found.principal, dict(found.extensions)
+    def refresh(_: str) -> tuple[str, float, str, dict[str, str]]:
+        token = oauth_token(kafka)
+        return token.value.reveal(), token.expires, token.principal, dict(token.extensions)
 
-    return {"sasl.mechanisms": "OAUTHBEARER", "oauth_cb": token}
+    return {"sasl.mechanisms": "OAUTHBEARER", "oauth_cb": refresh}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kshare.options.model import KafkaConfig
 
 if TYPE_CHECKING:
-    from kshare.security.oauth import Token
+    from kshare.security.tokens import Token
 
 __all__ = ["sasl_mechanism"]
 
@@ -29,9 +29,9 @@ def sasl_mechanism(kafka: KafkaConfig) -> Any:
     name = kafka.sasl_mechanism
     kind = get_sasl_mechanism(name)
     if name == "OAUTHBEARER":
-        from kshare.security.oauth import obtain  # noqa: PLC0415 - an HTTP client: 20 ms
+        from kshare.security.oauth import oauth_token  # noqa: PLC0415 - an HTTP client: 20 ms
 
-        return kind(sasl_oauth_token_provider=_provider(obtain(kafka)))
+        return kind(sasl_oauth_token_provider=_provider(oauth_token(kafka)))
     user, password = kafka.sasl_username, kafka.sasl_password
     if not user or password is None:
         raise RuntimeError("parse_options lets no login without user and password through")

@@ -89,6 +89,6 @@ def test_a_token_endpoint_that_is_away_is_named(
     def away(kafka: KafkaConfig) -> NoReturn:
         raise ConnectionRefusedError("the token endpoint is away")
 
-    monkeypatch.setattr("kshare.security.oauth.obtain", away)
+    monkeypatch.setattr("kshare.security.oauth.oauth_token", away)
     with pytest.raises(KafkaError, match=r"cannot get a token to log in with: .* is away"):
         client(bearer('unsecuredLoginStringClaim_sub="me"'))

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from kshare.errors import AuthenticationError, OptionsError
-from kshare.security import oauth
 from kshare.security.librdkafka import librdkafka_config
+from kshare.security.oauth import oauth_token
 from kshare.security.sasl import sasl_mechanism
 from tests.support.certificates import Pair
 from tests.support.options import SECRET
@@ -37,7 +37,7 @@ def test_an_unsecured_token_says_what_the_line_says() -> None:
         'unsecuredLoginExtension_traceId="7"'
     )
     before = time.time()
-    token = oauth.obtain(bearer(line))
+    token = oauth_token(bearer(line))
     claims = claims_of(token.value.reveal())
     assert token.value.reveal().endswith(".")
     assert {name: claims[name] for name in ("sub", "n", "scope")} == {
@@ -64,10 +64,10 @@ def test_an_unsecured_token_that_is_expired_is_refused(
     line: str, since: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1_700_000_000.0
-    monkeypatch.setattr(oauth.time, "time", lambda: now)
+    monkeypatch.setattr(time, "time", lambda: now)  # that of every caller
     kafka = bearer(f'unsecuredLoginStringClaim_sub="{SECRET}" {line.format(past=int(now) - 5)}')
     with pytest.raises(AuthenticationError, match=f"is expired since {since} s") as caught:
-        oauth.obtain(kafka)
+        oauth_token(kafka, clock=lambda: now)
     assert "kafka.sasl.jaas.config" in str(caught.value)
     assert SECRET not in str(caught.value)
     with pytest.raises(AuthenticationError, match="expired"):
@@ -95,27 +95,27 @@ def test_a_token_in_a_file_is_read_each_time(tmp_path: Path) -> None:
     )
     for name in ("first", "second"):
         path.write_text(f"{jwt(sub=name, exp=time.time() + 60)}\n")
-        token = oauth.obtain(kafka)
+        token = oauth_token(kafka)
         assert claims_of(token.value.reveal())["sub"] == token.principal == name
         assert dict(token.extensions) == {"a": "b"}
     path.write_text(jwt(sub="late", exp=time.time() - 5))
     with pytest.raises(AuthenticationError, match="is expired since 5 s"):
-        oauth.obtain(kafka)
+        oauth_token(kafka)
     for text in ("", "two words", "ü"):
         path.write_text(text)
         with pytest.raises(OptionsError, match=r"token\.endpoint\.url: the file"):
-            oauth.obtain(kafka)
+            oauth_token(kafka)
     path.unlink()
     with pytest.raises(OptionsError, match="No such file"):
-        oauth.obtain(kafka)
+        oauth_token(kafka)
 
 
 def test_client_credentials_are_asked_with_once() -> None:
     with Endpoint(granted()) as endpoint:
         kafka = credentials(endpoint.url, 'extension_a="b"', sasl__oauthbearer__scope="r w")
-        first = oauth.obtain(kafka)
-        again = oauth.obtain(pickle.loads(pickle.dumps(kafka)))
-        assert oauth.obtain(replace(kafka, client_id="other")) is first
+        first = oauth_token(kafka)
+        again = oauth_token(pickle.loads(pickle.dumps(kafka)))
+        assert oauth_token(replace(kafka, client_id="other")) is first
     assert first is again
     assert (first.principal, dict(first.extensions)) == ("me", {"a": "b"})
     ((path, headers, body),) = endpoint.asked
@@ -134,29 +134,48 @@ def test_credentials_in_the_line_and_urlencoded() -> None:
             sasl__oauthbearer__token__endpoint__url=endpoint.url,
             sasl__oauthbearer__header__urlencode="true",
         )
-        oauth.obtain(kafka)
+        oauth_token(kafka)
     ((_, headers, body),) = endpoint.asked
     assert base64.b64decode(headers["Authorization"][6:]) == b"a%3Ab:c+d%2B"
     assert body == "grant_type=client_credentials&scope=s"
 
 
-def test_a_token_is_fetched_again_before_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_fetched_again_before_it_expires() -> None:
     now = time.time()
     with Endpoint(granted(exp=now + 100), granted(exp=now + 200)) as endpoint:
         kafka = credentials(endpoint.url)
-        clock = [now]
-        monkeypatch.setattr(oauth.time, "time", lambda: clock[0])
-        first = oauth.obtain(kafka)
-        clock[0] = now + 79
-        assert oauth.obtain(kafka) is first
-        clock[0] = now + 81
-        assert oauth.obtain(kafka) is not first
+        first = oauth_token(kafka, clock=lambda: now)
+        assert oauth_token(kafka, clock=lambda: now + 79) is first
+        assert oauth_token(kafka, clock=lambda: now + 81) is not first
     assert len(endpoint.asked) == 2
+
+
+def test_an_old_token_is_used_while_there_is_no_new_one(caplog: pytest.LogCaptureFixture) -> None:
+    now = time.time()
+    with Endpoint(granted(exp=now + 100), (401, SECRET), granted(exp=now + 300)) as endpoint:
+        kafka = credentials(endpoint.url)
+        first = oauth_token(kafka, clock=lambda: now)
+        assert oauth_token(kafka, clock=lambda: now + 90) is first
+        assert oauth_token(kafka, clock=lambda: now + 90.5) is first  # not asked each time
+        assert len(endpoint.asked) == 2
+        assert oauth_token(kafka, clock=lambda: now + 91.5) is not first
+    (record,) = caplog.records
+    assert "OAuth token not refreshed, the old one lasts 10 s: the token endpoint" in record.message
+    assert SECRET not in record.message
+
+
+def test_an_expired_token_is_not_used_again() -> None:
+    now = time.time()
+    with Endpoint(granted(exp=now + 100), (401, "")) as endpoint:
+        kafka = credentials(endpoint.url)
+        oauth_token(kafka, clock=lambda: now)
+        with pytest.raises(AuthenticationError, match="HTTP status 401"):
+            oauth_token(kafka, clock=lambda: now + 100)
 
 
 def test_what_may_pass_is_tried_again() -> None:
     with Endpoint((503, "busy"), (500, ""), granted()) as endpoint:
-        assert oauth.obtain(credentials(endpoint.url)).principal == "me"
+        assert oauth_token(credentials(endpoint.url)).principal == "me"
     assert len(endpoint.asked) == 3
 
 
@@ -165,12 +184,12 @@ def test_what_does_not_pass_in_time_is_an_error_to_retry() -> None:
         Endpoint((503, SECRET)) as endpoint,
         pytest.raises(OSError, match=r"/token: HTTP status 503") as caught,
     ):
-        oauth.obtain(credentials(endpoint.url))
+        oauth_token(credentials(endpoint.url))
     assert not isinstance(caught.value, AuthenticationError)
     assert SECRET not in str(caught.value)
     assert len(endpoint.asked) > 2
     with pytest.raises(OSError, match="refused"):
-        oauth.obtain(credentials(endpoint.url))
+        oauth_token(credentials(endpoint.url))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +215,7 @@ def test_what_an_endpoint_refuses_is_not_asked_again(answer: tuple[int, str], sa
         Endpoint(answer) as endpoint,
         pytest.raises(AuthenticationError) as caught,
     ):
-        oauth.obtain(credentials(endpoint.url))
+        oauth_token(credentials(endpoint.url))
     assert says in str(caught.value)
     assert "tenant" not in str(caught.value)
     assert SECRET not in f"{caught.value!r} {caught.value.__cause__!r}"
@@ -210,14 +229,14 @@ def test_credentials_do_not_follow_a_redirect(status: int) -> None:
         Endpoint((status, other.url)) as endpoint,
         pytest.raises(AuthenticationError, match=f"HTTP status {status}"),
     ):
-        oauth.obtain(credentials(endpoint.url))
+        oauth_token(credentials(endpoint.url))
     assert other.asked == []
 
 
 def test_a_token_that_is_no_jwt_lives_as_long_as_the_answer_says() -> None:
     answer = json.dumps({"access_token": "opaque", "expires_in": 50})
     with Endpoint((200, answer)) as endpoint:
-        token = oauth.obtain(credentials(endpoint.url))
+        token = oauth_token(credentials(endpoint.url))
     assert token.value.reveal() == "opaque"
     assert time.time() + 40 < token.expires <= time.time() + 50
     assert repr(token).startswith("Token(value=<hidden>, ")
@@ -234,7 +253,7 @@ def test_connecting_and_reading_have_limits_of_their_own(monkeypatch: pytest.Mon
     given = {"sasl__login__connect__timeout__ms": "7000", "sasl__login__read__timeout__ms": "9000"}
     with Endpoint(granted()) as endpoint:
         for more in (given, {"default__api__timeout__ms": "5000"}, {}):
-            oauth.obtain(credentials(endpoint.url, **more))
+            oauth_token(credentials(endpoint.url, **more))
     assert seen == [(7, 9), (5, 5), (10, 10)]
 
 
@@ -254,6 +273,6 @@ def test_an_endpoint_is_believed_by_its_certificate(
     trusted = f'ssl.truststore.location="{path}" ssl.truststore.type="PEM"'
     with listening(tls_server(server_pair, tmp_path, then=answer)) as port:
         url = f"https://localhost:{port}/token"
-        assert oauth.obtain(credentials(url, trusted)).principal == "me"
+        assert oauth_token(credentials(url, trusted)).principal == "me"
         with pytest.raises(AuthenticationError, match="its certificate was not accepted"):
-            oauth.obtain(credentials(url))
+            oauth_token(credentials(url))

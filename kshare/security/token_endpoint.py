@@ -1,0 +1,183 @@
+"""The token endpoint of OAuth 2: a client's credentials -> a token.
+
+Guarantee: the credentials are never sent over a redirect, and never in a text. What the endpoint
+refuses is an :class:`~kshare.errors.AuthenticationError`; what may pass is tried again for
+``sasl.login.retry.backoff.max.ms``, and is then an ``OSError``.
+
+Follows ``HttpJwtRetriever`` of Kafka 4.1. It is the standard library's HTTP client, because Authlib
+with Requests takes 200 ms longer to import in each planner (measured; DESIGN.md).
+"""
+
+import base64
+import http.client
+import json
+import socket
+import ssl
+import time
+from contextlib import closing
+from typing import Final
+from urllib.parse import quote_plus, urlencode, urlsplit
+
+from kshare.errors import AuthenticationError
+from kshare.options.frozen import FrozenMapping, Properties
+from kshare.options.model import KafkaConfig
+from kshare.security.tls import context_of
+from kshare.security.tokens import Token, token_from_text
+
+__all__ = ["token_from_endpoint"]
+
+_BODY_MAX: Final = 1 << 20
+# Answers that the same question will get again (HttpJwtRetriever).
+_FINAL_STATUS: Final = frozenset(
+    {*range(300, 308), *range(400, 408), *range(409, 416), 426, 501, 505}
+)
+
+
+def token_from_endpoint(
+    kafka: KafkaConfig, options: Properties, url: str, extensions: FrozenMapping[str, str]
+) -> Token:
+    """Ask the token endpoint, until there is an answer or the time for it is over.
+
+    Args:
+        kafka: Java's properties.
+        options: The options of the JAAS line.
+        url: The endpoint.
+        extensions: SASL extensions of the token.
+
+    Raises:
+        AuthenticationError: The endpoint refused the client, or its answer is not a token.
+        OSError: The endpoint could not be reached; a retry may help.
+    """
+    return _Endpoint(kafka, options, url).token(extensions)
+
+
+class _RefusedError(Exception):
+    """The endpoint's answer will stay the same."""
+
+
+class _Endpoint:
+    """The token endpoint, asked with the client's credentials."""
+
+    def __init__(self, kafka: KafkaConfig, options: Properties, url: str) -> None:
+        self._given = kafka.properties
+        self._options = options
+        self._url = urlsplit(url)
+        self._shown = f"{self._url.scheme}://{self._url.hostname}{self._url.path}"
+        self._api_timeout = kafka.api_timeout_ms / 1000
+
+    def token(self, extensions: FrozenMapping[str, str]) -> Token:
+        """Ask until there is an answer, or the time for it is over."""
+        pause = int(self._given.get("sasl.login.retry.backoff.ms", "100")) / 1000
+        longest = int(self._given.get("sasl.login.retry.backoff.max.ms", "10000")) / 1000
+        deadline = time.monotonic() + longest
+        while True:
+            try:
+                return self._answer(self._ask(), extensions)
+            except _RefusedError as error:
+                raise AuthenticationError(
+                    f"the token endpoint {self._shown} gave no token: {error}"
+                ) from None
+            except ssl.SSLCertVerificationError as error:
+                raise AuthenticationError(
+                    f"the token endpoint {self._shown}: its certificate was not accepted: "
+                    f"{error.verify_message}"
+                ) from None
+            except (OSError, http.client.HTTPException) as error:
+                if time.monotonic() + pause > deadline:
+                    raise OSError(f"the token endpoint {self._shown}: {_text(error)}") from error
+            time.sleep(pause)
+            pause *= 2
+
+    def _ask(self) -> bytes:
+        headers = {
+            "Accept": "application/json",
+            "Authorization": f"Basic {self._credentials()}",
+            "Cache-Control": "no-cache",
+            "Content-Type": "application/x-www-form-urlencoded",
+        }
+        form = {"grant_type": "client_credentials"}
+        scope = self._given.get("sasl.oauthbearer.scope") or self._options.get("scope")
+        if scope:
+            form["scope"] = scope
+        path = (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
+        with closing(self._connection()) as connection:
+            connection.connect()
+            self._limit_reading(connection.sock)
+            connection.request("POST", path, urlencode(form).encode(), headers)
+            response = connection.getresponse()
+            body = response.read(_BODY_MAX + 1)
+            if response.status in {200, 201}:
+                return body
+            why = f"HTTP status {response.status} {_refusal(response.status, body)}"
+            if response.status in _FINAL_STATUS:
+                raise _RefusedError(why)
+            raise OSError(why)
+
+    def _connection(self) -> http.client.HTTPConnection:
+        host, port = self._url.hostname or "", self._url.port
+        seconds = self._seconds("sasl.login.connect.timeout.ms")
+        if self._url.scheme == "http":
+            return http.client.HTTPConnection(host, port, timeout=seconds)
+        # As in Java, its TLS is configured by the options of the JAAS line.
+        tls = {name: text for name, text in self._options.items() if name.startswith("ssl.")}
+        return http.client.HTTPSConnection(
+            host, port, timeout=seconds, context=context_of(Properties(tls))
+        )
+
+    def _limit_reading(self, sock: socket.socket) -> None:
+        sock.settimeout(self._seconds("sasl.login.read.timeout.ms"))
+
+    def _seconds(self, name: str) -> float:
+        given = self._given.get(name)
+        return min(10.0, self._api_timeout) if given is None else int(given) / 1000
+
+    def _credentials(self) -> str:
+        prefix = "sasl.oauthbearer.client.credentials.client"
+        pair = [
+            self._given.get(f"{prefix}.{name}") or self._options.get(other, "")
+            for name, other in (("id", "clientId"), ("secret", "clientSecret"))
+        ]
+        if self._given.get("sasl.oauthbearer.header.urlencode", "").strip().lower() == "true":
+            pair = [quote_plus(part) for part in pair]
+        return base64.b64encode(":".join(pair).encode()).decode()
+
+    def _answer(self, body: bytes, extensions: FrozenMapping[str, str]) -> Token:
+        if len(body) > _BODY_MAX:
+            raise _RefusedError("its answer is longer than 1 MiB")
+        try:
+            answer = json.loads(body)
+        except ValueError:
+            raise _RefusedError("its answer is no JSON") from None
+        text = answer.get("access_token") if isinstance(answer, dict) else None
+        if not isinstance(text, str) or not text or not text.isascii() or not text.isprintable():
+            raise _RefusedError("its answer holds no access_token")
+        lifetime = answer.get("expires_in")
+        seconds = float(lifetime) if isinstance(lifetime, int | float) else None
+        now = time.time()
+        token = token_from_text(text, seconds, extensions, now)
+        if token.expires <= now:
+            raise _RefusedError("its token is expired already (are the clocks right?)")
+        return token
+
+
+def _refusal(status: int, body: bytes) -> str:
+    """What an error answer of RFC 6749 says, as far as it is one: its code is a word of a list."""
+    try:
+        code = json.loads(body).get("error")
+    except (ValueError, AttributeError):
+        code = None
+    known = {
+        "invalid_request": "",
+        "invalid_client": ": the client's id or secret is wrong",
+        "invalid_grant": "",
+        "unauthorized_client": ": the client may not use client credentials",
+        "unsupported_grant_type": "",
+        "invalid_scope": ": kafka.sasl.oauthbearer.scope is wrong",
+    }
+    if code in known:
+        return f"({code}{known[code]})"
+    return "(the client's id or secret is wrong)" if status == 401 else ""
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,154 @@
+"""Bearer tokens, and those that need no one to issue them: in a file, or unsecured.
+
+Follows ``OAuthBearerUnsecuredLoginCallbackHandler`` of Kafka 4.1.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kshare.errors import AuthenticationError, OptionsError
+from kshare.options.frozen import FrozenMapping, Properties, Secret
+
+__all__ = [
+    "TOKEN_URL",
+    "Token",
+    "is_sendable",
+    "jaas_extensions",
+    "token_from_file",
+    "token_from_text",
+    "unsecured_token",
+]
+
+TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - the name of a property
+_LIFETIME_SECONDS: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A bearer token.
+
+    Attributes:
+        value: The text that is sent.
+        expires: When it expires, in seconds since 1970.
+        principal: Its subject; empty if unknown.
+        extensions: SASL extensions, sent along with it.
+    """
+
+    value: Secret
+    expires: float
+    principal: str = ""
+    extensions: FrozenMapping[str, str] = FrozenMapping()  # noqa: RUF009 - frozen
+
+
+def is_sendable(text: str) -> bool:
+    """Whether a text can be sent as a token: ASCII without blanks."""
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
+
+
+def jaas_extensions(options: Properties, prefix: str = "extension_") -> FrozenMapping[str, str]:
+    """Return the SASL extensions that a JAAS line lists."""
+    return FrozenMapping(
+        {
+            name.removeprefix(prefix): value
+            for name, value in options.items()
+            if name.startswith(prefix)
+        }
+    )
+
+
+def token_from_text(
+    text: str, lifetime: float | None, extensions: FrozenMapping[str, str], now: float
+) -> Token:
+    """Return a token with what it says of itself, if it is a JWT that can be read.
+
+    Args:
+        text: The token.
+        lifetime: How long it is good if it does not say, in seconds; None: an hour.
+        extensions: SASL extensions.
+        now: The time, in seconds since 1970.
+    """
+    claims: Any = {}
+    parts = text.split(".")
+    if len(parts) == 3:
+        try:
+            claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        except (binascii.Error, ValueError):
+            claims = {}
+    if not isinstance(claims, dict):
+        claims = {}
+    expires = claims.get("exp")
+    if not isinstance(expires, int | float) or isinstance(expires, bool):
+        expires = now + (_LIFETIME_SECONDS if lifetime is None else lifetime)
+    subject = claims.get("sub")
+    principal = subject if isinstance(subject, str) else ""
+    return Token(Secret(text), float(expires), principal, extensions)
+
+
+def token_from_file(path: str, extensions: FrozenMapping[str, str], now: float) -> Token:
+    """Read a token from a file.
+
+    Raises:
+        AuthenticationError: The token has expired.
+        OptionsError: The file cannot be read, or holds no token.
+    """
+    try:
+        text = Path(path).read_text("ascii").strip()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no ASCII text"
+        raise OptionsError(
+            [f"kafka.{TOKEN_URL}: the file of the token cannot be read: {why}"]
+        ) from None
+    if not is_sendable(text):
+        raise OptionsError([f"kafka.{TOKEN_URL}: the file holds no token"])
+    token = token_from_text(text, None, extensions, now)
+    if token.expires <= now:
+        raise AuthenticationError(
+            f"cannot log in: the token in the file of kafka.{TOKEN_URL} is expired since "
+            f"{now - token.expires:.0f} s"
+        )
+    return token
+
+
+def unsecured_token(options: Properties, now: float) -> Token:
+    """Make a token that no one signed, for brokers that allow it.
+
+    Args:
+        options: The options of the JAAS line.
+        now: The time, in seconds since 1970.
+
+    Raises:
+        AuthenticationError: The line's claims say that it has expired.
+    """
+    claims: dict[str, Any] = {}
+    kinds: dict[str, Callable[[str], Any]] = {
+        "String": str,
+        "Number": lambda text: float(text) if "." in text else int(text),
+        "List": lambda text: text[1:].split(text[0]),
+    }
+    for name, value in options.items():
+        for kind, parse in kinds.items():
+            prefix = f"unsecuredLogin{kind}Claim_"
+            if name.startswith(prefix) and value:
+                claims[name.removeprefix(prefix)] = parse(value)
+    seconds = float(options.get("unsecuredLoginLifetimeSeconds") or _LIFETIME_SECONDS)
+    claims = {"iat": now, "exp": now + seconds, **claims}
+    text = f"{_encoded({'alg': 'none'})}.{_encoded(claims)}."
+    principal = str(claims.get(options.get("unsecuredLoginPrincipalClaimName") or "sub", ""))
+    expires = float(claims["exp"])
+    if expires <= now:
+        raise AuthenticationError(
+            "cannot log in: the unsecured token of kafka.sasl.jaas.config is expired since "
+            f"{now - expires:.0f} s: leave out its claim exp, or set unsecuredLoginLifetimeSeconds"
+        )
+    extensions = jaas_extensions(options, "unsecuredLoginExtension_")
+    return Token(Secret(text), expires, principal, extensions)
+
+
+def _encoded(part: Mapping[str, Any]) -> str:
+    text = json.dumps(part, separators=(",", ":"))
+    return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
