@@ -5,10 +5,9 @@ anything is contacted. Cost: argparse and re; the rest is imported when a comman
 """
 
 import argparse
-import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kshare.errors import KshareError
 
@@ -16,12 +15,6 @@ if TYPE_CHECKING:
     from kshare.options import KafkaConfig
 
 __all__ = ["add_connection", "is_given", "kafka_config", "parse_properties"]
-
-# As java.util.Properties reads them: white space is space, tab and form feed.
-_CONTINUED: Final = re.compile(r"(?:^|[^\\])(?:\\\\)*\\$")
-_ENTRY: Final = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
-_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-_ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 # Somebody sits and waits: not as long, nor as often, as a query that runs for months.
 _PATIENCE = {"kafka.default.api.timeout.ms": "15000", "kafka.request.timeout.ms": "10000"}
@@ -87,7 +80,7 @@ def parse_properties(text: str) -> dict[str, str]:
     r"""Java's ``.properties`` format, as ``java.util.Properties.load`` reads it.
 
     Args:
-        text: the file; bytes read as ISO 8859-1, which is Java's rule too.
+        text: The file; bytes read as ISO 8859-1, which is Java's rule too.
 
     Returns:
         Values by name; of a name that occurs twice, the last.
@@ -95,19 +88,18 @@ def parse_properties(text: str) -> dict[str, str]:
     Raises:
         KshareError: an escape ``\u`` is not followed by four hexadecimal digits.
     """
-    found = {}
-    lines = iter(re.split(r"\r\n|\r|\n", text))
-    for raw in lines:
-        line = raw.lstrip(" \t\f")
-        if not line or line[0] in "#!":
-            continue
-        while _CONTINUED.search(line):
-            line = line[:-1] + next(lines, "").lstrip(" \t\f")
-        entry = _ENTRY.match(line)
-        assert entry is not None, "every text begins with an entry, if an empty one"
-        name, value = map(_unescaped, entry.groups())
-        found[name] = value
-    return found
+    from javaproperties import InvalidUEscapeError, loads  # noqa: PLC0415 - 60 ms
+
+    try:
+        properties = loads(text)
+    except InvalidUEscapeError:  # its text may hold a piece of a password
+        raise KshareError(r"a property has \u without four hexadecimal digits behind it") from None
+    return {_text_of_java(name): _text_of_java(value) for name, value in properties.items()}
+
+
+def _text_of_java(text: str) -> str:
+    """Replace halves of surrogate pairs, which Java allows and UTF-8 does not."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _text(file: Path) -> str:
@@ -115,21 +107,6 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="latin-1")
     except OSError as error:
         raise KshareError(f"--kafka-config {file}: {error.strerror}") from error
-
-
-def _unescaped(text: str) -> str:
-    plain = _ESCAPE.sub(_character, text)
-    # Java's characters are halves of UTF-16: two escapes may be one character.
-    return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def _character(found: re.Match[str]) -> str:
-    escape = found[1]
-    if escape == "u":
-        raise KshareError(r"a property has \u without four hexadecimal digits behind it")
-    if len(escape) > 1:
-        return chr(int(escape[1:], 16))
-    return _ESCAPED.get(escape, escape)
 
 
 def _option(text: str) -> tuple[str, str]:

@@ -1,9 +1,9 @@
 """What is read, and from where to where: topics, patterns, assignments, offsets, timestamps."""
 
-import contextlib
 import json
 import random
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -39,14 +39,14 @@ NAMES = st.text("abzAZ019._-", min_size=1, max_size=5).filter(lambda name: name 
 PLACES = st.builds(TopicPartition, NAMES, st.integers(0, 2**31 - 1))
 
 
-def reading(streaming: bool = True, **given: str) -> SourceOptions:
+def reading(*, streaming: bool = True, **given: Any) -> SourceOptions:
     """Options that parse without a warning, and name what is read themselves."""
     parsed = parse_options({**SERVERS, **given}, streaming=streaming)
     assert parsed.warnings == ()
     return parsed.options
 
 
-def fault(streaming: bool = True, **given: str) -> str:
+def fault(*, streaming: bool = True, **given: Any) -> str:
     """The one fault of such options."""
     (found,) = problems(given, streaming=streaming, base=SERVERS)
     return found
@@ -199,8 +199,21 @@ def test_a_quoted_name_matches_itself(name: str, other: str) -> None:
 
 @given(st.text(max_size=12))
 def test_any_text_is_a_pattern_or_a_fault(text: str) -> None:
-    with contextlib.suppress(ValueError):
-        java_pattern(text).search("orders")
+    try:
+        pattern = java_pattern(text)
+    except ValueError as error:
+        assert str(error)  # noqa: PT017 - either is right
+    else:
+        assert (pattern.search("orders") is None) is (not pattern.findall("orders"))
+
+
+@given(st.text(max_size=8), st.text(max_size=20))
+def test_quoted_text_is_found_as_it_is(text: str, topic: str) -> None:
+    text = text.replace("\\E", "")
+    found = java_pattern(f"\\Q{text}\\E").search(f"{topic}{text}")
+    assert found is not None
+    assert found[0] == text
+    assert (java_pattern(f"\\Q{text}\\E").search(topic) is not None) is (text in topic)
 
 
 # -- assign ---------------------------------------------------------------------------------------
@@ -274,7 +287,7 @@ def test_what_is_no_assignment_is_refused(text: str, says: str) -> None:
 
 
 def test_what_cuts_partitions_contradicts_ranges_of_the_user() -> None:
-    given = {"assign": '{"t": {"0": [[0, 5]]}}', "splitBy": "offset"}
+    given: dict[str, Any] = {"assign": '{"t": {"0": [[0, 5]]}}', "splitBy": "offset"}
     assert fault(**given).startswith("splitBy: cannot be offset where assign has key ranges")
     cuts = {
         "keyRanges": "2",
@@ -340,7 +353,8 @@ def test_what_is_no_offset_is_refused(text: str, says: str) -> None:
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingOffsetsByTimestamp"])
 def test_a_stream_has_no_end(name: str) -> None:
-    found = fault(subscribe="t", **{name: "latest"})
+    ends: dict[str, Any] = {name: "latest"}
+    found = fault(subscribe="t", **ends)
     assert found == f"{name}: is not valid in streaming queries (given: 'latest')"
     ignored = warnings({"endingTimestamp": "not looked at"})
     assert ignored == ("option endingTimestamp is ignored in streaming queries",)
@@ -398,7 +412,7 @@ def test_an_end_is_not_before_its_start() -> None:
         ({"assign": '{"t": [0, 1]}'}, "lists u-0, not read, and lacks t-1"),
     ],
 )
-def test_a_batch_query_lists_what_is_read_and_no_more(read: dict[str, str], says: str) -> None:
+def test_a_batch_query_lists_what_is_read_and_no_more(read: dict[str, Any], says: str) -> None:
     text = '{"t": {"0": 1}, "u": {"0": 1}}'
     assert fault(streaming=False, startingOffsets=text, **read).startswith(
         f"startingOffsets: {says}; all partitions that are read must be listed and no others"

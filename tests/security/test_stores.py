@@ -170,7 +170,9 @@ def test_a_chain_is_put_in_order(
     found = key_store(properties(keystore__location=str(path), keystore__password=SECRET))
     assert found is not None
     assert ders(found.certificates) == [client.der, middle.der, authority.der]
-    assert found.key.private_numbers() == client.key.private_numbers()
+    own = s.NoEncryption()
+    der = s.Encoding.DER, s.PrivateFormat.PKCS8, own
+    assert found.key.private_bytes(*der) == client.key.private_bytes(*der)
     assert repr(found) == "KeyStore(<hidden>)"
 
 

@@ -73,7 +73,7 @@ def test_a_token_with_what_belongs_to_it(
     provide(lambda: returned)
     token = provided_token(PATH, NOW)
     assert (token.value.reveal(), token.expires) == (SECRET, LATER)
-    assert (token.principal, token.extensions) == (principal, extensions)
+    assert (token.principal, dict(token.extensions)) == (principal, extensions)
     assert SECRET not in repr(token)
 
 
