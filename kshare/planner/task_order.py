@@ -18,25 +18,16 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from kshare.core.progress import Slice, TopicPartition
+from kshare.core.progress import Slice
 from kshare.core.tasks import PlannedSlice, Task
-from kshare.errors import TaskAssignmentException
 from kshare.feedback.messages import Executor
 from kshare.options import SourceOptions
-from kshare.options.assignors import made_task_assignor
 
 if TYPE_CHECKING:
-    from kshare.assignment import (
-        ApplicationState,
-        AssignmentError,
-        ProcessId,
-        TaskAssignment,
-        TaskAssignor,
-        TaskId,
-    )
+    from kshare.assignment import ProcessId, TaskId
+    from kshare.planner.task_groups import Groups, TaskGroups
 
 __all__ = ["TaskOrder", "by_rounds"]
 
@@ -45,9 +36,7 @@ _log = logging.getLogger("kshare.planner")
 _LOCATED_AT_FIRST = 3  # batches
 _LOCATE_EVERY_SECONDS = 60.0
 _EXECUTOR_SECONDS_MAX = 600.0  # one that was not seen for so long is gone
-_ATTEMPTS = 2  # at once; then comes the next batch
 
-Groups = dict["ProcessId", frozenset["TaskId"]]
 _Key = tuple[tuple["TaskId", ...], tuple[tuple["ProcessId", int], ...]]
 
 
@@ -83,14 +72,11 @@ class TaskOrder:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._name = options.task_assignor
-        self._configs = options.task_assignor_configs
-        self._assignor: TaskAssignor | None = made_task_assignor(options)
+        self._options = options
         self._executors = _Executors(clock)
         self._wall_clock = wall_clock
-        self._ran: dict[TaskId, str] = {}
+        self._made_groups: TaskGroups | None = None
         self._plan: _Plan | None = None
-        self._groups: Groups = {}
 
     @property
     def executors(self) -> dict[str, int]:
@@ -104,7 +90,7 @@ class TaskOrder:
         has ever answered (a firewall), no longer.
         """
         partitions = {(planned.slice.topic, planned.slice.partition) for planned in slices}
-        if len(partitions) == len(slices) and self._name is None:
+        if len(partitions) == len(slices) and self._options.task_assignor is None:
             return False
         return self._executors.should_locate()
 
@@ -117,149 +103,41 @@ class TaskOrder:
         """
         if not executors:
             return
-        ids = _ids([planned.slice for planned in slices])
+        ids = self._groups.slice_ids([planned.slice for planned in slices])
         for number, planned in enumerate(slices):
             executor = executors.get(planned.slice)
             if executor is not None:
                 self._executors.add(executor)
                 if ids is not None:
-                    self._ran[ids[number]] = executor.name
+                    self._groups.observe(ids[number], executor.name)
 
     def order(self, tasks: Sequence[Task]) -> tuple[Task, ...]:
         """The tasks in the order that brings the assignor's groups to the executors."""
         executors = self.executors
-        if not executors or (len(executors) == 1 and self._name is None):
+        if not executors or (len(executors) == 1 and self._options.task_assignor is None):
             return tuple(tasks)
-        ids = _task_ids(tasks)
+        ids = self._groups.task_ids(tasks)
         if ids is None:  # cut by offset: no two tasks of a partition have a name of their own
             return tuple(tasks)
-        from kshare.assignment import ProcessId  # noqa: PLC0415 - most queries do without
-
-        slots = {ProcessId(name): count for name, count in sorted(executors.items())}
+        slots = self._groups.slots(executors)
         key = (tuple(ids), tuple(slots.items()))
         plan = self._plan
         if plan is None or plan.key != key or self._is_over(plan):
-            groups, until_ms, is_valid = self._assign(ids, tasks, slots)
+            groups, until_ms, is_valid = self._groups.ask(ids, tasks, slots)
             plan = _Plan(key, _order(ids, groups, slots), until_ms)
             self._plan = plan if is_valid else None
         return tuple(tasks[number] for number in plan.order)
 
+    @property
+    def _groups(self) -> "TaskGroups":
+        if self._made_groups is None:
+            from kshare.planner.task_groups import TaskGroups  # noqa: PLC0415 - see there
+
+            self._made_groups = TaskGroups(self._options, wall_clock=self._wall_clock)
+        return self._made_groups
+
     def _is_over(self, plan: _Plan) -> bool:
         return plan.until_ms is not None and self._wall_clock() * 1000 >= plan.until_ms
-
-    def _assign(
-        self, ids: Sequence["TaskId"], tasks: Sequence[Task], slots: Mapping["ProcessId", int]
-    ) -> tuple[Groups, int | None, bool]:
-        """The assignor's groups, when it wants to be asked again, and whether its answer is valid.
-
-        If it is not, the groups are those of the last valid answer.
-        """
-        from kshare.assignment import AssignmentError, validate_task_assignment  # noqa: PLC0415
-        from kshare.assignment.loading import shown_error  # noqa: PLC0415
-
-        state = self._state(ids, tasks, slots)
-        for _ in range(_ATTEMPTS):
-            try:
-                if self._assignor is None:
-                    self._assignor = _load(self._name, self._configs)
-                answer = self._assignor.assign(state)
-                error = validate_task_assignment(state, answer)
-            except Exception as fault:
-                kind = "cannot answer" if isinstance(fault, TaskAssignmentException) else "failed"
-                shown, _ = shown_error(fault, self._configs)
-                _log.warning("task assignor %s %s: %s", self._shown, kind, shown)
-                continue
-            self._notify(self._assignor, state, answer, error)
-            if error is AssignmentError.NONE:
-                self._groups = {entry.process_id: entry.active for entry in answer.assignment}
-                deadlines = [entry.followup_rebalance_deadline for entry in answer.assignment]
-                until_ms = min((ms for ms in deadlines if ms is not None), default=None)
-                return self._groups, until_ms, True
-            _log.warning("task assignor %s gave an invalid answer: %s", self._shown, error.value)
-        _log.warning(
-            "the last assignment of tasks stays, and task assignor %s is asked again at the next "
-            "batch; which records are read does not depend on it",
-            self._shown,
-        )
-        return self._groups, None, False
-
-    def _notify(
-        self,
-        assignor: "TaskAssignor",
-        state: "ApplicationState",
-        answer: "TaskAssignment",
-        error: "AssignmentError",
-    ) -> None:
-        """Tell the assignor what became of its answer. An exception there changes nothing."""
-        from kshare.assignment import (  # noqa: PLC0415
-            TaskAssignor,
-            group_assignment,
-            group_subscription,
-        )
-        from kshare.assignment.loading import shown_error  # noqa: PLC0415
-
-        notify = getattr(assignor, "on_assignment_computed", None)
-        # Those that inherit the method that does nothing need not be told.
-        if not notify or getattr(notify, "__func__", None) is TaskAssignor.on_assignment_computed:
-            return
-        try:
-            notify(group_assignment(state, answer, error), group_subscription(state), error)
-        except Exception as fault:
-            shown, _ = shown_error(fault, self._configs)
-            _log.warning(
-                "task assignor %s: on_assignment_computed failed, which changes nothing: %s",
-                self._shown,
-                shown,
-            )
-
-    def _state(
-        self, ids: Sequence["TaskId"], tasks: Sequence[Task], slots: Mapping["ProcessId", int]
-    ) -> "ApplicationState":
-        from kshare.assignment import (  # noqa: PLC0415
-            ApplicationState,
-            AssignmentConfigs,
-            KafkaStreamsState,
-            TaskInfo,
-            TaskTopicPartition,
-        )
-
-        infos = [
-            TaskInfo(
-                id_,
-                topic_partitions=tuple(map(TaskTopicPartition, _partitions(task))),
-            )
-            for id_, task in zip(ids, tasks, strict=True)
-        ]
-        known = set(ids)
-        had: dict[str, set[TaskId]] = {}
-        for id_, name in self._ran.items():
-            if id_ in known:
-                had.setdefault(name, set()).add(id_)
-        processes = [
-            KafkaStreamsState(
-                process,
-                count,
-                (str(process),),
-                previous_active_tasks=frozenset(had.get(str(process), ())),
-                task_lags={},
-            )
-            for process, count in slots.items()
-        ]
-        configs = AssignmentConfigs.from_configs(self._configs)
-        return ApplicationState.of(infos, processes, configs, now_ms=int(1000 * self._wall_clock()))
-
-    @property
-    def _shown(self) -> str:
-        return self._name or "HighAvailabilityTaskAssignor"
-
-
-def _load(name: str | None, configs: Mapping[str, str]) -> "TaskAssignor":
-    from kshare.assignment.loading import (  # noqa: PLC0415
-        DEFAULT_TASK_ASSIGNOR,
-        load_task_assignor,
-    )
-
-    return load_task_assignor(name or DEFAULT_TASK_ASSIGNOR, configs)
 
 
 class _Executors:
@@ -294,32 +172,9 @@ class _Executors:
         return True
 
 
-def _partitions(task: Task) -> list[TopicPartition]:
-    return sorted({planned.slice.topic_partition for planned in task.slices})
-
-
-def _task_ids(tasks: Sequence[Task]) -> "list[TaskId] | None":
-    """The name of each task: that of its first slice."""
-    ids = _ids([planned.slice for task in tasks for planned in task.slices])
-    if ids is None:
-        return None
-    firsts = accumulate((len(task.slices) for task in tasks[:-1]), initial=0)
-    return [ids[first] for first in firsts]
-
-
-def _ids(slices: Sequence[Slice]) -> "list[TaskId] | None":
-    """Names for slices: topics are the subtopologies, in the order of their names.
-
-    None if two slices would have the same name.
-    """
-    from kshare.assignment import TaskId  # noqa: PLC0415
-
-    topics = {name: number for number, name in enumerate(sorted({s.topic for s in slices}))}
-    ids = [TaskId(topics[s.topic], s.partition, s.hashes) for s in slices]
-    return ids if len(set(ids)) == len(ids) else None
-
-
-def _order(ids: Sequence["TaskId"], groups: Groups, slots: Mapping["ProcessId", int]) -> list[int]:
+def _order(
+    ids: Sequence["TaskId"], groups: "Groups", slots: Mapping["ProcessId", int]
+) -> list[int]:
     """The numbers of tasks by rounds. Those in no group come last: nothing is left out."""
     numbers = {id_: number for number, id_ in enumerate(ids)}
     grouped = [

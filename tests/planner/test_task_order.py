@@ -346,3 +346,57 @@ def test_kafkas_name_of_the_option():
     assert options(**{"task.assignor.class": "StickyTaskAssignor"}).task_assignor == (
         "StickyTaskAssignor"
     )
+
+
+# -- what an assignor asks for, and what fails in it ----------------------------------------------
+
+
+def test_an_assignor_that_fails_when_it_is_told_keeps_its_answer(
+    recorder: Recorder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise ValueError("as hunter22")
+
+    monkeypatch.setattr(recorder, "on_assignment_computed", fails)
+    planned = tasks(2, 2)
+    order = placed_by(recorder, planned)
+    first = order.order(planned)
+    assert order.order(planned) == first
+    assert recorder.asked == 1  # the answer counts
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "on_assignment_computed failed" in caplog.text
+    assert "hunter22" not in caplog.text
+
+
+def test_an_assignor_is_asked_again_when_its_deadline_has_passed(recorder: Recorder) -> None:
+    now = [1_000.0]
+
+    def with_deadlines(state: ApplicationState) -> TaskAssignment:
+        first, second = all_on_first(state).assignment
+        return TaskAssignment(
+            (first.with_followup_rebalance(1_060_000), second.with_followup_rebalance(1_030_000))
+        )
+
+    recorder.answer = with_deadlines
+    planned = tasks(2, 2)
+    order = TaskOrder(options(taskAssignor="an_assignor.made"), wall_clock=lambda: now[0])
+    known(order, planned, {"1@a": 1, "2@a": 1})
+    asked = []
+    for now[0] in (1_000.0, 1_029.9, 1_030.0, 1_031.0):
+        order.order(planned)
+        asked.append(recorder.asked)
+    assert asked == [1, 1, 2, 3]  # it has set no later one
+
+
+def test_a_batch_without_tasks_has_no_order() -> None:
+    order, planned = TaskOrder(options()), tasks(2, 2)
+    known(order, planned, {"1@a": 2, "2@a": 2})
+    assert order.order(()) == ()
+
+
+def test_a_task_of_several_slices_goes_by_its_first() -> None:
+    planned = tasks(4, 1)
+    packed = [Task((*planned[n].slices, *planned[n + 1].slices)) for n in (0, 2)]
+    order = TaskOrder(options(taskAssignor="StickyTaskAssignor"))
+    known(order, packed, {"1@a": 1, "2@a": 1})
+    assert Counter(order.order(packed)) == Counter(packed)

@@ -1,0 +1,186 @@
+"""Groups of tasks: a task assignor (KIP-924) is asked which tasks go together.
+
+Guarantees: an assignor that fails (an exception, an invalid answer) is logged and asked again at
+once, once; until it gives a valid answer, the last groups stay.
+This imports :mod:`kshare.assignment`, which takes longer than all else that a planner imports of
+kshare: so it is imported where executors are known.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+
+from kshare.assignment import (
+    ApplicationState,
+    AssignmentConfigs,
+    AssignmentError,
+    KafkaStreamsState,
+    ProcessId,
+    TaskAssignment,
+    TaskAssignor,
+    TaskId,
+    TaskInfo,
+    TaskTopicPartition,
+    group_assignment,
+    group_subscription,
+    validate_task_assignment,
+)
+from kshare.assignment.loading import DEFAULT_TASK_ASSIGNOR, load_task_assignor, shown_error
+from kshare.core.progress import Slice, TopicPartition
+from kshare.core.tasks import Task
+from kshare.errors import TaskAssignmentException
+from kshare.options import SourceOptions
+from kshare.options.assignors import made_task_assignor
+
+__all__ = ["Groups", "TaskGroups"]
+
+_log = logging.getLogger("kshare.planner")
+
+_ATTEMPTS = 2  # at once; then comes the next batch
+
+Groups = Mapping[ProcessId, frozenset[TaskId]]
+
+
+class TaskGroups:
+    """Asks the task assignor of a query.
+
+    Args:
+        options: The query's options.
+        wall_clock: Seconds since 1970.
+    """
+
+    def __init__(
+        self, options: SourceOptions, *, wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        self._name = options.task_assignor
+        self._configs = options.task_assignor_configs
+        self._assignor: TaskAssignor | None = made_task_assignor(options)
+        self._wall_clock = wall_clock
+        self._ran: dict[TaskId, str] = {}
+        self._groups: Groups = {}
+
+    @staticmethod
+    def slots(executors: Mapping[str, int]) -> dict[ProcessId, int]:
+        """The number of task slots of each executor, ascending by name."""
+        return {ProcessId(name): count for name, count in sorted(executors.items())}
+
+    @staticmethod
+    def task_ids(tasks: Sequence[Task]) -> list[TaskId] | None:
+        """The name of each task: that of its first slice. None if slices have no names."""
+        ids = TaskGroups.slice_ids([planned.slice for task in tasks for planned in task.slices])
+        if ids is None:
+            return None
+        ends = accumulate(len(task.slices) for task in tasks)
+        return [ids[end - len(task.slices)] for task, end in zip(tasks, ends, strict=True)]
+
+    @staticmethod
+    def slice_ids(slices: Sequence[Slice]) -> list[TaskId] | None:
+        """Names for slices: topics are the subtopologies, in the order of their names.
+
+        None if two slices would have the same name.
+        """
+        topics = {name: number for number, name in enumerate(sorted({s.topic for s in slices}))}
+        ids = [TaskId(topics[s.topic], s.partition, s.hashes) for s in slices]
+        return ids if len(set(ids)) == len(ids) else None
+
+    def observe(self, task: TaskId, executor: str) -> None:
+        """Take note of where a task ran."""
+        self._ran[task] = executor
+
+    def ask(
+        self, ids: Sequence[TaskId], tasks: Sequence[Task], slots: Mapping[ProcessId, int]
+    ) -> tuple[Groups, int | None, bool]:
+        """The assignor's groups, when it wants to be asked again, and whether its answer is valid.
+
+        If it is not, the groups are those of the last valid answer.
+
+        Args:
+            ids: The names of the tasks.
+            tasks: The tasks.
+            slots: The number of task slots of each executor.
+        """
+        state = self._state(ids, tasks, slots)
+        for _ in range(_ATTEMPTS):
+            try:
+                if self._assignor is None:
+                    name = self._name or DEFAULT_TASK_ASSIGNOR
+                    self._assignor = load_task_assignor(name, self._configs)
+                answer = self._assignor.assign(state)
+                error = validate_task_assignment(state, answer)
+            except Exception as fault:
+                kind = "cannot answer" if isinstance(fault, TaskAssignmentException) else "failed"
+                shown, _ = shown_error(fault, self._configs)
+                _log.warning("task assignor %s %s: %s", self._shown, kind, shown)
+                continue
+            self._notify(self._assignor, state, answer, error)
+            if error is AssignmentError.NONE:
+                self._groups = {entry.process_id: entry.active for entry in answer.assignment}
+                deadlines = [entry.followup_rebalance_deadline for entry in answer.assignment]
+                until_ms = min((ms for ms in deadlines if ms is not None), default=None)
+                return self._groups, until_ms, True
+            _log.warning("task assignor %s gave an invalid answer: %s", self._shown, error.value)
+        _log.warning(
+            "the last assignment of tasks stays, and task assignor %s is asked again at the next "
+            "batch; which records are read does not depend on it",
+            self._shown,
+        )
+        return self._groups, None, False
+
+    def _notify(
+        self,
+        assignor: TaskAssignor,
+        state: ApplicationState,
+        answer: TaskAssignment,
+        error: AssignmentError,
+    ) -> None:
+        """Tell the assignor what became of its answer. An exception there changes nothing."""
+        notify = getattr(assignor, "on_assignment_computed", None)
+        # Those that inherit the method that does nothing need not be told.
+        if not notify or getattr(notify, "__func__", None) is TaskAssignor.on_assignment_computed:
+            return
+        try:
+            notify(group_assignment(state, answer, error), group_subscription(state), error)
+        except Exception as fault:
+            shown, _ = shown_error(fault, self._configs)
+            _log.warning(
+                "task assignor %s: on_assignment_computed failed, which changes nothing: %s",
+                self._shown,
+                shown,
+            )
+
+    def _state(
+        self, ids: Sequence[TaskId], tasks: Sequence[Task], slots: Mapping[ProcessId, int]
+    ) -> ApplicationState:
+        infos = [
+            TaskInfo(
+                id_,
+                topic_partitions=tuple(map(TaskTopicPartition, _partitions(task))),
+            )
+            for id_, task in zip(ids, tasks, strict=True)
+        ]
+        known = set(ids)
+        had: dict[str, set[TaskId]] = {}
+        for id_, name in self._ran.items():
+            if id_ in known:
+                had.setdefault(name, set()).add(id_)
+        processes = [
+            KafkaStreamsState(
+                process,
+                count,
+                (str(process),),
+                previous_active_tasks=frozenset(had.get(str(process), ())),
+                task_lags={},
+            )
+            for process, count in slots.items()
+        ]
+        configs = AssignmentConfigs.from_configs(self._configs)
+        return ApplicationState.of(infos, processes, configs, now_ms=int(1000 * self._wall_clock()))
+
+    @property
+    def _shown(self) -> str:
+        return self._name or "HighAvailabilityTaskAssignor"
+
+
+def _partitions(task: Task) -> list[TopicPartition]:
+    return sorted({planned.slice.topic_partition for planned in task.slices})
