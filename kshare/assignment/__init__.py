@@ -1,11 +1,8 @@
-"""Range assignors and task assignors: pure functions of what they are shown.
+"""Task assignors: KIP-924 in Python. The range assignors of :mod:`kshare.ranges` are here, too.
 
-Law: a range assignor sees one frozen :class:`~kshare.core.slicing.RangeRequest`, a task assignor
-one frozen :class:`~kshare.assignment.interface.application.ApplicationState`, and nothing else;
-equal input gets equal answers, so a batch that is planned again is the same.
-Cost: range assignors are linear in partitions and ranges (``lag-weighted`` sorts the partitions,
-``adaptive`` is quadratic in the ranges of a partition that change). What belongs to task assignors
-is imported when it is first asked for: planners that need none start without it.
+Guarantees: a task assignor sees one frozen ``ApplicationState`` and nothing else. Equal input gets
+equal answers, so a batch that is planned again is the same.
+Cost: a name of KIP-924 is imported at its first use, so planners that need none start without it.
 """
 
 from importlib import import_module
@@ -92,7 +89,7 @@ __all__ = [
     "validate_task_assignment",
 ]
 
-_LATER: Final = {
+_NAMES: Final = {
     "interface.application": (
         "LATEST_OFFSET",
         "UNKNOWN_OFFSET_SUM",
@@ -130,7 +127,7 @@ _LATER: Final = {
         "validate_task_assignment",
     ),
 }
-_MODULES: Final = {name: module for module, names in _LATER.items() for name in names}
+_MODULES: Final = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

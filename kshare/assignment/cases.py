@@ -1,9 +1,8 @@
-"""Situations as JSON: what ``kshare assign`` reads, and what it answers.
+"""Cases: situations as JSON, which ``kshare assign`` reads and answers.
 
-Law: equal cases get equal answers, whatever the order of tasks and processes in them. What cannot
-be read is an error (:class:`CaseError`); what can be read but not answered, since Kafka raises
-there, is an answer that says why.
-Cost: linear in the case, besides the answer.
+Guarantees: the answer does not depend on the order of tasks and processes in a case. A case that
+cannot be read raises :class:`CaseError`; where Kafka raises, the answer says why.
+Cost: linear in the case, apart from the assignor.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -48,7 +47,7 @@ OPERATIONS: Final = (
     "config",
     "lags",
 )
-"""What a case can ask for."""
+"""The operations that a case can ask for."""
 
 
 _T = TypeVar("_T")
@@ -63,10 +62,10 @@ class Case:
     """A situation, and what to do with it.
 
     Attributes:
-        id: its name, for the answer, as it came.
-        operation: one of :data:`OPERATIONS`.
-        fields: all of it, as it came.
-        assignor: instead of the one that the case names.
+        id: Its name, any JSON value; the answer has it, too.
+        operation: One of :data:`OPERATIONS`.
+        fields: The whole case.
+        assignor: Replaces the assignor that the case names.
     """
 
     id: Any
@@ -76,7 +75,7 @@ class Case:
 
     @classmethod
     def read(cls, fields: Any, assignor: TaskAssignor | None = None) -> "Case":
-        """Take a case out of JSON.
+        """Read a case from parsed JSON.
 
         Raises:
             CaseError: it is no object, or has no known operation.
@@ -91,13 +90,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a case.
+    """The result of a case.
 
     Attributes:
-        answer: as JSON.
-        state: what the assignor was shown, if it was shown anything.
-        before: the placement that the answer changes.
-        after: the answer as a placement; None if there is none.
+        answer: The answer, as JSON.
+        state: The application state; None if the case has none.
+        before: The previous assignment of each process.
+        after: The new assignment; None if there is none.
     """
 
     answer: dict[str, Any]
@@ -139,11 +138,11 @@ def _raises(case: Case, why: object) -> Outcome:
 
 
 class _InvalidConfigError(Exception):
-    """A config that Kafka refuses: no fault of the case's form."""
+    """A config that Kafka refuses; the case itself can be read."""
 
 
 def _readable(read: Callable[[Mapping[str, Any]], _T], fields: Mapping[str, Any]) -> _T:
-    """Raise what reading raises as the fault of the case that it is."""
+    """Read; raise any error as a fault of the case."""
     try:
         return read(fields)
     except CaseError:
@@ -203,7 +202,7 @@ def _task(fields: Mapping[str, Any], racks: Mapping[str, Any]) -> TaskInfo:
 
 
 def _process(fields: Mapping[str, Any], ends: Mapping[TaskId, int]) -> KafkaStreamsState:
-    given = {
+    lags = {
         TaskId.parse(task): _whole(lag, "lag") for task, lag in (fields.get("lags") or {}).items()
     }
     return KafkaStreamsState(
@@ -214,7 +213,7 @@ def _process(fields: Mapping[str, Any], ends: Mapping[TaskId, int]) -> KafkaStre
         _tasks(fields.get("prev_standby", ())),
         dict(fields.get("tags") or {}),
         fields.get("rack"),
-        task_lags={task: given.get(task, end) for task, end in ends.items()},
+        task_lags={task: lags.get(task, end) for task, end in ends.items()},
     )
 
 
@@ -242,7 +241,7 @@ def _topic_partition(name: str) -> TopicPartition:
 
 
 def _entry(process: str, fields: Mapping[str, Any]) -> KafkaStreamsAssignment | str:
-    """What a process has; the reason if that cannot be."""
+    """The assignment of a process; the reason if there cannot be such a one."""
     id_ = ProcessId(process)
     active, standby = _tasks(fields.get("active", ())), _tasks(fields.get("standby", ()))
     try:

@@ -1,7 +1,7 @@
-"""Finding a task assignor by its name.
+"""Loading a task assignor by name.
 
-Law: a name leads to one assignor, ready to use, or to an error that says why not; no value (of four
-characters or more) of the configs is in that error's text, nor in that of what led to it.
+Guarantees: a name leads to one configured assignor, or to an error that says why not. Neither the
+error nor its cause shows a config's value (of four characters or more), since it may be a secret.
 Cost: an import.
 """
 
@@ -17,7 +17,7 @@ DEFAULT_TASK_ASSIGNOR: Final = "HighAvailabilityTaskAssignor"
 """Kafka's default of ``task.assignor.class``."""
 
 _SECRET_CHARACTERS: Final = 4
-"""A config's value that is shorter is not looked for in texts: it may be part of any word."""
+"""Shorter values are not looked for in texts: they may be part of any word."""
 
 _HERE: Final = "kshare.assignment"
 
@@ -26,28 +26,30 @@ TASK_ASSIGNORS: Final[dict[str, str]] = {
     "StickyTaskAssignor": f"{_HERE}.sticky:StickyTaskAssignor",
     "FallbackPriorTaskAssignor": f"{_HERE}.sticky:FallbackPriorTaskAssignor",
 }
-"""The built-in task assignors by Kafka's names, and where each is: imported when asked for."""
+"""The built-in task assignors by Kafka's names, with the dotted paths to import them from."""
 
 
 def load_task_assignor(
     name: str = DEFAULT_TASK_ASSIGNOR, configs: Mapping[str, Any] | None = None
 ) -> TaskAssignor:
-    """Find a task assignor, make one and configure it.
+    """Load a task assignor and configure it.
 
     Args:
-        name: a built-in one, also with Kafka's package in front; or the dotted path of a class, of
-            an assignor, or of a function that returns one: ``package.module.name`` or
+        name: A built-in name, also with Kafka's package in front; or the dotted path of a class, of
+            an instance, or of a function that returns one: ``package.module.name`` or
             ``package.module:name``.
-        configs: the options, for the assignor's ``configure``.
+        configs: The configs, passed to the assignor's ``configure`` if it has one.
 
     Raises:
-        ValueError: there is none of that name, or it cannot be made or configured; the text says
-            why, and names the built-in ones.
+        ValueError: there is no such assignor, or it cannot be made or configured; the text says why
+            and names the built-in ones.
     """
     kafka = name.rpartition(".")[2] if name.startswith("org.apache.kafka.") else name
-    found = find(TASK_ASSIGNORS.get(kafka, name), "task assignor", TASK_ASSIGNORS)
+    target = find(TASK_ASSIGNORS.get(kafka, name), "task assignor", TASK_ASSIGNORS)
     try:
-        assignor = found() if isinstance(found, type) or not _is_assignor(found) else found
+        # A class has the method assign, too.
+        is_factory = isinstance(target, type) or not _is_assignor(target)
+        assignor = target() if is_factory else target
         if not _is_assignor(assignor):
             raise TypeError(f"{type(assignor).__name__} has no method assign")
         if callable(configure := getattr(assignor, "configure", None)):
@@ -60,23 +62,26 @@ def load_task_assignor(
     return assignor  # type: ignore[no-any-return]
 
 
-def _is_assignor(thing: Any) -> bool:
-    return callable(getattr(thing, "assign", None))
+def _is_assignor(target: Any) -> bool:
+    return callable(getattr(target, "assign", None))
 
 
 def shown_error(error: Exception, configs: Mapping[str, Any]) -> tuple[str, Exception | None]:
-    """An assignor's error, and the same as a cause: its kind alone if it tells a config's value."""
-    texts = "\n".join(_bare(text) for text in _texts(error))
-    values = {name: _bare(str(value)) for name, value in configs.items()}
-    told = [n for n, v in values.items() if len(v) >= _SECRET_CHARACTERS and v in texts]
-    if not told:
+    """Return the text of an assignor's error, and the error as a cause to raise from.
+
+    If the error shows a config's value, the text is its type alone, and there is no cause.
+    """
+    texts = "\n".join(_unquoted(text) for text in _texts(error))
+    values = {name: _unquoted(str(value)) for name, value in configs.items()}
+    shown = [n for n, v in values.items() if len(v) >= _SECRET_CHARACTERS and v in texts]
+    if not shown:
         return repr(error), error
     kind = type(error).__name__
-    return f"{kind} (its text holds the value of {', '.join(told)}, and is not shown)", None
+    return f"{kind} (its text holds the value of {', '.join(shown)}, and is not shown)", None
 
 
 def _texts(error: BaseException | None) -> Iterator[str]:
-    """What a traceback would show of an error and of those before it."""
+    """The texts that a traceback would show of an error and its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -84,6 +89,6 @@ def _texts(error: BaseException | None) -> Iterator[str]:
         error = error.__cause__ or error.__context__
 
 
-def _bare(text: str) -> str:
-    """A text without what quoting does to it, however often it was quoted."""
+def _unquoted(text: str) -> str:
+    """A text without escapes, however often it was quoted."""
     return text.encode("unicode_escape").decode().replace("\\", "")

@@ -1,9 +1,9 @@
-"""KIP-924's TaskAssignmentUtils: helpers for those who write an assignor, and the validation.
+"""KIP-924's TaskAssignmentUtils: helpers for authors of assignors, and the validation.
 
-Law: nothing that is passed in is changed; every answer has an entry for each process of the
-application. An optimisation for racks changes nothing where the configs or a rack are missing.
-Cost: linear in tasks and processes, but for the optimisations
-(:mod:`~kshare.assignment.racks.active`).
+Guarantees: no argument is changed; every result has an entry for each process of the application.
+Without the configs or the racks that it needs, an optimisation for racks changes nothing.
+Cost: linear in tasks and processes; for the optimisations see
+:mod:`~kshare.assignment.racks.active`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -43,13 +43,13 @@ class RackAwareOptimizationParams:
     """What to optimise, and at which costs.
 
     Attributes:
-        application_state: see there.
-        tasks_to_optimize: those that may move; None: all of the kind that is optimised.
-        traffic_cost_override: instead of the configured cost; but both costs have to be
-            configured all the same, as in Kafka.
-        non_overlap_cost_override: likewise.
-        keep_client_tags: standbys of a task do not lose tags by a move. Kafka 4.1.1 means to
-            do that and does not, since it compares a process with itself; so the default is no.
+        application_state: Tasks, processes and configs.
+        tasks_to_optimize: The tasks that may move; None: all of the kind that is optimised.
+        traffic_cost_override: Replaces the configured cost of traffic. As in Kafka, both costs
+            have to be configured all the same.
+        non_overlap_cost_override: Replaces the configured cost of a move, on the same condition.
+        keep_client_tags: Whether the copies of a task keep their variety of tags. Kafka 4.1.1 means
+            to ensure that but compares a process with itself, so the default is False.
     """
 
     application_state: ApplicationState
@@ -60,47 +60,47 @@ class RackAwareOptimizationParams:
 
     @classmethod
     def of(cls, application_state: ApplicationState) -> "RackAwareOptimizationParams":
-        """All tasks, at the configured costs."""
+        """Optimise all tasks at the configured costs."""
         return cls(application_state)
 
     def for_stateful_tasks(self) -> "RackAwareOptimizationParams":
-        """The same for tasks with a state store, logged or not."""
+        """Return the same parameters for tasks with a state store, logged or not."""
         return self.for_tasks(
             task for task, info in self.application_state.all_tasks.items() if info.is_stateful
         )
 
     def for_stateless_tasks(self) -> "RackAwareOptimizationParams":
-        """The same for tasks without a state store."""
+        """Return the same parameters for tasks without a state store."""
         return self.for_tasks(
             task for task, info in self.application_state.all_tasks.items() if not info.is_stateful
         )
 
     def for_tasks(self, tasks: Iterable[TaskId]) -> "RackAwareOptimizationParams":
-        """The same for these tasks."""
+        """Return the same parameters for these tasks."""
         return replace(self, tasks_to_optimize=frozenset(tasks))
 
     def with_traffic_cost_override(self, cost: int) -> "RackAwareOptimizationParams":
-        """The same at this cost of a partition read from another rack."""
+        """Return the same parameters with this cost of a partition read from another rack."""
         return replace(self, traffic_cost_override=cost)
 
     def with_non_overlap_cost_override(self, cost: int) -> "RackAwareOptimizationParams":
-        """The same at this cost of a task that moves."""
+        """Return the same parameters with this cost of a task that moves."""
         return replace(self, non_overlap_cost_override=cost)
 
 
 def identity_assignment(
     application_state: ApplicationState,
 ) -> dict[ProcessId, KafkaStreamsAssignment]:
-    """The previous assignment, with the tasks that have left the topology.
+    """Return the previous assignment, also of tasks that have left the topology.
 
     Raises:
         ValueError: a process had a task both as active and as standby.
     """
     return {
         process: KafkaStreamsAssignment(
-            process, one.previous_active_tasks, one.previous_standby_tasks
+            process, state.previous_active_tasks, state.previous_standby_tasks
         )
-        for process, one in application_state.kafka_streams_states().items()
+        for process, state in application_state.kafka_streams_states().items()
     }
 
 
@@ -108,14 +108,14 @@ def default_standby_task_assignment(
     application_state: ApplicationState,
     assignments: Mapping[ProcessId, KafkaStreamsAssignment],
 ) -> dict[ProcessId, KafkaStreamsAssignment]:
-    """Add standbys by load, or by client tags if such are configured.
+    """Add standbys: on the least loaded processes, or by client tags if those are configured.
 
     Args:
-        application_state: says how many, and which tags.
-        assignments: what is placed already; previous standbys play no part.
+        application_state: Tasks, processes, the number of standbys and the tags.
+        assignments: The tasks of each process. Previous standbys play no part.
 
     Raises:
-        ValueError: an assignment has another process's key.
+        ValueError: an assignment is under another process's id.
     """
     placed = _for_all(application_state, assignments)
     standby = assign_standbys(
@@ -131,11 +131,10 @@ def optimize_rack_aware_active_tasks(
 ) -> dict[ProcessId, KafkaStreamsAssignment]:
     """Move active tasks to where their inputs and changelogs are.
 
-    Each process keeps its number of tasks. Of the cheapest placements one is taken that leaves
-    standbys where they are, if the tasks are not too many for that (with ``balance_subtopology``
-    one with the least traffic first). Where an active task comes to a process that has its standby
-    all the same, the two change places (in Kafka that standby is lost). Still, place standbys
-    after this.
+    Call this before standbys are placed. Each process keeps its number of tasks. Among the cheapest
+    placements, one is chosen that leaves standbys where they are, unless the tasks are too many for
+    that; with ``balance_subtopology`` less traffic comes first. If an active task still comes to a
+    process that has its standby, the two change places; in Kafka that standby is lost.
 
     Args:
         params: What to optimise, and at which costs; or the application state, as in the KIP.
@@ -143,7 +142,8 @@ def optimize_rack_aware_active_tasks(
         tasks: The tasks that may move; None: those of ``params``, or all.
 
     Raises:
-        ValueError: a task to optimise is active on no process, or on two, or not in the topology.
+        ValueError: a task to optimise is active on no process, on two, or not in the topology.
+        ModuleNotFoundError: the extra ``kshare[racks]`` is not installed.
     """
     params = _params(params, tasks)
     placed = _for_all(params.application_state, assignments)
@@ -170,7 +170,7 @@ def optimize_rack_aware_standby_tasks(
     assignments: Mapping[ProcessId, KafkaStreamsAssignment],
     tasks: Iterable[TaskId] | None = None,
 ) -> dict[ProcessId, KafkaStreamsAssignment]:
-    """Swap standby tasks between processes, so that they come to where their changelogs are.
+    """Swap standby tasks between processes to bring them to the racks of their changelogs.
 
     Args:
         params: What to optimise, and at which costs; or the application state, as in the KIP.
@@ -179,6 +179,7 @@ def optimize_rack_aware_standby_tasks(
 
     Raises:
         ValueError: a standby is of a task that is not in the topology.
+        ModuleNotFoundError: the extra ``kshare[racks]`` is not installed.
     """
     params = _params(params, tasks)
     placed = _for_all(params.application_state, assignments)
@@ -268,13 +269,13 @@ def _with(
 def validate_task_assignment(
     application_state: ApplicationState, task_assignment: TaskAssignment
 ) -> AssignmentError:
-    """The first thing that is wrong with an answer, in Kafka's order.
+    """Return the first error in an answer, in Kafka's order.
 
-    First each entry in turn, its tasks ascending (UNKNOWN_TASK_ID and
+    Entries come first, one by one, with their tasks ascending (UNKNOWN_TASK_ID and
     ACTIVE_TASK_ASSIGNED_MULTIPLE_TIMES), then INVALID_STANDBY_TASK, MISSING_PROCESS_ID and
-    UNKNOWN_PROCESS_ID. A task that is left out is no error, nor are two entries for one process.
-    In these a task can be both active and standby, which Kafka does not see: here it is
-    ACTIVE_AND_STANDBY_TASK_ASSIGNED_TO_SAME_KAFKASTREAMS, after all others.
+    UNKNOWN_PROCESS_ID. An unassigned task is no error, nor are two entries for one process. A task
+    that is active in one of these and standby in the other escapes Kafka; here it is
+    ACTIVE_AND_STANDBY_TASK_ASSIGNED_TO_SAME_KAFKASTREAMS, after all other errors.
     """
     entries = task_assignment.assignment
     for fault in (
@@ -319,9 +320,10 @@ def _fault_in_processes(
 
 
 def group_subscription(application_state: ApplicationState) -> GroupSubscription:
-    """What the members of the group came with; a process without members is one by its own name.
+    """Return what each member of the group brought to the rebalance.
 
-    Previous active tasks are dealt to the members of a process in turn.
+    A process's previous active tasks are dealt to its members in turn. A process without members
+    counts as one member with the process's name.
     """
     inputs = _inputs(application_state)
     topics = tuple(sorted({one.topic for partitions in inputs.values() for one in partitions}))
@@ -341,17 +343,17 @@ def group_assignment(
     task_assignment: TaskAssignment,
     error: AssignmentError,
 ) -> GroupAssignment:
-    """What the members of the group get, for ``on_assignment_computed``.
+    """Return what each member of the group gets, for ``on_assignment_computed``.
 
     The tasks of a process are dealt to its members in turn.
 
     Args:
-        application_state: says which members each process has.
-        task_assignment: an assignor's answer.
-        error: what :func:`validate_task_assignment` says of it.
+        application_state: Tasks, and processes with their members.
+        task_assignment: An assignor's answer.
+        error: The result of :func:`validate_task_assignment` for it.
 
     Returns:
-        Nothing for anybody, if the answer names a process or a task that is unknown.
+        An empty assignment if the answer has an unknown process or task.
     """
     if error in (AssignmentError.UNKNOWN_PROCESS_ID, AssignmentError.UNKNOWN_TASK_ID):
         return GroupAssignment()

@@ -1,12 +1,13 @@
 """The default assignor: tasks run where their state is, and warm up where they are wanted.
 
-Law: of two processes an active task is never on the one with the greater lag, unless that one is
-caught up. The wanted placement depends on tasks and processes alone, not on the placement before:
-when nothing is behind any more, it is reached, and a further run changes nothing.
+Guarantees: no active task is on a process that is not caught up while another one has a smaller
+lag. The wanted placement depends on tasks and processes alone; when nothing is behind any more, it
+is reached, and a further run changes nothing. Stateful shared tasks are the exception: a previous
+placement of them that is even and needs few state stores is the wanted one.
 Cost: about tasks x processes at worst; 2,000 tasks with a standby each on 200 processes well below
 a second, without racks.
 
-After Kafka Streams' HighAvailabilityTaskAssignor (KIP-441).
+After Kafka Streams' HighAvailabilityTaskAssignor (KIP-441), which knows no shared tasks.
 """
 
 from typing import Final
@@ -39,7 +40,7 @@ class HighAvailabilityTaskAssignor(TaskAssignor):
     """Kafka's default: availability first, balance next; stickiness through state alone."""
 
     def assign(self, application_state: ApplicationState) -> TaskAssignment:
-        """Place each task; ask for a follow-up while a copy is not yet where it is wanted.
+        """Assign each task; ask for a follow-up while a copy is not yet where it is wanted.
 
         Raises:
             ValueError: there is no process.
@@ -114,21 +115,26 @@ def _group_standbys(indexed: IndexedState, placement: Placement, shared: list[in
 
 
 def _run_where_state_is(indexed: IndexedState, placement: Placement) -> bool:
-    """Move what is behind; whether anything was."""
+    """Move tasks that are behind to where their state is; return whether any was behind."""
     state, configs = indexed.state, indexed.state.assignment_configs
     sums = [state.states[process].stateful_tasks_to_lag_sums() for process in indexed.processes]
     lags = Lags(sums, indexed.tasks, configs.acceptable_recovery_lag)
     warmups = Warmups(configs.max_warmup_replicas)
-    actives = move_actives(placement, indexed.logged, lags, warmups, indexed.shared.siblings)
+    siblings = indexed.shared.siblings if indexed.logged else {}
+    actives = move_actives(placement, indexed.logged, lags, warmups, siblings)
     return bool(move_standbys(placement, lags, warmups) or actives)
 
 
 class _Racks:
     """The rack-aware steps; they do nothing unless all racks that they need are known.
 
-    Other than the public helpers, Kafka's high-availability assignor counts inputs alone for
-    active tasks, has costs of its own where none are configured, wants the rack of every replica,
-    and lets client tags hold back standbys.
+    They differ from the public helpers as in Kafka: only inputs count for active tasks, costs that
+    are not configured have defaults, the rack of every replica must be known, and client tags hold
+    back standbys.
+
+    Attributes:
+        costs: The costs of traffic and of a move, for stateful tasks.
+        is_enabled: Whether the steps do anything.
     """
 
     def __init__(self, indexed: IndexedState) -> None:
@@ -151,7 +157,7 @@ class _Racks:
     def optimize_active(
         self, placement: Placement, tasks: list[int], costs: tuple[int, int]
     ) -> None:
-        """Place active tasks at the least cost; how many a process has stays."""
+        """Place active tasks at the least cost; each process keeps its number of tasks."""
         if not (self.is_enabled and tasks):
             return
         indexed = self._indexed
@@ -164,7 +170,7 @@ class _Racks:
         placement.set_active(indexed.numbers(actives))
 
     def optimize_standby(self, placement: Placement) -> None:
-        """Let standbys change places, whatever the strategy is."""
+        """Swap standbys, always by ``min_traffic``, as in Kafka."""
         if not self.is_enabled:
             return
         indexed = self._indexed

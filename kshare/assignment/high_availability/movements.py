@@ -1,8 +1,13 @@
-"""Tasks whose wanted place lags behind run where their state is, until that place is warm.
+"""Tasks that are behind where they are wanted run where their state is, until they are warm.
 
-Law: no active task stays on a process that is not caught up while another process has a strictly
-smaller lag; at most ``quota`` copies are made beyond the wanted ones.
+Guarantees: no active task stays on a process that is not caught up while another process has a
+strictly smaller lag; at most ``quota`` copies are made beyond the wanted ones.
 Cost: one row of lags for each task that is not caught up where it is wanted.
+
+    wanted process caught up, or no other one fresher    the task runs there
+    a standby elsewhere is caught up                     the two change places
+    another process is caught up                         it runs there; warm-up on the wanted one
+    no process is caught up                              it runs on the freshest; warm-up likewise
 
 The rules are those of Kafka Streams' high-availability assignor (KIP-441).
 """
@@ -24,12 +29,12 @@ UNBOUNDED: Final = 2**63 - 1
 
 
 class Lags:
-    """How far each process is behind on each task, read when it is asked for.
+    """The lag of each process on each task; rows are read when they are needed.
 
     Args:
-        lags: of each process, the lag of each task.
-        tasks: the tasks by their numbers.
-        acceptable: a lag from 0 up to this counts as caught up.
+        lags: For each process, the lag of each task.
+        tasks: The ids of the tasks, by number.
+        acceptable: Greatest lag at which a process counts as caught up.
     """
 
     def __init__(
@@ -42,7 +47,7 @@ class Lags:
         self._caught_up: dict[int, list[int]] = {}
 
     def caught_up(self, task: int) -> list[int]:
-        """The processes that are caught up on a task, in order."""
+        """Return the processes that are caught up on a task, ascending."""
         found = self._caught_up.get(task)
         if found is None:
             is_caught_up, lags = self._is_caught_up, self._row(task)
@@ -52,12 +57,18 @@ class Lags:
         return found
 
     def is_behind(self, process: int, task: int) -> bool:
-        """Whether the process is not caught up, and another one is nearer to it."""
+        """Return whether a process is not caught up, and another one has a smaller lag."""
         lag = self._lags[process][self._tasks[task]]
         return not self._is_caught_up(lag) and min(self._row(task)) < lag
 
     def freshest(self, task: int, than: int, passed_over: Collection[int] = ()) -> int | None:
-        """The process with the smallest lag, by number on a tie; none if ``than`` is before it."""
+        """Return the process with the smallest lag, the first on a tie; None if that is ``than``.
+
+        Args:
+            task: The task's number.
+            than: The process to beat.
+            passed_over: Processes that do not count.
+        """
         lags = self._row(task)
         best = than
         for process, lag in enumerate(lags):
@@ -79,14 +90,21 @@ class Lags:
 
 
 class Warmups:
-    """The copies that warm up, and how many more there may be."""
+    """The copies that warm up.
+
+    Args:
+        quota: Maximum number of copies.
+
+    Attributes:
+        made: The copies, as (process, task).
+    """
 
     def __init__(self, quota: int) -> None:
         self._left = quota
         self.made: set[tuple[int, int]] = set()
 
     def take(self, process: int, task: int) -> bool:
-        """Take one copy of the quota for the process, if one is left."""
+        """Take one copy of the quota for the process; return whether one was left."""
         if self._left <= 0:
             return False
         self._left -= 1
@@ -138,12 +156,12 @@ def move_actives(
 
 
 def move_standbys(placement: Placement, lags: Lags, warmups: Warmups) -> list[int]:
-    """The same for standbys that are no warmups: a fresher process without a copy gets one.
+    """Give a standby that is behind where it is wanted to a fresher process without a copy.
 
-    The wanted place keeps its copy too, if a warmup is left.
+    The wanted process keeps its copy too, if a warm-up is left. Warm-ups of active tasks stay.
 
     Returns:
-        the tasks of the standbys that were moved, one entry for each.
+        The tasks of the standbys that were moved, one entry for each.
     """
     active_warmups = set(warmups.made)
     behind = [

@@ -1,1 +1,1 @@
-"""The interface of KIP-924: what a task assignor is shown, and what it answers."""
+"""The interface of KIP-924: what a task assignor sees, and what it answers."""

@@ -1,7 +1,7 @@
-"""What an assignor sees: tasks, processes and what they have of the tasks already.
+"""What an assignor sees: tasks, processes, and the tasks and state that processes had.
 
-Law: all of it is a frozen value, made before the assignor runs; nothing is fetched later. In
-KIP-924 ``kafkaStreamsStates(true)`` makes a remote call; here the lags are there or they are not.
+Guarantees: all of it is a frozen value, made before the assignor runs; nothing is fetched later. In
+KIP-924 ``kafkaStreamsStates(true)`` makes a remote call; here the lags are known or they are not.
 Cost: linear in tasks and processes; lags are kept for the tasks that have any.
 """
 
@@ -32,7 +32,7 @@ UNKNOWN_OFFSET_SUM: Final = -3
 
 
 class HostInfo(NamedTuple):
-    """Where an application's server listens (Kafka's ``application.server``)."""
+    """The address where an application's server listens (Kafka's ``application.server``)."""
 
     host: str
     port: int
@@ -43,11 +43,12 @@ class TaskTopicPartition:
     """A partition that a task reads or logs to.
 
     Attributes:
-        topic_partition: topic and number.
-        is_source: the task reads it.
-        is_changelog: a state store of the task is logged to it; a source can be one, too.
-        replica_racks: the rack of each broker that has a replica, None for a broker without one;
-            None if nothing is known.
+        topic_partition: Topic and partition number.
+        is_source: Whether the task reads it.
+        is_changelog: Whether a state store of the task is logged to it; a source can be a
+            changelog, too.
+        replica_racks: The rack of each broker that has a replica, None for a broker without a
+            rack; None if nothing is known.
     """
 
     topic_partition: TopicPartition
@@ -57,20 +58,20 @@ class TaskTopicPartition:
 
     @property
     def rack_ids(self) -> frozenset[str] | None:
-        """The racks that are known; None if there is none."""
+        """The known racks of its replicas; None if no rack is known."""
         known = frozenset(rack for rack in self.replica_racks or () if rack is not None)
         return known or None
 
 
 @dataclass(frozen=True, slots=True)
 class TaskInfo:
-    """A task that is to be assigned.
+    """A task to be assigned.
 
     Attributes:
-        id: which.
-        is_stateful: it has a state store, logged or not.
-        topic_partitions: what it reads and logs to.
-        state_store_names: of its state stores, if known.
+        id: The task's id.
+        is_stateful: Whether it has a state store, logged or not.
+        topic_partitions: The partitions it reads and logs to.
+        state_store_names: The names of its state stores, if known.
     """
 
     id: TaskId
@@ -80,49 +81,49 @@ class TaskInfo:
 
     @property
     def input_topic_partitions(self) -> tuple[TopicPartition, ...]:
-        """What the task reads."""
-        return tuple(one.topic_partition for one in self.topic_partitions if one.is_source)
+        """The partitions that the task reads."""
+        return tuple(part.topic_partition for part in self.topic_partitions if part.is_source)
 
     @property
     def changelog_topic_partitions(self) -> tuple[TopicPartition, ...]:
-        """What its state stores are logged to."""
-        return tuple(one.topic_partition for one in self.topic_partitions if one.is_changelog)
+        """The partitions that its state stores are logged to."""
+        return tuple(part.topic_partition for part in self.topic_partitions if part.is_changelog)
 
     @property
     def has_changelog(self) -> bool:
-        """Whether a state store is logged: only such a task gets standbys."""
-        return any(one.is_changelog for one in self.topic_partitions)
+        """Whether a state store is logged. Only such a task gets standbys."""
+        return any(part.is_changelog for part in self.topic_partitions)
 
     @property
     def partition_to_rack_ids(self) -> dict[TopicPartition, frozenset[str]]:
         """The known racks of each partition; a partition without any is missing."""
         return {
-            one.topic_partition: racks
-            for one in self.topic_partitions
-            if (racks := one.rack_ids) is not None
+            part.topic_partition: racks
+            for part in self.topic_partitions
+            if (racks := part.rack_ids) is not None
         }
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaStreamsState:
-    """A process with at least one thread, as it was when the rebalance began.
+    """A process, as it was when the rebalance began.
 
     Attributes:
-        process_id: which.
-        num_processing_threads: how many tasks it can process at once; at least 1.
-        consumer_client_ids: the members of the group that run in it, ascending.
+        process_id: The process's id.
+        num_processing_threads: Number of tasks it can process at once; at least 1.
+        consumer_client_ids: Members of the group that run in it, ascending.
         previous_active_tasks: Active tasks it had before, also those that have left the topology;
             iterates in ascending order.
         previous_standby_tasks: Standby tasks it had before; iterates in ascending order.
-        client_tags: any names and values, such as ``zone``; see ``rack.aware.assignment.tags``.
-        rack_id: the rack it is in, if known.
-        host_info: its ``application.server``, if configured.
-        task_lags: the lag of each task with a changelog, in offsets, or one of the marks
+        client_tags: Names and values such as ``zone``, for ``rack.aware.assignment.tags``.
+        rack_id: Its rack, if known.
+        host_info: Its ``application.server``, if configured.
+        task_lags: Lag of each task with a changelog, in offsets, or one of the marks
             :data:`LATEST_OFFSET` and :data:`UNKNOWN_OFFSET_SUM`; None if lags were not computed.
-        tasks_by_consumer: the tasks whose state each member has reported.
+        tasks_by_consumer: Tasks whose state each member has reported.
 
     Raises:
-        ValueError: there is no thread.
+        ValueError: there are fewer threads than 1.
     """
 
     process_id: ProcessId
@@ -146,7 +147,7 @@ class KafkaStreamsState:
             )
 
     def lag_for(self, task: TaskId) -> int:
-        """What the process lacks of a task's state, in offsets; or one of the marks.
+        """Return how many offsets of a task's state the process lacks, or one of the marks.
 
         Raises:
             LookupError: lags were not computed, or the task has no changelog.
@@ -157,7 +158,7 @@ class KafkaStreamsState:
         return lags[task]
 
     def stateful_tasks_to_lag_sums(self) -> Mapping[TaskId, int]:
-        """The lag of each task with a changelog.
+        """Return the lag of each task with a changelog.
 
         Raises:
             LookupError: lags were not computed.
@@ -167,7 +168,7 @@ class KafkaStreamsState:
         return self.task_lags
 
     def prev_tasks_by_lag(self, consumer_client_id: str) -> tuple[TaskId, ...]:
-        """What a member has state of, the smallest lag first, then by task.
+        """Return the tasks that a member has state of, the smallest lag first, then by id.
 
         Tasks that have left the topology are left out.
 
@@ -191,19 +192,23 @@ class KafkaStreamsState:
         client_tags: Mapping[str, str] | None = None,
         rack_id: str | None = None,
     ) -> "KafkaStreamsState":
-        """A process whose members reported how far the state is that they have on disk.
+        """Make the state of a process from the offsets that its members reported.
 
         Args:
-            process_id: which.
-            end_offset_sums: for each task with a changelog, where its changelogs end, added up.
-            offset_sums_by_client: for each member how far it is, added up; a mark is no offset.
-                Where two members report one task, the later one counts.
-            num_processing_threads: as the attribute; likewise the others.
-            client_tags: any.
-            rack_id: if known.
+            process_id: The process's id.
+            end_offset_sums: Sum of the end offsets of each task's changelogs.
+            offset_sums_by_client: For each member, the sum of the offsets it has of each task, or a
+                mark. Where two members report one task, the later one counts.
+            num_processing_threads: Number of tasks it can process at once.
+            client_tags: Names and values such as ``zone``.
+            rack_id: Its rack, if known.
         """
-        sums = {task: at for tasks in offset_sums_by_client.values() for task, at in tasks.items()}
-        running = frozenset(task for task, at in sums.items() if at == LATEST_OFFSET)
+        sums = {
+            task: offset
+            for offsets in offset_sums_by_client.values()
+            for task, offset in offsets.items()
+        }
+        running = frozenset(task for task, offset in sums.items() if offset == LATEST_OFFSET)
         return cls(
             process_id,
             num_processing_threads,
@@ -228,13 +233,13 @@ def _lag(end: int, offset: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationState:
-    """All that an assignor may decide by.
+    """Everything an assignor decides by.
 
     Attributes:
-        all_tasks: what has to be assigned, ascending.
-        assignment_configs: see there.
-        states: the processes, ascending.
-        now_ms: when the rebalance began, in ms since 1970: assignors are pure and have no clock.
+        all_tasks: The tasks to assign by id, ascending.
+        assignment_configs: The configs of the assignment.
+        states: The processes by id, ascending.
+        now_ms: When the rebalance began, in ms since 1970: assignors are pure and have no clock.
     """
 
     all_tasks: Mapping[TaskId, TaskInfo]
@@ -251,7 +256,7 @@ class ApplicationState:
         *,
         now_ms: int = 0,
     ) -> "ApplicationState":
-        """Put tasks and processes in order.
+        """Make a state from tasks and processes in any order.
 
         Raises:
             ValueError: two tasks or two processes have the same id.
@@ -259,22 +264,23 @@ class ApplicationState:
         infos, states = list(tasks), list(processes)
         by_task = {info.id: info for info in sorted(infos, key=lambda info: info.id)}
         by_process = {
-            state.process_id: state for state in sorted(states, key=lambda one: one.process_id)
+            state.process_id: state for state in sorted(states, key=lambda state: state.process_id)
         }
         if len(by_task) < len(infos):
-            raise ValueError(f"a task is there twice: {_twice([one.id for one in infos])}")
+            raise ValueError(f"a task is there twice: {_twice([info.id for info in infos])}")
         if len(by_process) < len(states):
-            doubled = _twice([one.process_id for one in states])
+            doubled = _twice([state.process_id for state in states])
             raise ValueError(f"a process is there twice: {doubled}")
         return cls(by_task, configs or AssignmentConfigs(), by_process, now_ms)
 
     def kafka_streams_states(
         self, compute_task_lags: bool = False
     ) -> Mapping[ProcessId, KafkaStreamsState]:
-        """The processes by their ids, ascending.
+        """Return the processes by id, ascending.
 
         Args:
-            compute_task_lags: the lags are needed. They are never computed here.
+            compute_task_lags: Whether lags are needed. They are not computed here: a process has
+                them or not.
 
         Raises:
             TaskAssignmentException: lags are needed and a process has none.

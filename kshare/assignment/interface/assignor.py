@@ -1,7 +1,6 @@
-"""What an assignor answers, and what an assignor is.
+"""What an assignor is, and what it answers.
 
-Law: answers are frozen values. A process has a task as active or as standby, not as both: such an
-answer cannot be built.
+Guarantees: answers are frozen values, and no process has a task both as active and as standby.
 Cost: linear in the tasks.
 """
 
@@ -47,11 +46,11 @@ class KafkaStreamsAssignment:
     """The tasks of one process.
 
     Attributes:
-        process_id: which.
-        active: the tasks that it processes.
-        standby: the tasks whose state it keeps warm; warmups are among them.
-        followup_rebalance_deadline: when this process shall ask for a rebalance, in ms since
-            1970; None: it shall not. 0 is as soon as possible.
+        process_id: The process's id.
+        active: The tasks that it processes.
+        standby: The tasks whose state it keeps warm, warm-ups among them.
+        followup_rebalance_deadline: When this process asks for another rebalance, in ms since 1970;
+            0: as soon as possible; None: it does not.
 
     Raises:
         ValueError: a task is both active and standby.
@@ -72,7 +71,7 @@ class KafkaStreamsAssignment:
     def of(
         cls, process_id: ProcessId, assignment: Iterable[AssignedTask]
     ) -> "KafkaStreamsAssignment":
-        """The KIP's way to make one.
+        """Make an assignment from tasks with their types, as in the KIP.
 
         Raises:
             ValueError: a task is both active and standby.
@@ -85,12 +84,16 @@ class KafkaStreamsAssignment:
         )
 
     def with_followup_rebalance(self, rebalance_deadline: int) -> "KafkaStreamsAssignment":
-        """The same with a follow-up rebalance after ``rebalance_deadline`` (ms since 1970)."""
+        """Return the same assignment with a follow-up rebalance.
+
+        Args:
+            rebalance_deadline: When to rebalance again, in ms since 1970.
+        """
         return replace(self, followup_rebalance_deadline=rebalance_deadline)
 
     @property
     def tasks(self) -> dict[TaskId, AssignedTask]:
-        """All tasks, ascending."""
+        """All tasks by id, ascending."""
         return {
             task: AssignedTask(task, TaskType.ACTIVE if task in self.active else TaskType.STANDBY)
             for task in sorted(self.active | self.standby)
@@ -98,13 +101,17 @@ class KafkaStreamsAssignment:
 
     @property
     def assignment(self) -> frozenset[AssignedTask]:
-        """All tasks, as the KIP has them."""
+        """All tasks with their types, as a set."""
         return frozenset(self.tasks.values())
 
 
 @dataclass(frozen=True, slots=True)
 class TaskAssignment:
-    """An assignor's answer: an entry for each process; their order only matters for validation."""
+    """An assignor's answer.
+
+    Attributes:
+        assignment: An entry for each process. Their order matters only for validation.
+    """
 
     assignment: tuple[KafkaStreamsAssignment, ...]
 
@@ -113,12 +120,12 @@ class TaskAssignment:
 
     @property
     def wants_followup(self) -> bool:
-        """Whether any process shall ask for another rebalance."""
-        return any(one.followup_rebalance_deadline is not None for one in self.assignment)
+        """Whether any process asks for another rebalance."""
+        return any(entry.followup_rebalance_deadline is not None for entry in self.assignment)
 
 
 class AssignmentError(Enum):
-    """What can be wrong with an answer: ``validate_task_assignment`` finds it."""
+    """What can be wrong with an answer; found by ``validate_task_assignment``."""
 
     NONE = "NONE"
     ACTIVE_TASK_ASSIGNED_MULTIPLE_TIMES = "ACTIVE_TASK_ASSIGNED_MULTIPLE_TIMES"
@@ -136,9 +143,9 @@ class Assignment:
     """What one member of the group gets.
 
     Attributes:
-        partitions: that it reads, ascending; a partition that it shares with others as well.
-        active_tasks: ascending.
-        standby_tasks: ascending.
+        partitions: The partitions it reads, ascending, also those it shares with other members.
+        active_tasks: Its active tasks, ascending.
+        standby_tasks: Its standby tasks, ascending.
     """
 
     partitions: tuple[TopicPartition, ...] = ()
@@ -148,19 +155,19 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class GroupAssignment:
-    """What each member of the group gets; empty if an answer could not be understood."""
+    """What each member of the group gets; empty if the answer has an unknown task or process."""
 
     assignments: Mapping[str, Assignment] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one member of the group came with.
+    """What one member of the group brought to the rebalance.
 
     Attributes:
-        topics: that the application reads, ascending.
-        owned_partitions: that the member had, ascending.
-        rack_id: its rack, if known.
+        topics: Topics that the application reads, ascending.
+        owned_partitions: Partitions that the member had, ascending.
+        rack_id: Its rack, if known.
     """
 
     topics: tuple[str, ...] = ()
@@ -170,20 +177,24 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class GroupSubscription:
-    """What each member of the group came with."""
+    """What each member of the group brought to the rebalance."""
 
     subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
 
 
 @runtime_checkable
 class TaskAssignor(Protocol):
-    """Places tasks on processes. Inherit from it to have the two methods that do nothing."""
+    """Assigns tasks to processes.
+
+    Inherit from it to have ``on_assignment_computed`` and ``configure`` that do nothing.
+    """
 
     def assign(self, application_state: ApplicationState) -> TaskAssignment:
-        """Place each task.
+        """Assign each task.
 
         Raises:
-            TaskAssignmentException: keep the assignment as it is, and try again at once.
+            TaskAssignmentException: the assignment stays as it is, and the assignor is asked again
+                at once.
         """
         ...
 
@@ -193,14 +204,14 @@ class TaskAssignor(Protocol):
         subscription: GroupSubscription,
         error: AssignmentError,
     ) -> None:
-        """Be told what became of the answer.
+        """Receive the outcome of an answer. An exception here is logged and changes nothing.
 
         Args:
-            assignment: what each member gets; empty if ``error`` is UNKNOWN_PROCESS_ID or
+            assignment: What each member gets; empty if ``error`` is UNKNOWN_PROCESS_ID or
                 UNKNOWN_TASK_ID.
-            subscription: what each member came with.
-            error: what is wrong with the answer; NONE if nothing is.
+            subscription: What each member brought to the rebalance.
+            error: What is wrong with the answer; NONE if it is valid.
         """
 
     def configure(self, configs: Mapping[str, Any]) -> None:
-        """Be given the options; called once, before anything else."""
+        """Receive the configs. Called once, before anything else."""

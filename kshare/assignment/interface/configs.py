@@ -1,7 +1,6 @@
-"""The configs that task assignment knows: KIP-924's AssignmentConfigs.
+"""The configs of task assignment: KIP-924's AssignmentConfigs.
 
-Law: a value that Kafka refuses is refused, and one that Kafka takes is taken.
-Cost: none to speak of.
+Guarantee: exactly the values that Kafka accepts are accepted.
 """
 
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ STRATEGIES: Final = ("none", "min_traffic", "balance_subtopology")
 """The values of ``rack.aware.assignment.strategy``."""
 
 TAGS_MAX: Final = 5
-"""How many client tags ``rack.aware.assignment.tags`` may name."""
+"""Maximum number of client tags in ``rack.aware.assignment.tags``."""
 
 CONFIG_NAMES: Final = {
     "acceptable.recovery.lag": "acceptable_recovery_lag",
@@ -31,22 +30,22 @@ CONFIG_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AssignmentConfigs:
-    """What is configured for assignors. The limits are Kafka's: lower bounds only.
+    """The configs of an assignor. Only lower bounds are checked, as in Kafka.
 
     Attributes:
-        acceptable_recovery_lag: a copy that lags by at most so many offsets is caught up; >= 0.
-        max_warmup_replicas: how many copies may warm up at once; >= 1.
-        num_standby_replicas: standbys of each stateful task. Kafka does not check it; below 0 is
-            none.
-        probing_rebalance_interval_ms: the time until a follow-up rebalance; >= 60000.
-        rack_aware_assignment_tags: client tags that the copies of a task shall differ in; at most
-            5.
-        rack_aware_traffic_cost: of a partition read from another rack; None: not configured.
-        rack_aware_non_overlap_cost: of a task that moves; None: not configured.
-        rack_aware_assignment_strategy: one of :data:`STRATEGIES`.
+        acceptable_recovery_lag: Greatest lag, in offsets, at which a copy is caught up; >= 0.
+        max_warmup_replicas: Maximum number of copies that warm up at once; >= 1.
+        num_standby_replicas: Standbys of each task with a changelog. Not checked, as in Kafka;
+            below 0 is none.
+        probing_rebalance_interval_ms: Milliseconds until a follow-up rebalance; >= 60000.
+        rack_aware_assignment_tags: Client tags in which the copies of a task should differ; at
+            most 5.
+        rack_aware_traffic_cost: Cost of a partition read from another rack; None: not configured.
+        rack_aware_non_overlap_cost: Cost of a task that moves; None: not configured.
+        rack_aware_assignment_strategy: One of :data:`STRATEGIES`.
 
     Raises:
-        ValueError: a value is out of its limits; the text names Kafka's config, as Kafka's does.
+        ValueError: a value is out of bounds; the text is Kafka's, with Kafka's config name.
     """
 
     acceptable_recovery_lag: int = 10_000
@@ -87,10 +86,10 @@ class AssignmentConfigs:
 
     @classmethod
     def from_configs(cls, configs: Mapping[str, Any]) -> "AssignmentConfigs":
-        """Take what there is under Kafka's names, as text or as values; ignore the rest.
+        """Take the configs with Kafka's names, as text or as values, and ignore the rest.
 
         Raises:
-            ValueError: a text is no whole number, or a value is out of its limits.
+            ValueError: a text is no whole number, or a value is out of bounds.
         """
         values: dict[str, Any] = {}
         for name, field in CONFIG_NAMES.items():

@@ -1,7 +1,7 @@
-"""What tasks and processes are called, and how these names sort.
+"""The ids of tasks and processes, and how they sort.
 
-Law: ``TaskId.parse(str(task)) == task`` and ``ProcessId(str(process)) == process``; both sort as
-in Kafka, so that an assignor that goes through them in order decides as Kafka's does.
+Guarantees: ``TaskId.parse(str(task)) == task`` and ``ProcessId(str(process)) == process``. Both
+sort as in Kafka, so that an assignor that goes through them in order decides as Kafka's does.
 Cost: both are tuples, so that comparing and hashing them runs no Python code.
 """
 
@@ -24,9 +24,9 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 class TaskId(tuple[int, ...]):
     """A task: a partition of a subtopology, or a key range of it (a shared task).
 
-    Sorts by subtopology, partition, then range, all as numbers; the task of a whole partition
-    before the shared tasks of it. The range of all key hashes is no range: ``key_range`` is then
-    None, so that equal tasks are equal.
+    Sorts by subtopology, partition, then range, all as numbers; the task of a whole partition comes
+    before its shared tasks. The range of all key hashes is normalised to None, so that equal tasks
+    are equal.
     """
 
     __slots__ = ()
@@ -35,9 +35,9 @@ class TaskId(tuple[int, ...]):
         """Make a task's id.
 
         Args:
-            subtopology: A number of 0 or more.
-            partition: A number of 0 or more.
-            key_range: The key hashes that the task processes; None for all.
+            subtopology: Number of the subtopology, from 0.
+            partition: Number of the partition, from 0.
+            key_range: Key hashes that the task processes; None: all.
 
         Raises:
             ValueError: A number is below 0.
@@ -108,8 +108,8 @@ class SortedTaskIds(frozenset[TaskId]):
 class ProcessId(tuple[Any, ...]):
     """A process: Kafka's are UUIDs; Spark's executors have names like ``driver`` or ``3``.
 
-    UUIDs sort like Java's ``UUID.compareTo``, by two signed halves of 64 bits, so ``8...`` before
-    ``0...``. Numbers come after all UUIDs, in numeric order, other names last, by code point.
+    UUIDs sort like Java's ``UUID.compareTo``, by two signed halves of 64 bits, so ``8...`` comes
+    before ``0...``. Numbers come after all UUIDs, in numeric order, and other names last.
     """
 
     __slots__ = ()

@@ -1,7 +1,7 @@
-"""Even loads: tasks dealt round, and moved while that improves the balance.
+"""Even loads: tasks dealt in turn, and moved while that improves the balance.
 
-Law: no move makes the balance of the two processes worse; nothing is lost, and no process gets a
-second copy of a task.
+Guarantees: no move makes the balance of two processes worse; no task is lost, and no process gets
+a second copy of one.
 Cost: evening out looks at each pair of processes until nothing moves; the rest is one step of a
 heap for each task.
 
@@ -43,10 +43,10 @@ def even_out(
     """Move tasks from loaded to less loaded processes while the skew of the two shrinks.
 
     Args:
-        placement: all that counts as load.
-        held: of each process, the tasks that may be moved.
-        move: does it: task, source, target.
-        is_allowed: whether tasks of the source may go to the target at all.
+        placement: The placement, for the loads.
+        held: The tasks of each process that may move.
+        move: Moves a task: task, source, target.
+        is_allowed: Whether tasks may go from a source to a target.
     """
     processes = range(len(placement.threads))
     load = placement.load
@@ -78,7 +78,7 @@ def is_even(placement: Placement) -> bool:
 
 
 def _improves(placement: Placement, source: int, target: int) -> bool:
-    """Whether moving one task makes the skew smaller without turning it round."""
+    """Whether moving one task makes the skew smaller without inverting it."""
     count, threads, load = placement.count, placement.threads, placement.load
     skew = load[source] - load[target]
     after = (count[source] - 1.0) / threads[source] - (count[target] + 1.0) / threads[target]

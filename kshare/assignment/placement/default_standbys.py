@@ -1,7 +1,7 @@
-"""Placing standby tasks where there is room, or where the client tags differ.
+"""Standbys on the least loaded processes, or on processes whose client tags differ.
 
-Law: a process has one copy of a task at most; a task has as many standbys as are configured, or
-one on each other process. What is placed already stays.
+Guarantees: a process has at most one copy of a task; a task has as many standbys as are configured,
+or one on each other process. Standbys that are there already stay.
 Cost: a heap of the processes; with tags, a walk over the least loaded for each standby.
 
 Source: Kafka 4.1.1 (KIP-708 for the tags), in its order of tasks.
@@ -26,17 +26,16 @@ def assign_standbys(
 ) -> dict[ProcessId, set[TaskId]]:
     """Give each task with a changelog its standbys.
 
-    Each goes to the process with the fewest tasks a thread, on a tie to the first. If tags are
-    configured, the copies of a task first go to processes that share none of their values; see
-    :func:`_with_tags`.
+    Each goes to the process with the fewest tasks a thread, the first one on a tie. If tags are
+    configured, the copies of a task go to processes that share no tag value, as far as there are
+    such.
 
     Args:
-        state: tasks, processes, number of standbys, tags.
-        active: the active tasks of each process.
-        standby: standbys that are placed already, besides those that are to be placed; they take
-            room.
-        in_hash_order: take up tasks as Java's hash tables hand them out, as Kafka's public helper
-            does; else ascending, as in its high-availability assignor.
+        state: Tasks, processes, the number of standbys and the tags.
+        active: The active tasks of each process.
+        standby: Standbys that are there already; they count as load.
+        in_hash_order: Whether tasks are taken in the order of Java's hash tables, as by Kafka's
+            public helper; else ascending, as by its high-availability assignor.
 
     Returns:
         All standbys of each process.
@@ -94,7 +93,7 @@ class _LeastLoaded:
     def give(
         self, task: TaskId, may_have: Callable[[ProcessId], bool] | None = None
     ) -> ProcessId | None:
-        """Give a standby to the least loaded process that may have it; None if there is none."""
+        """Add a standby on the least loaded process that may have it; return that process."""
         passed = []
         found = None
         while self._heap:

@@ -1,7 +1,8 @@
-"""The order in which Java's hash tables hand out tasks: some of Kafka's decisions hang on it.
+"""The order in which Java's hash tables iterate over tasks; some of Kafka's decisions depend on it.
 
-Law: a permutation; equal arguments give equal orders. It is Java's for tasks of whole partitions,
-as long as no table has a bucket of more than eight; shared tasks follow their partition's hash.
+Guarantees: a permutation; equal arguments give equal orders. It is Java's for tasks of whole
+partitions, as long as no table has a bucket of more than eight; shared tasks follow the hash of
+their partition.
 Cost: a sort.
 
 Source: java.util.HashMap of OpenJDK 17; the hash is that of Kafka's TaskId.
@@ -18,11 +19,11 @@ _SMALLEST: Final = 16
 
 
 def order_when_grown(numbers: Sequence[int], tasks: Sequence[TaskId]) -> list[int]:
-    """The order of a table that was filled one by one.
+    """Return the order of a table that was filled one by one.
 
     Args:
-        numbers: of the tasks in the table, in the order in which they came.
-        tasks: their ids.
+        numbers: The tasks in the table, in the order in which they were added.
+        tasks: The ids of all tasks, by number.
     """
     buckets = _SMALLEST
     while len(numbers) * 4 > buckets * 3:
@@ -31,11 +32,11 @@ def order_when_grown(numbers: Sequence[int], tasks: Sequence[TaskId]) -> list[in
 
 
 def order_when_copied(numbers: Sequence[int], tasks: Sequence[TaskId]) -> list[int]:
-    """The order of a table that was made from another collection: it is larger from the start.
+    """Return the order of a table that was copied from a collection: it starts out larger.
 
     Args:
-        numbers: see :func:`order_when_grown`.
-        tasks: likewise.
+        numbers: The tasks in the table, in the order in which they were added.
+        tasks: The ids of all tasks, by number.
     """
     buckets = _SMALLEST
     while buckets < len(numbers) * 4 // 3 + 1:

@@ -6,7 +6,6 @@ Cost: sorting, and one entry for each task and process; previous tasks are index
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from kshare.assignment.interface.application import ApplicationState, KafkaStreamsState
@@ -49,29 +48,32 @@ class PreviousTasks:
         return [{numbers[task] for task in set(tasks) if task in numbers} for tasks in previous]
 
 
-@dataclass(frozen=True, slots=True)
 class SharedTasks:
     """The tasks that have a key range.
 
+    Args:
+        ids: The ids of all tasks, by number.
+
     Attributes:
-        tasks: All of them.
-        partitions: Subtopology and partition of each; siblings have the same.
-        siblings: For each, all shared tasks of its partition, ascending.
+        tasks: The numbers of the shared ones.
     """
 
-    tasks: frozenset[int]
-    partitions: Mapping[int, tuple[int, ...]]
-    siblings: Mapping[int, Sequence[int]]
+    def __init__(self, ids: Sequence[TaskId]) -> None:
+        self._ids = ids
+        self.tasks = frozenset(number for number, task in enumerate(ids) if len(task) > 2)
 
-    @classmethod
-    def among(cls, tasks: Sequence[TaskId]) -> "SharedTasks":
-        """Find the shared tasks, by their indices."""
-        partitions = {number: task[:2] for number, task in enumerate(tasks) if len(task) > 2}
+    @cached_property
+    def partitions(self) -> dict[int, tuple[int, ...]]:
+        """Subtopology and partition of each; siblings have the same."""
+        return {number: self._ids[number][:2] for number in sorted(self.tasks)}
+
+    @cached_property
+    def siblings(self) -> dict[int, list[int]]:
+        """For each, all shared tasks of its partition, ascending."""
         groups: dict[tuple[int, ...], list[int]] = {}
-        for number, partition in partitions.items():
+        for number, partition in self.partitions.items():
             groups.setdefault(partition, []).append(number)
-        siblings = {number: groups[partition] for number, partition in partitions.items()}
-        return cls(frozenset(partitions), partitions, siblings)
+        return {number: groups[partition] for number, partition in self.partitions.items()}
 
     def stores(self, held: Iterable[Iterable[int]]) -> int:
         """Return how many state stores processes need: one for each partition they hold.
@@ -115,7 +117,7 @@ class IndexedState:
         is_logged = [state.all_tasks[task].has_changelog for task in self.tasks]
         self.logged = [task for task, logged in enumerate(is_logged) if logged]
         self.unlogged = [task for task, logged in enumerate(is_logged) if not logged]
-        self.shared = SharedTasks.among(self.tasks)
+        self.shared = SharedTasks(self.tasks)
         self.previous = PreviousTasks(states, self._numbers)
 
     def empty_placement(self) -> Placement:

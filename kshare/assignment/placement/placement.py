@@ -1,7 +1,7 @@
-"""Where tasks are while an assignor works: processes and tasks as numbers in sorted order.
+"""A placement: which process has which tasks, while an assignor works.
 
-Law: the numbers of processes and tasks follow the order of their ids, so that nothing depends on
-the order in which they were given. A process holds a task once, active or standby.
+Guarantees: the numbers of processes and tasks follow the order of their ids, so that nothing
+depends on the order in which they were given. A process holds a task once, active or standby.
 Cost: every change is O(1); memory is one entry for each copy of a task.
 """
 
@@ -15,12 +15,12 @@ class Placement:
     """Tasks on processes, both as numbers.
 
     Attributes:
-        threads: processing threads of each process.
-        active: the active tasks of each process.
-        standby: the standby tasks of each process.
-        count: tasks of both kinds, of each process.
-        load: the same a thread.
-        owner: the process on which each task is active, -1 for none.
+        threads: Processing threads of each process.
+        active: Active tasks of each process.
+        standby: Standby tasks of each process.
+        count: Number of tasks of each process, active and standby.
+        load: Number of tasks a thread, of each process.
+        owner: The process on which each task is active; -1: none.
     """
 
     __slots__ = ("active", "count", "load", "owner", "standby", "threads")
@@ -60,12 +60,12 @@ class Placement:
                 self.owner[task] = process
 
     def add_standby(self, process: int, task: int) -> None:
-        """Give a standby to a process that holds no copy of the task."""
+        """Add a standby on a process that holds no copy of the task."""
         self.standby[process].add(task)
         self._grow(process, 1)
 
     def drop_standby(self, process: int, task: int) -> None:
-        """Take a standby away."""
+        """Remove a standby."""
         self.standby[process].remove(task)
         self._grow(process, -1)
 
@@ -81,7 +81,7 @@ class Placement:
             self.standby[process] = tasks
 
     def swap(self, task: int, promoted: int) -> None:
-        """Owner and a holder of a standby change places."""
+        """Make the holder of a standby the owner, and the owner a holder of a standby."""
         demoted = self.owner[task]
         self.active[demoted].remove(task)
         self.standby[promoted].remove(task)
@@ -108,7 +108,7 @@ class LeastLoaded:
         return self._heap[0][1]
 
     def change_first(self, load: float) -> None:
-        """Say what the load of the first process is now."""
+        """Set the load of the first process."""
         heapq.heapreplace(self._heap, (load, self._heap[0][1]))
 
 

@@ -1,8 +1,8 @@
 """Placing tasks at least cost: assignment problems, solved exactly by scipy.
 
-Law: the answer's cost is the least there is, and as many tasks are on each process as it has
-places; of placements of equal cost, see :class:`Costs`; equal inputs get equal answers. This
-computes and nothing else: numpy and scipy, which it uses for that, are pure here, too.
+Guarantees: the cost is the least there is, and each process gets as many tasks as it has places.
+:class:`Costs` says how ties are decided. Equal inputs get equal answers. Numpy and scipy only
+compute here, so this module is as pure as the rest.
 Cost: a few ms for 500 tasks as a matrix (cubic at worst); above some size as a network of what is
 alike, with tasks x racks edges at most, never tasks x processes.
 """
@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 __all__ = ["DENSE_MAX", "Costs", "place", "place_capped", "place_on_two", "place_tasks"]
 
 DENSE_MAX: Final = 1500
-"""Places up to which a dense matrix is used: 18 MB."""
+"""Maximum number of places for a dense matrix (18 MB); above it, a network is solved."""
 
 _EXACT_MAX: Final = 2**53
 """Floats hold integers up to here."""
@@ -32,12 +32,12 @@ class Costs:
     """What it costs to have a task on a process.
 
     Attributes:
-        traffic: of each task (row) in each rack (column).
-        rack: the column of each process.
-        move: of a task that is not where it starts.
-        prefers_near: of placements of the same cost, one with the least traffic is wanted.
-        wishes: of those, one with the least sum of these numbers is wanted; for each task (row)
-            on each process (column). Else one with the fewest moves. Networks know no wishes.
+        traffic: Cost of each task (row) in each rack (column).
+        rack: Column of each process's rack.
+        move: Cost of a task that is not where it starts.
+        prefers_near: Whether less traffic decides between placements of the same cost.
+        wishes: For each task (row) on each process (column), what decides next: the least sum is
+            best. None: the fewest moves are. Networks know no wishes.
     """
 
     traffic: NDArray[np.int64]
@@ -47,18 +47,18 @@ class Costs:
     wishes: NDArray[np.int64] | None = None
 
     def scaled(self) -> "Costs":
-        """With what decides between equals as the smallest parts, as far as floats hold them.
+        """Add what decides between equal costs as the smallest parts, as far as floats hold them.
 
-        First wishes are given up, then near racks, then few moves.
+        What does not fit is dropped: wishes first, then near racks, then few moves.
         """
         without = replace(self, wishes=None)
         for costs in (self, without, replace(without, prefers_near=False)):
-            if (found := _scaled(costs)) is not None:
-                return found
+            if (scaled := _scaled(costs)) is not None:
+                return scaled
         return Costs(self.traffic, self.rack, self.move)
 
     def matrix(self, start: _Ints) -> NDArray[np.float64]:
-        """Of each task (row) on each process (column)."""
+        """Return the cost of each task (row) on each process (column)."""
         costs = (self.traffic[:, self.rack] + self.move).astype(np.float64)
         if self.wishes is not None:
             costs += self.wishes
@@ -67,7 +67,7 @@ class Costs:
 
 
 def _scaled(costs: Costs) -> Costs | None:
-    """With all that decides between equals; None if floats do not hold that exactly."""
+    """The costs with all that decides between equals; None if floats do not hold them exactly."""
     tasks = len(costs.traffic)
     farthest = int(np.abs(costs.traffic).max(initial=0))
     wish = tasks + 1
@@ -89,8 +89,8 @@ def place(costs: Costs, start: _Ints) -> _Ints:
     """Move tasks so that the sum of costs is least; among such placements, few tasks move.
 
     Args:
-        costs: see there.
-        start: the process of each task. Each process keeps as many tasks as it has there.
+        costs: The cost of each task on each process.
+        start: Process of each task; each process keeps its number of tasks.
 
     Returns:
         The process of each task.
@@ -105,15 +105,15 @@ def place(costs: Costs, start: _Ints) -> _Ints:
 
 
 def place_capped(costs: Costs, start: _Ints, group: _Ints) -> _Ints:
-    """As :func:`place`, and each group of tasks is spread over the processes.
+    """Place tasks as :func:`place` does, and spread each group of tasks over the processes.
 
     A process that has a share of the tasks gets no more than that share of each group, rounded up.
-    There always is such a placement.
+    Such a placement always exists.
 
     Args:
-        costs: see there.
-        start: the process of each task.
-        group: the number of each task's group, from 0.
+        costs: The cost of each task on each process.
+        start: Process of each task; each process keeps its number of tasks.
+        group: Number of each task's group, from 0.
 
     Returns:
         The process of each task.
@@ -184,14 +184,14 @@ def place_on_two(
     *,
     prefers_near: bool = False,
 ) -> list[int]:
-    """As :func:`place_capped`, for two processes in racks of their own.
+    """Place tasks as :func:`place_capped` does, on two processes in racks of their own.
 
     Args:
-        traffic: of each task on each of the two.
-        first: how many of the tasks start on the first process; they come first.
-        groups: of each task.
-        move: see :class:`Costs`.
-        prefers_near: likewise.
+        traffic: Cost of each task on each of the two.
+        first: Number of tasks that start on the first process; they come first.
+        groups: The group of each task.
+        move: Cost of a task that is not where it starts.
+        prefers_near: Whether less traffic decides between placements of the same cost.
 
     Returns:
         0 or 1 for each task.
@@ -211,9 +211,9 @@ def _fits(placed: _Ints, group: _Ints, caps: _Ints) -> bool:
 
 
 def _dense(costs: NDArray[np.float64], own: _Ints, group: _Ints, caps: _Ints) -> _Ints:
-    """A place for each task that a process may have of a group.
+    """Solve as a matrix, with a place for each task of a group that a process may have.
 
-    These are more than there are tasks, so each process fills up with tasks of no group and cost.
+    There are more places than tasks, so each process is filled up with tasks of no group and cost.
     """
     tasks = len(group)
     processes, groups = caps.shape
@@ -229,7 +229,7 @@ def _dense(costs: NDArray[np.float64], own: _Ints, group: _Ints, caps: _Ints) ->
 
 
 def _network(costs: Costs, start: _Ints, group: _Ints, caps: _Ints | None) -> _Ints:
-    """The same as a flow: from kinds of tasks to racks, or straight to where they start.
+    """Solve as a flow: from kinds of tasks to racks, or straight to where they start.
 
     Tasks of one group that start on one process with the same traffic are of one kind. From a rack
     and group the flow goes on to the processes of the rack. All corners of such a problem are
@@ -322,7 +322,7 @@ def _follow(
     group: _Ints,
     rack: _Ints,
 ) -> _Ints:
-    """Let tasks go where the flow goes: of each kind the first ones stay."""
+    """Send tasks where the flow goes: of each kind the first ones stay."""
     placed = start.copy()
     order = np.argsort(kind, kind="stable")
     rank = np.empty_like(order)

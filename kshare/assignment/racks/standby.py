@@ -1,8 +1,8 @@
-"""Swapping standbys so that they come to the racks of their changelogs.
+"""Swapping standbys to bring them to the racks of their changelogs.
 
-Law: no process has more standbys or fewer than before, and the total cost is not higher, but where
-spreading over subtopologies is asked for. The placement is a local optimum, as Kafka's is, as far
-as the passes go: no two processes can swap standbys with a gain.
+Guarantees: each process keeps its number of standbys, and the total cost is not higher, except
+where standbys are spread over subtopologies. As in Kafka the result is a local optimum, as far as
+four passes go: no two processes can swap standbys with a gain.
 Cost: a pass over all pairs of processes in different racks, then at most three over those that
 changed.
 
@@ -22,15 +22,15 @@ from kshare.assignment.racks.solver import load_solver
 __all__ = ["MayMove", "keeps_tags", "optimize_standby"]
 
 MayMove: TypeAlias = Callable[[TaskId, ProcessId, ProcessId, Collection[ProcessId]], bool]
-"""Whether a standby may go from a process to another, given the processes with any copy of it."""
+"""Whether a task's standby may go from a process to another one, given all holders of a copy."""
 
 _PASSES_MAX: Final = 4
 
 
 def keeps_tags(state: ApplicationState) -> MayMove | None:
-    """The rule for standbys with client tags: the copies of a task shall not lose a tag.
+    """Return the rule for client tags: the copies of a task keep their variety of tags.
 
-    Counted are the different names with values, over all processes with a copy.
+    The different names with values are counted, over all processes with a copy.
 
     Returns:
         None if no tags are configured.
@@ -65,15 +65,15 @@ def optimize_standby(
     """Swap standbys between processes in different racks, as long as that lowers the cost.
 
     Args:
-        active: the active tasks of each process.
-        standby: the standby tasks of each process.
-        tasks: those that may move.
-        costs: see there.
-        strategy: ``min_traffic``; or ``balance_subtopology``: of what two processes could swap,
-            neither gets more than its share of each subtopology, rounded up.
-        may_move: asked for each move besides.
-        spreads: with ``balance_subtopology``: two processes swap until they keep to their shares,
-            even if the cost is higher then, as in Kafka; the traffic is less, and more moves.
+        active: The active tasks of each process.
+        standby: The standby tasks of each process.
+        tasks: The tasks whose standbys may move.
+        costs: The cost of each task on each process.
+        strategy: ``min_traffic``; or ``balance_subtopology``, where two processes that swap get no
+            more than their share of each subtopology, rounded up.
+        may_move: A further condition for each move.
+        spreads: Whether, with ``balance_subtopology``, processes swap until they keep to their
+            shares, even at a higher cost. Kafka does that: less traffic, and more moves.
 
     Returns:
         The standby tasks of each process.
@@ -127,10 +127,10 @@ class _Swaps:
                 self._holders[task].add(process)
 
     def improve_all(self, pairs: Sequence[tuple[ProcessId, ProcessId]]) -> bool:
-        """Let each pair swap in turn; whether any did.
+        """Let each pair swap in turn; return whether any did.
 
-        Two that had nothing to swap have nothing until one of them changes. Not so with a rule for
-        moves: that asks where the other copies are, too.
+        A pair with nothing to swap is skipped until one of the two changes; but not if there is a
+        rule for moves, which depends on other copies, too.
         """
         improved = False
         for pair in pairs:
@@ -144,7 +144,7 @@ class _Swaps:
         return improved
 
     def improve(self, one: ProcessId, two: ProcessId) -> bool:
-        """Swap what two processes gain by; whether they did."""
+        """Swap standbys of two processes as long as there is a gain; return whether any moved."""
         give, take = self._movable(one, two), self._movable(two, one)
         # Most pairs have nothing to gain: sorting can wait.
         if not give or not take or max(give)[0] + max(take)[0] <= 0:
@@ -165,7 +165,7 @@ class _Swaps:
         return bool(swapped)
 
     def _movable(self, source: ProcessId, destination: ProcessId) -> list[tuple[int, TaskId]]:
-        """What may go, with the gain of it."""
+        """The standbys that may move, with the gain of each."""
         may_move = self._may_move
         return [
             (self._gain(task, source, destination), task)
@@ -191,7 +191,7 @@ class _Swaps:
     def _within_caps(
         give: Sequence[tuple[int, TaskId]], take: Sequence[tuple[int, TaskId]]
     ) -> list[tuple[TaskId, TaskId]]:
-        """The best swaps that keep to the shares; none if there is no gain in that."""
+        """The best swaps within the shares; none if there is no gain."""
         tasks = [task for _, task in (*give, *take)]
         costs = [[0, -gain] for gain, _ in give] + [[-gain, 0] for gain, _ in take]
         after = load_solver().place_on_two(costs, len(give), [task[0] for task in tasks])
@@ -208,17 +208,17 @@ def _best_first(movable: list[tuple[int, TaskId]]) -> list[tuple[int, TaskId]]:
 def _crossing(
     tasks: Sequence[TaskId], first: int, after: Sequence[int]
 ) -> list[tuple[TaskId, TaskId]]:
-    """The tasks that change places; the first ones were on 0, the others on 1."""
+    """Pairs of tasks that change places; the first ones were on 0, the others on 1."""
     given = [task for task, to in zip(tasks[:first], after[:first], strict=True) if to == 1]
     taken = [task for task, to in zip(tasks[first:], after[first:], strict=True) if to == 0]
     return list(zip(given, taken, strict=True))
 
 
 class _Spreading(_Swaps):
-    """Standbys while they are spread within the shares, in Kafka's way."""
+    """Standbys while they are spread within the shares, as in Kafka."""
 
     def improve(self, one: ProcessId, two: ProcessId) -> bool:
-        """Bring what two processes may swap to where it costs least within their shares."""
+        """Place the movable standbys of two processes at the least cost within their shares."""
         give, take = self._movable(one, two), self._movable(two, one)
         if not give or not take:
             return False
@@ -232,7 +232,7 @@ class _Spreading(_Swaps):
         return bool(swapped)
 
     def _gain(self, task: TaskId, source: ProcessId, destination: ProcessId) -> int:
-        """Here a standby that comes back costs a move as any other."""
+        """The gain of a move; a standby that comes back costs as much as any other."""
         traffic, racks = self._traffic[task], self._costs.process_racks
         return traffic[racks[source]] - traffic[racks[destination]] - self._costs.non_overlap_cost
 
@@ -250,7 +250,7 @@ class _Spreading(_Swaps):
     def _within_shares(
         self, one: ProcessId, two: ProcessId, tasks: Sequence[TaskId], first: int
     ) -> list[tuple[TaskId, TaskId]]:
-        """What is to change places; the first tasks are on the one process."""
+        """Pairs of tasks that change places; the first tasks are on the first process."""
         racks = [self._costs.process_racks[process] for process in (one, two)]
         after = load_solver().place_on_two(
             [[self._traffic[task][rack] for rack in racks] for task in tasks],

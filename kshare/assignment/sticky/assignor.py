@@ -1,18 +1,17 @@
-"""The assignor that moves as little as balance allows.
+"""The sticky assignor: it moves as little as balance allows.
 
-Law: without racks, what is complete stays as it is, unless loads get more even by a move: so runs
-on their own answers come to rest (with racks: as far as the standbys' local search does). Else no
-process gets more active tasks than its share, a share of tasks a thread, the rest dealt one by one;
-or, with fewer tasks than threads, than it has threads; and the answer is worse than that of Kafka's
-own way in nothing that :class:`Metrics` measures (shared tasks, which Kafka does not know, are not
-compared). Equal input gets equal answers.
+Guarantees: without racks, a complete placement stays unless a move makes loads more even, so runs
+on their own answers come to rest (with racks, as far as the standbys' local search does). Otherwise
+no process gets more active tasks than its share: the same number a thread, the rest dealt one by
+one; with fewer tasks than threads, one a thread. No metric of :class:`Metrics` is worse than in
+Kafka's own placement. Equal input gets equal answers.
 Cost: about linear in tasks and processes, 2,000 tasks with a standby each on 200 processes within
 some 0.1 s, without racks; with racks a second or two, for the standbys' local search, which grows
 with the pairs of processes. Memory is linear; Kafka's grows with the square of the tasks.
 
-Up to three placements are made: Kafka Streams' StickyTaskAssignor's, an even one that is ours, and
-one with Kafka's active tasks and our standbys. Shared tasks, which Kafka does not know, are placed
-in our way, side by side.
+Up to three placements are made: that of Kafka Streams' StickyTaskAssignor, an even one, and one
+with Kafka's active tasks and even standbys. An application with shared tasks, which Kafka does not
+know, gets the even one, with siblings side by side.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,13 +37,13 @@ _STATELESS_COSTS: Final = {"traffic_cost": 1, "non_overlap_cost": 0}
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """One way to place all.
+class _Algorithm:
+    """An algorithm that places all tasks.
 
     Attributes:
-        place_active: place the active tasks; may have to leave all where they were.
-        place_standby: place the standbys; given the active tasks before racks moved any.
-        spreads: see :func:`~kshare.assignment.racks.standby.optimize_standby`.
+        place_active: Places the active tasks; the flag says to leave all where they were.
+        place_standby: Places the standbys; gets the active tasks before racks moved any.
+        spreads: Whether standbys are spread over subtopologies at any cost, as in Kafka.
     """
 
     place_active: Callable[[IndexedState, Placement, bool], None]
@@ -52,8 +51,8 @@ class _Way:
     spreads: bool
 
 
-_KAFKAS: Final = _Way(place_kafka_actives, place_kafka_standbys, True)
-_OURS: Final = _Way(
+_KAFKA: Final = _Algorithm(place_kafka_actives, place_kafka_standbys, True)
+_EVEN: Final = _Algorithm(
     place_even_actives, lambda indexed, placement, _: place_even_standbys(indexed, placement), False
 )
 
@@ -62,15 +61,15 @@ class StickyTaskAssignor(TaskAssignor):
     """Stickiness first, within even loads; lags play no part.
 
     Args:
-        must_preserve_active: every active task that a process had stays there, however uneven
-            that is, and a follow-up rebalance is asked for at once. Racks play no part then.
+        must_preserve_active: Whether active tasks stay where they were, however uneven that is. A
+            follow-up rebalance is then asked for at once, and racks play no part.
     """
 
     def __init__(self, must_preserve_active: bool = False) -> None:
         self._must_preserve_active = must_preserve_active
 
     def assign(self, application_state: ApplicationState) -> TaskAssignment:
-        """Place each task.
+        """Assign each task.
 
         Raises:
             ValueError: there is no process.
@@ -86,42 +85,42 @@ class StickyTaskAssignor(TaskAssignor):
 
     def _best(self, indexed: IndexedState, measures: Metrics) -> Placement:
         if any(task.key_range is not None for task in indexed.tasks):
-            return self._place(indexed, _OURS)
-        kafkas = self._place(indexed, _KAFKAS)
-        bound = measures.all(kafkas)
-        best = self._place(indexed, _OURS)
+            return self._place(indexed, _EVEN)
+        kafka = self._place(indexed, _KAFKA)
+        bound = measures.all(kafka)
+        best = self._place(indexed, _EVEN)
         if not measures.is_nowhere_worse(best, bound):
-            best = self._mixed(indexed, kafkas)
+            best = self._mixed(indexed, kafka)
             if not measures.is_nowhere_worse(best, bound):
-                best = kafkas
+                best = kafka
         previous = None if measures.knows_racks else indexed.previous_placement()
         if previous is not None and not measures.is_more_even(best, previous):
             return previous
         return best
 
-    def _place(self, indexed: IndexedState, way: _Way) -> Placement:
+    def _place(self, indexed: IndexedState, algorithm: _Algorithm) -> Placement:
         placement = indexed.empty_placement()
-        way.place_active(indexed, placement, self._must_preserve_active)
+        algorithm.place_active(indexed, placement, self._must_preserve_active)
         dealt = list(placement.active)
         if not self._must_preserve_active:
             _optimize_actives(indexed, placement)
-        way.place_standby(indexed, placement, dealt)
+        algorithm.place_standby(indexed, placement, dealt)
         if not self._must_preserve_active:
-            _optimize_standbys(indexed, placement, spreads=way.spreads)
+            _optimize_standbys(indexed, placement, spreads=algorithm.spreads)
         return placement
 
-    def _mixed(self, indexed: IndexedState, kafkas: Placement) -> Placement:
+    def _mixed(self, indexed: IndexedState, kafka: Placement) -> Placement:
         """Kafka's active tasks, as their racks left them, with our standbys."""
         placement = indexed.empty_placement()
-        placement.set_active([set(held) for held in kafkas.active])
+        placement.set_active([set(held) for held in kafka.active])
         place_even_standbys(indexed, placement)
         if not self._must_preserve_active:
-            _optimize_standbys(indexed, placement, spreads=_KAFKAS.spreads)
+            _optimize_standbys(indexed, placement, spreads=_KAFKA.spreads)
         return placement
 
 
 class FallbackPriorTaskAssignor(StickyTaskAssignor):
-    """What Kafka falls back to while lags cannot be fetched: all active tasks stay."""
+    """Kafka's fallback while lags cannot be fetched: all active tasks stay where they were."""
 
     def __init__(self) -> None:
         super().__init__(must_preserve_active=True)
@@ -141,7 +140,7 @@ def _optimize_actives(indexed: IndexedState, placement: Placement) -> None:
 
 
 def _former_places(state: ApplicationState) -> Wishes:
-    """Rather where a task was active, else where it was standby."""
+    """Where a task was active is best; next best is where it was standby."""
     wishes = {
         (task, process): -1
         for process, one in state.states.items()

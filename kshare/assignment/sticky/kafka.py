@@ -1,8 +1,8 @@
-"""Kafka's own way to be sticky: task by task, each to the best process at that moment.
+"""Kafka's own sticky placement: task by task, each on the best process at that moment.
 
-Law: equal input gets equal answers. Active tasks are placed as Kafka 4.1.1 places them for some
-naming of the processes: tasks come in the order of Java's hash tables, processes ascending.
-Standbys, which Kafka takes up in an order that differs from run to run, come in that order, too.
+Guarantees: equal input gets equal answers. Active tasks are placed as Kafka 4.1.1 places them for
+some naming of the processes: tasks in the order of Java's hash tables, processes ascending.
+Standbys come in that order too; Kafka takes them in an order that differs from run to run.
 Cost: a step of a heap or of a short walk for each copy of a task.
 
 Source: Kafka Streams' StickyTaskAssignor 4.1.1. Its table of task pairs is not needed: two tasks
@@ -23,12 +23,12 @@ __all__ = ["place_kafka_actives", "place_kafka_standbys"]
 def place_kafka_actives(
     indexed: IndexedState, placement: Placement, must_preserve: bool = False
 ) -> None:
-    """Place all active tasks: who had them within its quota, then former standbys, then anybody.
+    """Place all active tasks: where they were, within quotas; where standbys were; anywhere.
 
     Args:
-        indexed: what there is.
-        placement: empty so far.
-        must_preserve: who had a task keeps it, quota or not.
+        indexed: The tasks, the processes, and what these had.
+        placement: An empty placement.
+        must_preserve: Whether tasks stay where they were, whatever the quota is.
     """
     owner, tasks, threads = placement.owner, indexed.tasks, indexed.threads
     quota = len(tasks) // sum(threads)
@@ -48,14 +48,14 @@ def place_kafka_actives(
 
 
 def _last_owners(indexed: IndexedState) -> dict[int, int]:
-    """Who had each task; of several, the last."""
+    """The process that had each task; of several, the last."""
     return {
         task: process for process, had in enumerate(indexed.previous.active) for task in sorted(had)
     }
 
 
 def _place_rest(placement: Placement, had: dict[int, int], holders: dict[int, list[int]]) -> None:
-    """Each to who had it, or the least loaded that had its standby; if overloaded, to anybody."""
+    """Each where it was, or on the least loaded former standby; if overloaded, anywhere."""
     load = placement.load
     heap = [(value, process) for process, value in enumerate(load)]
     heapq.heapify(heap)
@@ -82,13 +82,13 @@ def _place_rest(placement: Placement, had: dict[int, int], holders: dict[int, li
 def place_kafka_standbys(
     indexed: IndexedState, placement: Placement, dealt: Sequence[set[int]]
 ) -> None:
-    """Give each task with a changelog its standbys; its active task is placed already.
+    """Give each task with a changelog its standbys.
 
     Args:
-        indexed: what there is.
-        placement: of the active tasks.
-        dealt: the active tasks of each process before any were moved for their racks. It is these
-            that Kafka remembers as having been together.
+        indexed: The tasks, the processes, and what these had.
+        placement: A placement of all active tasks.
+        dealt: The active tasks of each process before any moved for their racks. Kafka remembers
+            these as having been together.
     """
     if indexed.replicas > 0:
         standbys = _Standbys(indexed, placement, dealt)
@@ -118,7 +118,7 @@ class _Standbys:
         self._order = sorted((value, process) for process, value in enumerate(placement.load))
 
     def place(self, task: int) -> None:
-        """Give a standby of a task to the best process that has no copy of it."""
+        """Add a standby on the best process without a copy of the task."""
         process = self._best(task)
         placement = self._placement
         del self._order[bisect_left(self._order, (placement.load[process], process))]

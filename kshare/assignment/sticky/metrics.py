@@ -1,6 +1,6 @@
-"""How good a placement is: how little it moves, how even it is, how little goes between racks.
+"""Metrics of a placement: moved tasks, evenness, traffic between racks.
 
-Law: less is better in each measure, and none is weighed against another.
+Less is better in each, and none is weighed against another.
 Cost: a few steps for each copy of a task; counts of subtopologies by process besides.
 """
 
@@ -15,11 +15,11 @@ __all__ = ["Metrics"]
 
 
 class Metrics:
-    """Metrics of placements in one indexed.
+    """Metrics of placements of one application.
 
     Args:
-        indexed: what there was before.
-        racks: the costs of traffic of active tasks, and of standbys; None where racks play no part.
+        indexed: The tasks, the processes, and what these had.
+        racks: The costs of traffic of active tasks, and of standbys; None where racks play no part.
     """
 
     def __init__(
@@ -41,20 +41,20 @@ class Metrics:
         return any(costs is not None for costs in self._racks)
 
     def is_nowhere_worse(self, placement: Placement, than: tuple[float, ...]) -> bool:
-        """Whether a placement is as good in each measure as another, given by :meth:`all`."""
+        """Return whether a placement is as good in each metric as another one, of :meth:`all`."""
         return all(a <= b for a, b in zip(self.all(placement), than, strict=True))
 
     def is_more_even(self, one: Placement, other: Placement) -> bool:
-        """Whether active tasks are spread more evenly, or as evenly and all copies more evenly."""
+        """Return whether the first one is more even: in active tasks, then in all copies."""
         return self._spreads(one) < self._spreads(other)
 
     def all(self, placement: Placement) -> tuple[float, ...]:
-        """All measures.
+        """Return all metrics.
 
-        Active tasks not where they were active; those, and standbys, where no copy was; how
-        uneven active tasks are a thread, and all copies; the greatest difference in the numbers
-        of active tasks of a subtopology; partitions that actives and standbys have no replica of
-        in their rack.
+        Active tasks that are not where they were active; active tasks, and standbys, where no copy
+        was; the spread of active tasks a thread, and of all copies; the greatest difference in the
+        number of active tasks of a subtopology; where racks play a part, the partitions of actives
+        and of standbys without a replica in their rack.
         """
         active, standby = placement.active, placement.standby
         return (
