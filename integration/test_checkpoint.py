@@ -114,7 +114,7 @@ def test_ranges_are_dropped(
     produce(broker, topic, 30)
     if not committed:
         kill = {"what": "planner", "where": "before-commit-log", "batch": 0, "rows": 1}
-        assert run.try_to_start("kshare", kill, **ranges) is not None
+        assert run.try_to_start("kshare", kill, None, **ranges) is not None
     result = drop_ranges(str(run.checkpoint))
     assert [dropped.stable for dropped in result.dropped] == [5]
     assert len(result.replaced) == (1 if committed else 2)

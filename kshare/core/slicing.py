@@ -311,7 +311,8 @@ def _check_tiles(load: PartitionLoad, slices: Sequence[Slice]) -> None:
 
 def _read_twice(slices: Sequence[Slice]) -> list[Rectangle]:
     """What is in two of some slices."""
-    before, twice = Progress.at(0), []
+    twice: list[Rectangle] = []
+    before = Progress.at(0)
     for slice_ in slices:
         after = before.commit(slice_.rectangles)
         new = Progress.of(0, after.minus(before))

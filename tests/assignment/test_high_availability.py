@@ -1,5 +1,7 @@
 """The high-availability assignor: the judge's hard rules on random cases, and its own laws."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from kshare.errors import TaskAssignmentException
 from tests.support.cases import (
     HA,
     answer,
+    java_order,
     judge,
     next_round,
     random_case,
@@ -81,10 +84,38 @@ def test_the_wanted_placement_depends_on_no_previous_one(seed: int) -> None:
 @quick
 def test_a_follow_up_is_wanted_if_and_only_if_something_is_behind(seed: int) -> None:
     case = random_case(seed)
-    calm = random_case(seed, acceptable=judge.MAXLONG)
+    calm = {**case, "configs": {**case["configs"], "acceptable_recovery_lag": judge.MAXLONG}}
     out, wanted = answer(case), answer(calm)
+    assert out["followup"] == bool(behind(case, wanted["assignment"]))
     if not out["followup"]:
         assert out == wanted
+
+
+def behind(case: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[str, str]]:
+    """The (task, process) that are wanted and behind, and for which another process can stand in.
+
+    Any fresher one can run an active task. A standby needs one without a copy that is at least as
+    fresh, and that comes first if it is not fresher (so it is in Kafka).
+    """
+    acceptable = case["configs"]["acceptable_recovery_lag"]
+    found = []
+    for task in case["tasks"]:
+        if not task.get("changelogs"):
+            continue
+        id_, end = task["id"], task.get("end_offset", 0)
+        lags = {one["id"]: one.get("lags", {}).get(id_, end) for one in case["processes"]}
+        actives = {process for process in lags if id_ in wanted[process]["active"]}
+        copies = actives | {process for process in lags if id_ in wanted[process]["standby"]}
+        rank = {process: (lag, java_order(process)) for process, lag in lags.items()}
+        for process in copies:
+            lag = lags[process]
+            is_caught_up = lag == -2 or 0 <= lag <= acceptable or acceptable == judge.MAXLONG
+            is_freshest = lag == min(lags.values())
+            if is_caught_up or is_freshest:
+                continue
+            if process in actives or any(rank[o] < rank[process] for o in lags.keys() - copies):
+                found.append((id_, process))
+    return found
 
 
 def state(tasks: list[TaskId], **threads: int) -> ApplicationState:
@@ -103,7 +134,9 @@ def test_both_halves_of_a_partition_are_on_one_process() -> None:
 
 
 @given(st.integers(1, 12), st.integers(2, 8), st.lists(st.integers(1, 4), min_size=1, max_size=6))
-def test_shared_tasks_of_a_partition_are_neighbours(partitions, ranges, threads) -> None:
+def test_shared_tasks_of_a_partition_are_neighbours(
+    partitions: int, ranges: int, threads: list[int]
+) -> None:
     tasks = [TaskId(0, n, part) for n in range(partitions) for part in split(WHOLE, ranges)]
     app = state(tasks, **{f"p{n}": count for n, count in enumerate(threads)})
     found = HighAvailabilityTaskAssignor().assign(app)

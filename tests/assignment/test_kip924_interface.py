@@ -207,7 +207,7 @@ class Own(TaskAssignor):
     def assign(self, application_state: ApplicationState) -> TaskAssignment:
         return TaskAssignment(())
 
-    def configure(self, configs: object) -> None:  # type: ignore[override]
+    def configure(self, configs: Any) -> None:
         if configs == {"bad": "1"}:
             raise ValueError("bad is bad")
         self.configs = configs
@@ -219,7 +219,7 @@ OWN = Own()
 class Telling(Own):
     """Its error tells of its configs, each in another way."""
 
-    def configure(self, configs: Any) -> None:  # type: ignore[override]
+    def configure(self, configs: Any) -> None:
         tell, password = configs["tell"], configs["password"]
         if tell == "text":
             raise KeyError(f"no config among {configs}")
@@ -229,9 +229,9 @@ class Telling(Own):
             except LookupError as error:
                 raise ValueError("it has a cause") from error
         if tell == "note":
-            error = ValueError("it has a note")
-            error.add_note(password)
-            raise error
+            noted = ValueError("it has a note")
+            noted.add_note(password)
+            raise noted
         raise ValueError(f"tell={tell}")
 
 

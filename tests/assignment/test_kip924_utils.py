@@ -2,7 +2,9 @@
 
 import itertools
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from kshare.assignment import (
     ApplicationState,
+    AssignedTask,
     AssignmentConfigs,
     KafkaStreamsAssignment,
     KafkaStreamsState,
@@ -19,6 +22,7 @@ from kshare.assignment import (
     TaskId,
     TaskInfo,
     TaskTopicPartition,
+    TaskType,
     default_standby_task_assignment,
     identity_assignment,
     optimize_rack_aware_active_tasks,
@@ -30,9 +34,12 @@ from kshare.assignment.racks.costs import RackCosts
 from kshare.assignment.racks.standby import optimize_standby
 from kshare.core.progress import TopicPartition
 
+Ints = np.ndarray[Any, np.dtype[np.intp]]
+Problem = tuple[min_cost.Costs, Ints, Ints]
+
 
 @st.composite
-def problems(draw, tasks: int = 25, processes: int = 6):
+def problems(draw: st.DrawFn, tasks: int = 25, processes: int = 6) -> Problem:
     """Costs, start and groups of a placement."""
     n, p, r = draw(st.integers(1, tasks)), draw(st.integers(1, processes)), draw(st.integers(1, 4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -46,7 +53,7 @@ def problems(draw, tasks: int = 25, processes: int = 6):
     return costs, rng.integers(0, p, n), group
 
 
-def total(costs, start, placed) -> tuple[int, ...]:
+def total(costs: min_cost.Costs, start: Ints, placed: Ints) -> tuple[int, ...]:
     """The cost; traffic and wishes, if they play a part; how many tasks moved."""
     rows = np.arange(len(start))
     price = replace(costs, wishes=None).matrix(start)[rows, placed].sum()
@@ -55,7 +62,7 @@ def total(costs, start, placed) -> tuple[int, ...]:
     return int(price), int(traffic), int(wished), int((placed != start).sum())
 
 
-def cheapest(costs, start, group=None) -> tuple[int, ...]:
+def cheapest(costs: min_cost.Costs, start: Ints, group: Ints | None = None) -> tuple[int, ...]:
     """All placements there are."""
     own = Counter(start.tolist())
     found = []
@@ -70,20 +77,20 @@ def cheapest(costs, start, group=None) -> tuple[int, ...]:
 
 
 @pytest.fixture(params=["matrix", "network"])
-def solver(request, monkeypatch) -> str:
+def solver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "network":
         monkeypatch.setattr(min_cost, "DENSE_MAX", 0)
-    return request.param
+    return str(request.param)
 
 
-NO_WISHES = {"wishes": None}
+NO_WISHES: dict[str, Any] = {"wishes": None}
 ONLY_FEW_MOVES = {**NO_WISHES, "prefers_near": False}
 
 
 class TestLeastCost:
     @given(problems(tasks=6, processes=3))
     @settings(max_examples=60, deadline=None)
-    def test_is_the_least_of_all_placements_with_the_fewest_moves(self, problem) -> None:
+    def test_is_the_least_of_all_placements_with_the_fewest_moves(self, problem: Problem) -> None:
         costs, start, group = problem
         assert total(costs, start, min_cost.place(costs, start)) == cheapest(costs, start)
         capped = min_cost.place_capped(costs, start, group)
@@ -91,7 +98,9 @@ class TestLeastCost:
 
     @given(problems(tasks=6, processes=3), st.integers(0, 2**32))
     @settings(max_examples=60, deadline=None)
-    def test_of_equally_cheap_ones_the_most_wanted_is_taken(self, problem, seed: int) -> None:
+    def test_of_equally_cheap_ones_the_most_wanted_is_taken(
+        self, problem: Problem, seed: int
+    ) -> None:
         costs, start, group = problem
         wishes = np.random.default_rng(seed).integers(-2, 2, (len(start), len(costs.rack)))
         costs = replace(costs, wishes=wishes)
@@ -106,7 +115,7 @@ class TestLeastCost:
     @given(st.integers(0, 2**32), st.booleans())
     @settings(max_examples=20, deadline=None)
     def test_of_what_floats_cannot_hold_the_least_important_goes_first(
-        self, farthest: int, given_up, seed: int, moves_cost: bool
+        self, farthest: int, given_up: dict[str, Any], seed: int, moves_cost: bool
     ) -> None:
         rng = np.random.default_rng(seed)
         traffic, wishes = rng.integers(0, 2, (6, 2)) * farthest, rng.integers(-2, 2, (6, 3))
@@ -124,7 +133,7 @@ class TestLeastCost:
 
     @given(problems())
     @settings(max_examples=60, deadline=None)
-    def test_matrix_and_network_agree(self, problem) -> None:
+    def test_matrix_and_network_agree(self, problem: Problem) -> None:
         costs, start, group = problem
         by_matrix = [min_cost.place(costs, start), min_cost.place_capped(costs, start, group)]
         with pytest.MonkeyPatch.context() as patch:
@@ -156,15 +165,19 @@ class TestLeastCost:
 
 
 def application(
-    racks: dict[str, str | None],
-    task_racks: dict[str, list[str | None] | None],
+    racks: Mapping[str, str | None],
+    task_racks: Mapping[str, Sequence[str | None] | None],
     *,
     standbys: int = 0,
-    tags: dict[str, dict[str, str]] | None = None,
-    **configs,
+    tags: Mapping[str, Mapping[str, str]] | None = None,
+    **configs: Any,
 ) -> ApplicationState:
     """Processes in racks; tasks whose partitions are in racks."""
-    given = {"traffic_cost": 10, "non_overlap_cost": 1, "assignment_strategy": "min_traffic"}
+    given: dict[str, Any] = {
+        "traffic_cost": 10,
+        "non_overlap_cost": 1,
+        "assignment_strategy": "min_traffic",
+    }
     tasks = [
         TaskInfo(
             TaskId.parse(task),
@@ -194,9 +207,11 @@ def application(
 
 def placed(kind: str, **held: str) -> dict[ProcessId, KafkaStreamsAssignment]:
     """``p1="0_0 0_1"``: the tasks of process 1."""
+    type_ = TaskType[kind.upper()]
     return {
-        ProcessId(name[1:]): KafkaStreamsAssignment(
-            ProcessId(name[1:]), **{kind: frozenset(map(TaskId.parse, tasks.split()))}
+        ProcessId(name[1:]): KafkaStreamsAssignment.of(
+            ProcessId(name[1:]),
+            [AssignedTask(TaskId.parse(task), type_) for task in tasks.split()],
         )
         for name, tasks in held.items()
     }
@@ -226,7 +241,9 @@ class TestActives:
         ],
         ids=["no strategy", "no cost", "no other cost", "no rack", "no racks", "brokers without"],
     )
-    def test_stay_where_anything_is_missing_whatever_the_overrides(self, app) -> None:
+    def test_stay_where_anything_is_missing_whatever_the_overrides(
+        self, app: ApplicationState
+    ) -> None:
         start = placed("active", p1="0_0", p2="0_1")
         params = RackAwareOptimizationParams.of(app).with_traffic_cost_override(5)
         after = optimize_rack_aware_active_tasks(params.with_non_overlap_cost_override(0), start)
@@ -258,11 +275,11 @@ class TestActives:
 
     @pytest.mark.parametrize(("dense_max", "knows"), [(2, True), (1, False)])
     def test_wishes_are_a_matrix_only_where_one_is_solved(
-        self, monkeypatch, dense_max: int, knows: bool
+        self, monkeypatch: pytest.MonkeyPatch, dense_max: int, knows: bool
     ) -> None:
-        seen = []
+        seen: list[Any] = []
 
-        def place(costs, start):
+        def place(costs: min_cost.Costs, start: Ints) -> Ints:
             seen.append(costs.wishes)
             return start
 
@@ -378,7 +395,9 @@ class TestStandbys:
         assert optimize_rack_aware_standby_tasks(careful, start) == start
 
     @given(st.integers(1, 6), st.integers(0, 4), st.integers(0, 12))
-    def test_each_task_has_as_many_as_there_can_be(self, many, standbys, tasks) -> None:
+    def test_each_task_has_as_many_as_there_can_be(
+        self, many: int, standbys: int, tasks: int
+    ) -> None:
         names = {str(n): None for n in range(many)}
         app = application(names, {f"0_{n}": None for n in range(tasks)}, standbys=standbys)
         start = placed("active", p0=" ".join(f"0_{n}" for n in range(tasks)))

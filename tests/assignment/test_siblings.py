@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import assume, given, settings
@@ -141,7 +143,12 @@ def test_fresh_placements_need_few_stores(
 @given(st.integers(1, 6), st.integers(2, 5), threads_of, st.integers(0, 1), st.randoms())
 @quick
 def test_a_good_placement_stays_wherever_it_is(
-    assignor: TaskAssignor, partitions: int, ranges: int, threads: list[int], standbys: int, rng
+    assignor: TaskAssignor,
+    partitions: int,
+    ranges: int,
+    threads: list[int],
+    standbys: int,
+    rng: Random,
 ) -> None:
     """No warm-up takes it apart, though another process would get these tasks in a fresh start."""
     app = application(partitions, ranges, threads, standbys=standbys)
@@ -195,13 +202,8 @@ def test_a_process_that_comes_or_goes_leaves_siblings_together_in_the_end(
     assignor = HighAvailabilityTaskAssignor()
     held = held_by(assignor.assign(application(partitions, ranges, threads, standbys=standbys)))
     for now in ([*threads, 1], threads[:-1]):
-        answers = rounds(
-            assignor,
-            lambda held, now=now: application(
-                partitions, ranges, now, standbys=standbys, held=held
-            ),
-            held,
-        )
+        made = partial(application, partitions, ranges, now, standbys=standbys)
+        answers = rounds(assignor, lambda held: made(held=held), held)  # noqa: B023
         end = held_by(answers[-1])
         assert stores(active for active, _ in end.values()) <= partitions + len(now) - 1
 

@@ -200,9 +200,9 @@ class TaskAssignor(Protocol):
 
     def on_assignment_computed(
         self,
-        assignment: GroupAssignment,
-        subscription: GroupSubscription,
-        error: AssignmentError,
+        assignment: GroupAssignment,  # noqa: ARG002
+        subscription: GroupSubscription,  # noqa: ARG002
+        error: AssignmentError,  # noqa: ARG002
     ) -> None:
         """Receive the outcome of an answer. An exception here is logged and changes nothing.
 
@@ -212,6 +212,8 @@ class TaskAssignor(Protocol):
             subscription: What each member brought to the rebalance.
             error: What is wrong with the answer; NONE if it is valid.
         """
+        return  # an empty body would make it abstract to type checkers
 
-    def configure(self, configs: Mapping[str, Any]) -> None:
+    def configure(self, configs: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Receive the configs. Called once, before anything else."""
+        return
