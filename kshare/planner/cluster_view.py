@@ -3,10 +3,9 @@
 import logging
 from collections.abc import Iterable
 
-from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
 from kshare.options import Topics
-from kshare.planner.offset_options import PinnedView, View
+from kshare.planner.offset_options import ClusterLike, PinnedView, View
 
 __all__ = ["ClusterView"]
 
@@ -21,7 +20,7 @@ class ClusterView:
         topics: The subscription.
     """
 
-    def __init__(self, cluster: Cluster, topics: Topics) -> None:
+    def __init__(self, cluster: ClusterLike, topics: Topics) -> None:
         self._cluster = cluster
         self._topics = topics
         self._pinned: PinnedView | None = None

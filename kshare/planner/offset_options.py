@@ -24,7 +24,7 @@ from kshare.options import (
 )
 from kshare.options.offset_json import partitions_fault
 
-__all__ = ["PinnedView", "TopicView", "View", "is_certain_start", "resolve"]
+__all__ = ["ClusterLike", "PinnedView", "TopicView", "View", "is_certain_start", "resolve"]
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +55,13 @@ class TopicView(View, Protocol):
 
     def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
         """What topics are configured for."""
+
+
+class ClusterLike(TopicView, Protocol):
+    """A cluster that can be let go of: see :class:`~kshare.cluster.cluster.Cluster`."""
+
+    def close(self) -> None:
+        """Let go of it."""
 
 
 class PinnedView:

@@ -30,7 +30,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kshare.cluster.cluster import Cluster
 from kshare.cluster.group_offsets import committer
 from kshare.cluster.parked_keys import ParkWatch
 from kshare.core.batch import (
@@ -56,7 +55,7 @@ from kshare.planner.cutting import cut
 from kshare.planner.data_loss import report_losses
 from kshare.planner.end_offsets import EndOffsetResolver, Scan, scan_log
 from kshare.planner.key_selection import KeySelection, Parking
-from kshare.planner.offset_options import is_certain_start, resolve
+from kshare.planner.offset_options import ClusterLike, is_certain_start, resolve
 from kshare.planner.rate_controller import Feedback, RateController
 from kshare.planner.recent_batches import RecentBatch, RecentBatches, batch_name
 from kshare.planner.retention import RetentionWatch
@@ -85,7 +84,7 @@ class StreamPlanner:
     def __init__(
         self,
         options: SourceOptions,
-        cluster: Cluster,
+        cluster: ClusterLike,
         *,
         parking: Parking | None = None,
         feedback: Feedback | None = None,

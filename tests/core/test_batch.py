@@ -96,7 +96,7 @@ def test_every_partition_begins_somewhere_and_what_is_lost_is_told(
     known = reached.keys() or started.keys()
     assert batch.new == {tp: first[tp] for tp in available if tp not in known}
     was_started = {} if reached else {tp: at for tp, at in started.items() if tp in available}
-    assert batch.started == was_started | batch.new
+    assert batch.started == {**was_started, **batch.new}
     lost = {loss.partition for loss in batch.losses}
     for tp, progress in batch.progress.items():
         begun = reached[tp] if tp in reached else Progress(batch.started[tp])

@@ -104,9 +104,9 @@ def test_there_and_back_through_json_text(offsets: Offsets) -> None:
 @given(offset_dicts())
 def test_equal_offsets_have_equal_text(offsets: Offsets) -> None:
     shuffled = Offsets(
-        dict(reversed(offsets.progress.items())),
-        dict(reversed(offsets.started.items())),
-        dict(reversed(offsets.limits.items())),
+        dict(reversed([*offsets.progress.items()])),
+        dict(reversed([*offsets.started.items()])),
+        dict(reversed([*offsets.limits.items()])),
         offsets.read_committed,
     )
     assert json.dumps(encode(shuffled)) == json.dumps(encode(offsets))
@@ -171,7 +171,7 @@ def paths(value: Any, at: Path_ = ()) -> list[Path_]:
 def replaced(value: Any, at: Path_, new: Any) -> Any:
     if not at:
         return new
-    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy: Any = dict(value) if isinstance(value, dict) else list(value)
     copy[at[0]] = replaced(value[at[0]], at[1:], new)
     return copy
 

@@ -10,7 +10,7 @@ RANGES = st.tuples(st.integers(0, 40), st.integers(1, 20)).map(lambda p: (p[0], 
 
 
 @given(st.lists(RANGES, max_size=12))
-def test_tasks_are_a_group_if_two_read_an_offset(parts: list[tuple[int, int]]):
+def test_tasks_are_a_group_if_two_read_an_offset(parts: list[tuple[int, int]]) -> None:
     found = fetch_groups("q", "b", [OffsetRange(*part) for part in parts])
     overlap = any(max(a[0], b[0]) < min(a[1], b[1]) for i, a in enumerate(parts) for b in parts[:i])
     if not overlap:
@@ -23,7 +23,7 @@ def test_tasks_are_a_group_if_two_read_an_offset(parts: list[tuple[int, int]]):
         assert read == parts
 
 
-def test_groups_have_a_limit():
+def test_groups_have_a_limit() -> None:
     found = fetch_groups("q", "b", [OffsetRange(0, 9)] * (2 * GROUP_MAX + 1))
     assert [group and (group.number, group.member) for group in found] == [
         *((number, member) for number in (0, 1) for member in range(GROUP_MAX)),

@@ -152,7 +152,7 @@ def test_check_plan_finds_any_fault(loads: list[PartitionLoad], seed: int, data:
     """Each change that makes another multiset of a plan is a fault, and no other is."""
     slices = list(plan_by_key(loads, at_cuts(seed), min_tasks=None, key_ranges=None))
     more = st.builds(
-        lambda place, found: Slice(*place, tuple(found)),
+        lambda tp, found: Slice(tp.topic, tp.partition, tuple(found)),
         st.sampled_from([T0, T1]),
         pieces(2, min_size=1),
     )
@@ -320,9 +320,9 @@ def test_what_an_assignor_must_not_answer(answer: Any, fault: str) -> None:
 def test_plain_tuples_are_partitions_too() -> None:
     ranges = plan_ranges(
         [level(T0, 0, 5)],
-        lambda _: {("t", 0): [WHOLE]},
+        lambda _: {("t", 0): [WHOLE]},  # type: ignore[dict-item]
         min_tasks=None,
-        key_ranges=None,  # type: ignore[dict-item]
+        key_ranges=None,
     )
     assert ranges == {T0: (WHOLE,)}
 

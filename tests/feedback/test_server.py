@@ -32,7 +32,7 @@ from tests.support.feedback import (
 )
 
 
-def test_a_task_tells_where_it_ended(server: FeedbackServer):
+def test_a_task_tells_where_it_ended(server: FeedbackServer) -> None:
     before = time.monotonic()
     tell(server.ticket("b", 0, hold=False))
     told = result(server)
@@ -42,7 +42,7 @@ def test_a_task_tells_where_it_ended(server: FeedbackServer):
     assert before <= told.began <= told.began + told.seconds <= time.monotonic()
 
 
-def test_all_of_a_batch_are_waited_for(server: FeedbackServer):
+def test_all_of_a_batch_are_waited_for(server: FeedbackServer) -> None:
     tickets = [server.ticket("b", number, hold=False) for number in range(20)]
     tasks = [
         threading.Thread(target=tell, args=(ticket, SliceEnd(100 + ticket.task, 1)))
@@ -57,7 +57,7 @@ def test_all_of_a_batch_are_waited_for(server: FeedbackServer):
         task.join()
 
 
-def test_nobody_waits_longer_than_asked_to(server: FeedbackServer):
+def test_nobody_waits_longer_than_asked_to(server: FeedbackServer) -> None:
     server.ticket("b", 0, hold=False)
     tell(server.ticket("b", 1, hold=False))
     until(lambda: 1 in server.reports("b"))
@@ -68,7 +68,7 @@ def test_nobody_waits_longer_than_asked_to(server: FeedbackServer):
 @pytest.mark.parametrize("order", [(120, 110, 130), (110, 130, 120), (130, 120, 110)])
 def test_of_attempts_that_differ_the_lowest_end_counts(
     server: FeedbackServer, order: tuple[int, ...]
-):
+) -> None:
     server.ticket("b", 1, hold=False)  # never tells, so that nothing is complete
     ticket = server.ticket("b", 0, hold=False)
     for end in order:
@@ -78,7 +78,7 @@ def test_of_attempts_that_differ_the_lowest_end_counts(
     assert server.reports("b")[0].end == 110
 
 
-def test_the_time_is_that_of_the_attempt_that_counts(server: FeedbackServer):
+def test_the_time_is_that_of_the_attempt_that_counts(server: FeedbackServer) -> None:
     ticket = server.ticket("b", 0, hold=True)
     with closing(Stranger(ticket)) as counts, closing(Stranger(ticket)) as another:
         counts.say(line(ticket, "hello") + done_line(ticket, end=110))
@@ -91,7 +91,7 @@ def test_the_time_is_that_of_the_attempt_that_counts(server: FeedbackServer):
     assert result(server).seconds is not None
 
 
-def test_batches_are_remembered_until_they_are_forgotten(server: FeedbackServer):
+def test_batches_are_remembered_until_they_are_forgotten(server: FeedbackServer) -> None:
     tickets = [server.ticket(name, 0, hold=False) for name in ("a", "b", "c")]
     for ticket in tickets:
         tell(ticket)
@@ -106,7 +106,7 @@ def test_batches_are_remembered_until_they_are_forgotten(server: FeedbackServer)
     assert list(server.reports("c")) == [0]
 
 
-def test_a_ticket_travels_and_shows_no_secret(server: FeedbackServer):
+def test_a_ticket_travels_and_shows_no_secret(server: FeedbackServer) -> None:
     ticket = server.ticket("b", 3, hold=True)
     assert pickle.loads(pickle.dumps(ticket)) == ticket
     assert repr(ticket.key) not in repr(ticket)
@@ -123,7 +123,7 @@ def test_a_ticket_travels_and_shows_no_secret(server: FeedbackServer):
         b"\xff" * 4_000 + b"\n",
     ],
 )
-def test_strangers_are_dropped(server: FeedbackServer, said: bytes):
+def test_strangers_are_dropped(server: FeedbackServer, said: bytes) -> None:
     ticket = server.ticket("b", 0, hold=False)
     with closing(Stranger(ticket)) as stranger:
         stranger.say(said)
@@ -133,7 +133,7 @@ def test_strangers_are_dropped(server: FeedbackServer, said: bytes):
     assert result(server).end == 120
 
 
-def test_messages_with_another_key_are_dropped(server: FeedbackServer):
+def test_messages_with_another_key_are_dropped(server: FeedbackServer) -> None:
     ticket = server.ticket("b", 0, hold=False)
     tell(replace(ticket, key=b"another"), replace(END, end=1))
     until(lambda: server.rejected == 1)
@@ -165,7 +165,9 @@ def test_messages_with_another_key_are_dropped(server: FeedbackServer):
         {"kind": None},
     ],
 )
-def test_messages_that_cannot_be_are_dropped(server: FeedbackServer, fields: dict[str, object]):
+def test_messages_that_cannot_be_are_dropped(
+    server: FeedbackServer, fields: dict[str, object]
+) -> None:
     """Even if they are sealed: workers may run another version of kshare."""
     ticket = server.ticket("b", 0, hold=False)
     server.ticket("b", 1, hold=False)
@@ -180,7 +182,7 @@ def test_messages_that_cannot_be_are_dropped(server: FeedbackServer, fields: dic
 
 
 @pytest.mark.parametrize("body", [[1], "x", 3, None])
-def test_what_is_no_object_is_dropped(server: FeedbackServer, body: object):
+def test_what_is_no_object_is_dropped(server: FeedbackServer, body: object) -> None:
     ticket = server.ticket("b", 0, hold=False)
     with closing(Stranger(ticket)) as stranger:
         stranger.say(seal(ticket.key, body))  # type: ignore[arg-type]
@@ -188,7 +190,7 @@ def test_what_is_no_object_is_dropped(server: FeedbackServer, body: object):
     assert server.rejected == 1
 
 
-def test_a_result_without_a_hello_is_dropped(server: FeedbackServer):
+def test_a_result_without_a_hello_is_dropped(server: FeedbackServer) -> None:
     ticket = server.ticket("b", 0, hold=False)
     with closing(Stranger(ticket)) as stranger:
         stranger.say(done_line(ticket))
@@ -196,7 +198,7 @@ def test_a_result_without_a_hello_is_dropped(server: FeedbackServer):
     assert server.reports("b") == {}
 
 
-def test_a_task_that_has_no_ticket_counts_for_nothing(server: FeedbackServer):
+def test_a_task_that_has_no_ticket_counts_for_nothing(server: FeedbackServer) -> None:
     ticket = server.ticket("b", 0, hold=False)
     tell(replace(ticket, task=7))
     tell(replace(ticket, batch="of another time"))
@@ -206,7 +208,9 @@ def test_a_task_that_has_no_ticket_counts_for_nothing(server: FeedbackServer):
     assert server.rejected == 0
 
 
-def test_lines_without_end_are_dropped(server: FeedbackServer, monkeypatch: pytest.MonkeyPatch):
+def test_lines_without_end_are_dropped(
+    server: FeedbackServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server_module, "_HELLO_SECONDS_MAX", 10 * WAIT_S)  # not for their silence
     ticket = server.ticket("b", 0, hold=False)
     with closing(Stranger(ticket)) as stranger:
@@ -219,7 +223,7 @@ def test_lines_without_end_are_dropped(server: FeedbackServer, monkeypatch: pyte
     assert server.rejected == 2
 
 
-def test_nested_without_end(server: FeedbackServer, monkeypatch: pytest.MonkeyPatch):
+def test_nested_without_end(server: FeedbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
     ticket = server.ticket("b", 0, hold=False)
     body = b"[" * 3_000
     monkeypatch.setattr(json, "dumps", lambda *_, **__: body.decode())
@@ -233,7 +237,7 @@ def test_nested_without_end(server: FeedbackServer, monkeypatch: pytest.MonkeyPa
     assert result(server).end == 120
 
 
-def test_silent_strangers_are_dropped(monkeypatch: pytest.MonkeyPatch):
+def test_silent_strangers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "_HELLO_SECONDS_MAX", 0.0)
     monkeypatch.setattr(server_module, "_TICK_SECONDS", 0.01)
     with closing(FeedbackServer(HERE)) as server:
@@ -245,7 +249,7 @@ def test_silent_strangers_are_dropped(monkeypatch: pytest.MonkeyPatch):
 
 def test_there_are_not_too_many_connections(
     server: FeedbackServer, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     monkeypatch.setattr(server_module, "_CONNECTIONS_MAX", 2)
     ticket = server.ticket("b", 0, hold=False)
     known = [Stranger(ticket), Stranger(ticket)]
@@ -267,7 +271,7 @@ def test_there_are_not_too_many_connections(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(st.binary(min_size=1, max_size=200), max_size=5), st.integers(0, 400))
-def test_no_bytes_stop_the_server(server: FeedbackServer, pieces: list[bytes], cut: int):
+def test_no_bytes_stop_the_server(server: FeedbackServer, pieces: list[bytes], cut: int) -> None:
     """Noise, then a message that is cut short."""
     ticket = server.ticket("b", 0, hold=False)
     for data in (*pieces, (line(ticket, "hello") + done_line(ticket))[:cut]):
@@ -278,7 +282,7 @@ def test_no_bytes_stop_the_server(server: FeedbackServer, pieces: list[bytes], c
     assert server.reports(fresh.batch, wait_seconds=WAIT_S)[1].end == 120
 
 
-def test_a_connection_that_is_reset(server: FeedbackServer):
+def test_a_connection_that_is_reset(server: FeedbackServer) -> None:
     ticket = server.ticket("b", 0, hold=False)
     stranger = Stranger(ticket)
     stranger.say(line(ticket, "hello") + done_line(ticket, end=110))
@@ -288,7 +292,7 @@ def test_a_connection_that_is_reset(server: FeedbackServer):
     assert result(server).end == 110
 
 
-def test_messages_that_come_byte_by_byte(server: FeedbackServer):
+def test_messages_that_come_byte_by_byte(server: FeedbackServer) -> None:
     ticket = server.ticket("b", 0, hold=False)
     with closing(Stranger(ticket)) as stranger:
         stranger.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -299,7 +303,7 @@ def test_messages_that_come_byte_by_byte(server: FeedbackServer):
 
 def test_where_nothing_can_listen_there_is_no_feedback(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     def cannot(hint: tuple[str, int]) -> socket.socket:
         raise OSError("no network")
 
@@ -315,7 +319,7 @@ def test_where_nothing_can_listen_there_is_no_feedback(
     assert "broker:1: no network" in caplog.text
 
 
-def test_starting_and_closing_again():
+def test_starting_and_closing_again() -> None:
     server = FeedbackServer(HERE)
     server.close()
     assert not server.start()  # closed for good

@@ -6,7 +6,7 @@ from kshare.cluster.cluster import TopicPolicy
 from kshare.core.progress import TopicPartition
 from kshare.options import Subscribe
 from kshare.planner.cluster_view import ClusterView
-from tests.planner.test_stream import FakeCluster
+from tests.support.fake_logs import FakeCluster
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -86,7 +86,9 @@ def within(bounds: Bounds, row: dict[str, Any]) -> bool:
 
 
 @given(st.lists(st.sampled_from([*literals]).flatmap(conditions_on), max_size=4), rows)
-def test_a_row_for_which_filters_hold_is_never_cut(given_: list[Condition], row: dict[str, Any]):
+def test_a_row_for_which_filters_hold_is_never_cut(
+    given_: list[Condition], row: dict[str, Any]
+) -> None:
     if all(holds(condition, row) for condition in given_):
         assert within(bounds_of(given_), row)
 
@@ -107,7 +109,7 @@ def test_a_row_for_which_filters_hold_is_never_cut(given_: list[Condition], row:
 )
 def test_comparisons_that_are_understood_cut_all_they_can(
     given_: list[Condition], row: dict[str, Any]
-):
+) -> None:
     assert within(bounds_of(given_), row) == all(holds(condition, row) for condition in given_)
 
 
@@ -123,7 +125,7 @@ def test_comparisons_that_are_understood_cut_all_they_can(
         ("in", (7, None), Interval(7, 8)),
     ],
 )
-def test_offsets(comparison: Any, values: tuple[Any, ...], interval: Interval):
+def test_offsets(comparison: Any, values: tuple[Any, ...], interval: Interval) -> None:
     assert bounds_of([Condition("offset", comparison, values)]) == Bounds(interval)
 
 
@@ -141,19 +143,19 @@ def test_offsets(comparison: Any, values: tuple[Any, ...], interval: Interval):
         ("<=", 5_000, None),
     ],
 )
-def test_timestamps(comparison: Any, microseconds: int, since_ms: int | None):
+def test_timestamps(comparison: Any, microseconds: int, since_ms: int | None) -> None:
     bounds = bounds_of([Condition("timestamp", comparison, (at(microseconds),))])
     assert bounds == Bounds(since_ms=since_ms)
 
 
-def test_a_timestamp_of_another_zone():
+def test_a_timestamp_of_another_zone() -> None:
     there = timezone(timedelta(hours=2))
     value = datetime(2026, 1, 1, 2, tzinfo=there)
     expected = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1_000)
     assert bounds_of([Condition("timestamp", ">=", (value,))]).since_ms == expected
 
 
-def test_conditions_count_together():
+def test_conditions_count_together() -> None:
     bounds = bounds_of(
         [
             Condition("offset", ">=", (3,)),
@@ -186,7 +188,7 @@ def test_conditions_count_together():
         Condition("timestamp", ">=", (datetime(2026, 1, 1),)),  # noqa: DTZ001
     ],
 )
-def test_what_is_not_understood_cuts_nothing(condition: Condition):
+def test_what_is_not_understood_cuts_nothing(condition: Condition) -> None:
     assert bounds_of([condition]) == EVERYTHING
     assert EVERYTHING.hold(TopicPartition("t", 0))
 
@@ -194,7 +196,7 @@ def test_what_is_not_understood_cuts_nothing(condition: Condition):
 # -- Spark's filters ------------------------------------------------------------------------------
 
 
-def test_filters_of_spark_as_conditions():
+def test_filters_of_spark_as_conditions() -> None:
     column = ("offset",)
     filters = [
         spark.EqualTo(column, 1),
@@ -213,7 +215,7 @@ def test_filters_of_spark_as_conditions():
     ]
 
 
-def test_other_filters_are_left_to_spark():
+def test_other_filters_are_left_to_spark() -> None:
     column = ("topic",)
     assert not conditions_of(
         [
@@ -233,7 +235,7 @@ def scans_keep_read_info(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("scans_keep_read_info")
-def test_this_process_was_not_started_to_push_filters():
+def test_this_process_was_not_started_to_push_filters() -> None:
     assert not filters_may_be_pushed()
 
 
@@ -241,7 +243,7 @@ def test_this_process_was_not_started_to_push_filters():
 @pytest.mark.parametrize("started", [True, False])
 def test_spark_pushes_filters_in_a_worker_of_its_own(
     monkeypatch: pytest.MonkeyPatch, started: bool
-):
+) -> None:
     """That module is what ``python -m`` was given, or what a daemon has imported."""
     name = "pyspark.sql.worker.data_source_pushdown_filters"
     assert find_spec(name) is not None  # so this Spark calls it

@@ -112,7 +112,7 @@ class Wild(Query):
 @given(st.integers(1, 3), option_sets, st.lists(steps, max_size=25))
 def test_every_record_comes_once_and_in_order_whatever_the_history(
     partitions: int, options: dict[str, str], history: list[tuple[str, Any]]
-):
+) -> None:
     log = Log(partitions)
     log.grow(KEYS)
     query = Wild(log, **options)
@@ -138,7 +138,7 @@ def test_every_record_comes_once_and_in_order_whatever_the_history(
 )
 def test_without_a_single_message_the_dicts_are_the_same(
     growth: list[list[bytes]], ranges: int, most: int, parked: bytes, compacted: bool
-):
+) -> None:
     logs = [Log(), Log()]
     given_ = {"keyRanges": str(ranges), "maxRecordsPerTask": str(most)}
     told, deaf = (Query(log, **given_) for log in logs)
@@ -164,7 +164,7 @@ def test_without_a_single_message_the_dicts_are_the_same(
 # -- limits ---------------------------------------------------------------------------------------
 
 
-def test_a_task_reads_no_more_records_than_its_limit():
+def test_a_task_reads_no_more_records_than_its_limit() -> None:
     query = Query(grown(300), keyRanges="3", maxRecordsPerTask="7")
     tasks = query.trigger()
     assert [task.max_records for task in tasks] == [7, 7, 7]
@@ -174,7 +174,7 @@ def test_a_task_reads_no_more_records_than_its_limit():
     assert query.scans == 0  # the tasks told
 
 
-def test_a_batch_with_limits_is_planned_again_as_it_was():
+def test_a_batch_with_limits_is_planned_again_as_it_was() -> None:
     query = Query(grown(300), keyRanges="3", maxRecordsPerTask="7")
     query.trigger()
     end = query.planner.latest_offsets(query.at, None)
@@ -185,7 +185,7 @@ def test_a_batch_with_limits_is_planned_again_as_it_was():
     assert query.scans == 3  # the ends of the batch before
 
 
-def test_an_end_is_looked_for_once():
+def test_an_end_is_looked_for_once() -> None:
     query = Query(grown(100), keyRanges="2", maxRecordsPerTask="5")
     query.loss = 1.0
     query.trigger()
@@ -197,7 +197,7 @@ def test_an_end_is_looked_for_once():
     assert query.scans == 2
 
 
-def test_only_what_was_not_told_is_looked_for(caplog: pytest.LogCaptureFixture):
+def test_only_what_was_not_told_is_looked_for(caplog: pytest.LogCaptureFixture) -> None:
     query = Query(grown(100), keyRanges="4", maxRecordsPerTask="5")
     query.trigger()
     (told,) = query.feedback.told.values()
@@ -211,7 +211,7 @@ def test_only_what_was_not_told_is_looked_for(caplog: pytest.LogCaptureFixture):
 
 
 @pytest.mark.parametrize(("end", "records"), [(0, 5), (-3, 5), (101, 5), (5000, 5), (50, 4)])
-def test_an_end_that_cannot_be_is_not_believed(end: int, records: int):
+def test_an_end_that_cannot_be_is_not_believed(end: int, records: int) -> None:
     """Beyond the slice, before it, or within it although the limit was not reached."""
     query = Query(grown(100), keyRanges="1", maxRecordsPerTask="5")
     query.trigger()
@@ -223,7 +223,7 @@ def test_an_end_that_cannot_be_is_not_believed(end: int, records: int):
     query.check_all()
 
 
-def test_ranges_of_a_compacted_topic_are_settled_before_the_batch():
+def test_ranges_of_a_compacted_topic_are_settled_before_the_batch() -> None:
     log = grown(100)
     log.compacted = True
     query = Query(log, keyRanges="2", maxRecordsPerTask="5")
@@ -236,7 +236,7 @@ def test_ranges_of_a_compacted_topic_are_settled_before_the_batch():
     query.check_all()
 
 
-def test_a_topic_whose_policy_is_not_told_counts_as_compacted():
+def test_a_topic_whose_policy_is_not_told_counts_as_compacted() -> None:
     log = grown(100)
     log.policies = lambda topics: {}  # type: ignore[method-assign]
     query = Query(log, keyRanges="2", maxRecordsPerTask="5")
@@ -246,7 +246,7 @@ def test_a_topic_whose_policy_is_not_told_counts_as_compacted():
     query.check_all()
 
 
-def test_limits_come_and_go_at_restarts():
+def test_limits_come_and_go_at_restarts() -> None:
     query = Query(grown(200, partitions=2), keyRanges="3")
     query.trigger(50)
     query.restart(maxRecordsPerTask="9")
@@ -260,7 +260,7 @@ def test_limits_come_and_go_at_restarts():
 
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
-def test_another_isolation_level_after_a_restart(level: str, again: bool):
+def test_another_isolation_level_after_a_restart(level: str, again: bool) -> None:
     """A batch ended where its own level had it end; one that is run again has the new level."""
     log = grown(300)
     log.aborted = {offset for offset in range(300) if offset % 10 < 4}
@@ -281,7 +281,7 @@ def test_another_isolation_level_after_a_restart(level: str, again: bool):
     assert {offset for _, offset in query.delivered} >= set(range(300)) - log.aborted
 
 
-def test_tasks_are_in_the_order_of_partitions_then_of_ranges():
+def test_tasks_are_in_the_order_of_partitions_then_of_ranges() -> None:
     low, high = split(WHOLE, 2)
     places = [TopicPartition("u", 0), TopicPartition("t", 10), TopicPartition("t", 2)]
     limits = (RangeLimit((low,), 9, 3), RangeLimit((high,), 9, 4))
@@ -298,7 +298,7 @@ def test_tasks_are_in_the_order_of_partitions_then_of_ranges():
 # -- parked keys ----------------------------------------------------------------------------------
 
 
-def test_a_parked_key_waits_and_the_others_do_not():
+def test_a_parked_key_waits_and_the_others_do_not() -> None:
     log = grown(300)
     query = Query(log, keyRanges="2")
     query.parking.keys = {("t", KEYS[3]), ("another", KEYS[4])}
@@ -311,7 +311,7 @@ def test_a_parked_key_waits_and_the_others_do_not():
     query.check_all()
 
 
-def test_a_key_is_parked_by_an_option_and_unparked_by_a_restart():
+def test_a_key_is_parked_by_an_option_and_unparked_by_a_restart() -> None:
     log = grown(300)
     query = Query(log, parkedKeys='["key-3", {"hex": "6b65792d35"}]')
     query.drain()
@@ -327,7 +327,7 @@ def test_a_key_is_parked_by_an_option_and_unparked_by_a_restart():
     query.check_all()
 
 
-def test_the_bounds_do_not_count_a_parked_key():
+def test_the_bounds_do_not_count_a_parked_key() -> None:
     """Or it would stop all others in the end."""
     log = grown(600)
     query = Query(log, keyRanges="3", maxOffsetsAhead="40", maxRangesInCheckpoint="3")
@@ -342,7 +342,7 @@ def test_the_bounds_do_not_count_a_parked_key():
 # -- bounds ---------------------------------------------------------------------------------------
 
 
-def test_no_range_is_further_ahead_than_it_may_be():
+def test_no_range_is_further_ahead_than_it_may_be() -> None:
     log = Log()
     log.grow([KEYS[0]] * 200 + KEYS[1:] * 20)  # one key has the first 200 records
     query = Query(log, keyRanges="4", maxRecordsPerTask="10", maxOffsetsAhead="50")
@@ -354,7 +354,7 @@ def test_no_range_is_further_ahead_than_it_may_be():
     query.check_all()
 
 
-def test_with_too_many_gaps_those_that_lag_go_first():
+def test_with_too_many_gaps_those_that_lag_go_first() -> None:
     query = Query(Log(), keyRanges="6", maxRecordsPerTask="3", maxRangesInCheckpoint="4")
     chance, held = random.Random(1), 0
     for _ in range(30):
@@ -374,7 +374,7 @@ def test_with_too_many_gaps_those_that_lag_go_first():
     query.check_all()
 
 
-def test_offsets_per_trigger_count_from_the_front():
+def test_offsets_per_trigger_count_from_the_front() -> None:
     log = grown(400)
     query = Query(log, keyRanges="2", maxRecordsPerTask="10")
     query.trigger(30)
@@ -387,7 +387,7 @@ def test_offsets_per_trigger_count_from_the_front():
 # -- assigned ranges ------------------------------------------------------------------------------
 
 
-def test_assigned_ranges_alone_hold_the_stable_offset():
+def test_assigned_ranges_alone_hold_the_stable_offset() -> None:
     log = Log()
     log.grow(KEYS * 20)
     options = {

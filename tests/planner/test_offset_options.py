@@ -83,26 +83,26 @@ def times(otherwise: Any = "error", **ms: int) -> TimestampPerPartition:
     return TimestampPerPartition(FrozenMapping(given_), otherwise)
 
 
-def test_earliest_and_latest():
+def test_earliest_and_latest() -> None:
     assert resolved(EARLIEST) == {T0: 2, T1: 0}
     assert resolved(LATEST) == {T0: 9, T1: 0}
 
 
-def test_an_offset_for_each_partition():
+def test_an_offset_for_each_partition() -> None:
     assert resolved(per_partition(t0=5, t1=0)) == {T0: 5, T1: 0}
     assert resolved(per_partition(t0=EARLIEST, t1=LATEST)) == {T0: 2, T1: 0}
     assert resolved(per_partition(t0=LATEST, t1=EARLIEST)) == {T0: 9, T1: 0}
 
 
 @pytest.mark.parametrize("offset", [2, 9])
-def test_both_ends_of_the_log_are_in_it(offset: int):
+def test_both_ends_of_the_log_are_in_it(offset: int) -> None:
     assert resolved(per_partition(t0=offset, t1=0))[T0] == offset
 
 
 @pytest.mark.parametrize(("offset", "nearest"), [(1, 2), (10, 9), (2**62, 9)])
 def test_an_offset_that_is_not_in_the_log(
     offset: int, nearest: int, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     spec = per_partition(t0=offset, t1=0)
     text = f"t-0: offset {offset} is not in the log, which holds 2 to 9"
     with pytest.raises(DataLossError, match=text) as caught:
@@ -124,7 +124,7 @@ def test_an_offset_that_is_not_in_the_log(
         (times(t0=5, t1=5, u3=1), "startingOffsetsByTimestamp: .*lists u-3"),
     ],
 )
-def test_exactly_the_partitions_that_are_read_must_be_named(spec: OffsetSpec, text: str):
+def test_exactly_the_partitions_that_are_read_must_be_named(spec: OffsetSpec, text: str) -> None:
     """Whatever failOnDataLoss says."""
     for given_ in (options(), LENIENT):
         with pytest.raises(OptionsError, match=text) as caught:
@@ -132,7 +132,7 @@ def test_exactly_the_partitions_that_are_read_must_be_named(spec: OffsetSpec, te
         assert len(caught.value.problems) == 1
 
 
-def test_by_timestamps():
+def test_by_timestamps() -> None:
     logs = {T0: (2, 9), T1: (0, 5)}
     assert resolved(AtTimestamp(31), logs) == {T0: 4, T1: 4}
     assert resolved(AtTimestamp(0), logs) == {T0: 2, T1: 0}
@@ -146,7 +146,7 @@ def test_by_timestamps():
         (times(t0=45, t1=45), "startingOffsetsByTimestamp"),
     ],
 )
-def test_no_record_is_as_late_as_a_timestamp(spec: OffsetSpec, option: str):
+def test_no_record_is_as_late_as_a_timestamp(spec: OffsetSpec, option: str) -> None:
     logs = {T0: (2, 9), T1: (0, 5)}
     with pytest.raises(OptionsError) as caught:
         resolved(spec, logs)
@@ -154,19 +154,19 @@ def test_no_record_is_as_late_as_a_timestamp(spec: OffsetSpec, option: str):
     assert problem.startswith(f"{option}: no record of t-1 has timestamp 45 or a later one")
 
 
-def test_all_such_partitions_are_told_of():
+def test_all_such_partitions_are_told_of() -> None:
     with pytest.raises(OptionsError) as caught:
         resolved(AtTimestamp(1_000), {T0: (2, 9), T1: (0, 5)})
     assert len(caught.value.problems) == 2
 
 
-def test_no_record_is_as_late_and_latest_is_meant_then():
+def test_no_record_is_as_late_and_latest_is_meant_then() -> None:
     logs = {T0: (2, 9), T1: (0, 5)}
     assert resolved(AtTimestamp(45, "latest"), logs) == {T0: 5, T1: 5}
     assert resolved(times("latest", t0=45, t1=45), logs) == {T0: 5, T1: 5}
 
 
-def test_timestamps_that_mean_latest_and_earliest_to_kafka():
+def test_timestamps_that_mean_latest_and_earliest_to_kafka() -> None:
     logs = {T0: (2, 9), T1: (0, 5), T2: (1, 7)}
     assert resolved(AtTimestamp(-1), logs) == {T0: 9, T1: 5, T2: 7}
     assert resolved(AtTimestamp(-2), logs) == {T0: 2, T1: 0, T2: 1}
@@ -182,7 +182,7 @@ def test_timestamps_that_mean_latest_and_earliest_to_kafka():
         (per_partition(t0=5, t1=0), ["earliest", "latest"]),
     ],
 )
-def test_what_it_costs(spec: OffsetSpec, asked: list[str]):
+def test_what_it_costs(spec: OffsetSpec, asked: list[str]) -> None:
     cluster = Cluster({T0: (2, 9), T1: (0, 5)})
     resolve(options(), "startingOffsets", spec, [T0, T1], cluster)
     assert cluster.asked == asked
@@ -212,7 +212,7 @@ specs = st.one_of(
 @given(logs_of_three, specs)
 def test_every_partition_gets_an_offset_that_its_log_holds(
     logs: dict[TopicPartition, tuple[int, int]], spec: OffsetSpec
-):
+) -> None:
     for given_ in (options(), LENIENT):
         try:
             found = resolved(spec, logs, of=given_)
@@ -227,7 +227,7 @@ def test_every_partition_gets_an_offset_that_its_log_holds(
 # -- a pinned cluster -----------------------------------------------------------------------------
 
 
-def test_a_pinned_view_keeps_partitions_and_ends():
+def test_a_pinned_view_keeps_partitions_and_ends() -> None:
     cluster = Cluster({T0: (2, 9), T1: (0, 5)})
     view = PinnedView(cluster, cluster.latest([T0, T1]))
     cluster.logs = {T0: (4, 12), T1: (0, 6), T2: (0, 3)}
@@ -237,7 +237,7 @@ def test_a_pinned_view_keeps_partitions_and_ends():
     assert resolve(options(), "startingOffsets", LATEST, [T0, T1], view) == {T0: 9, T1: 5}
 
 
-def test_a_timestamp_beyond_the_pinned_end_moves_it():
+def test_a_timestamp_beyond_the_pinned_end_moves_it() -> None:
     """What is older than the timestamp is not read, in this run or a later one."""
     cluster = Cluster({T0: (0, 9), T1: (0, 5)})
     view = PinnedView(cluster, cluster.latest([T0, T1]))

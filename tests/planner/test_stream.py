@@ -9,68 +9,13 @@ from hypothesis import strategies as st
 
 from kshare.cluster.cluster import TopicPolicy
 from kshare.core.hashing import HASH_SPACE, WHOLE, split
-from kshare.core.progress import Progress, Slice, TopicPartition
+from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.errors import CheckpointError, DataLossError, OptionsError
-from kshare.options import SourceOptions, parse_options
+from kshare.options import parse_options
 from kshare.planner import StreamPlanner, Task, plan_batch
 from kshare.planner import stream as stream_module
 from kshare.planner.filters import Bounds, Condition, Interval
-
-
-class FakeCluster:
-    """Logs as (first, end)."""
-
-    policy = TopicPolicy(compacted=False, retention_ms=None)
-    closed = False
-
-    def __init__(self, logs: dict[tuple[str, int], tuple[int, int]]) -> None:
-        self.logs = {TopicPartition(*place): log for place, log in logs.items()}
-
-    def partitions(self, topics: Any) -> tuple[TopicPartition, ...]:
-        return tuple(sorted(self.logs))
-
-    def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {place: self.logs[place][0] for place in partitions}
-
-    def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {place: self.logs[place][1] for place in partitions}
-
-    def policies(self, topics: Iterable[str]) -> dict[str, TopicPolicy]:
-        return dict.fromkeys(topics, self.policy)
-
-    def at_timestamps(self, timestamps_ms: Any) -> dict[TopicPartition, int | None]:
-        """As if the record at an offset had the offset as its timestamp."""
-        return {
-            place: max(ms, self.logs[place][0]) if ms < self.logs[place][1] else None
-            for place, ms in timestamps_ms.items()
-        }
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def stream(**given: str) -> SourceOptions:
-    options = {"kafka.bootstrap.servers": "nowhere:9092", "subscribe": "t", **given}
-    return parse_options(options, streaming=True).options
-
-
-def batch(**given: str) -> SourceOptions:
-    options = {"kafka.bootstrap.servers": "nowhere:9092", "subscribe": "t", **given}
-    return parse_options(options, streaming=False).options
-
-
-class NothingParked:
-    closed = False
-
-    def current(self, _: Any) -> frozenset[Any]:
-        return frozenset()
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def planner(cluster: FakeCluster, **given: str) -> StreamPlanner:
-    return StreamPlanner(stream(**given), cluster, parking=NothingParked())  # type: ignore[arg-type]
+from tests.support.fake_logs import FakeCluster, NothingParked, batch, planner, stream
 
 
 def read_by(tasks: Iterable[Task]) -> Iterable[Slice]:
@@ -90,7 +35,7 @@ def covered(slices: Iterable[Slice]) -> dict[tuple[str, int], tuple[int, int]]:
     return hulls
 
 
-def test_the_dict_of_batch_0_carries_its_start():
+def test_the_dict_of_batch_0_carries_its_start() -> None:
     cluster = FakeCluster({("t", 0): (0, 105)})
     first = planner(cluster, startingOffsets='{"t":{"0":100}}')
     end = first.latest_offsets(first.initial_offsets(), None)
@@ -103,7 +48,7 @@ def test_the_dict_of_batch_0_carries_its_start():
     assert covered(slices) == {("t", 0): (100, 105)}
 
 
-def test_after_batch_0_the_dict_is_exactly_that_of_sparks_source():
+def test_after_batch_0_the_dict_is_exactly_that_of_sparks_source() -> None:
     cluster = FakeCluster({("t", 0): (0, 5), ("t", 1): (0, 7), ("t", 10): (0, 1)})
     planned = planner(cluster, startingOffsets="earliest")
     zero = planned.latest_offsets(planned.initial_offsets(), None)
@@ -119,7 +64,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 # -- where batches begin --------------------------------------------------------------------------
 
 
-def test_a_checkpoint_of_sparks_source_is_taken_over():
+def test_a_checkpoint_of_sparks_source_is_taken_over() -> None:
     cluster = FakeCluster({("t", 0): (0, 9), ("t", 1): (3, 7)})
     planned = planner(cluster, startingOffsets="earliest", keyRanges="2")
     spark = {"t": {"0": 5, "1": 7}}
@@ -137,7 +82,9 @@ def test_a_checkpoint_of_sparks_source_is_taken_over():
         ({"startingOffsets": "earliest"}, (0, 9)),
     ],
 )
-def test_a_batch_0_that_sparks_source_did_not_finish(options: dict[str, str], log: tuple[int, int]):
+def test_a_batch_0_that_sparks_source_did_not_finish(
+    options: dict[str, str], log: tuple[int, int]
+) -> None:
     """It says where it ends only; the start is certain if options or the log give it."""
     planned = planner(FakeCluster({("t", 0): log}), **options)
     begins = int("4" in options["startingOffsets"]) * 4
@@ -146,19 +93,19 @@ def test_a_batch_0_that_sparks_source_did_not_finish(options: dict[str, str], lo
 
 
 @pytest.mark.parametrize("starting", ["latest", '{"t":{"0":-1}}', "earliest"])
-def test_a_batch_0_whose_start_is_not_certain_is_refused(starting: str):
+def test_a_batch_0_whose_start_is_not_certain_is_refused(starting: str) -> None:
     planned = planner(FakeCluster({("t", 0): (2, 9)}), startingOffsets=starting)
     with pytest.raises(CheckpointError, match="planned by another source"):
         planned.tasks(planned.initial_offsets(), {"t": {"0": 9}})
 
 
-def test_a_batch_without_a_begin_is_refused():
+def test_a_batch_without_a_begin_is_refused() -> None:
     planned = planner(FakeCluster({("t", 0): (0, 9), ("t", 1): (0, 9)}))
     with pytest.raises(CheckpointError, match="does not say where t-1 starts"):
         planned.tasks({"t": {"0": 5}}, {"t": {"0": 9, "1": 9}})
 
 
-def test_a_new_partition_is_read_from_its_earliest_offset_and_the_dict_says_so():
+def test_a_new_partition_is_read_from_its_earliest_offset_and_the_dict_says_so() -> None:
     cluster = FakeCluster({("t", 0): (0, 5)})
     planned = planner(cluster, startingOffsets="latest")
     cluster.logs[T1] = (0, 3)
@@ -168,7 +115,9 @@ def test_a_new_partition_is_read_from_its_earliest_offset_and_the_dict_says_so()
     assert planned.latest_offsets(end, None) == {"t": {"0": 5, "1": 3}}
 
 
-def test_a_new_partition_that_has_lost_records_is_data_loss(caplog: pytest.LogCaptureFixture):
+def test_a_new_partition_that_has_lost_records_is_data_loss(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     cluster = FakeCluster({("t", 0): (0, 5), ("t", 1): (2, 3)})
     with pytest.raises(DataLossError, match="t-1 is new to this query and starts at offset 2"):
         planner(cluster).latest_offsets({"t": {"0": 5}}, None)
@@ -181,7 +130,7 @@ def test_a_new_partition_that_has_lost_records_is_data_loss(caplog: pytest.LogCa
 # -- what is gone ---------------------------------------------------------------------------------
 
 
-def test_a_partition_that_is_gone_is_data_loss(caplog: pytest.LogCaptureFixture):
+def test_a_partition_that_is_gone_is_data_loss(caplog: pytest.LogCaptureFixture) -> None:
     cluster = FakeCluster({("t", 0): (0, 5)})
     before = {"t": {"0": 5, "1": 4}}
     with pytest.raises(DataLossError, match="it was read up to offset 4") as caught:
@@ -193,7 +142,7 @@ def test_a_partition_that_is_gone_is_data_loss(caplog: pytest.LogCaptureFixture)
     assert "t-1 is gone" in caplog.text
 
 
-def test_a_log_that_ends_before_what_was_read_is_data_loss():
+def test_a_log_that_ends_before_what_was_read_is_data_loss() -> None:
     cluster = FakeCluster({("t", 0): (0, 5)})
     with pytest.raises(DataLossError, match="ends at offset 5, but was read up to 8") as caught:
         planner(cluster).latest_offsets({"t": {"0": 8}}, None)
@@ -205,18 +154,18 @@ def test_a_log_that_ends_before_what_was_read_is_data_loss():
 # -- how far batches go ---------------------------------------------------------------------------
 
 
-def test_a_limit_is_shared_by_backlog():
+def test_a_limit_is_shared_by_backlog() -> None:
     cluster = FakeCluster({("t", 0): (0, 30), ("t", 1): (0, 70)})
     planned = planner(cluster)
     assert planned.latest_offsets({"t": {"0": 0, "1": 0}}, 10) == {"t": {"0": 3, "1": 7}}
 
 
-def test_a_minimum_is_waited_for_but_not_for_ever():
+def test_a_minimum_is_waited_for_but_not_for_ever() -> None:
     cluster, now = FakeCluster({("t", 0): (0, 5)}), [0.0]
     planned = StreamPlanner(
         stream(minOffsetsPerTrigger="10", maxTriggerDelay="60s", startingOffsets="earliest"),
-        cluster,  # type: ignore[arg-type]
-        parking=NothingParked(),  # type: ignore[arg-type]
+        cluster,
+        parking=NothingParked(),
         clock=lambda: now[0],
     )
     at = planned.latest_offsets({"t": {"0": 0}}, None, may_wait=True)
@@ -232,7 +181,7 @@ def test_a_minimum_is_waited_for_but_not_for_ever():
     assert planned.latest_offsets(at, None, may_wait=True) == {"t": {"0": 15}}  # 10 are there
 
 
-def test_available_now_reads_what_was_there_then():
+def test_available_now_reads_what_was_there_then() -> None:
     cluster = FakeCluster({("t", 0): (0, 5)})
     planned = planner(cluster, startingOffsets="earliest")
     planned.pin_latest()
@@ -245,7 +194,9 @@ def test_available_now_reads_what_was_there_then():
     assert planned.latest_offsets(one, None) == one
 
 
-def test_stable_offsets_are_committed_when_their_batch_is_done(monkeypatch: pytest.MonkeyPatch):
+def test_stable_offsets_are_committed_when_their_batch_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told: list[Any] = []
 
     class Committer:
@@ -264,9 +215,9 @@ def test_stable_offsets_are_committed_when_their_batch_is_done(monkeypatch: pyte
     assert told == [{}, {T0: 5}, "closed"]
 
 
-def test_closing_lets_go_of_all():
+def test_closing_lets_go_of_all() -> None:
     cluster, parking = FakeCluster({("t", 0): (0, 5)}), NothingParked()
-    planned = StreamPlanner(stream(), cluster, parking=parking)  # type: ignore[arg-type]
+    planned = StreamPlanner(stream(), cluster, parking=parking)
     planned.close()
     assert cluster.closed
     assert parking.closed
@@ -300,7 +251,9 @@ cuts = st.fixed_dictionaries(
         max_size=8,
     )
 )
-def test_batches_tile_the_log(history: list[tuple[list[int], int | None, bool, dict[str, str]]]):
+def test_batches_tile_the_log(
+    history: list[tuple[list[int], int | None, bool, dict[str, str]]],
+) -> None:
     """Whatever is restarted, with other options: every offset of every hash is in one batch."""
     cluster = FakeCluster({("t", 0): (0, 1), ("t", 1): (0, 0)})
     done = {T0: Progress.at(0), T1: Progress.at(0), TopicPartition("t", 2): Progress.at(0)}
@@ -331,7 +284,7 @@ def test_batches_tile_the_log(history: list[tuple[list[int], int | None, bool, d
         }
 
 
-def _area(piece: Any) -> int:
+def _area(piece: Rectangle) -> int:
     return len(piece.offsets) * piece.hashes.width
 
 
@@ -346,7 +299,7 @@ def _places(dict_: dict[str, Any]) -> dict[TopicPartition, int]:
 # -- batch queries --------------------------------------------------------------------------------
 
 
-def test_a_batch_query_reads_all_that_is_there():
+def test_a_batch_query_reads_all_that_is_there() -> None:
     cluster = FakeCluster({("t", 0): (3, 9), ("t", 1): (0, 7), ("t", 2): (4, 4)})
     tasks = plan_batch(batch(keyRanges="2"), cluster)
     slices = list(read_by(tasks))
@@ -359,7 +312,7 @@ def test_a_batch_query_reads_all_that_is_there():
     )
 
 
-def test_a_batch_query_between_offsets():
+def test_a_batch_query_between_offsets() -> None:
     cluster = FakeCluster({("t", 0): (3, 9), ("t", 1): (0, 7)})
     options = batch(startingOffsets='{"t":{"0":4,"1":-2}}', endingOffsets='{"t":{"0":6,"1":-1}}')
     tasks = plan_batch(options, cluster)
@@ -369,7 +322,7 @@ def test_a_batch_query_between_offsets():
     }
 
 
-def test_a_batch_query_that_would_start_after_its_end():
+def test_a_batch_query_that_would_start_after_its_end() -> None:
     """Whatever failOnDataLoss says: Spark's RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET."""
     cluster = FakeCluster({("t", 0): (0, 9)})
     options = batch(startingOffsets='{"t":{"0":12}}', failOnDataLoss="false")
@@ -377,7 +330,7 @@ def test_a_batch_query_that_would_start_after_its_end():
         plan_batch(options, cluster)
 
 
-def test_a_batch_query_of_key_ranges():
+def test_a_batch_query_of_key_ranges() -> None:
     cluster = FakeCluster({("t", 0): (0, 9)})
     half = HASH_SPACE // 2
     options = {"assign": f'{{"t": {{"0": [[0, {half}]]}}}}', "kafka.bootstrap.servers": "n:1"}
@@ -387,7 +340,7 @@ def test_a_batch_query_of_key_ranges():
     assert (planned.slice.hashes.lo, planned.slice.hashes.hi) == (0, half)
 
 
-def test_filters_leave_out_partitions_and_offsets():
+def test_filters_leave_out_partitions_and_offsets() -> None:
     cluster = FakeCluster({("t", 0): (0, 9), ("t", 1): (0, 9)})
     bounds = Bounds(Interval(2, 30), (Condition("partition", "=", (1,)),))
     tasks = plan_batch(batch(), cluster, bounds)
@@ -396,14 +349,14 @@ def test_filters_leave_out_partitions_and_offsets():
 
 
 @pytest.mark.parametrize(("stamped", "begin"), [(True, 5), (False, 0)])
-def test_filters_on_timestamps_count_where_brokers_stamp_records(stamped: bool, begin: int):
+def test_filters_on_timestamps_count_where_brokers_stamp_records(stamped: bool, begin: int) -> None:
     cluster = FakeCluster({("t", 0): (0, 9)})
     cluster.policy = TopicPolicy(False, None, log_append_time=stamped)
     tasks = plan_batch(batch(), cluster, Bounds(since_ms=5))
     assert covered(read_by(tasks)) == {("t", 0): (begin, 9)}
 
 
-def test_what_is_wrong_with_options_is_told_whatever_the_filters():
+def test_what_is_wrong_with_options_is_told_whatever_the_filters() -> None:
     cluster = FakeCluster({("t", 0): (0, 9)})
     with pytest.raises(DataLossError):
         plan_batch(batch(endingOffsets='{"t":{"0":12}}'), cluster, Bounds(Interval(0, 1)))

@@ -61,7 +61,8 @@ def partition_of(task: Task) -> int:
 
 def dealt(planned: Sequence[Task], slots: Sequence[int]) -> list[list[Task]]:
     """What each executor gets, as ``TaskSchedulerImpl.resourceOffers`` deals a stage out."""
-    waiting, got = list(planned), [[] for _ in slots]
+    waiting = list(planned)
+    got: list[list[Task]] = [[] for _ in slots]
     free = list(slots)
     while waiting and any(free):
         for executor in range(len(slots)):
@@ -71,7 +72,7 @@ def dealt(planned: Sequence[Task], slots: Sequence[int]) -> list[list[Task]]:
     return got
 
 
-def test_both_halves_of_a_partition_on_one_executor():
+def test_both_halves_of_a_partition_on_one_executor() -> None:
     """The reference's example: 2 partitions, 2 instances of 2 threads."""
     order, planned = TaskOrder(options()), tasks(2, 2)
     known(order, planned, {"1@a": 2, "2@a": 2})
@@ -82,7 +83,7 @@ def test_both_halves_of_a_partition_on_one_executor():
 @given(st.integers(1, 6), st.integers(1, 5), st.lists(st.integers(1, 4), min_size=1, max_size=5))
 def test_an_order_is_a_permutation_and_keeps_siblings_together(
     partitions: int, ranges: int, slots: list[int]
-):
+) -> None:
     order, planned = TaskOrder(options()), tasks(partitions, ranges)
     known(order, planned, {f"{n}@host": count for n, count in enumerate(slots)})
     ordered = order.order(planned)
@@ -93,7 +94,7 @@ def test_an_order_is_a_permutation_and_keeps_siblings_together(
         assert pairs <= partitions + len(slots) - 1
 
 
-def test_rounds():
+def test_rounds() -> None:
     assert by_rounds([([0, 1], 2), ([2, 3], 2)]) == [0, 2, 1, 3]
     assert by_rounds([([0, 1, 4], 2), ([2, 3, 5], 1)]) == [0, 2, 1, 4, 3, 5]
     assert by_rounds([([], 2), ([1], 1)]) == [1]
@@ -101,20 +102,20 @@ def test_rounds():
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), max_size=6))
-def test_rounds_have_each_task_once(shape: list[tuple[int, int]]):
+def test_rounds_have_each_task_once(shape: list[tuple[int, int]]) -> None:
     numbers = iter(range(100))
     placed = [([next(numbers) for _ in range(count)], slots) for count, slots in shape]
     assert sorted(by_rounds(placed)) == sorted(n for some, _ in placed for n in some)
 
 
-def test_one_executor_needs_no_order():
+def test_one_executor_needs_no_order() -> None:
     order, planned = TaskOrder(options()), tasks(2, 2)
     assert order.order(planned) == planned
     known(order, planned, {"driver@a": 0})
     assert order.order(planned) == planned
 
 
-def test_tasks_cut_by_offset_stay_as_they_are():
+def test_tasks_cut_by_offset_stay_as_they_are() -> None:
     """Two of a partition have no names of their own, by which they could be placed."""
     planned = tuple(
         Task((PlannedSlice(Slice("t", 0, (Rectangle(OffsetRange(n, n + 9), WHOLE),))),))
@@ -129,7 +130,9 @@ class Recorder(TaskAssignor):
     """Answers with what a test says, and counts."""
 
     def __init__(self, answer: Any) -> None:
-        self.answer, self.asked, self.told = answer, 0, []
+        self.answer, self.asked = answer, 0
+        self.told: list[AssignmentError] = []
+        self.unpicklable: object = None
         self.configured = 0
 
     def assign(self, application_state: ApplicationState) -> TaskAssignment:
@@ -170,7 +173,7 @@ def placed_by(recorder: Recorder, planned: Sequence[Task]) -> TaskOrder:
     return order
 
 
-def test_the_options_reach_an_assignor(recorder: Recorder):
+def test_the_options_reach_an_assignor(recorder: Recorder) -> None:
     given = {"taskAssignor": "an_assignor:made", "taskAssignor.Wanted": "x", "keyRanges": "2"}
     order, planned = TaskOrder(options(**given)), tasks(2, 2)
     known(order, planned, {"1@a": 3, "2@a": 1})
@@ -191,7 +194,7 @@ def test_the_options_reach_an_assignor(recorder: Recorder):
 @pytest.mark.parametrize("path", ["made", "make"])
 def test_an_assignor_is_made_and_configured_once(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, path: str
-):
+) -> None:
     """What is made when options are checked is what plans: an instance, or what a function made."""
     made: list[Recorder] = []
 
@@ -208,7 +211,7 @@ def test_an_assignor_is_made_and_configured_once(
     assert len(made) == (path == "make")
 
 
-def test_options_for_another_process_come_without_the_assignor(recorder: Recorder):
+def test_options_for_another_process_come_without_the_assignor(recorder: Recorder) -> None:
     """It need not be picklable, and tasks have no use for it; a planner there makes its own."""
     recorder.unpicklable = lambda: None
     given = options(**{"taskAssignor": "an_assignor.made", "taskAssignor.Wanted": "x"})
@@ -223,7 +226,7 @@ def test_options_for_another_process_come_without_the_assignor(recorder: Recorde
     assert (recorder.asked, recorder.configured, recorder.configs) == (1, 2, {"wanted": "x"})
 
 
-def test_a_plan_that_did_not_change_is_not_computed_again(recorder: Recorder):
+def test_a_plan_that_did_not_change_is_not_computed_again(recorder: Recorder) -> None:
     planned = tasks(3, 2)
     order = placed_by(recorder, planned)
     first = order.order(planned)
@@ -265,7 +268,7 @@ def unknown_process(state: ApplicationState) -> TaskAssignment:
 )  # fmt: skip
 def test_a_faulty_assignor_loses_nothing(
     recorder: Recorder, caplog: pytest.LogCaptureFixture, answer: Any, said: str, told: list[Any]
-):
+) -> None:
     """It is asked again at once, once; the last assignment stays; then at the next batch."""
     planned = tasks(2, 2)
     order = placed_by(recorder, planned)
@@ -290,7 +293,7 @@ def test_a_faulty_assignor_loses_nothing(
 
 def test_what_an_assignor_leaves_out_is_read_all_the_same(
     recorder: Recorder, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     recorder.answer = lambda state: TaskAssignment(
         tuple(KafkaStreamsAssignment(process) for process in state.states)
     )
@@ -300,7 +303,7 @@ def test_what_an_assignor_leaves_out_is_read_all_the_same(
     assert "left out 4 tasks" in caplog.text
 
 
-def test_whom_tasks_tell_where_they_run():
+def test_whom_tasks_tell_where_they_run() -> None:
     now, slices = [0.0], slices_of(tasks(2, 2))
     order = TaskOrder(options(), clock=lambda: now[0])
     assert not order.should_locate(slices_of(tasks(3, 1)))  # nobody shares a partition
@@ -331,18 +334,18 @@ def test_whom_tasks_tell_where_they_run():
         ("Sticky", "StickyTaskAssignor"),
     ],
 )
-def test_no_such_assignor(name: str, said: str):
+def test_no_such_assignor(name: str, said: str) -> None:
     with pytest.raises(OptionsError, match="taskAssignor") as raised:
         options(taskAssignor=name)
     assert said in str(raised.value)
 
 
-def test_a_config_out_of_its_limits():
+def test_a_config_out_of_its_limits() -> None:
     with pytest.raises(OptionsError, match=r"max.warmup.replicas"):
         options(**{"taskAssignor.max.warmup.replicas": "0"})
 
 
-def test_kafkas_name_of_the_option():
+def test_kafkas_name_of_the_option() -> None:
     assert options(**{"task.assignor.class": "StickyTaskAssignor"}).task_assignor == (
         "StickyTaskAssignor"
     )

@@ -5,12 +5,13 @@ from typing import Any
 from kshare.core.tasks import PlannedSlice
 from kshare.planner import StreamPlanner, plan_batch
 from kshare.wire.sharing import chunks
-from tests.planner.test_stream import FakeCluster, batch, planner
+from tests.support.fake_logs import FakeCluster, batch, planner
 
-LOGS = {("t", 0): (0, 9_000), ("t", 1): (5, 8_000)}
+Logs = dict[tuple[str, int], tuple[int, int]]
+LOGS: Logs = {("t", 0): (0, 9_000), ("t", 1): (5, 8_000)}
 
 
-def slices(logs: dict[tuple[str, int], tuple[int, int]] = LOGS, **given: str) -> list[PlannedSlice]:
+def slices(given: dict[str, str], logs: Logs = LOGS) -> list[PlannedSlice]:
     """What the tasks of a batch query read."""
     tasks = plan_batch(batch(**given), FakeCluster(logs))
     return [planned for task in tasks for planned in task.slices]
@@ -20,8 +21,8 @@ def slices_of(planner: StreamPlanner, start: Any, end: Any) -> list[PlannedSlice
     return [planned for task in planner.tasks(start, end) for planned in task.slices]
 
 
-def test_the_ranges_of_a_batch_query():
-    tasks = slices(keyRanges="3")
+def test_the_ranges_of_a_batch_query() -> None:
+    tasks = slices({"keyRanges": "3"})
     known = [
         (t.slice.partition, t.fetch_group.member, t.fetch_group.ranges)
         for t in tasks
@@ -32,11 +33,11 @@ def test_the_ranges_of_a_batch_query():
         *((1, number, ((5, 8_000, 3),)) for number in range(3)),
     ]
     assert len({task.fetch_group.query for task in tasks if task.fetch_group}) == 1
-    again = slices(keyRanges="3")
+    again = slices({"keyRanges": "3"})
     assert again[0].fetch_group != tasks[0].fetch_group  # another run
 
 
-def test_who_reads_alone_has_none():
+def test_who_reads_alone_has_none() -> None:
     alone: list[dict[str, str]] = [
         {},
         {"minPartitions": "8", "splitBy": "offset"},
@@ -44,11 +45,11 @@ def test_who_reads_alone_has_none():
         {"keyRanges": "3", "maxBytesKeyRangeResults": "0"},
     ]
     for options in alone:
-        tasks = slices(**options)
+        tasks = slices(options)
         assert [task.fetch_group for task in tasks] == [None] * len(tasks)
 
 
-def test_a_stream_names_its_batches_and_frees_what_is_left(monkeypatch: Any):
+def test_a_stream_names_its_batches_and_frees_what_is_left(monkeypatch: Any) -> None:
     freed: list[str] = []
     monkeypatch.setattr(chunks, "forget_query", freed.append)
     cluster = FakeCluster({("t", 0): (0, 9_000)})
@@ -66,7 +67,7 @@ def test_a_stream_names_its_batches_and_frees_what_is_left(monkeypatch: Any):
     assert freed == [groups[0].query]
 
 
-def test_a_stream_without_fetch_groups_frees_nothing(monkeypatch: Any):
+def test_a_stream_without_fetch_groups_frees_nothing(monkeypatch: Any) -> None:
     monkeypatch.setattr(chunks, "forget_query", None)
     made = planner(FakeCluster({("t", 0): (0, 90)}), startingOffsets="earliest")
     starts = made.initial_offsets()
@@ -75,9 +76,9 @@ def test_a_stream_without_fetch_groups_frees_nothing(monkeypatch: Any):
     made.close()
 
 
-def test_small_batches_do_not_share():
+def test_small_batches_do_not_share() -> None:
     """To look for a chunk takes as long as to fetch one record."""
     small = {("t", 0): (0, 499), ("t", 1): (0, 500)}
-    tasks = slices(small, keyRanges="2")
+    tasks = slices({"keyRanges": "2"}, small)
     shared = {(task.slice.partition, task.fetch_group is not None) for task in tasks}
     assert shared == {(0, False), (1, True)}

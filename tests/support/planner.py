@@ -15,7 +15,7 @@ from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import PlannedSlice, Ticket
 from kshare.errors import DataLossError
 from kshare.feedback.messages import Executor
-from kshare.options import SourceOptions, parse_options
+from kshare.options import SourceOptions, Topics, parse_options
 from kshare.planner import StreamPlanner
 
 KEYS = [f"key-{number}".encode() for number in range(12)]
@@ -32,21 +32,27 @@ class Log:
         self.first = dict.fromkeys(self.keys, 0)
         self.aborted: set[int] = set()  # offsets that read_committed leaves out
         self.compacted = False
+        self.subscribed = set(self.keys)
 
     def grow(self, keys: Iterable[bytes]) -> None:
         for number, key in enumerate(keys):
             self.keys[TopicPartition("t", number % len(self.keys))].append(key)
 
-    def partitions(self, _: Any) -> tuple[TopicPartition, ...]:
-        return tuple(sorted(self.keys))
+    def partitions(self, _: Topics, /) -> tuple[TopicPartition, ...]:
+        return tuple(sorted(self.keys.keys() & self.subscribed))
 
-    def earliest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {place: self.first[place] for place in places}
+    def earliest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
+        return {tp: self.first[tp] for tp in partitions}
 
-    def latest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {place: len(self.keys[place]) for place in places}
+    def latest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
+        return {tp: len(self.keys[tp]) for tp in partitions}
 
-    def policies(self, topics: Iterable[str]) -> dict[str, TopicPolicy]:
+    def at_timestamps(
+        self, timestamps_ms: Mapping[TopicPartition, int], /
+    ) -> dict[TopicPartition, int | None]:
+        raise NotImplementedError
+
+    def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
         return {topic: TopicPolicy(compacted=self.compacted, retention_ms=None) for topic in topics}
 
     def close(self) -> None:
@@ -89,8 +95,8 @@ class Parking:
     def __init__(self) -> None:
         self.keys: set[tuple[str, bytes]] = set()
 
-    def current(self, topics: Any) -> Iterable[tuple[str, bytes]]:
-        return [place for place in self.keys if place[0] in topics]
+    def current(self, topics: set[str], /) -> list[tuple[str, bytes]]:
+        return [(topic, key) for topic, key in self.keys if topic in topics]
 
     def close(self) -> None:
         pass
@@ -154,9 +160,9 @@ class Query:
         self.feedback = Feedback()
         self.planner = StreamPlanner(
             parsed,
-            self.log,  # type: ignore[arg-type]
-            parking=self.parking,  # type: ignore[arg-type]
-            feedback=self.feedback,  # type: ignore[arg-type]
+            self.log,
+            parking=self.parking,
+            feedback=self.feedback,
             scan=self.scan,
             clock=lambda: self.now,
         )

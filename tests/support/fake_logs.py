@@ -1,0 +1,71 @@
+"""A cluster that is a dictionary, and planners on it."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from kshare.cluster.cluster import TopicPolicy
+from kshare.core.progress import TopicPartition
+from kshare.options import SourceOptions, Topics, parse_options
+from kshare.planner import StreamPlanner
+
+
+class FakeCluster:
+    """Logs as (first, end)."""
+
+    policy = TopicPolicy(compacted=False, retention_ms=None)
+    closed = False
+
+    def __init__(self, logs: dict[tuple[str, int], tuple[int, int]]) -> None:
+        self.logs = {TopicPartition(*tp): log for tp, log in logs.items()}
+
+    def partitions(self, topics: Topics, /) -> tuple[TopicPartition, ...]:
+        return tuple(sorted(self.logs))
+
+    def earliest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
+        return {tp: self.logs[tp][0] for tp in partitions}
+
+    def latest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
+        return {tp: self.logs[tp][1] for tp in partitions}
+
+    def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
+        return dict.fromkeys(topics, self.policy)
+
+    def at_timestamps(
+        self, timestamps_ms: Mapping[TopicPartition, int], /
+    ) -> dict[TopicPartition, int | None]:
+        """As if the record at an offset had the offset as its timestamp."""
+        return {
+            tp: max(ms, self.logs[tp][0]) if ms < self.logs[tp][1] else None
+            for tp, ms in timestamps_ms.items()
+        }
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def stream(**given: str) -> SourceOptions:
+    """The options of a stream of the topic ``t``."""
+    options = {"kafka.bootstrap.servers": "nowhere:9092", "subscribe": "t", **given}
+    return parse_options(options, streaming=True).options
+
+
+def batch(**given: str) -> SourceOptions:
+    """The options of a batch query of the topic ``t``."""
+    options = {"kafka.bootstrap.servers": "nowhere:9092", "subscribe": "t", **given}
+    return parse_options(options, streaming=False).options
+
+
+class NothingParked:
+    """A list of parked keys, which is empty."""
+
+    closed = False
+
+    def current(self, topics: set[str], /) -> tuple[()]:
+        return ()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def planner(cluster: FakeCluster, **given: str) -> StreamPlanner:
+    """A planner of a stream."""
+    return StreamPlanner(stream(**given), cluster, parking=NothingParked())
