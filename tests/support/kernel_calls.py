@@ -3,14 +3,17 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numba import njit, types
 
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice
-from kshare.wire.decode import kernels
+from kshare.wire.decode import compiled, status
 from kshare.wire.decode.columns import COLUMNS, Columns
-from kshare.wire.decode.records import _Wanted
+from kshare.wire.decode.compiled import Batches, Bytes
+from kshare.wire.decode.kernels.numbers import hash_key, hash_offset
+from kshare.wire.decode.layout import BATCH, ScanState
+from kshare.wire.decode.wanted import WantedRecords
 
 EVERYTHING = Slice("t", 0, (Rectangle(OffsetRange(0, (1 << 63) - 1), WHOLE),))
 Row = tuple[int, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
@@ -43,63 +46,62 @@ class Scan:
         self._base, self._first_timestamp = base, first_timestamp
         names = [name for name in COLUMNS if name != "headers" or with_headers]
         self._columns = Columns(
-            "t", 0, names=names, with_keys=False, rows_max=rows, bytes_max=1 << 20
+            "t", 0, names=names, with_keys=False, max_rows=rows, max_bytes=1 << 20
         )
         self._with_headers = with_headers
         self._rows: list[Row] = []
         self._counting = counting
         if counting:
-            self.state = np.zeros(kernels.STATE_SIZE, np.int64)
-            self.state[kernels.ROWS_MAX], self.state[kernels.COUNTING] = rows, 1
+            self.state = ScanState(max_rows=rows, counting=1)
         else:
             self.state = self._columns.state
             self._columns.begin(rows)
-        self._wanted = _Wanted(slice_.bands())
+        self._wanted = WantedRecords(slice_.bands())
         self._wanted.put(self.state, floor, 0)
 
-    def batch(self, count: int, last_delta: int, size: int) -> npt.NDArray[np.int64]:
+    def batch(self, count: int, last_delta: int, size: int) -> Batches:
         """The table of a batch whose records fill the buffer."""
-        table = np.zeros((1, kernels.BATCH_FIELDS), np.int64)
-        table[0, kernels.END] = size
-        table[0, kernels.BASE_OFFSET] = self._base
-        table[0, kernels.LAST_DELTA] = last_delta
-        table[0, kernels.RECORDS] = count
-        table[0, kernels.FIRST_TIMESTAMP] = self._first_timestamp
+        table = np.zeros(1, BATCH)
+        table["end"] = size
+        table["base_offset"] = self._base
+        table["last_delta"] = last_delta
+        table["records"] = count
+        table["first_timestamp"] = self._first_timestamp
         return table
 
-    def again(self, source: npt.NDArray[np.uint8], count: int, last_delta: int) -> int:
+    def again(self, source: Bytes, count: int, last_delta: int) -> int:
         """The same with another batch, from the start."""
         if self._counting:
-            self.state[kernels.ROWS] = 0
+            self.state.rows = 0
         elif self._rows:
             self._columns.begin(12)
         else:  # the same columns, as good as new
-            self.state[kernels.ROWS] = 0
-            for column in (kernels.KEYS, kernels.VALUES, kernels.HEADERS):
-                self.state[[column + kernels.USED, column + kernels.NULLS]] = 0
+            self.state.rows = 0
+            for column in (self.state.keys, self.state.values, self.state.headers):
+                column.used = column.nulls = 0
             for binary in self._columns._binaries.values():
-                np.frombuffer(binary._valid, np.uint8)[:] = 0xFF
+                np.frombuffer(binary._validity, np.uint8)[:] = 0xFF
         self._rows = []
-        self.state[kernels.BAND] = 0
+        self.state.band = 0
         return self.run(source, count, last_delta)
 
-    def run(self, source: npt.NDArray[np.uint8], count: int, last_delta: int) -> int:
+    def run(self, source: Bytes, count: int, last_delta: int) -> int:
         """Scan to the end, or to a fault; what a kernel said last."""
         table = self.batch(count, last_delta, len(source))
-        self.state[kernels.BATCH] = self.state[kernels.RECORD] = 0
+        compiled.begin_scan(self.state, source, table)
         while True:
-            status = int(kernels.scan(source, table, self.state))
-            if status != kernels.FULL or self._counting:
-                return status
+            result = compiled.scan(self.state)
+            if result != status.FULL or self._counting:
+                return result
             if not self._columns.reserve():
                 self._collect()
                 self._columns.begin(100)
 
     def rows(self) -> list[Row]:
         """What was appended: offset, timestamp, its type, key, value, headers; once."""
-        if self.state[kernels.ROWS]:
+        if self.state.rows:
             self._collect()
-            self.state[kernels.ROWS] = 0
+            self.state.rows = 0
         return self._rows
 
     def _collect(self) -> None:
@@ -112,3 +114,14 @@ class Scan:
         for number, row in enumerate(rows):
             entries = (headers[number] if headers else None) or ()
             self._rows.append((*row, tuple((e["key"], e["value"]) for e in entries)))
+
+
+def murmur(key: Bytes, offset: int) -> int:
+    """The key hash by compiled code: of a key, or (``offset`` not negative) of a record without."""
+    begin = int(key.ctypes.data)
+    return int(_murmur(begin, len(key), offset))
+
+
+@njit(types.int64(types.int64, types.int64, types.int64))
+def _murmur(begin: Any, size: Any, offset: Any) -> Any:
+    return hash_offset(offset) if offset >= 0 else hash_key(begin, size, begin + size)

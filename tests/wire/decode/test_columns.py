@@ -118,6 +118,6 @@ def test_nothing_else_is_built(name: str):
     held = pa.total_allocated_bytes() - before
     assert batch.num_rows == 1
     assert (held > size) == (name in {"key", "value", "headers"})
-    columns = Columns("t", 3, names=[name], with_keys=False, rows_max=9, bytes_max=9)
+    columns = Columns("t", 3, names=[name], with_keys=False, max_rows=9, max_bytes=9)
     columns.begin(9)
     assert [*columns._constants, *columns._fixed, *columns._binaries] == [name]

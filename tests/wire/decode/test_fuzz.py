@@ -14,8 +14,9 @@ from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice
 from kshare.errors import CorruptRecordError, RecordError
-from kshare.wire.decode import kernels
+from kshare.wire.decode import compiled, status
 from kshare.wire.decode.columns import COLUMNS
+from kshare.wire.decode.layout import BATCH, BatchCount
 from kshare.wire.decode.records import Decoder, index_batches
 from tests.support.batches import (
     ABORT,
@@ -137,19 +138,19 @@ def test_damaged_records(seed: int):
             count = max(0, len(records) + rng.choice([0, 0, 0, 0, 0, -1, 1, 1 << 30]))
             last = records[-1].delta if records else 0
             source = FENCE.put(raw, first=rng.random() < 0.5)
-            status = scan.again(source, count, last)
-            assert count_half.again(source, count, last) in {kernels.DONE, *kernels.FAULTS}
+            result = scan.again(source, count, last)
+            assert count_half.again(source, count, last) in {status.DONE, *status.FAULTS}
             try:
                 expected = decode_records(raw, count, last)
             except DamagedError:
-                assert status in kernels.FAULTS
+                assert result in status.FAULTS
                 refused += 1
                 continue
-            if status != kernels.DONE:
-                assert "timestamp" in kernels.FAULTS[status]
+            if result != status.DONE:
+                assert "timestamp" in status.FAULTS[result]
                 continue
             wanted = sum(is_wanted(HALF, record.delta, record.key) for record in expected)
-            assert count_half.state[kernels.ROWS] == wanted
+            assert count_half.state.rows == wanted
             assert [(row[0], row[3], row[4], row[5]) for row in scan.rows()] == [
                 (r.delta, r.key, r.value, java_headers(r.headers)) for r in expected
             ]
@@ -160,8 +161,8 @@ def test_damaged_records(seed: int):
 def test_damaged_heads(seed: int):
     """4 x 5,000 inputs: the index is that of the twin, or both refuse."""
     rng = random.Random(seed)
-    table = np.zeros((3, kernels.BATCH_FIELDS), np.int64)
-    found = np.zeros(3, np.int64)
+    table = np.zeros(3, BATCH)
+    found = BatchCount()
     refused = 0
     for number in range(5_000):
         if number % 8 == 0:
@@ -171,18 +172,18 @@ def test_damaged_heads(seed: int):
                 good, base = good + batch.encode(), base + batch.last_delta + 1
         at = rng.choice([0, HEAD.size, len(good)])  # mostly a head
         raw = damaged(rng, good[:at] or good) + good[at:]
-        status = kernels.index(FENCE.put(raw), table, found)
+        result = compiled.index(FENCE.put(raw), table, found)
         try:
             batches, tail = split_batches(raw)
         except DamagedError:
-            assert status in kernels.FAULTS
+            assert result in status.FAULTS
             refused += 1
             continue
-        assert status == kernels.DONE
-        assert found[:2].tolist() == [len(batches), len(raw) - len(tail)]
-        for row, batch in zip(table.tolist(), batches, strict=False):
-            assert (row[kernels.BASE_OFFSET], row[kernels.RECORDS]) == (batch.base, batch.count)
-            assert raw[row[kernels.START] : row[kernels.END]] == batch.payload
+        assert result == status.DONE
+        assert (found.batches, found.end) == (len(batches), len(raw) - len(tail))
+        for row, batch in zip(table, batches, strict=False):
+            assert (row["base_offset"], row["records"]) == (batch.base, batch.count)
+            assert raw[row["start"] : row["end"]] == batch.payload
     assert 500 < refused < 4_500
 
 

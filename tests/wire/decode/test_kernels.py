@@ -1,9 +1,7 @@
 """The kernels against their twins in plain Python, with guard pages around the bytes."""
 
-import hashlib
-import inspect
+import ctypes
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,8 @@ from hypothesis import strategies as st
 from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice
-from kshare.wire.decode import kernels, native
+from kshare.wire.decode import compiled, status
+from kshare.wire.decode.layout import BATCH, BatchCount, ScanState
 from tests.support.batches import (
     DamagedError,
     Rec,
@@ -26,7 +25,7 @@ from tests.support.batches import (
     varint,
 )
 from tests.support.guards import Fence, guarded_columns
-from tests.support.kernel_calls import Scan
+from tests.support.kernel_calls import Scan, murmur
 
 FENCE = Fence(1 << 16)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -58,18 +57,18 @@ LISTS = st.lists(RECORDS, max_size=12).map(spaced)
 
 @given(st.binary(max_size=70), st.booleans())
 def test_the_key_hash_is_that_of_the_core(key: bytes, first: bool):
-    assert kernels.murmur(FENCE.put(key, first=first), -1) == key_hash(key, 0)
+    assert murmur(FENCE.put(key, first=first), -1) == key_hash(key, 0)
 
 
 @pytest.mark.parametrize("size", range(65))
 def test_the_key_hash_of_every_length(size: int):
     key = bytes(range(100, 100 + size))
-    assert kernels.murmur(FENCE.put(key), -1) == key_hash(key, 0)
+    assert murmur(FENCE.put(key), -1) == key_hash(key, 0)
 
 
 @given(st.integers(0, (1 << 63) - 1))
 def test_a_record_without_a_key_hashes_its_offset(offset: int):
-    assert kernels.murmur(FENCE.put(b""), offset) == key_hash(None, offset)
+    assert murmur(FENCE.put(b""), offset) == key_hash(None, offset)
 
 
 @given(INT64)
@@ -79,12 +78,12 @@ def test_varints_of_all_sizes(number: int):
     """By way of the timestamp, the only field of 64 bits."""
     scan = Scan(rows=1, first_timestamp=0)
     raw = encode_record(Rec(b"k", b"v", 0, number))
-    status = scan.run(FENCE.put(raw), 1, 0)
+    result = scan.run(FENCE.put(raw), 1, 0)
     if -(2**63) // 1000 <= number <= (2**63 - 1) // 1000:
-        assert status == kernels.DONE
+        assert result == status.DONE
         assert scan.rows() == [(0, number * 1000, 0, b"k", b"v", ())]
     else:
-        assert "timestamp" in kernels.FAULTS[status]
+        assert "timestamp" in status.FAULTS[result]
 
 
 @pytest.mark.parametrize("bad", [b"\xff" * 10 + b"\x01", b"\x80" * 11, b"\xff" * 3])
@@ -98,10 +97,10 @@ def test_varints_without_an_end(bad: bytes):
 
 
 def indexed(data: bytes, rows: int = 64) -> tuple[int, Any, list[int]]:
-    batches = np.full((rows, kernels.BATCH_FIELDS), -7, np.int64)
-    found = np.zeros(3, np.int64)
-    status = kernels.index(FENCE.put(data), batches, found)
-    return status, batches, found.tolist()
+    batches = np.full(10 * rows, -7).view(BATCH)
+    found = BatchCount()
+    result = compiled.index(FENCE.put(data), batches, found)
+    return result, batches, [found.batches, found.end, found.next_offset]
 
 
 @given(st.lists(LISTS, max_size=5), st.integers(0, 200))
@@ -112,30 +111,30 @@ def test_the_index_is_that_of_the_twin(lists: list[list[Rec]], cut: int):
         data += batch.encode()
         base += batch.last_delta + 1
     data = data[: max(0, len(data) - cut)]
-    status, table, (count, end, next_offset) = indexed(data)
+    result, table, (count, end, next_offset) = indexed(data)
     batches, tail = split_batches(data)
-    assert status == kernels.DONE
+    assert result == status.DONE
     assert (count, end) == (len(batches), len(data) - len(tail))
     assert next_offset == (batches[-1].base + batches[-1].last_delta + 1 if batches else 0)
-    for row, batch in zip(table[:count].tolist(), batches, strict=True):
-        assert data[row[kernels.START] : row[kernels.END]] == batch.payload
+    for row, batch in zip(table[:count], batches, strict=True):
+        assert data[row["start"] : row["end"]] == batch.payload
         expected = {
-            kernels.BASE_OFFSET: batch.base,
-            kernels.LAST_DELTA: batch.last_delta,
-            kernels.RECORDS: batch.count,
-            kernels.ATTRIBUTES: batch.attributes,
-            kernels.PRODUCER: batch.producer,
-            kernels.CHECKSUM: batch.checksum,
+            "base_offset": batch.base,
+            "last_delta": batch.last_delta,
+            "records": batch.count,
+            "attributes": batch.attributes,
+            "producer_id": batch.producer,
+            "checksum": batch.checksum,
         }
         assert {field: row[field] for field in expected} == expected
 
 
 def test_an_index_of_more_batches_than_fit_counts_them_all():
     data = b"".join(batch_of([Rec(b"k", b"v")], base=base).encode() for base in range(9))
-    status, table, found = indexed(data, rows=4)
-    assert (status, found) == (kernels.DONE, [9, len(data), 9])
-    assert table[3, kernels.BASE_OFFSET] == 3
-    assert indexed(data, rows=9)[1][8, kernels.BASE_OFFSET] == 8
+    result, table, found = indexed(data, rows=4)
+    assert (result, found) == (status.DONE, [9, len(data), 9])
+    assert table["base_offset"][3] == 3
+    assert indexed(data, rows=9)[1]["base_offset"][8] == 8
 
 
 @pytest.mark.parametrize(
@@ -157,8 +156,8 @@ def test_impossible_heads(fields: dict[str, int], says: str):
     good = batch_of([Rec(b"k", b"v")], base=6)
     values = {"base": 7, "payload": good.payload, "count": 1, "last_delta": 0, **fields}
     bad = type(good)(**values)  # type: ignore[arg-type]
-    status, _, found = indexed(good.encode() + bad.encode())
-    assert says in kernels.FAULTS[status]
+    result, _, found = indexed(good.encode() + bad.encode())
+    assert says in status.FAULTS[result]
     assert found == [0, 0, bad.base]
     with pytest.raises(DamagedError):
         split_batches(good.encode() + bad.encode())
@@ -175,9 +174,9 @@ def test_a_scan_finds_what_the_twin_finds(records: list[Rec], headers: bool, row
     with guarded_columns():
         # With room for few rows, it is interrupted and goes on.
         scan = Scan(rows=rows, with_headers=headers, base=1000, first_timestamp=50)
-        status = scan.run(FENCE.put(raw), len(records), last)
+        result = scan.run(FENCE.put(raw), len(records), last)
         found = scan.rows()
-    assert status == kernels.DONE
+    assert result == status.DONE
     assert found == [
         (
             1000 + record.delta,
@@ -207,12 +206,12 @@ def test_what_the_twin_refuses_the_scan_refuses(records: list[Rec], data: st.Dat
         expected = None
     with guarded_columns():
         scan = Scan(rows=100, with_headers=True)
-        status = scan.run(FENCE.put(bytes(raw)), count, last)
+        result = scan.run(FENCE.put(bytes(raw)), count, last)
         rows = scan.rows()
     if expected is None:
-        assert status > 0
-    elif status != kernels.DONE:
-        assert "timestamp" in kernels.FAULTS[status]
+        assert result > 0
+    elif result != status.DONE:
+        assert "timestamp" in status.FAULTS[result]
     else:
         assert [(r[0], r[3], r[4], r[5]) for r in rows] == [
             (r.delta, r.key, r.value, java_headers(r.headers)) for r in expected
@@ -251,14 +250,14 @@ def test_a_scan_keeps_what_the_rectangles_hold(
         )
     ]
     scan = Scan(rows=2, slice_=slice_, floor=floor)
-    assert scan.run(FENCE.put(raw), len(records), last) == kernels.DONE
+    assert scan.run(FENCE.put(raw), len(records), last) == status.DONE
     assert [row[0] for row in scan.rows()] == expected
     counted = Scan(rows=limit, slice_=slice_, floor=floor, counting=True)
-    status = counted.run(FENCE.put(raw), len(records), last)
-    assert counted.state[kernels.ROWS] == min(limit, len(expected))
-    assert status == (kernels.FULL if limit <= len(expected) else kernels.DONE)
+    result = counted.run(FENCE.put(raw), len(records), last)
+    assert counted.state.rows == min(limit, len(expected))
+    assert result == (status.FULL if limit <= len(expected) else status.DONE)
     reached = expected[:limit]
-    assert counted.state[kernels.END_OFFSET] == (reached[-1] + 1 if reached else 0)
+    assert counted.state.end_offset == (reached[-1] + 1 if reached else 0)
 
 
 def test_nothing_of_a_record_is_read_behind_the_key_of_another_slice():
@@ -272,7 +271,7 @@ def test_nothing_of_a_record_is_read_behind_the_key_of_another_slice():
         for part in (HashRange(0, hash_), HashRange(hash_ + 1, HASH_SPACE))
     )
     scan = Scan(rows=1, slice_=Slice("t", 0, others))
-    assert (scan.run(FENCE.put(raw), 1, 0), scan.rows()) == (kernels.DONE, [])
+    assert (scan.run(FENCE.put(raw), 1, 0), scan.rows()) == (status.DONE, [])
     own = Slice("t", 0, (Rectangle(OffsetRange(0, 9), HashRange(hash_, hash_ + 1)),))
     assert Scan(rows=1, slice_=own).run(FENCE.put(raw), 1, 0) > 0
 
@@ -283,26 +282,26 @@ def test_records_of_a_batch_that_does_not_lie_in_the_buffer():
     for start, end in ((-1, 3), (0, len(raw) + 1), (3, 2), (1 << 62, 1 << 62)):
         scan = Scan(rows=1)
         table = scan.batch(1, 0, len(raw))
-        table[0, [kernels.START, kernels.END]] = start, end
-        assert "length" in kernels.FAULTS[kernels.scan(source, table, scan.state)]
+        table["start"], table["end"] = start, end
+        compiled.begin_scan(scan.state, source, table)
+        assert "length" in status.FAULTS[compiled.scan(scan.state)]
 
 
-# -- how they are made --------------------------------------------------------------------------
+# -- how they are called ------------------------------------------------------------------------
 
 
-def test_the_digest_is_that_of_native():
-    """Numba would take old code from its cache if only ``native.py`` has changed."""
-    text = Path(inspect.getsourcefile(native) or "").read_bytes()
-    assert hashlib.sha256(text).hexdigest()[:16] == kernels.NATIVE_DIGEST
-
-
-KERNELS = [kernels.index, kernels.scan, kernels.measure_headers, kernels.copy_headers]
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_a_kernel_is_compiled_for_one_signature(kernel: Any):
-    assert len(kernel.signatures) == 1
-    wrong = [np.zeros(1, np.float32)] * len(kernel.signatures[0])
-    with pytest.raises(TypeError, match="No matching definition"):
-        kernel(*wrong)
-    assert len(kernel.signatures) == 1
+@pytest.mark.parametrize(
+    "source", [np.zeros(3, np.int8), np.zeros(3, np.int64), np.zeros(8, np.uint8)[::2]]
+)
+def test_arguments_of_another_type_are_errors(source: Any):
+    with pytest.raises((TypeError, ValueError)):
+        compiled.index(source, np.zeros(1, BATCH), BatchCount())
+    with pytest.raises((TypeError, ValueError)):
+        compiled.begin_scan(ScanState(), source, np.zeros(1, BATCH))
+    right = np.zeros(3, np.uint8)
+    with pytest.raises(TypeError):
+        compiled.index(right, np.zeros((1, 10), np.int64), BatchCount())
+    with pytest.raises(ctypes.ArgumentError):
+        compiled.index(right, np.zeros(1, BATCH), np.zeros(3, np.int64))  # type: ignore[arg-type]
+    with pytest.raises(ctypes.ArgumentError):
+        compiled.scan(BatchCount())  # type: ignore[arg-type]

@@ -1,32 +1,26 @@
-"""How kernels are made, and how they touch memory.
+"""How compiled code touches memory: by address, without a check.
 
-Law: a kernel is compiled for the types that its signature states, once, and is never compiled again
-while data flows; a machine where nothing can be cached compiles once per process. Memory is read
-and written by address, without a check: who calls these has checked the bounds. Cost: a load or a
-store is one instruction, whatever the alignment.
-
-Numba's cache watches one file, that of the kernel: whoever changes this one changes its digest in
-``kernels.py``.
+Whoever calls these has checked the bounds. Cost: a load or a store is one instruction, whatever the
+alignment.
 """
 
-import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import extending, njit, types
+from llvmlite import ir
+from numba import extending, from_dtype, njit, types
 
-intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
+from kshare.wire.decode.layout import BATCH, COPY_SLACK
 
 __all__ = [
-    "BYTES",
-    "COPY_SLACK",
-    "STATE",
-    "TABLE",
+    "FLAGS",
+    "Int",
+    "Record",
+    "Word",
+    "batch_at",
     "copy",
     "copy_short",
     "helper",
-    "kernel",
     "load_i16_be",
     "load_i32",
     "load_i32_be",
@@ -40,56 +34,32 @@ __all__ = [
     "store_u8",
 ]
 
-_log = logging.getLogger(__name__)
+Int: TypeAlias = Any
+"""int64, from another helper: type checkers do not know what these return."""
 
-# Kernels allocate nothing, so numba need not count who holds an array: it would do so for each
-# record, with locked instructions (a fifth of the time).
-_FLAGS: dict[str, Any] = {"nogil": True, "boundscheck": False, "_nrt": False}
+Word: TypeAlias = Any
+"""uint64, as all words that are hashed."""
 
-BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-"""Bytes that a kernel reads."""
+Record: TypeAlias = Any
+"""A pointer to memory that :mod:`kshare.wire.decode.layout` describes; its fields are int64."""
 
-TABLE = types.Array(types.int64, 2, "C")
-"""A table of integers, row after row."""
+intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
 
-STATE = types.Array(types.int64, 1, "C")
-"""Integers that a kernel reads and changes."""
+FLAGS: dict[str, Any] = {"boundscheck": False, "_nrt": False}
+"""Of all that is compiled. Nothing is allocated, so numba need not count who holds what."""
 
-COPY_SLACK = 16
-"""Bytes that :func:`copy_short` may write, and read, behind what it copies."""
-
-
-def kernel(*arguments: Any, returns: Any = types.int64) -> Callable[[Any], Any]:
-    """Make a function a kernel: compiled at its definition, or loaded from numba's cache.
-
-    The cache lies in ``NUMBA_CACHE_DIR`` if that is set, else beside the file, else (a read-only
-    installation) in the user's cache directory. Numba sees to that; where none can be written, the
-    kernel is compiled in each process.
-
-    Args:
-        arguments: numba's types of the arguments; others are an error, not another compilation.
-        returns: the type of the result.
-    """
-    signature = returns(*arguments)
-
-    def compiled(function: Callable[..., Any]) -> Any:
-        try:
-            return njit(signature, cache=True, **_FLAGS)(function)
-        except RuntimeError as error:
-            if "locator" not in str(error):
-                raise
-            _log.warning(
-                "kshare's kernels are compiled anew in each process: no directory for numba's "
-                "cache can be written; set NUMBA_CACHE_DIR to one that can",
-            )
-            return njit(signature, **_FLAGS)(function)
-
-    return compiled
+_HELPER_FLAGS: dict[str, Any] = {
+    **FLAGS,
+    "forceinline": True,
+    # What Python would need to call it takes a third of the time to compile.
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
 
 
 def helper(function: Callable[..., Any]) -> Any:
-    """Make a function part of the kernels that call it; it is not compiled by itself."""
-    return njit(forceinline=True, **_FLAGS)(function)
+    """Make a function part of the kernels that call it; Python cannot call it."""
+    return njit(**_HELPER_FLAGS)(function)
 
 
 def _loader(kind: Any, *, swapped: bool = False) -> Any:
@@ -147,6 +117,17 @@ store_i64 = _storer(types.int64)
 
 
 @intrinsic
+def batch_at(_context: Any, _address: Any) -> Any:
+    """The BATCH at an address."""
+    batch = from_dtype(BATCH)
+
+    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(batch))
+
+    return batch(types.int64), generate
+
+
+@intrinsic
 def copy(_context: Any, _target: Any, _source: Any, _size: Any) -> Any:
     """``memcpy(target, source, size)``: addresses, and bytes that do not overlap."""
 
@@ -155,8 +136,8 @@ def copy(_context: Any, _target: Any, _source: Any, _size: Any) -> Any:
         target, source, size = arguments
         kinds = [byte, byte, ir.IntType(64)]
         memcpy = builder.module.declare_intrinsic("llvm.memcpy", kinds)
-        places = [builder.inttoptr(place, byte) for place in (target, source)]
-        builder.call(memcpy, [*places, size, ir.Constant(ir.IntType(1), 0)])
+        pointers = [builder.inttoptr(address, byte) for address in (target, source)]
+        builder.call(memcpy, [*pointers, size, ir.Constant(ir.IntType(1), 0)])
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
@@ -166,7 +147,7 @@ def copy(_context: Any, _target: Any, _source: Any, _size: Any) -> Any:
 def _copy_16(_context: Any, _target: Any, _source: Any) -> Any:
     def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
         block = ir.VectorType(ir.IntType(64), 2).as_pointer()
-        target, source = (builder.inttoptr(place, block) for place in arguments)
+        target, source = (builder.inttoptr(address, block) for address in arguments)
         builder.store(builder.load(source, align=1), target, align=1)
         return context.get_dummy_value()
 
@@ -179,4 +160,4 @@ def copy_short(target: int, source: int, size: int) -> None:
     done = 0
     while done < size:
         _copy_16(target + done, source + done)
-        done += 16
+        done += COPY_SLACK

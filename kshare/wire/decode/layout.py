@@ -1,0 +1,176 @@
+"""What Python and the compiled code both know: the memory that they share.
+
+The formats: https://kafka.apache.org/documentation/#recordbatch and #record.
+"""
+
+import ctypes
+from typing import Final, TypeVar
+
+import numpy as np
+
+__all__ = [
+    "BATCH",
+    "COPY_SLACK",
+    "BatchCount",
+    "BinaryColumn",
+    "HeaderSizes",
+    "ScanState",
+    "Wanted",
+]
+
+COPY_SLACK: Final = 16
+"""Bytes behind the capacity of a column, which copies may write to."""
+
+BATCH: Final = np.dtype(
+    [
+        ("start", np.int64),  # of the records, in the buffer
+        ("end", np.int64),
+        ("base_offset", np.int64),
+        ("last_delta", np.int64),  # of the batch's last offset
+        ("records", np.int64),
+        ("attributes", np.int64),
+        ("first_timestamp", np.int64),
+        ("max_timestamp", np.int64),
+        ("producer_id", np.int64),
+        ("checksum", np.int64),
+    ]
+)
+"""The head of a record batch; ``index`` writes a table of them, and ``scan`` reads it."""
+
+
+_Structure = TypeVar("_Structure", bound=type[ctypes.Structure])
+
+
+def _laid_out(structure: _Structure) -> _Structure:
+    """Lay a structure out as annotated: 64-bit integers, and other structures, in their order."""
+    kinds = structure.__annotations__.items()
+    structure._fields_ = [(name, ctypes.c_int64 if kind is int else kind) for name, kind in kinds]
+    return structure
+
+
+@_laid_out
+class BatchCount(ctypes.Structure):
+    """What ``index`` finds.
+
+    Attributes:
+        batches: Number of complete batches.
+        end: Where the last one ends.
+        next_offset: The offset after it (0: there is none); after a fault that of the bad batch.
+    """
+
+    batches: int
+    end: int
+    next_offset: int
+
+
+@_laid_out
+class Wanted(ctypes.Structure):
+    """Which records ``scan`` looks for. All but the first two are addresses.
+
+    Attributes:
+        floor: Offsets below it are passed over.
+        bands: Number of bands.
+        starts: The first offset of each band.
+        ends: The end of each band.
+        range_counts: Number of hash ranges before those of each band, and of all; a band with none
+            wants all hashes.
+        lows: The first hash of each range.
+        lasts: The last hash of each range.
+    """
+
+    floor: int
+    bands: int
+    starts: int
+    ends: int
+    range_counts: int
+    lows: int
+    lasts: int
+
+
+@_laid_out
+class BinaryColumn(ctypes.Structure):
+    """A binary column under construction. The first three are addresses.
+
+    Attributes:
+        offsets: 32-bit offsets into the data; 0: there is no such column.
+        data: The bytes.
+        validity: Validity bits, all set at first.
+        capacity: Number of bytes that fit.
+        used: Number of bytes so far.
+        needed: After FULL: number of bytes with the next value.
+        nulls: Number of rows that are null.
+    """
+
+    offsets: int
+    data: int
+    validity: int
+    capacity: int
+    used: int
+    needed: int
+    nulls: int
+
+
+@_laid_out
+class ScanState(ctypes.Structure):
+    """The state of ``scan``: where it stands, what is wanted, and the columns.
+
+    Attributes:
+        source: Address of the buffer that the records are in.
+        size: Its size.
+        batches: Address of the table of batches.
+        batch_count: Number of batches.
+        batch: The batch where the scan stands.
+        record: The record in it.
+        position: The record's position in the buffer, unless it is the batch's first.
+        delta: The offset delta of the record before it.
+        band: The first band that does not end before it.
+        wanted: Which records to take.
+        counting: Not 0: records are only counted.
+        rows: Number of rows so far.
+        max_rows: Maximum number of rows.
+        max_bytes: Maximum size of all columns together; a single row may be larger.
+        end_offset: The offset after the last row.
+        offsets: Address of the column of offsets; 0: there is no such column.
+        timestamps: The same of timestamps.
+        timestamp_types: The same of timestamp types.
+        keys: The column of keys.
+        values: The column of values.
+        headers: The column of headers, as on the wire.
+    """
+
+    source: int
+    size: int
+    batches: int
+    batch_count: int
+    batch: int
+    record: int
+    position: int
+    delta: int
+    band: int
+    wanted: Wanted
+    counting: int
+    rows: int
+    max_rows: int
+    max_bytes: int
+    end_offset: int
+    offsets: int
+    timestamps: int
+    timestamp_types: int
+    keys: BinaryColumn
+    values: BinaryColumn
+    headers: BinaryColumn
+
+
+@_laid_out
+class HeaderSizes(ctypes.Structure):
+    """How much room some headers need.
+
+    Attributes:
+        headers: Number of headers.
+        key_bytes: Size of their keys.
+        value_bytes: Size of their values.
+    """
+
+    headers: int
+    key_bytes: int
+    value_bytes: int

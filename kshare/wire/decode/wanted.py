@@ -1,0 +1,46 @@
+"""Which records a scan takes: a slice, in the memory that the kernels read."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kshare.core.hashing import WHOLE
+from kshare.core.progress import Band
+from kshare.wire.decode.layout import ScanState
+
+__all__ = ["WantedRecords"]
+
+
+class WantedRecords:
+    """The bands of a slice, as the kernels take them.
+
+    Args:
+        bands: Offset ranges and the hash ranges that are wanted of each.
+
+    Attributes:
+        starts: The first offset of each band.
+        ends: The end of each band.
+    """
+
+    def __init__(self, bands: Sequence[Band]) -> None:
+        ranges = [() if band.hashes == (WHOLE,) else band.hashes for band in bands]
+        self.starts = np.array([band.offsets.start for band in bands], np.int64)
+        self.ends = np.array([band.offsets.end for band in bands], np.int64)
+        self._range_counts = np.cumsum([0, *map(len, ranges)], dtype=np.int64)
+        self._lows = np.array([hashes.lo for band in ranges for hashes in band], np.int64)
+        self._lasts = np.array([hashes.hi - 1 for band in ranges for hashes in band], np.int64)
+
+    def put(self, state: ScanState, floor: int, first_offset: int) -> None:
+        """Begin a scan for these records at ``first_offset``, without records before ``floor``.
+
+        The addresses in the state are good as long as this object is.
+        """
+        wanted = state.wanted
+        wanted.floor = floor
+        wanted.bands = len(self.ends)
+        wanted.starts = self.starts.ctypes.data
+        wanted.ends = self.ends.ctypes.data
+        wanted.range_counts = self._range_counts.ctypes.data
+        wanted.lows = self._lows.ctypes.data
+        wanted.lasts = self._lasts.ctypes.data
+        state.band = int(np.searchsorted(self.ends, first_offset, "right"))
