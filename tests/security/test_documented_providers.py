@@ -60,7 +60,7 @@ def test_an_example_returns_a_token(
     heading: str, stand_ins: Callable[[], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     section = DOCS.read_text().partition(f"### {heading}")[2]
-    code = re.search(r"```python\n# kafka_login\.py\n(.*?)```", section, re.DOTALL)
+    code = re.search(r"```py\n# kafka_login\.py\n(.*?)```", section, re.DOTALL)
     assert code
     for name, module in stand_ins().items():
         monkeypatch.setitem(sys.modules, name, module)
