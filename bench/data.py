@@ -13,6 +13,11 @@ PLAIN = "bench-plain"  # 300,000 records of 1 KB, not compressed, one partition
 PLAIN_RECORDS = 300_000
 SMALL = "bench-small"  # what the streaming triggers read, 100 records each
 SMALL_RECORDS = 20_000
+EACH = "bench-each"  # 200 partitions, which get a record each
+EACH_PARTITIONS = 200
+MANY = "bench-many"  # 1,000 partitions of 20 records
+MANY_PARTITIONS = 1_000
+MANY_RECORDS = 20_000
 
 
 def make_topics(servers: str, scale: float = 1.0) -> None:
@@ -22,11 +27,19 @@ def make_topics(servers: str, scale: float = 1.0) -> None:
     _make(servers, SMALL, SMALL_RECORDS, value_bytes=88, codec="lz4")
 
 
-def _make(servers: str, topic: str, records: int, *, value_bytes: int, codec: str) -> None:
+def make_wide_topics(servers: str) -> None:
+    """Create the topics of many partitions that are not there yet."""
+    _make(servers, EACH, 0, value_bytes=88, codec="lz4", partitions=EACH_PARTITIONS)
+    _make(servers, MANY, MANY_RECORDS, value_bytes=88, codec="lz4", partitions=MANY_PARTITIONS)
+
+
+def _make(
+    servers: str, topic: str, records: int, *, value_bytes: int, codec: str, partitions: int = 1
+) -> None:
     admin = AdminClient({"bootstrap.servers": servers})
     if topic in admin.list_topics(timeout=30).topics:
         return
-    new = NewTopic(topic, num_partitions=1, replication_factor=1)
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=1)
     try:
         admin.create_topics([new])[topic].result(30)
     except KafkaException as error:
@@ -52,7 +65,7 @@ def _make(servers: str, topic: str, records: int, *, value_bytes: int, codec: st
         key = b"key-%08d" % rng.randrange(MAIN_KEYS)
         while True:
             try:
-                producer.produce(topic, value=text + noise[at : at + half], key=key)
+                producer.produce(topic, text + noise[at : at + half], key, number % partitions)
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -1,19 +1,26 @@
 """Jobs through Spark, with either source: ``format("kafka")`` or ``format("kshare")``."""
 
-import shutil
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+import pyarrow as pa
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 TRIGGER_ROWS = 100
 TRIGGERS = 60
+FULL_TRIGGERS = 7  # with a record for each of many partitions
 
 
 def _batch(spark: SparkSession, source: str, servers: str, topic: str, **options: str) -> DataFrame:
@@ -28,18 +35,32 @@ def _noop(frame: DataFrame) -> float:
     return time.perf_counter() - started
 
 
-def batch_one_task(spark: SparkSession, source: str, servers: str, topic: str) -> float:
-    """Seconds to read it with one task into the noop sink."""
-    return _noop(_batch(spark, source, servers, topic))
+def _chosen(
+    spark: SparkSession, source: str, servers: str, topic: str, columns: str, **options: str
+) -> DataFrame:
+    """A DataFrame of some columns, as each source's user asks for them; none named: all."""
+    if source == "kshare" and columns:
+        options["columns"] = columns
+    frame = _batch(spark, source, servers, topic, **options)
+    return frame.select(*columns.split(",")) if source == "kafka" and columns else frame
 
 
-def batch_two_ranges(spark: SparkSession, source: str, servers: str, topic: str) -> float:
-    """Seconds to read it with two tasks that keep the order of keys.
+def batch_one_task(
+    spark: SparkSession, source: str, servers: str, topic: str, columns: str = ""
+) -> float:
+    """Seconds to read the topic with one task into the noop sink."""
+    return _noop(_chosen(spark, source, servers, topic, columns))
+
+
+def batch_two_ranges(
+    spark: SparkSession, source: str, servers: str, topic: str, columns: str = ""
+) -> float:
+    """Seconds to read the topic with two tasks that keep the order of keys.
 
     kshare: two key ranges. Spark: two offset ranges, then a shuffle by key, which is what a user
     does today (and which does not even keep the order).
     """
-    frame = _batch(spark, source, servers, topic, minPartitions="2")
+    frame = _chosen(spark, source, servers, topic, columns, minPartitions="2")
     if source == "kafka":
         frame = frame.repartition(2, "key")
     return _noop(frame)
@@ -54,15 +75,42 @@ def batch_ranges(
 
 def available_now(spark: SparkSession, source: str, servers: str, topic: str) -> float:
     """Seconds of a streaming query over the topic with Trigger.AvailableNow, one task."""
-    folder = tempfile.mkdtemp(prefix="kshare-bench-")
-    try:
+    with tempfile.TemporaryDirectory(prefix="kshare-bench-") as folder:
         stream = _stream(spark, source, servers, topic).writeStream.format("noop")
         started = time.perf_counter()
         query = stream.option("checkpointLocation", folder).trigger(availableNow=True).start()
         query.awaitTermination()
         return time.perf_counter() - started
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+def batch_read(spark: SparkSession, source: str, servers: str, topic: str) -> float:
+    """Seconds to read a topic of many partitions; kshare packs small ones into tasks."""
+    options = {} if source == "kafka" else {"maxTasks": "auto"}
+    return _noop(_batch(spark, source, servers, topic, **options))
+
+
+def one_record_each(spark: SparkSession, source: str, servers: str, topic: str) -> float:
+    """Median trigger time in seconds where each partition has one new record."""
+    count = len(
+        AdminClient({"bootstrap.servers": servers}).list_topics(topic).topics[topic].partitions
+    )
+    options = {"startingOffsets": "latest", "minOffsetsPerTrigger": str(count)}
+    if source == "kshare":
+        options["maxTasks"] = "auto"
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 1})
+    times: dict[int, float] = {}
+    with _running(_stream(spark, source, servers, topic, **options)) as query:
+        query.processAllAvailable()
+        for round_ in range(1, FULL_TRIGGERS + 1):
+            for partition in range(count):
+                producer.produce(topic, b"v", b"k", partition)
+            producer.flush()
+            while len(times) < round_:
+                _raise_failure(query)
+                time.sleep(0.1)
+                times |= _times_of(query, count)
+    # The first triggers load classes and start Python workers, on both sides.
+    return statistics.median(list(times.values())[2:])
 
 
 def trigger_times(spark: SparkSession, source: str, servers: str, topic: str) -> float:
@@ -78,30 +126,39 @@ def trigger_floor(spark: SparkSession) -> float:
 
 
 def _trigger_times(frame: DataFrame) -> float:
-    folder = tempfile.mkdtemp(prefix="kshare-bench-")
-    times: list[float] = []
-    try:
-        query = (
-            frame.writeStream.format("noop")
-            .option("checkpointLocation", folder)
-            .trigger(processingTime="0 seconds")
-            .start()
-        )
-        seen: set[int] = set()
+    times: dict[int, float] = {}
+    with _running(frame) as query:
         while len(times) < TRIGGERS and query.isActive:
             time.sleep(0.2)
-            for progress in query.recentProgress:
-                batch = progress.batchId
-                # The first triggers load classes and start Python workers, on both sides.
-                if progress.numInputRows == TRIGGER_ROWS and batch >= 10 and batch not in seen:
-                    seen.add(batch)
-                    times.append(progress.durationMs["triggerExecution"] / 1000)
-        query.stop()
-        if query.exception() is not None:
-            raise RuntimeError(str(query.exception()))
-        return statistics.median(times)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            times |= {n: t for n, t in _times_of(query, TRIGGER_ROWS).items() if n >= 10}
+        _raise_failure(query)
+    return statistics.median(times.values())
+
+
+@contextmanager
+def _running(frame: DataFrame) -> Iterator[StreamingQuery]:
+    """Run a query into the noop sink, a batch after the other."""
+    with tempfile.TemporaryDirectory(prefix="kshare-bench-") as folder:
+        writer = frame.writeStream.format("noop").option("checkpointLocation", folder)
+        query = writer.trigger(processingTime="0 seconds").start()
+        try:
+            yield query
+        finally:
+            query.stop()
+
+
+def _raise_failure(query: StreamingQuery) -> None:
+    if query.exception() is not None:
+        raise RuntimeError(str(query.exception()))
+
+
+def _times_of(query: StreamingQuery, rows: int) -> dict[int, float]:
+    """Seconds of each recent trigger that has so many rows, by the number of its batch."""
+    return {
+        progress.batchId: progress.durationMs["triggerExecution"] / 1000
+        for progress in query.recentProgress
+        if progress.numInputRows == rows
+    }
 
 
 class MadeUp(DataSource):
@@ -133,8 +190,6 @@ class _MadeUpReader(DataSourceStreamReader):
         return [InputPartition(0), InputPartition(1)]
 
     def read(self, _: InputPartition) -> Iterator[Any]:
-        import pyarrow as pa
-
         rows = [b"x" * 100] * (TRIGGER_ROWS // 2)
         return iter([pa.record_batch({"value": pa.array(rows, pa.binary())})])
 
@@ -155,8 +210,6 @@ def worker_rss_mib(spark: SparkSession, servers: str, topic: str) -> float:
     """Peak resident memory of a Python worker that reads the whole topic, in MiB."""
     peak = 0.0
     frame = _batch(spark, "kshare", servers, topic)
-    import threading
-
     done = threading.Event()
 
     def watch() -> None:
@@ -178,17 +231,13 @@ def worker_rss_mib(spark: SparkSession, servers: str, topic: str) -> float:
 
 def _workers() -> list[int]:
     """The Python workers below this process's JVM (daemons' children)."""
-    import psutil
-
     children = psutil.Process().children(recursive=True)
     return [child.pid for child in children if "pyspark.worker" in _command(child)]
 
 
-def _command(process: object) -> list[str]:
-    import psutil
-
+def _command(process: psutil.Process) -> list[str]:
     try:
-        return list(process.cmdline())  # type: ignore[attr-defined]
+        return list(process.cmdline())
     except psutil.Error:
         return []
 
