@@ -87,7 +87,7 @@ def shares(seen: list[dict[tuple[int, int], str]]) -> tuple[float, float]:
 def measure(batches: int) -> dict[str, tuple[float, float]]:
     """Shares by name; the first batches, before executors are known, are left out."""
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
-    found: dict[str, tuple[float, float]] = {}
+    results: dict[str, tuple[float, float]] = {}
     with KafkaBroker() as broker:
         spark = start_spark(
             master=f"local-cluster[{EXECUTORS},{SLOTS},1024]",
@@ -103,12 +103,12 @@ def measure(batches: int) -> dict[str, tuple[float, float]]:
             plain = {"taskAssignor": "bench.placement_jobs.InTurn"}
             for name, options in (("by number", plain), ("by rounds", {})):
                 seen = where_ranges_ran(spark, broker, batches + 4, **options)
-                found[name] = shares(seen[4:])
+                results[name] = shares(seen[4:])
         finally:
             spark.stop()
             # local-cluster has its executors' files there, whatever it is told.
             shutil.rmtree(Path(pyspark.__file__).parent / "work", ignore_errors=True)
-    return found
+    return results
 
 
 class InTurn:

@@ -170,10 +170,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--records", type=int, default=RECORDS)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with KafkaBroker() as broker:
-        make_topics(broker.bootstrap_servers, given.records)
-        for line in measure(broker.bootstrap_servers, given.runs, given.records):
+        make_topics(broker.bootstrap_servers, arguments.records)
+        for line in measure(broker.bootstrap_servers, arguments.runs, arguments.records):
             print(*line, sep=" | ")
 
 

@@ -60,7 +60,7 @@ class _Authority:
 def make_certificates(folder: Path) -> Certificates:
     """Make them all in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = Certificates(
+    files = Certificates(
         ca=folder / "ca.pem",
         stranger_ca=folder / "stranger-ca.pem",
         server_pair=folder / "server.pem",
@@ -73,36 +73,36 @@ def make_certificates(folder: Path) -> Certificates:
         client_p12=folder / "client.p12",
     )
     authority, stranger = _authority("kshare test authority"), _authority("stranger")
-    made.ca.write_bytes(_pem(authority.certificate))
-    made.stranger_ca.write_bytes(_pem(stranger.certificate))
+    files.ca.write_bytes(_pem(authority.certificate))
+    files.stranger_ca.write_bytes(_pem(stranger.certificate))
     here: list[x509.GeneralName] = [
         x509.DNSName("localhost"),
         x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
     ]
     certificates: tuple[tuple[Path, list[x509.GeneralName], int], ...] = (
-        (made.server_pair, here, 30),
-        (made.misnamed_pair, [x509.DNSName("elsewhere.test")], 30),
-        (made.expired_pair, here, -1),
+        (files.server_pair, here, 30),
+        (files.misnamed_pair, [x509.DNSName("elsewhere.test")], 30),
+        (files.expired_pair, here, -1),
     )
     for path, names, days in certificates:
         certificate, key = _signed(authority, "broker", names, days)
         path.write_bytes(_pem(certificate) + _key_pem(key))
     certificate, key = _signed(authority, "client", [x509.DNSName("client.test")], 30)
-    made.client_certificate.write_bytes(_pem(certificate))
-    made.client_key.write_bytes(_key_pem(key, KEY_PASSWORD))
-    made.client_pair.write_bytes(_pem(certificate) + _key_pem(key))
+    files.client_certificate.write_bytes(_pem(certificate))
+    files.client_key.write_bytes(_key_pem(key, KEY_PASSWORD))
+    files.client_pair.write_bytes(_pem(certificate) + _key_pem(key))
     hidden = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
-    made.client_p12.write_bytes(
+    files.client_p12.write_bytes(
         pkcs12.serialize_key_and_certificates(
             b"client", key, certificate, [authority.certificate], hidden
         )
     )
-    made.trust_p12.write_bytes(
+    files.trust_p12.write_bytes(
         pkcs12.serialize_java_truststore(
             [pkcs12.PKCS12Certificate(authority.certificate, b"ca")], hidden
         )
     )
-    return made
+    return files
 
 
 def make_client_jks(certificates: Certificates, path: Path) -> None:

@@ -30,11 +30,11 @@ class KafkaCluster(Topics):
         racks: Sequence[str] = (),
     ) -> None:
         settings = {"replica.lag.time.max.ms": "5000", **(config or {})}
-        places = [{"broker.rack": rack} for rack in racks] or [{} for _ in range(brokers)]
-        first = KafkaBroker(config=settings | places[0], heap_mib=heap_mib)
+        configs = [{"broker.rack": rack} for rack in racks] or [{} for _ in range(brokers)]
+        first = KafkaBroker(config=settings | configs[0], heap_mib=heap_mib)
         others = [
             KafkaBroker(
-                config=settings | places[number - 1],
+                config=settings | configs[number - 1],
                 heap_mib=heap_mib,
                 node_id=number,
                 cluster_id=first.cluster_id,
@@ -74,13 +74,13 @@ class KafkaCluster(Topics):
 
     def leader(self, topic: str, partition: int = 0) -> KafkaBroker:
         """Return the broker that leads a partition."""
-        found = self.admin.list_topics(topic, timeout=30).topics[topic].partitions[partition]
-        return self.brokers[found.leader]
+        metadata = self.admin.list_topics(topic, timeout=30).topics[topic].partitions[partition]
+        return self.brokers[metadata.leader]
 
     def move_leader(self, topic: str, partition: int, node_id: int) -> None:
         """Make another replica of a partition its leader, with all brokers up."""
-        found = self.admin.list_topics(topic, timeout=30).topics[topic].partitions[partition]
-        order = [node_id, *(other for other in found.replicas if other != node_id)]
+        metadata = self.admin.list_topics(topic, timeout=30).topics[topic].partitions[partition]
+        order = [node_id, *(other for other in metadata.replicas if other != node_id)]
         from kafka import KafkaAdminClient, TopicPartition  # librdkafka has no reassignments
 
         client = KafkaAdminClient(bootstrap_servers=self.brokers[1].bootstrap_servers)

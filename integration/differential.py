@@ -142,9 +142,9 @@ def read(spark: SparkSession, source: str, servers: str, options: Mapping[str, A
 
 def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
     """All rows, in the order of topics, partitions and offsets."""
-    found = [tuple(row) for row in frame.collect()]
+    rows = [tuple(row) for row in frame.collect()]
     at = [frame.columns.index(name) for name in ("topic", "partition", "offset")]
-    return sorted(found, key=lambda row: tuple(row[i] for i in at))
+    return sorted(rows, key=lambda row: tuple(row[i] for i in at))
 
 
 def both(
@@ -154,11 +154,11 @@ def both(
     change: Callable[[DataFrame], DataFrame] = lambda frame: frame,
 ) -> dict[str, tuple[Any, list[tuple[Any, ...]]]]:
     """Schema and rows of a batch query with each of the formats."""
-    found = {}
+    results = {}
     for source in FORMATS:
         frame = change(read(spark, source, servers, options))
-        found[source] = (frame.schema, rows_of(frame))
-    return found
+        results[source] = (frame.schema, rows_of(frame))
+    return results
 
 
 @dataclass
@@ -184,15 +184,15 @@ class Stream:
         """Read all there is; raises what the query fails with."""
         reader = self.spark.readStream.format(source)
         reader = reader.option("kafka.bootstrap.servers", self.servers)
-        given = {"startingOffsets": "earliest", **self.options, **more}
-        if "startingTimestamp" in given or "startingOffsetsByTimestamp" in given:
-            given.pop("startingOffsets")
-        frame = reader.options(**given).load()
+        settings = {"startingOffsets": "earliest", **self.options, **more}
+        if "startingTimestamp" in settings or "startingOffsetsByTimestamp" in settings:
+            settings.pop("startingOffsets")
+        frame = reader.options(**settings).load()
 
         def keep(rows: DataFrame, _: int) -> None:
-            found = rows_of(rows)
-            if found:
-                self.batches.append(found)
+            collected = rows_of(rows)
+            if collected:
+                self.batches.append(collected)
 
         writer = frame.writeStream.foreachBatch(keep)
         writer = writer.option("checkpointLocation", str(self.checkpoint))

@@ -76,10 +76,10 @@ JARS = {
 def java() -> str:
     """Return the Java that JAVA_HOME or the PATH names."""
     home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if found is None or not Path(found).exists():
+    path = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if path is None or not Path(path).exists():
         raise RuntimeError("Java 17 or later is needed: put it on the PATH, or set JAVA_HOME")
-    return found
+    return path
 
 
 @cache
@@ -88,43 +88,43 @@ def fetched(name: str) -> tuple[Path, ...]:
 
     RuntimeError: they cannot be fetched; with what the resolver said.
     """
-    place = CACHE / "jars" / name
+    destination = CACHE / "jars" / name
     with locked(CACHE / "jars.lock"):
-        if not _is_whole(place, JARS[name]):
-            _fetch(name, place)
-    return tuple(sorted(place.glob("*.jar")))
+        if not _is_whole(destination, JARS[name]):
+            _fetch(name, destination)
+    return tuple(sorted(destination.glob("*.jar")))
 
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
     """Hold a lock that is let go when this process ends, however it does."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _is_whole(place: Path, jars: JarSet) -> bool:
-    return all(any(place.glob(f"{start}*.jar")) for start in jars.holds)
+def _is_whole(destination: Path, jars: JarSet) -> bool:
+    return all(any(destination.glob(f"{start}*.jar")) for start in jars.holds)
 
 
-def _fetch(name: str, place: Path) -> None:
+def _fetch(name: str, destination: Path) -> None:
     sys.stdout.write(f"fetching the jars of the {name} from Maven Central ...\n")
     jars, said = JARS[name], ""
-    place.parent.mkdir(parents=True, exist_ok=True)
+    destination.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(ATTEMPTS):
-        with tempfile.TemporaryDirectory(dir=place.parent) as folder:
-            made = Path(folder) / "made"
-            said = _resolve(jars, Path(folder), made)
-            if _is_whole(made, jars):
-                if place.exists():
-                    place.rename(Path(folder) / "old")
-                made.rename(place)
+        with tempfile.TemporaryDirectory(dir=destination.parent) as folder:
+            complete = Path(folder) / "made"
+            said = _resolve(jars, Path(folder), complete)
+            if _is_whole(complete, jars):
+                if destination.exists():
+                    destination.rename(Path(folder) / "old")
+                complete.rename(destination)
                 return
     raise RuntimeError(f"cannot fetch the jars of the {name}:\n{said[-4000:]}")
 
 
-def _resolve(jars: JarSet, folder: Path, made: Path) -> str:
+def _resolve(jars: JarSet, folder: Path, complete: Path) -> str:
     """Have Ivy put the jars into a folder; what it said."""
     ivy_file = folder / "ivy.xml"
     ivy_file.write_text(_ivy_text(jars))
@@ -134,7 +134,7 @@ def _resolve(jars: JarSet, folder: Path, made: Path) -> str:
     resolver = next((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
     command = [java(), "-jar", str(resolver), "-ivy", str(ivy_file), "-types", "jar", "bundle"]
     command += ["-cache", str(CACHE / "ivy"), "-retrieve"]
-    command += [str(made / "[artifact]-[revision](-[classifier]).[ext]")]
+    command += [str(complete / "[artifact]-[revision](-[classifier]).[ext]")]
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S
     )

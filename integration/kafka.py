@@ -280,8 +280,8 @@ class KafkaBroker(Topics):
     def log(self, lines: int = 60) -> str:
         """Return the end of the broker's log, without the long list of its settings."""
         text = self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
-        told = [line for line in text.splitlines() if not re.match(r"\t[a-z.]+[\w.]* = ", line)]
-        return "\n".join(told[-lines:])
+        kept = [line for line in text.splitlines() if not re.match(r"\t[a-z.]+[\w.]* = ", line)]
+        return "\n".join(kept[-lines:])
 
     # Inside.
 
@@ -339,16 +339,16 @@ class KafkaBroker(Topics):
         return settings | self.config
 
     def _ssl_settings(self, listener: str) -> dict[str, str]:
-        made = self.certificates
-        assert made
+        certificates = self.certificates
+        assert certificates
         prefix = f"listener.name.{listener.lower()}.ssl."
-        pairs = {"MISNAMED": made.misnamed_pair, "EXPIRED": made.expired_pair}
-        pair = pairs.get(listener, made.server_pair)
+        pairs = {"MISNAMED": certificates.misnamed_pair, "EXPIRED": certificates.expired_pair}
+        pair = pairs.get(listener, certificates.server_pair)
         return {
             f"{prefix}keystore.type": "PEM",
             f"{prefix}keystore.location": str(pair),
             f"{prefix}truststore.type": "PEM",
-            f"{prefix}truststore.location": str(made.ca),
+            f"{prefix}truststore.location": str(certificates.ca),
             f"{prefix}client.auth": "required" if listener == "MUTUAL" else "none",
         }
 
@@ -356,17 +356,17 @@ class KafkaBroker(Topics):
         # One request a mechanism: Kafka refuses two changes of one user in a request.
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
             info = ScramCredentialInfo(mechanism, 4096)
-            made: list[UserScramCredentialAlteration] = [
+            changes: list[UserScramCredentialAlteration] = [
                 UserScramCredentialUpsertion(user, info, password.encode())
                 for user, password in USERS.items()
             ]
-            for future in self.admin.alter_user_scram_credentials(made).values():
+            for future in self.admin.alter_user_scram_credentials(changes).values():
                 future.result(30)
 
 
 def free_ports(count: int) -> list[int]:
     """Return ports that nobody listens on, outside of what clients get as their own ports."""
-    found: list[int] = []
+    ports: list[int] = []
     candidates = random.SystemRandom().sample(range(20_000, 32_000), 1_000)
     for port in candidates:
         with socket.socket() as probe:
@@ -375,9 +375,9 @@ def free_ports(count: int) -> list[int]:
                 probe.bind((HOST, port))
             except OSError:
                 continue
-        found.append(port)
-        if len(found) == count:
-            return found
+        ports.append(port)
+        if len(ports) == count:
+            return ports
     raise BrokerError("no free ports between 20000 and 32000")
 
 
@@ -420,8 +420,8 @@ def _escaped(value: str) -> str:
 
 def _new_uuid() -> str:
     """A cluster's id. One that begins with a hyphen would be an option to kafka-storage."""
-    made = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-    return made if made[0] != "-" else _new_uuid()
+    text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    return text if text[0] != "-" else _new_uuid()
 
 
 def _class_path() -> str:

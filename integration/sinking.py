@@ -19,8 +19,8 @@ PARTITIONS = 3
 
 
 def options_for(broker: Topics, topic: str, **options: str) -> SinkOptions:
-    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic, **options}
-    return parse_sink_options(given, streaming=True).options
+    settings = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic, **options}
+    return parse_sink_options(settings, streaming=True).options
 
 
 def numbered(start: int, count: int, value_bytes: int = 0) -> pa.RecordBatch:
@@ -46,7 +46,7 @@ def received(broker: Topics, topic: str, level: str = "read_committed") -> list[
         }
     )
     consumer.assign([Place(topic, number, 0) for number in range(PARTITIONS)])
-    found: list[tuple[int, int]] = []
+    rows: list[tuple[int, int]] = []
     ends, deadline = 0, time.monotonic() + 60
     while ends < PARTITIONS:
         assert time.monotonic() < deadline
@@ -55,18 +55,18 @@ def received(broker: Topics, topic: str, level: str = "read_committed") -> list[
             if error is None:
                 assert partition is not None
                 assert value is not None
-                found.append((partition, int(value)))
+                rows.append((partition, int(value)))
             elif error.code() == RdKafkaError._PARTITION_EOF:
                 ends += 1
     consumer.close()
-    return found
+    return rows
 
 
-def assert_each_once_and_in_order(found: list[tuple[int, int]], count: int) -> None:
+def assert_each_once_and_in_order(rows: list[tuple[int, int]], count: int) -> None:
     """Idempotent: of so many none is missing, none is there twice, and a key's are in order."""
-    assert Counter(number for _, number in found) == Counter(range(count))
+    assert Counter(number for _, number in rows) == Counter(range(count))
     for partition in range(PARTITIONS):
-        numbers = [number for where, number in found if where == partition]
+        numbers = [number for where, number in rows if where == partition]
         assert numbers == sorted(numbers)
 
 

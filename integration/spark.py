@@ -82,21 +82,21 @@ def _archive_option() -> str:
 
 def _make_archive(archive: Path) -> None:
     """Run a small streaming job on a mock cluster in a JVM that notes which classes it loads."""
-    made = archive.with_name(f"{archive.name}.{os.getpid()}")
+    new = archive.with_name(f"{archive.name}.{os.getpid()}")
     with tempfile.TemporaryFile("w+") as log:
         done = subprocess.run(
             [sys.executable, "-m", "integration.spark"],
             check=False,
             cwd=ROOT,
-            env={**os.environ, _ARCHIVE_MAKER: str(made)},
+            env={**os.environ, _ARCHIVE_MAKER: str(new)},
             stdout=log,
             stderr=subprocess.STDOUT,
             timeout=300,
         )
         log.seek(0)
-        if done.returncode or not made.exists():
+        if done.returncode or not new.exists():
             raise RuntimeError(f"cannot make the archive of classes:\n{log.read()[-4000:]}")
-    made.replace(archive)
+    new.replace(archive)
 
 
 def _run_a_job() -> None:

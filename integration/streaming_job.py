@@ -112,13 +112,13 @@ class Reader(StreamReader):
         return super().partitions(start, end)
 
     def read(self, partition: Any) -> Iterator[Any]:
-        found = super().read(partition)
+        batches = super().read(partition)
         if self.kill.get("where") != "in-reader":
-            return found
-        return self._read_and_strike(found)
+            return batches
+        return self._read_and_strike(batches)
 
-    def _read_and_strike(self, found: Iterator[Any]) -> Iterator[Any]:
-        for batch in found:
+    def _read_and_strike(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
             yield batch
             if Path(self.kill["marker"] + ".armed").exists():
                 strike(self.kill)
@@ -145,10 +145,10 @@ def source_of(kill: Kill, log: str | None) -> type[KshareDataSource]:
 
     class Source(KshareDataSource):
         def streamReader(self, schema: Any) -> Any:
-            made: Any = super().streamReader(schema)
-            made.__class__ = Reader
-            made.kill, made.log = kill, log
-            return made
+            reader: Any = super().streamReader(schema)
+            reader.__class__ = Reader
+            reader.kill, reader.log = kill, log
+            return reader
 
     return Source
 

@@ -24,9 +24,9 @@ IDS = [",".join(names) for names in CHOICES]
 
 def both(spark: SparkSession, world: World, names: tuple[str, ...], **options: str) -> list[Any]:
     """The DataFrames of both sources."""
-    given = {"subscribe": world.plain, **options}
-    kafka = read(spark, "kafka", world.servers, {**given, "includeHeaders": "true"})
-    kshare = read(spark, "kshare", world.servers, {**given, "columns": ",".join(names)})
+    settings = {"subscribe": world.plain, **options}
+    kafka = read(spark, "kafka", world.servers, {**settings, "includeHeaders": "true"})
+    kshare = read(spark, "kshare", world.servers, {**settings, "columns": ",".join(names)})
     return [kafka.select(*names), kshare]
 
 
@@ -88,9 +88,9 @@ def test_a_streaming_query(
         schemas[source] = frame.schema
 
         def keep(rows: DataFrame, _: int) -> None:
-            found = rows_of(rows)
-            if found:
-                seen[source].append(found)
+            collected = rows_of(rows)
+            if collected:
+                seen[source].append(collected)
 
         writer = frame.writeStream.foreachBatch(keep)
         writer = writer.option("checkpointLocation", str(tmp_path / source))

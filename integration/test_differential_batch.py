@@ -121,10 +121,10 @@ READS: dict[str, Callable[[World], Options]] = {
 
 @pytest.mark.parametrize("case", READS)
 def test_rows(spark: SparkSession, world: World, case: str) -> None:
-    found = both(spark, world.servers, READS[case](world))
-    assert found["kshare"] == found["kafka"]
+    results = both(spark, world.servers, READS[case](world))
+    assert results["kshare"] == results["kafka"]
     nothing = {"an empty topic", "a start that no record has, latest"}
-    assert bool(found["kafka"][1]) == (case not in nothing)
+    assert bool(results["kafka"][1]) == (case not in nothing)
 
 
 FILTERS: dict[str, Callable[[World], Any]] = {
@@ -145,9 +145,9 @@ def test_filters(spark: SparkSession, world: World, pushed: bool, case: str) -> 
         return frame.where(FILTERS[case](world))
 
     options = {"subscribe": f"{world.plain},{world.dated}"}
-    found = both(spark, world.servers, options, keep)
-    assert found["kshare"] == found["kafka"]
-    assert bool(found["kafka"][1]) == (case != "nothing")
+    results = both(spark, world.servers, options, keep)
+    assert results["kshare"] == results["kafka"]
+    assert bool(results["kafka"][1]) == (case != "nothing")
 
 
 def test_counts_and_chosen_columns(spark: SparkSession, world: World) -> None:
@@ -158,7 +158,7 @@ def test_counts_and_chosen_columns(spark: SparkSession, world: World) -> None:
         lambda frame: frame.select("value", "offset").orderBy("offset"),
     )
     for change in changes:
-        found = [
+        results = [
             [
                 tuple(row)
                 for row in change(
@@ -167,8 +167,8 @@ def test_counts_and_chosen_columns(spark: SparkSession, world: World) -> None:
             ]
             for source in FORMATS
         ]
-        assert found[0] == found[1]
-        assert found[0]
+        assert results[0] == results[1]
+        assert results[0]
 
 
 # What both refuse: the options, and what each of them says.
@@ -306,22 +306,22 @@ def test_refused(spark: SparkSession, world: World, case: str) -> None:
     def error_with(source: str) -> str:
         return error_of(lambda: read(spark, source, world.servers, options(world)).collect())
 
-    told = {source: error_with(source) for source in FORMATS}
-    assert re.search(by_spark, told["kafka"], re.DOTALL), told["kafka"]
-    assert re.search(by_us, told["kshare"], re.DOTALL), told["kshare"]
+    errors = {source: error_with(source) for source in FORMATS}
+    assert re.search(by_spark, errors["kafka"], re.DOTALL), errors["kafka"]
+    assert re.search(by_us, errors["kshare"], re.DOTALL), errors["kshare"]
 
 
 def test_a_topic_that_is_not_there(spark: SparkSession, world: World) -> None:
     """Both name the topic."""
     for source in FORMATS:
         options = {"subscribe": f"nowhere,{world.plain}"}
-        told = error_of(lambda: read(spark, source, world.servers, options).collect())  # noqa: B023
-        assert "nowhere" in told or "UnknownTopic" in told, told
+        error = error_of(lambda: read(spark, source, world.servers, options).collect())  # noqa: B023
+        assert "nowhere" in error or "UnknownTopic" in error, error
 
 
 def test_no_servers(spark: SparkSession) -> None:
     for source in FORMATS:
-        told = error_of(
+        error = error_of(
             lambda: spark.read.format(source).option("subscribe", "t").load().collect()  # noqa: B023
         )
-        assert "kafka.bootstrap.servers" in told
+        assert "kafka.bootstrap.servers" in error

@@ -57,15 +57,15 @@ FRAMES: dict[str, Rows] = {
 @pytest.mark.parametrize("included", ["true", "false"])
 @pytest.mark.parametrize("case", FRAMES)
 def test_records(spark: SparkSession, broker: KafkaBroker, case: str, included: str) -> None:
-    found = {}
+    results = {}
     frame = FRAMES[case](spark).coalesce(1)
     for source in FORMATS:
         topic = broker.create_topic()
         servers = broker.bootstrap_servers
         write(frame, source, servers, topic=topic, includeHeaders=included)
-        found[source] = written(spark, servers, topic)
-    assert found["kshare"] == found["kafka"]
-    assert len(found["kafka"]) == frame.count()
+        results[source] = written(spark, servers, topic)
+    assert results["kshare"] == results["kafka"]
+    assert len(results["kafka"]) == frame.count()
 
 
 def test_the_topic_option_wins_over_the_column(spark: SparkSession, broker: KafkaBroker) -> None:
@@ -85,13 +85,13 @@ def test_keys_go_where_javas_producer_puts_them(spark: SparkSession, broker: Kaf
         F.concat(F.lit("key-"), F.col("id").cast("string")).alias("key"),
         F.col("id").cast("string").alias("value"),
     )
-    found = {}
+    results = {}
     for source in FORMATS:
         topic = broker.create_topic(partitions=7)
         write(rows.coalesce(1), source, broker.bootstrap_servers, topic=topic)
-        found[source] = written(spark, broker.bootstrap_servers, topic)
-    assert found["kshare"] == found["kafka"]
-    assert len({row[0] for row in found["kafka"]}) == 7
+        results[source] = written(spark, broker.bootstrap_servers, topic)
+    assert results["kshare"] == results["kafka"]
+    assert len({row[0] for row in results["kafka"]}) == 7
 
 
 def test_a_partition_of_its_own(spark: SparkSession, broker: KafkaBroker) -> None:
@@ -99,12 +99,12 @@ def test_a_partition_of_its_own(spark: SparkSession, broker: KafkaBroker) -> Non
     rows = spark.createDataFrame(
         [("k", "a", 2), ("k", "b", 0), ("k", "c", None)], f"{TEXT}, partition int"
     ).coalesce(1)
-    found = {}
+    results = {}
     for source in FORMATS:
         topic = broker.create_topic(partitions=3)
         write(rows, source, broker.bootstrap_servers, topic=topic)
-        found[source] = written(spark, broker.bootstrap_servers, topic)
-    assert found["kshare"] == found["kafka"]
+        results[source] = written(spark, broker.bootstrap_servers, topic)
+    assert results["kshare"] == results["kafka"]
 
 
 REFUSED: dict[str, tuple[Rows, dict[str, str], str, str]] = {
@@ -181,27 +181,29 @@ REFUSED: dict[str, tuple[Rows, dict[str, str], str, str]] = {
 def test_refused(spark: SparkSession, broker: KafkaBroker, topic: str, case: str) -> None:
     rows, options, by_spark, by_us = REFUSED[case]
     options = {name: topic if value == "TOPIC" else value for name, value in options.items()}
-    frame, told = rows(spark), {}
+    frame, errors = rows(spark), {}
     for source in FORMATS:
-        told[source] = error_of(partial(write, frame, source, broker.bootstrap_servers, **options))
-    assert re.search(by_spark, told["kafka"]), told["kafka"]
-    assert re.search(by_us, told["kshare"]), told["kshare"]
+        errors[source] = error_of(
+            partial(write, frame, source, broker.bootstrap_servers, **options)
+        )
+    assert re.search(by_spark, errors["kafka"]), errors["kafka"]
+    assert re.search(by_us, errors["kshare"]), errors["kshare"]
     assert broker.latest(topic) == 0
 
 
 def test_a_stream_and_its_restart(spark: SparkSession, broker: KafkaBroker, tmp_path: Path) -> None:
     """From one topic to another, a batch at a time; nothing twice after a stop in good order."""
-    servers, given = broker.bootstrap_servers, broker.create_topic()
+    servers, source_topic = broker.bootstrap_servers, broker.create_topic()
     outs = {source: broker.create_topic() for source in FORMATS}
     for part in range(2):
         broker.produce(
-            given, [Record(b"key-%d" % (i % 3), b"%d-%d" % (part, i)) for i in range(20)]
+            source_topic, [Record(b"key-%d" % (i % 3), b"%d-%d" % (part, i)) for i in range(20)]
         )
         for source, out in outs.items():
             frame = (
                 spark.readStream.format(source)
                 .option("kafka.bootstrap.servers", servers)
-                .option("subscribe", given)
+                .option("subscribe", source_topic)
                 .option("startingOffsets", "earliest")
                 .option("maxOffsetsPerTrigger", "8")
                 .load()
@@ -217,6 +219,6 @@ def test_a_stream_and_its_restart(spark: SparkSession, broker: KafkaBroker, tmp_
             )
             assert query.awaitTermination(120)
             query.stop()
-    found = {source: written(spark, servers, out) for source, out in outs.items()}
-    assert found["kshare"] == found["kafka"]
-    assert len(found["kafka"]) == 40
+    results = {source: written(spark, servers, out) for source, out in outs.items()}
+    assert results["kshare"] == results["kafka"]
+    assert len(results["kafka"]) == 40

@@ -22,14 +22,14 @@ def numbered(count: int) -> list[Record]:
     return [Record(b"key-%d" % (i % 5), b"%d" % i) for i in range(count)]
 
 
-def assert_same(found: dict[str, Stream]) -> Stream:
+def assert_same(queries: dict[str, Stream]) -> Stream:
     """The same rows in the same batches, and the same offsets in their reports."""
-    spark, ours = found["kafka"], found["kshare"]
+    spark, ours = queries["kafka"], queries["kshare"]
     assert ours.batches == spark.batches
-    ends = {source: [_bare(end) for _, end in one.ranges] for source, one in found.items()}
+    ends = {source: [_bare(end) for _, end in one.ranges] for source, one in queries.items()}
     assert ends["kshare"] == ends["kafka"]
     # Where batch 0 began, Spark's source does not tell; after that each begins where one ended.
-    starts = {source: [_bare(start) for start, _ in one.ranges] for source, one in found.items()}
+    starts = {source: [_bare(start) for start, _ in one.ranges] for source, one in queries.items()}
     assert starts["kshare"][1:] == starts["kafka"][1:]
     return spark
 
@@ -89,10 +89,10 @@ READS: dict[str, Callable[[World], Options]] = {
 
 @pytest.mark.parametrize("case", READS)
 def test_rows_of_each_batch(spark: SparkSession, world: World, tmp_path: Path, case: str) -> None:
-    found = streams(spark, world.servers, tmp_path, READS[case](world))
-    for source, stream in found.items():
+    queries = streams(spark, world.servers, tmp_path, READS[case](world))
+    for source, stream in queries.items():
         stream.start(source)
-    assert assert_same(found).batches
+    assert assert_same(queries).batches
 
 
 @pytest.mark.parametrize("trigger", [{"once": True}, {"processingTime": "50 milliseconds"}])
@@ -100,10 +100,10 @@ def test_triggers(
     spark: SparkSession, world: World, tmp_path: Path, trigger: dict[str, Any]
 ) -> None:
     options = {"subscribe": world.plain, "maxOffsetsPerTrigger": "30"}
-    found = streams(spark, world.servers, tmp_path, options)
-    for source, stream in found.items():
+    queries = streams(spark, world.servers, tmp_path, options)
+    for source, stream in queries.items():
         stream.start(source, trigger)
-    seen = assert_same(found)
+    seen = assert_same(queries)
     # Trigger.Once reads all there is, whatever the limit.
     assert (len(seen.batches) == 1) == ("once" in trigger)
 
@@ -112,7 +112,7 @@ def test_restarts(spark: SparkSession, broker: KafkaBroker, tmp_path: Path) -> N
     """latest, nothing, more, another limit, and nothing again."""
     topic = broker.create_topic(partitions=2)
     broker.produce(topic, numbered(20))
-    found = streams(spark, broker.bootstrap_servers, tmp_path, {"subscribe": topic})
+    queries = streams(spark, broker.bootstrap_servers, tmp_path, {"subscribe": topic})
     starts: list[dict[str, Any]] = [
         {"startingOffsets": "latest"},
         {},
@@ -120,12 +120,12 @@ def test_restarts(spark: SparkSession, broker: KafkaBroker, tmp_path: Path) -> N
         {},
     ]
     for more in starts:
-        for source, stream in found.items():
+        for source, stream in queries.items():
             stream.start(source, **more)
         broker.produce(topic, numbered(10))
-    for source, stream in found.items():
+    for source, stream in queries.items():
         stream.start(source)
-    seen = assert_same(found)
+    seen = assert_same(queries)
     assert sum(map(len, seen.batches)) == 40
 
 
@@ -145,29 +145,29 @@ def test_one_checkpoint_in_turn(spark: SparkSession, broker: KafkaBroker, tmp_pa
 def test_new_partitions(spark: SparkSession, broker: KafkaBroker, tmp_path: Path) -> None:
     topic = broker.create_topic()
     broker.produce(topic, numbered(10))
-    found = streams(spark, broker.bootstrap_servers, tmp_path, {"subscribe": topic})
-    for source, stream in found.items():
+    queries = streams(spark, broker.bootstrap_servers, tmp_path, {"subscribe": topic})
+    for source, stream in queries.items():
         stream.start(source)
     broker.add_partitions(topic, 3)
     for partition in range(3):
         broker.produce(topic, numbered(5), partition=partition)
-    for source, stream in found.items():
+    for source, stream in queries.items():
         stream.start(source)
-    assert len(assert_same(found).batches[-1]) == 15
+    assert len(assert_same(queries).batches[-1]) == 15
 
 
 def test_new_topics(spark: SparkSession, broker: KafkaBroker, tmp_path: Path) -> None:
     first = broker.create_topic()
     broker.produce(first, numbered(10))
     pattern = {"subscribePattern": f"{first}.*"}
-    found = streams(spark, broker.bootstrap_servers, tmp_path, pattern)
-    for source, stream in found.items():
+    queries = streams(spark, broker.bootstrap_servers, tmp_path, pattern)
+    for source, stream in queries.items():
         stream.start(source)
     second = broker.create_topic(f"{first}-second")
     broker.produce(second, numbered(7))
-    for source, stream in found.items():
+    for source, stream in queries.items():
         stream.start(source)
-    assert len(assert_same(found).batches[-1]) == 7
+    assert len(assert_same(queries).batches[-1]) == 7
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
@@ -175,20 +175,20 @@ def test_a_trimmed_log(spark: SparkSession, broker: KafkaBroker, tmp_path: Path,
     topic = broker.create_topic()
     broker.produce(topic, numbered(10))
     options = {"subscribe": topic, "failOnDataLoss": fail}
-    found = streams(spark, broker.bootstrap_servers, tmp_path, options)
-    for source, stream in found.items():
+    queries = streams(spark, broker.bootstrap_servers, tmp_path, options)
+    for source, stream in queries.items():
         stream.start(source)
     broker.produce(topic, numbered(30))
     broker.trim(topic, 0, 25)
     if fail == "true":
-        for source, stream in found.items():
-            told = error_of(partial(stream.start, source))
-            assert "failOnDataLoss" in told
-            assert "25" in told
+        for source, stream in queries.items():
+            error = error_of(partial(stream.start, source))
+            assert "failOnDataLoss" in error
+            assert "25" in error
         return
-    for source, stream in found.items():
+    for source, stream in queries.items():
         stream.start(source)
-    spark_rows, our_rows = found["kafka"].batches, found["kshare"].batches
+    spark_rows, our_rows = queries["kafka"].batches, queries["kshare"].batches
     assert our_rows == spark_rows
     assert len(our_rows[-1]) == 15
 
@@ -199,38 +199,38 @@ def test_a_deleted_topic(
 ) -> None:
     kept = broker.create_topic()
     pattern = {"subscribePattern": f"{kept}.*", "failOnDataLoss": fail}
-    found = streams(spark, broker.bootstrap_servers, tmp_path, pattern)
+    queries = streams(spark, broker.bootstrap_servers, tmp_path, pattern)
     deleted = broker.create_topic(f"{kept}-deleted")
     for topic in (kept, deleted):
         broker.produce(topic, numbered(10))
-    for source, stream in found.items():
+    for source, stream in queries.items():
         stream.start(source)
     broker.delete_topic(deleted)
     broker.produce(kept, numbered(5))
-    for source, stream in found.items():
+    for source, stream in queries.items():
         if fail == "true":
-            told = error_of(partial(stream.start, source))
-            assert "failOnDataLoss" in told
-            assert deleted in told
+            error = error_of(partial(stream.start, source))
+            assert "failOnDataLoss" in error
+            assert deleted in error
         else:
             stream.start(source)
-    assert found["kshare"].batches == found["kafka"].batches
+    assert queries["kshare"].batches == queries["kafka"].batches
 
 
 def test_a_topic_made_anew(spark: SparkSession, broker: KafkaBroker, tmp_path: Path) -> None:
     """It ends before what was read of the old one."""
     topic = broker.create_topic()
     broker.produce(topic, numbered(20))
-    found = streams(spark, broker.bootstrap_servers, tmp_path, {"subscribe": topic})
-    for source, stream in found.items():
+    queries = streams(spark, broker.bootstrap_servers, tmp_path, {"subscribe": topic})
+    for source, stream in queries.items():
         stream.start(source)
     broker.delete_topic(topic)
     broker.create_topic(topic)
     broker.produce(topic, numbered(5))
-    for source, stream in found.items():
-        told = error_of(partial(stream.start, source))
-        assert "failOnDataLoss" in told
-        assert topic in told
+    for source, stream in queries.items():
+        error = error_of(partial(stream.start, source))
+        assert "failOnDataLoss" in error
+        assert topic in error
 
 
 REFUSED: dict[str, tuple[Options, str, str]] = {
@@ -269,7 +269,7 @@ def test_refused(spark: SparkSession, world: World, tmp_path: Path, case: str) -
     options = {"subscribe": world.dated, **options}
     if options.get("startingOffsets") == "PER_PARTITION":
         options["startingOffsets"] = per_partition(world.dated, 999)
-    found = streams(spark, world.servers, tmp_path, options)
-    told = {source: error_of(partial(found[source].start, source)) for source in FORMATS}
-    assert re.search(by_spark, told["kafka"]), told["kafka"]
-    assert re.search(by_us, told["kshare"]), told["kshare"]
+    queries = streams(spark, world.servers, tmp_path, options)
+    errors = {source: error_of(partial(queries[source].start, source)) for source in FORMATS}
+    assert re.search(by_spark, errors["kafka"]), errors["kafka"]
+    assert re.search(by_us, errors["kshare"]), errors["kshare"]

@@ -32,7 +32,7 @@ from kshare.wire.protocol import broker_pool
 COUNT = 3000
 SMALL_FETCHES = {"kafka.max.partition.fetch.bytes": "65536", "kafka.fetch.max.wait.ms": "50"}
 SMALL_BATCHES = {"batch.num.messages": 50}
-Found = list[tuple[int, pa.RecordBatch]]
+Delivered = list[tuple[int, pa.RecordBatch]]
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,8 @@ def batches(
     wanted: list[kshare.Slice], servers: str, **options: str
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The batches of the slices' readers in turn, with the number of the slice."""
-    given = {"kafka.bootstrap.servers": servers, **SMALL_FETCHES, **options}
-    readers = dict(enumerate(iter(kshare.read_slice(slice_, given)) for slice_ in wanted))
+    settings = {"kafka.bootstrap.servers": servers, **SMALL_FETCHES, **options}
+    readers = dict(enumerate(iter(kshare.read_slice(slice_, settings)) for slice_ in wanted))
     while readers:
         for number, reader in list(readers.items()):
             batch = next(reader, None)
@@ -76,24 +76,24 @@ def batches(
                 yield number, batch
 
 
-def collect(found: Found, source: Iterator[tuple[int, pa.RecordBatch]]) -> None:
+def collect(delivered: Delivered, source: Iterator[tuple[int, pa.RecordBatch]]) -> None:
     """Keep what comes, also if an error ends it."""
-    found.extend(source)
+    delivered.extend(source)
 
 
-def received(found: Found) -> pa.Table:
+def received(delivered: Delivered) -> pa.Table:
     """All rows, with the number of the slice as that of the task."""
     tables = [
         pa.Table.from_batches([batch]).append_column(
             "task", pa.array([number] * batch.num_rows, pa.int32())
         )
-        for number, batch in found
+        for number, batch in delivered
     ]
     return pa.concat_tables(tables)
 
 
-def assert_all(found: Found) -> None:
-    table = received(found)
+def assert_all(delivered: Delivered) -> None:
+    table = received(delivered)
     table = table.append_column("batch", pa.array([0] * table.num_rows, pa.int64()))
     columns = ["topic", "partition", "offset", "key", "task", "batch"]
     report = check_order(table.select(columns), {0: (0, COUNT)})
@@ -127,50 +127,50 @@ class Retries(logging.Handler):
 def test_a_leader_moves_while_slices_are_read(cluster: KafkaCluster) -> None:
     topic = filled(cluster, replication=2)
     source = batches(slices(topic, 3), cluster.bootstrap_servers)
-    found = [next(source) for _ in range(3)]
+    delivered = [next(source) for _ in range(3)]
     before = cluster.leader(topic).node_id
     cluster.move_leader(topic, 0, 3 - before)
-    found += [next(source) for _ in range(3)]
+    delivered += [next(source) for _ in range(3)]
     cluster.move_leader(topic, 0, before)
-    collect(found, source)
-    assert_all(found)
+    collect(delivered, source)
+    assert_all(delivered)
 
 
 def test_a_leader_moves_between_two_questions_of_the_planner(cluster: KafkaCluster) -> None:
     topic = cluster.create_topic(partitions=2, replication=2)
-    given = {
+    settings = {
         "kafka.bootstrap.servers": cluster.bootstrap_servers,
         "subscribe": topic,
         "kafka.default.api.timeout.ms": "15000",
         "fetchOffset.numRetries": "1",
     }
-    view = Cluster(parse_options(given, streaming=True).options.kafka)
-    places = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    view = Cluster(parse_options(settings, streaming=True).options.kafka)
+    partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
     for _ in range(2):
-        assert view.latest(places) == dict.fromkeys(places, 0)
+        assert view.latest(partitions) == dict.fromkeys(partitions, 0)
         for partition in range(2):
             cluster.move_leader(topic, partition, 3 - cluster.leader(topic, partition).node_id)
-    assert view.latest(places) == dict.fromkeys(places, 0)
+    assert view.latest(partitions) == dict.fromkeys(partitions, 0)
     view.close()
 
 
 def test_a_broker_is_killed_and_comes_back(fragile: KafkaBroker) -> None:
     topic = filled(fragile)
     source = batches(slices(topic, 2), fragile.bootstrap_servers)
-    found = [next(source) for _ in range(2)]
+    delivered = [next(source) for _ in range(2)]
     fragile.kill9()
     with Retries() as retries:
-        reading = threading.Thread(target=collect, args=(found, source))
+        reading = threading.Thread(target=collect, args=(delivered, source))
         reading.start()
         assert retries.seen.wait(60)
         fragile.start()
         reading.join(60)
     assert not reading.is_alive()
-    assert_all(found)
+    assert_all(delivered)
 
 
 def test_a_broker_that_never_answers(fragile: KafkaBroker) -> None:
-    """Planner and reader give up within the time that they were given, and say where."""
+    """Planner and reader give up within their time, and say where."""
     topic = filled(fragile)
     servers = fragile.bootstrap_servers
     hasty = {"kafka.request.timeout.ms": "500", "kafka.default.api.timeout.ms": "2000"}
@@ -181,8 +181,8 @@ def test_a_broker_that_never_answers(fragile: KafkaBroker) -> None:
         with pytest.raises(FetchTimeoutError, match=f"{topic}-0") as raised:
             list(batches(slices(topic), servers, **hasty))
         assert "kafka.default.api.timeout.ms" in str(raised.value)
-        given = {"kafka.bootstrap.servers": servers, "subscribe": topic, **hasty}
-        options = parse_options(given, streaming=True).options
+        settings = {"kafka.bootstrap.servers": servers, "subscribe": topic, **hasty}
+        options = parse_options(settings, streaming=True).options
         view = Cluster(options.kafka)
         with pytest.raises(KafkaError):
             view.latest([TopicPartition(topic, 0)])
@@ -194,12 +194,12 @@ def test_a_broker_that_never_answers(fragile: KafkaBroker) -> None:
 
 def log_batches(log: bytes) -> list[tuple[int, int, int]]:
     """Base offset, first byte and end of each record batch of a segment."""
-    found, at = [], 0
+    positions, at = [], 0
     while at < len(log):
         base, length = struct.unpack_from(">qi", log, at)
-        found.append((base, at, at + 12 + length))
+        positions.append((base, at, at + 12 + length))
         at += 12 + length
-    return found
+    return positions
 
 
 def damage(broker: KafkaBroker, topic: str, number: int, where: Callable[[int, int], int]) -> int:
@@ -230,16 +230,16 @@ def test_a_damaged_log(fragile: KafkaBroker) -> None:
         (length, in_length, "false"),
     ):
         source = batches(slices(topic), servers, **{"kafka.check.crcs": checked})
-        found: Found = []
+        delivered: Delivered = []
         with pytest.raises(CorruptRecordError) as raised:
-            collect(found, source)
+            collect(delivered, source)
         error = raised.value
         assert (error.topic, error.partition) == (topic, 0)
         assert error.offset == base
         assert f"{topic}-0" in str(error)
         assert str(base) in str(error)
         # What came before it is whole, and not beyond it.
-        reached = received(found)["offset"].to_pylist()
+        reached = received(delivered)["offset"].to_pylist()
         assert reached == list(range(len(reached)))
         assert len(reached) <= base
 

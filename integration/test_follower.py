@@ -37,15 +37,15 @@ def racks() -> Iterator[KafkaCluster]:
 @pytest.fixture
 def topic(racks: KafkaCluster) -> str:
     """A topic of ``COUNT`` records of 300 bytes each, led from rack ``far``."""
-    made = racks.create_topic(replication=2)
-    in_sync(racks, made)
-    if racks.leader(made).node_id != LEADER:
-        racks.move_leader(made, 0, LEADER)
+    name = racks.create_topic(replication=2)
+    in_sync(racks, name)
+    if racks.leader(name).node_id != LEADER:
+        racks.move_leader(name, 0, LEADER)
     chance = random.Random(1)
     records = [Record(b"key-%d" % (i % 97), chance.randbytes(300)) for i in range(COUNT)]
-    racks.produce(made, records, config={"batch.num.messages": 50})
+    racks.produce(name, records, config={"batch.num.messages": 50})
     broker_pool.close_idle()
-    return made
+    return name
 
 
 @pytest.fixture
@@ -80,16 +80,16 @@ def in_sync(racks: KafkaCluster, topic: str) -> None:
     """Return when both replicas of the topic are in sync, and all brokers have heard of it."""
     deadline = time.monotonic() + 60
     while True:
-        told = [
+        replicas = [
             AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 2})
             .list_topics(topic, timeout=30)
             .topics[topic]
             .partitions
             for broker in racks.brokers.values()
         ]
-        if all(len(partitions) == 1 and len(partitions[0].isrs) == 2 for partitions in told):
+        if all(len(partitions) == 1 and len(partitions[0].isrs) == 2 for partitions in replicas):
             return
-        assert time.monotonic() < deadline, f"{topic} is not in sync on all brokers: {told}"
+        assert time.monotonic() < deadline, f"{topic} is not in sync on all brokers: {replicas}"
         time.sleep(0.1)
 
 

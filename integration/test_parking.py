@@ -12,8 +12,8 @@ from kshare.options import parse_options
 def test_parked_keys_are_kept_in_a_compacted_topic(
     broker: KafkaBroker, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": topic}
-    kafka = parse_options(given, streaming=True).options.kafka
+    settings = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": topic}
+    kafka = parse_options(settings, streaming=True).options.kafka
     where = ["--bootstrap-servers", broker.bootstrap_servers]
 
     assert kshare_command(["park", *where, "--topic", topic, "--why", "bad JSON", "a", "b"]) == 0
@@ -21,10 +21,10 @@ def test_parked_keys_are_kept_in_a_compacted_topic(
     config = broker.admin.describe_configs([resource])[resource].result(30)
     assert config["cleanup.policy"].value == "compact"
     kept = ParkedKeys(kafka)
-    found = kept.parked()
+    parked = kept.parked()
     kept.close()
-    assert {key for name, key in found if name == topic} == {b"a", b"b"}
-    assert found[topic, b"a"].why == "bad JSON"
+    assert {key for name, key in parked if name == topic} == {b"a", b"b"}
+    assert parked[topic, b"a"].why == "bad JSON"
 
     assert kshare_command(["unpark", *where, "--topic", topic, "a"]) == 0
     watch = ParkWatch(kafka)
@@ -32,7 +32,7 @@ def test_parked_keys_are_kept_in_a_compacted_topic(
     watch.close()
     capsys.readouterr()
     assert kshare_command(["parked", *where]) == 0
-    told = capsys.readouterr().out
-    assert topic in told
-    assert "bad JSON" in told
+    printed = capsys.readouterr().out
+    assert topic in printed
+    assert "bad JSON" in printed
     assert kshare_command(["unpark", *where, "--topic", topic, "b"]) == 0

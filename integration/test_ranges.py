@@ -85,8 +85,8 @@ class Soak:
         compacted = broker.create_topic(config=never)
         both = f"{plain},{compacted}"
         run = StreamingRun(broker.bootstrap_servers, both, folder, driver)
-        places = dict.fromkeys([(plain, 0), (compacted, 0)], 0)
-        return cls(broker, run, random.Random(seed), Counter(places))
+        nothing = dict.fromkeys([(plain, 0), (compacted, 0)], 0)
+        return cls(broker, run, random.Random(seed), Counter(nothing))
 
     def kill(self, points: int, drivers: int) -> OrderReport:
         """Kill so often, so many of them the driver; then read all that is left, and judge."""
@@ -99,7 +99,7 @@ class Soak:
         self._start(None, keyRanges="3", maxRecordsPerTask="400")
         self._produce()
         self._start(None, keyRanges="2")
-        return self.run.judge({place: (0, count) for place, count in self.produced.items()})
+        return self.run.judge({tp: (0, count) for tp, count in self.produced.items()})
 
     def planned(self, points: int, drivers: int) -> list[tuple[str, str]]:
         """What to kill, and where; each point once before one comes again."""
@@ -119,12 +119,12 @@ class Soak:
 
     def __str__(self) -> str:
         """What was done."""
-        told = self.run.planner_log.read_text()
+        log = self.run.planner_log.read_text()
         kills = ", ".join(f"{what} {count}" for what, count in sorted(self.killed.items()))
         return (
             f"{self.killed.total()} kills ({kills}); ranges {self.ranges}; "
             f"{self.uneven} of {len(self.seen)} batches began with ranges at different offsets; "
-            f"ends were looked for {told.count(LOOKED)} times"
+            f"ends were looked for {log.count(LOOKED)} times"
         )
 
     def _is_killed(self, what: str, where: str) -> bool:
@@ -381,8 +381,8 @@ SLOW = b"slow"
 def _ranges_shown(shown: dict[str, Any], topic: str) -> list[dict[str, Any]]:
     """The ranges of partition 0 in a progress report; none where there is nothing to tell."""
     reports = shown.get(EXTRA_KEY, {}).get("report", {})
-    found: list[dict[str, Any]] = reports.get(topic, {}).get("0", {}).get("ranges", [])
-    return found
+    ranges: list[dict[str, Any]] = reports.get(topic, {}).get("0", {}).get("ranges", [])
+    return ranges
 
 
 def slowly() -> Any:
@@ -415,12 +415,18 @@ def test_a_slow_key_gets_a_range_of_its_own(
     }
     with Query(spark, run, AVAILABLE_NOW, slowly=slowly(), **options) as query:
         query.end()
-        told = [json.loads(p.sources[0].latestOffset) for p in query.running.recentProgress]
+        shown_reports = [
+            json.loads(p.sources[0].latestOffset) for p in query.running.recentProgress
+        ]
     report = run.judge({0: (0, len(keys))})
     assert report.ok, str(report)
-    ranges = [tuple(map(tuple, one["h"])) for shown in told for one in _ranges_shown(shown, topic)]
+    ranges = [
+        tuple(map(tuple, one["h"]))
+        for shown in shown_reports
+        for one in _ranges_shown(shown, topic)
+    ]
     slow = key_hash(SLOW, 0)
-    assert ((slow, slow + 1),) in ranges, told
+    assert ((slow, slow + 1),) in ranges, shown_reports
 
 
 def soak(points: int, seed: int) -> int:
@@ -430,9 +436,9 @@ def soak(points: int, seed: int) -> int:
         KafkaBroker() as broker,
         Driver(Path(folder)) as driver,
     ):
-        made = Soak.on(broker, driver, Path(folder), seed)
-        report = made.kill(points, drivers=points // 4)
-        print(f"{made}\n{report}")
+        soaked = Soak.on(broker, driver, Path(folder), seed)
+        report = soaked.kill(points, drivers=points // 4)
+        print(f"{soaked}\n{report}")
     return 0 if report.ok else 1
 
 
@@ -440,5 +446,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=50)
     parser.add_argument("--seed", type=int, default=11)
-    given = parser.parse_args()
-    sys.exit(soak(given.points, given.seed))
+    arguments = parser.parse_args()
+    sys.exit(soak(arguments.points, arguments.seed))

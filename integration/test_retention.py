@@ -33,8 +33,8 @@ def topic_of(broker: KafkaBroker, config: dict[str, int | str], age_hours: float
 
 
 def options_of(broker: KafkaBroker, topic: str) -> SourceOptions:
-    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": topic}
-    return parse_options(given, streaming=True).options
+    settings = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": topic}
+    return parse_options(settings, streaming=True).options
 
 
 @contextmanager
@@ -98,9 +98,9 @@ def test_a_run_that_goes_on_warns_in_its_first_trigger(
         planner.pin_latest()
         planner.latest_offsets({topic: {"0": stable}}, None)
         reports = decode_report(planner.seen_offsets() or {})
-    place = TopicPartition(topic, 0)
-    at_risk = place in reports and reports[place].retention_at_risk
+    tp = TopicPartition(topic, 0)
+    at_risk = tp in reports and reports[tp].retention_at_risk
     lines = [line for line in caplog.messages if "are pending and" in line]
     assert (len(lines), at_risk) == ((0, False) if text is None else (1, True))
     if text is not None:
-        assert f"{place}: records from offset {stable} on are pending and {text}" in lines[0]
+        assert f"{tp}: records from offset {stable} on are pending and {text}" in lines[0]

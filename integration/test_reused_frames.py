@@ -131,14 +131,14 @@ def test_the_setting_may_change_between_actions(
 ) -> None:
     fill(broker, topic, COUNT)
     frame = loaded(spark, broker, topic, "kshare")
-    found = []
+    counts = []
     try:
         for enabled in ("true", "false", "true"):
             spark.conf.set("spark.sql.python.filterPushdown.enabled", enabled)
-            found += [frame.where("offset >= 15").count(), frame.count()]
+            counts += [frame.where("offset >= 15").count(), frame.count()]
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
-    assert found == [7, COUNT] * 3
+    assert counts == [7, COUNT] * 3
 
 
 # -- the latest -----------------------------------------------------------------------------------
@@ -176,12 +176,12 @@ def joined(
     stream = reader.option("startingOffsets", "earliest").load().selectExpr("key", "offset AS at")
     if not each_batch:
         stream = stream.join(loaded(spark, broker, static, source), "key")
-    found: list[tuple[int, bytes]] = []
+    rows: list[tuple[int, bytes]] = []
 
     def keep(batch: DataFrame, _: int) -> None:
         if each_batch:
             batch = batch.join(loaded(spark, broker, static, source), "key")
-        found.extend((row["at"], bytes(row["value"])) for row in batch.collect())
+        rows.extend((row["at"], bytes(row["value"])) for row in batch.collect())
 
     writer = stream.writeStream.foreachBatch(keep)
     query = writer.option("checkpointLocation", str(folder / static)).start()
@@ -193,7 +193,7 @@ def joined(
         query.processAllAvailable()
     finally:
         query.stop()
-    return sorted(found)
+    return sorted(rows)
 
 
 OLD = [(0, b"old"), (1, b"old")]

@@ -34,7 +34,7 @@ WAYS = [
 SECRETS = [*USERS.values(), STORE_PASSWORD, KEY_PASSWORD, "PRIVATE KEY", "wrong-secret"]
 
 
-def made(broker: KafkaBroker) -> Certificates:
+def certificates_of(broker: KafkaBroker) -> Certificates:
     assert broker.certificates
     return broker.certificates
 
@@ -44,7 +44,7 @@ def options_for(broker: KafkaBroker, listener: str, mechanism: str | None) -> di
     if listener == "MUTUAL":
         options |= {
             "kafka.ssl.keystore.type": "PKCS12",
-            "kafka.ssl.keystore.location": str(made(broker).client_p12),
+            "kafka.ssl.keystore.location": str(certificates_of(broker).client_p12),
             "kafka.ssl.keystore.password": STORE_PASSWORD,
         }
     return options
@@ -59,8 +59,8 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def assert_no_secret(text: str) -> None:
-    found = [secret for secret in SECRETS if secret in text]
-    assert not found, found
+    leaked = [secret for secret in SECRETS if secret in text]
+    assert not leaked, leaked
 
 
 def read_all(topic: str, options: dict[str, str], count: int) -> pa.Table:
@@ -79,8 +79,8 @@ def test_the_planner_and_the_reader(
     options = options_for(secure_broker, listener, mechanism)
     parsed = parse_options({**options, "subscribe": topic}, streaming=True).options
     cluster = Cluster(parsed.kafka)
-    places = cluster.partitions(parsed.topics)
-    assert list(cluster.latest(places).values()) == [20]
+    partitions = cluster.partitions(parsed.topics)
+    assert list(cluster.latest(partitions).values()) == [20]
     cluster.close()
     assert read_all(topic, options, 20)["offset"].to_pylist() == list(range(20))
     assert_no_secret(repr(parsed))
@@ -105,7 +105,7 @@ def test_the_sinks_producer(
 def test_a_jks_key_store(secure_broker: KafkaBroker, tmp_path: Path) -> None:
     """Of keytool, its key with a password of its own; the sink writes with it, the reader reads."""
     topic, path = secure_broker.create_topic(), tmp_path / "client.jks"
-    make_client_jks(made(secure_broker), path)
+    make_client_jks(certificates_of(secure_broker), path)
     options = options_for(secure_broker, "MUTUAL", None) | {
         "kafka.ssl.keystore.type": "JKS",
         "kafka.ssl.keystore.location": str(path),
@@ -146,15 +146,15 @@ def test_through_spark(
     for file in tmp_path.rglob("*"):
         if file.is_file():
             assert_no_secret(file.read_text(errors="replace"))
-    told = capfd.readouterr()
-    assert_no_secret(told.out + told.err)
+    output = capfd.readouterr()
+    assert_no_secret(output.out + output.err)
 
 
 def wrong_ways(broker: KafkaBroker) -> dict[str, tuple[dict[str, str], str]]:
     """Options that must fail, and what the error says."""
-    trusted = made(broker)
+    trusted = certificates_of(broker)
     stranger = {"kafka.ssl.truststore.location": str(trusted.stranger_ca)}
-    found: dict[str, tuple[dict[str, str], str]] = {
+    cases: dict[str, tuple[dict[str, str], str]] = {
         "an unknown authority": (
             {**options_for(broker, "SSL", None), **stranger},
             "(?i)unknown|authority|issuer|self.signed",
@@ -169,11 +169,11 @@ def wrong_ways(broker: KafkaBroker) -> dict[str, tuple[dict[str, str], str]]:
     for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
         options = options_for(broker, "SASL_SSL", mechanism)
         login = {"kafka.sasl.jaas.config": jaas(mechanism, "reader", "wrong-secret")}
-        found[f"a wrong password, {mechanism}"] = (
+        cases[f"a wrong password, {mechanism}"] = (
             {**options, **login},
             "(?i)authentication|credential|password",
         )
-    return found
+    return cases
 
 
 WRONG = (
@@ -225,11 +225,11 @@ def test_a_wrong_password_in_a_query(
     topic = secure_broker.create_topic()
     began = time.monotonic()
     reading = spark.read.format("kshare").options(**options).option("subscribe", topic)
-    told = error_of(lambda: reading.load().collect())
+    errors = error_of(lambda: reading.load().collect())
     rows = spark.createDataFrame([("k", "v")], "key string, value string")
     writing = rows.write.format("kshare").options(**options).option("topic", topic)
-    told += error_of(lambda: writing.mode("append").save())
+    errors += error_of(lambda: writing.mode("append").save())
     assert time.monotonic() - began < 2 * SECONDS_MAX
-    assert told.count("AuthenticationError") >= 2
+    assert errors.count("AuthenticationError") >= 2
     printed = capfd.readouterr()
-    assert_no_secret(told + printed.out + printed.err)
+    assert_no_secret(errors + printed.out + printed.err)

@@ -121,9 +121,9 @@ def test_memory_is_bounded_when_the_broker_is_slow(fragile: KafkaBroker) -> None
 
 @pytest.fixture
 def query(broker: KafkaBroker) -> Iterator[Query]:
-    made = Query(broker)
-    yield made
-    made.coordinators.close()
+    prepared = Query(broker)
+    yield prepared
+    prepared.coordinators.close()
 
 
 def test_rows_are_seen_when_their_batch_is_committed(query: Query) -> None:
@@ -307,9 +307,9 @@ def source_of(kill: dict[str, Any], driver: int) -> type[KshareDataSource]:
 
     class Source(KshareDataSource):
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-            made = super().streamWriter(schema, overwrite)
-            made.__class__ = Sink
-            return made
+            writer = super().streamWriter(schema, overwrite)
+            writer.__class__ = Sink
+            return writer
 
     return Source
 

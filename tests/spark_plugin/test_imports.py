@@ -70,18 +70,18 @@ def options() -> Iterator[dict[str, str]]:
         }
 
 
-def run(script: str, given: str = "") -> list[str]:
+def run(script: str, sent: str = "") -> list[str]:
     """Run a script in a process of its own, and return the lines that it prints."""
     done = subprocess.run(
-        [sys.executable, "-c", script], input=given, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script], input=sent, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
-def modules(script: str, given: str = "") -> set[str]:
+def modules(script: str, sent: str = "") -> set[str]:
     """Run a script, and return what it has imported."""
-    return set(json.loads(run(script + LIST_MODULES, given)[-1]))
+    return set(json.loads(run(script + LIST_MODULES, sent)[-1]))
 
 
 def test_the_process_that_asks_for_the_schema(options: dict[str, str]) -> None:
@@ -116,8 +116,8 @@ def test_a_task(options: dict[str, str], plan: str) -> None:
 
 def test_the_driver_that_makes_a_writer(options: dict[str, str]) -> None:
     """It writes nothing."""
-    given = {"kafka.bootstrap.servers": options["kafka.bootstrap.servers"], "topic": "t"}
-    script = SOURCE.replace("schema = source.schema()", "").format(options=given)
+    options_of_sink = {"kafka.bootstrap.servers": options["kafka.bootstrap.servers"], "topic": "t"}
+    script = SOURCE.replace("schema = source.schema()", "").format(options=options_of_sink)
     script += """
 from pyspark.sql.types import StructType
 source.writer(StructType().add("value", "binary"), False)

@@ -25,8 +25,8 @@ def configured(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     ids=["of either kind", "of a stream", "of neither kind"],
 )
 def test_the_schema_makes_no_task_assignor(configured: list[object], more: dict[str, str]) -> None:
-    given = {**BASE, "taskAssignor": "an_assignor.counting", "taskAssignor.a": "b", **more}
-    source = KshareDataSource(given)
+    options = {**BASE, "taskAssignor": "an_assignor.counting", "taskAssignor.a": "b", **more}
+    source = KshareDataSource(options)
     if "endingOffsets" in more:
         with pytest.raises(OptionsError, match="endingOffsets"):
             source.schema()
@@ -38,8 +38,8 @@ def test_the_schema_makes_no_task_assignor(configured: list[object], more: dict[
 def test_a_task_assignor_is_configured_once_for_a_stream_and_never_for_a_batch(
     configured: list[object],
 ) -> None:
-    given = {**BASE, "taskAssignor": "an_assignor.counting", "taskAssignor.a": "b"}
-    source = KshareDataSource({**given, "startingOffsets": "earliest"})
+    options = {**BASE, "taskAssignor": "an_assignor.counting", "taskAssignor.a": "b"}
+    source = KshareDataSource({**options, "startingOffsets": "earliest"})
     schema = source.schema()
     source.reader(schema)
     assert configured == []
@@ -48,15 +48,15 @@ def test_a_task_assignor_is_configured_once_for_a_stream_and_never_for_a_batch(
 
 
 def test_all_faults_are_told_before_the_kind_of_the_query_is_known() -> None:
-    given = {"minPartitions": "x", "maxRecordsPerTask": "-1", "startingOffsets": "latest"}
+    options = {"minPartitions": "x", "maxRecordsPerTask": "-1", "startingOffsets": "latest"}
     with pytest.raises(OptionsError) as raised:
-        KshareDataSource({**BASE, **given}).schema()
-    told = "\n".join(raised.value.problems)
+        KshareDataSource({**BASE, **options}).schema()
+    text = "\n".join(raised.value.problems)
     assert len(raised.value.problems) == 3
     assert (
-        told.index("minPartitions: ") < told.index("maxRecordsPerTask: ") < told.index("[as a st")
+        text.index("minPartitions: ") < text.index("maxRecordsPerTask: ") < text.index("[as a st")
     )
-    assert told.endswith("[as a batch]")
+    assert text.endswith("[as a batch]")
 
 
 def test_a_streams_faulty_task_assignor_is_told_by_the_stream() -> None:
