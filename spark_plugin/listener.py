@@ -136,7 +136,7 @@ def _log_partition(
             "%s: retention is about to take records of %s that are pending, from offset %d on",
             report.name or report.query,
             tp,
-            partition.stable,
+            partition.stable if partition.at_risk_from is None else partition.at_risk_from,
         )
     if _log.isEnabledFor(logging.INFO):
         _log.info("%s, %s: %s", query, tp, ", ".join(_facts(report, partition)))

@@ -1,7 +1,7 @@
 """The offset dict that Spark writes into the checkpoint, and back.
 
-Law: ``decode(encode(x)) == x``, also through JSON text, and equal values have equal text. Whatever
-a dict holds, the outcome is a value or a CheckpointError that names the field.
+Guarantees: ``decode(encode(x)) == x``, also through JSON text, and equal values have equal text.
+Whatever the dict, the outcome is a value or a CheckpointError that names the field.
 Cost: linear in the gaps; 2 integers a gap, in base64 about 2.7 bytes while gaps are short.
 
 A partition whose key hashes all stand at one offset is written as Spark's kafka source writes it,
@@ -18,7 +18,7 @@ A partition whose key hashes all stand at one offset is written as Spark's kafka
 the difference to the one before (the first one's to the stable offset), as LEB128 in base64.
 ``limits``: see :class:`RangeLimit`. ``committed``, ``start``: see :class:`Offsets`. What is empty
 or false is left out.
-Later versions may say more: then ``v`` is greater, and this code refuses to guess.
+A later version may say more: then ``v`` is greater, and this code refuses to guess.
 """
 
 import binascii
@@ -35,7 +35,7 @@ from kshare.core.packed_bounds import OFFSET_MAX, pack, unpack
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.errors import CheckpointError, CheckpointVersionError
 
-__all__ = ["EXTRA_KEY", "VERSION", "Offsets", "RangeLimit", "decode", "encode"]
+__all__ = ["EXTRA_KEY", "VERSION", "Offsets", "RangeLimit", "by_topic", "decode", "encode"]
 
 EXTRA_KEY: Final = "@kshare"
 """Where a dict says more than Spark's does. No topic can have this name."""
@@ -63,12 +63,12 @@ class RangeLimit:
     """The part of a batch with record limits that one task reads.
 
     Attributes:
-        hashes: the key hashes: ascending, disjoint, not adjacent, at least one range.
-        end: only offsets below this one.
-        records: at most so many records, the first ones that are pending; at least 1.
+        hashes: The key hashes: ascending, disjoint, not adjacent, at least one range.
+        end: Only offsets below this one are read.
+        records: Maximum number of records, the first ones that are pending; at least 1.
 
     Raises:
-        ValueError: the hash ranges are not such, ``end`` is negative, or ``records`` is below 1.
+        ValueError: The hash ranges are not such, ``end`` is negative, or ``records`` is below 1.
     """
 
     hashes: tuple[HashRange, ...]
@@ -90,14 +90,14 @@ class Offsets:
     """What one offset dict says.
 
     Attributes:
-        progress: how far each partition is: where its batch begins if it has limits, else where
-            its batch ends.
-        started: from where partitions are read that have no entry in the dict before this one:
-            all of them in batch 0, later those that are new.
-        limits: what the batch reads of partitions with record limits, ascending by the first hash.
+        progress: How far each partition is: where its batch begins if it has limits, otherwise
+            where its batch ends.
+        started: Where partitions start that have no entry in the dict before this one: all of them
+            in batch 0, later those that are new.
+        limits: What the batch reads of partitions with record limits, ascending by the first hash.
             No hash is in two limits of one partition; a partition without a limit has no entry.
-        read_committed: whether the records of the limits were counted as by ``read_committed``; a
-            query that is started again may have another level, and would count others.
+        read_committed: Whether the records of the limits were counted with ``read_committed``. A
+            query that is started again may have another level, and would count other records.
     """
 
     progress: Mapping[TopicPartition, Progress]
@@ -107,13 +107,13 @@ class Offsets:
 
 
 def encode(offsets: Offsets) -> dict[str, Any]:
-    """The offset dict, ready for ``json.dumps``.
+    """Make the offset dict, ready for ``json.dumps``.
 
     Returns:
         Topics sorted by name, partitions by number. Just ``{"topic": {"0": 123}}`` if every
         partition is level, none has just started and none has limits.
     """
-    encoded: dict[str, Any] = _nested(
+    encoded: dict[str, Any] = by_topic(
         {tp: reached.stable for tp, reached in offsets.progress.items()}
     )
     uneven = {
@@ -125,14 +125,14 @@ def encode(offsets: Offsets) -> dict[str, Any]:
         tp: [_encode_limit(limit) for limit in limits] for tp, limits in offsets.limits.items()
     }
     parts = {
-        "ic": _nested(uneven),
-        "limits": _nested(limits),
+        "ic": by_topic(uneven),
+        "limits": by_topic(limits),
         "committed": offsets.read_committed,
-        "start": _nested(offsets.started),
+        "start": by_topic(offsets.started),
     }
-    told = {name: part for name, part in parts.items() if part}
-    if told:
-        encoded[EXTRA_KEY] = {"v": VERSION, **told}
+    extra = {name: part for name, part in parts.items() if part}
+    if extra:
+        encoded[EXTRA_KEY] = {"v": VERSION, **extra}
     return encoded
 
 
@@ -140,21 +140,21 @@ def decode(value: Mapping[str, Any] | str) -> Offsets:
     """Read an offset dict, of Spark's kafka source or of this one.
 
     Args:
-        value: the dict, or its JSON text.
+        value: The dict, or its JSON text.
 
     Raises:
-        CheckpointVersionError: a later kshare wrote it.
-        CheckpointError: it has another shape; the text names the field.
+        CheckpointVersionError: A later kshare wrote it.
+        CheckpointError: It has another shape; the text names the field.
     """
-    given = _parsed(value) if isinstance(value, str) else value
-    _expect(isinstance(given, Mapping), "", "an object with topics", given)
-    told = _checked_extra(given[EXTRA_KEY]) if EXTRA_KEY in given else {}
-    plain = {topic: part for topic, part in given.items() if topic != EXTRA_KEY}
+    parsed = _parsed(value) if isinstance(value, str) else value
+    _expect(isinstance(parsed, Mapping), "", "an object with topics", parsed)
+    extra = _checked_extra(parsed[EXTRA_KEY]) if EXTRA_KEY in parsed else {}
+    plain = {topic: part for topic, part in parsed.items() if topic != EXTRA_KEY}
     stable = _decode_nested(plain, "", _decode_offset)
-    uneven = _decode_nested(told.get("ic", {}), f"{EXTRA_KEY}.ic", _decode_stripes)
-    limits = _decode_nested(told.get("limits", {}), f"{EXTRA_KEY}.limits", _decode_limits)
-    started = _decode_nested(told.get("start", {}), f"{EXTRA_KEY}.start", _decode_offset)
-    committed = told.get("committed", False)
+    uneven = _decode_nested(extra.get("ic", {}), f"{EXTRA_KEY}.ic", _decode_stripes)
+    limits = _decode_nested(extra.get("limits", {}), f"{EXTRA_KEY}.limits", _decode_limits)
+    started = _decode_nested(extra.get("start", {}), f"{EXTRA_KEY}.start", _decode_offset)
+    committed = extra.get("committed", False)
     _expect(isinstance(committed, bool), f"{EXTRA_KEY}.committed", "true or false", committed)
     progress = {tp: Progress(offset) for tp, offset in stable.items()}
     for tp, layers in uneven.items():
@@ -165,10 +165,11 @@ def decode(value: Mapping[str, Any] | str) -> Offsets:
     return Offsets(progress=progress, started=started, limits=limits, read_committed=committed)
 
 
-# -- there ---------------------------------------------------------------------------------------
+# -- encoding --------------------------------------------------------------------------------------
 
 
-def _nested(entries: Mapping[TopicPartition, _Value]) -> dict[str, dict[str, _Value]]:
+def by_topic(entries: Mapping[TopicPartition, _Value]) -> dict[str, dict[str, _Value]]:
+    """Entries by topic and partition, as JSON wants them: topics sorted by name."""
     topics: dict[str, dict[str, _Value]] = {}
     for (topic, partition), entry in sorted(entries.items(), key=lambda item: item[0]):
         topics.setdefault(topic, {})[str(partition)] = entry
@@ -195,7 +196,7 @@ def _encode_range(hashes: HashRange) -> list[int]:
     return [hashes.lo, hashes.hi]
 
 
-# -- and back ------------------------------------------------------------------------------------
+# -- decoding --------------------------------------------------------------------------------------
 
 
 def _parsed(text: str) -> Any:
@@ -234,9 +235,9 @@ def _decode_nested(
         _expect(isinstance(topic, str), here, "the name of a topic", topic)
         _expect(isinstance(partitions, Mapping), here, "an object with partitions", partitions)
         for name, part in partitions.items():
-            at = f"{here}.{name}"
-            number = _decode_partition(name, at)
-            decoded[TopicPartition(topic, number)] = entry(part, at)
+            field_name = f"{here}.{name}"
+            number = _decode_partition(name, field_name)
+            decoded[TopicPartition(topic, number)] = entry(part, field_name)
     return decoded
 
 
@@ -251,8 +252,8 @@ def _decode_offset(value: Any, where: str) -> int:
     return _decode_integer(value, where, "an offset", 0)
 
 
-def _decode_integer(value: Any, where: str, wanted: str, least: int) -> int:
-    _expect(type(value) is int and least <= value <= OFFSET_MAX, where, wanted, value)
+def _decode_integer(value: Any, where: str, wanted: str, minimum: int) -> int:
+    _expect(type(value) is int and minimum <= value <= OFFSET_MAX, where, wanted, value)
     return int(value)
 
 
@@ -269,7 +270,7 @@ def _decode_fields(value: Any, where: str, names: Sequence[str]) -> list[Any]:
 
 
 def _decode_stripes(value: Any, where: str) -> list[tuple[HashRange, bytes]]:
-    """Hash ranges and what is packed for each: it takes the stable offset to unpack it."""
+    """Hash ranges, each with its packed offsets: unpacking takes the stable offset."""
     layers = []
     for i, entry in enumerate(_decode_list(value, where, "a list of individual commits")):
         here = f"{where}[{i}]"

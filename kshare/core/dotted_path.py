@@ -1,8 +1,4 @@
-"""What a dotted path leads to.
-
-Law: it leads to one thing, or to an error that says why not and names what is built in.
-Cost: an import.
-"""
+"""Find an object by its dotted path; an error says why there is none, and what is built in."""
 
 from collections.abc import Collection
 from importlib import import_module
@@ -12,15 +8,15 @@ __all__ = ["find", "unknown"]
 
 
 def find(name: str, kind: str, built_in: Collection[str]) -> Any:
-    """What a dotted path leads to; it can be called, or it is an assignor.
+    """Find a callable or an assignor, by importing its module.
 
     Args:
         name: ``package.module.attribute`` or ``package.module:attribute``.
-        kind: what is looked for, for the error.
-        built_in: the names that need no path, for the error.
+        kind: What kind of object is looked for, for the error.
+        built_in: The names that need no path, for the error.
 
     Raises:
-        ValueError: it leads nowhere, or to something else.
+        ValueError: There is no such object, or it is something else.
     """
     module, separator, attribute = name.partition(":") if ":" in name else name.rpartition(".")
     if not (separator and module and attribute) or module.startswith("."):
@@ -42,6 +38,6 @@ def find(name: str, kind: str, built_in: Collection[str]) -> Any:
 
 
 def unknown(name: str, kind: str, reason: str, built_in: Collection[str]) -> ValueError:
-    """The error that says why there is no such thing."""
+    """The error that says why there is no such object."""
     listed = f"; built in are: {', '.join(built_in)}" if built_in else ""
     return ValueError(f"no {kind} {name!r}: {reason}{listed}")

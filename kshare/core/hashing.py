@@ -1,8 +1,8 @@
 """The key hash, and ranges of it.
 
-Law: the hash of a record depends on nothing but its key (its offset, if it has none), so a key is
-in exactly one of the ranges that a space is split into.
-Cost: one MurmurHash3 a key; a split is linear in its parts, and remembered.
+Guarantees: the hash of a record depends on nothing but its key (its offset, if it has none), so a
+key is in exactly one of the ranges that a space is split into.
+Cost: one MurmurHash3 a key; a split is linear in its parts, and cached.
 """
 
 from bisect import bisect_left
@@ -26,9 +26,9 @@ def key_hash(key: bytes | None, offset: int) -> int:
     already chose the partition, so it would leave most ranges of a partition empty.
 
     Args:
-        key: the record's key; None for a record without one. An empty key is a key.
-        offset: the record's offset, which is what a record without a key hashes (as 8 bytes,
-            little-endian), so that such records spread evenly.
+        key: The record's key; None for a record without one. An empty key is a key.
+        offset: The record's offset. A record without a key hashes it (as 8 bytes, little-endian),
+            so that such records spread evenly.
 
     Returns:
         An integer in ``[0, HASH_SPACE)``.
@@ -42,7 +42,7 @@ class HashRange:
     """Key hashes ``[lo, hi)``, never empty: ``0 <= lo < hi <= HASH_SPACE``.
 
     Raises:
-        ValueError: the bounds are not such.
+        ValueError: The bounds are not such.
     """
 
     lo: int
@@ -94,17 +94,17 @@ def span(hashes: Sequence[HashRange]) -> HashRange:
 
 @lru_cache(maxsize=256)
 def split(hashes: HashRange, parts: int) -> tuple[HashRange, ...]:
-    """Cut a range into equal parts; widths differ by one at most.
+    """Cut a range into equal parts, whose widths differ by one at most.
 
     Args:
-        hashes: the range to cut.
-        parts: how many; at least 1, at most the width of the range.
+        hashes: The range to cut.
+        parts: Number of parts; at least 1, at most the width of the range.
 
     Returns:
         The parts, ascending. Part ``i`` begins at ``lo + width * i // parts``.
 
     Raises:
-        ValueError: there cannot be so many parts.
+        ValueError: There cannot be so many parts.
     """
     if not 1 <= parts <= hashes.width:
         raise ValueError(f"cannot cut {hashes} into {parts} parts")
@@ -113,11 +113,11 @@ def split(hashes: HashRange, parts: int) -> tuple[HashRange, ...]:
 
 
 def without(hashes: Sequence[HashRange], points: Collection[int]) -> tuple[HashRange, ...]:
-    """Some hash ranges minus single hashes.
+    """Remove single hashes from hash ranges.
 
     Args:
-        hashes: disjoint ranges, ascending.
-        points: key hashes, in any order; those that are in no range change nothing.
+        hashes: Disjoint ranges, ascending.
+        points: Key hashes, in any order; those that are in no range change nothing.
 
     Returns:
         What is left, disjoint and ascending: ``[5, 9)`` without 7 is ``[5, 7)`` and ``[8, 9)``.
@@ -126,15 +126,15 @@ def without(hashes: Sequence[HashRange], points: Collection[int]) -> tuple[HashR
         return tuple(hashes)
     cuts = sorted(set(points))
     left: list[HashRange] = []
-    at = 0
+    i = 0
     for part in hashes:
-        at = bisect_left(cuts, part.lo, at)
+        i = bisect_left(cuts, part.lo, i)
         lo = part.lo
-        while at < len(cuts) and cuts[at] < part.hi:
-            if lo < cuts[at]:
-                left.append(HashRange(lo, cuts[at]))
-            lo = cuts[at] + 1
-            at += 1
+        while i < len(cuts) and cuts[i] < part.hi:
+            if lo < cuts[i]:
+                left.append(HashRange(lo, cuts[i]))
+            lo = cuts[i] + 1
+            i += 1
         if lo < part.hi:
             left.append(part if lo == part.lo else HashRange(lo, part.hi))
     return tuple(left)

@@ -1,7 +1,7 @@
 """Offset ranges, and sets of offsets as flat integers.
 
-Law: :data:`Bounds` are one tuple for one set, so ``==`` is set equality; every function returns
-such. As sets of integers they obey the laws of ``set``.
+Guarantees: :data:`Bounds` are one tuple for one set, so ``==`` is set equality; every function
+returns them so. As sets of integers they obey the laws of ``set``.
 Cost: linear in the bounds, at the speed of C (sorting of what is nearly sorted, slices);
 :func:`since` and :func:`complement` look up by bisection, and copy.
 """
@@ -35,7 +35,7 @@ class OffsetRange:
     """Offsets ``[start, end)``, never empty: ``0 <= start < end``.
 
     Raises:
-        ValueError: the bounds are not such.
+        ValueError: The bounds are not such.
     """
 
     start: int
@@ -58,11 +58,11 @@ class OffsetRange:
 
 
 def from_pairs(starts: Iterable[int], ends: Iterable[int]) -> Bounds:
-    """The union of half-open ranges, given in any order, overlapping or not.
+    """The union of half-open ranges, in any order, overlapping or not.
 
     Args:
-        starts: the first of each range.
-        ends: the end of each range, in the order of ``starts``, and greater than it.
+        starts: The first integer of each range.
+        ends: The end of each range, in the order of ``starts``, and greater than its start.
     """
     # With both sorted, a range begins a new stretch exactly if as many have ended before it as
     # have begun: which of the ends belongs to which start does not matter.
@@ -78,7 +78,7 @@ def from_pairs(starts: Iterable[int], ends: Iterable[int]) -> Bounds:
 
 
 def union(layers: Iterable[Bounds]) -> Bounds:
-    """What is in any of some sets."""
+    """The union of some sets."""
     some = [bounds for bounds in layers if bounds]
     if len(some) < 2:
         return some[0] if some else ()
@@ -91,7 +91,7 @@ def union(layers: Iterable[Bounds]) -> Bounds:
 
 
 def complement(bounds: Bounds, start: int, end: int) -> Bounds:
-    """What of ``[start, end)`` is not in a set; nothing if ``end <= start``."""
+    """The part of ``[start, end)`` that is not in a set; nothing if ``end <= start``."""
     if end <= start:
         return ()
     # An odd number of bounds at or below ``start`` says that it is in the set: then what follows
@@ -103,14 +103,14 @@ def complement(bounds: Bounds, start: int, end: int) -> Bounds:
 
 
 def intersect(one: Bounds, other: Bounds) -> Bounds:
-    """What is in both of two sets."""
+    """The intersection of two sets."""
     if not one or not other:
         return ()
     return subtract(one, complement(other, one[0], one[-1]))
 
 
 def subtract(bounds: Bounds, taken: Bounds) -> Bounds:
-    """What of a set is not in another."""
+    """The part of a set that is not in another."""
     if not bounds or not taken or taken[-1] <= bounds[0] or bounds[-1] <= taken[0]:
         return bounds
     start, end = bounds[0], bounds[-1]
@@ -118,7 +118,7 @@ def subtract(bounds: Bounds, taken: Bounds) -> Bounds:
 
 
 def since(bounds: Bounds, offset: int) -> Bounds:
-    """What of a set is not below an offset."""
+    """The part of a set that is not below an offset."""
     if not bounds or offset <= bounds[0]:
         return bounds
     first = bisect_right(bounds, offset)
@@ -126,5 +126,5 @@ def since(bounds: Bounds, offset: int) -> Bounds:
 
 
 def length(bounds: Bounds) -> int:
-    """How many integers a set holds."""
+    """The number of integers in a set."""
     return sum(bounds[1::2]) - sum(bounds[::2])

@@ -4,10 +4,10 @@
 - **Stripes**, a hash range with its offsets each: what the arithmetic is done with.
 - **Bands**, an offset range with its hash ranges each: what a scan of the log needs.
 
-Law: each form is canonical as these functions return it, one tuple for one set, so ``==`` is set
-equality, and going from one form to another loses nothing.
-Cost: a sort of the pieces; what is common to overlapping stripes is merged once for each hash range
-between two cuts, so linear in the pieces as long as few of them overlap.
+Guarantees: these functions return each form canonical, one tuple for one set, so ``==`` is set
+equality. Converting one form to another loses nothing.
+Cost: a sort of the pieces. Where stripes overlap, their offsets are merged once for each hash range
+between two cuts, so it is linear in the pieces as long as few of them overlap.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,7 +50,7 @@ class Rectangle:
 
     @property
     def area(self) -> int:
-        """How many (offset, key hash) it holds."""
+        """The number of (offset, key hash) that it holds."""
         return (self.offsets.end - self.offsets.start) * (self.hashes.hi - self.hashes.lo)
 
 
@@ -77,7 +77,7 @@ class Band:
 
 
 def canonical(pieces: Iterable[Rectangle]) -> tuple[Rectangle, ...]:
-    """Rectangles in any order, overlapping or not, as one tuple for one set.
+    """One tuple for the set that some rectangles hold, in any order, overlapping or not.
 
     Returns:
         Disjoint rectangles, ascending by offsets, then by hash.
@@ -89,11 +89,11 @@ def rectangles(tiling: Iterable[Stripe]) -> tuple[Rectangle, ...]:
     """Stripes as rectangles.
 
     Args:
-        tiling: disjoint stripes, ascending, no two neighbours alike, as :func:`tile` returns them.
+        tiling: Disjoint stripes, ascending, no two neighbours alike, as :func:`tile` returns them.
 
     Returns:
-        Disjoint rectangles, ascending by offsets, then by hash. Those that have the same offsets
-        and touch are one.
+        Disjoint rectangles, ascending by offsets, then by hash. Rectangles that have the same
+        offsets and touch are one.
     """
     pieces = [
         (start, end, stripe.hashes.lo, stripe.hashes)  # the last one is never compared
@@ -105,7 +105,7 @@ def rectangles(tiling: Iterable[Stripe]) -> tuple[Rectangle, ...]:
 
 
 def _stacked(pieces: Iterable[tuple[int, int, int, HashRange]]) -> Iterator[Rectangle]:
-    """Rectangles, ascending, as start, end, lowest hash and hashes; those that touch as one."""
+    """Merge rectangles that touch; each is (start, end, lowest hash, hashes), ascending."""
     ahead = iter(pieces)
     first = next(ahead, None)
     if first is None:
@@ -142,8 +142,8 @@ def stripes(pieces: Iterable[Rectangle], start: int = 0) -> list[Stripe]:
     """Rectangles as stripes, one for each hash range that occurs; these may overlap.
 
     Args:
-        pieces: rectangles in any order, overlapping or not.
-        start: what is below this offset is left out.
+        pieces: Rectangles in any order, overlapping or not.
+        start: Offsets below this one are left out.
     """
     found: dict[HashRange, tuple[list[int], list[int]]] = {}
     last: HashRange | None = None
@@ -165,7 +165,7 @@ def tile(segments: Iterable[Segment]) -> tuple[Stripe, ...]:
     """Segments as stripes: neighbours with the same offsets are one.
 
     Args:
-        segments: ascending, each beginning where the one before it ends; offsets may be empty.
+        segments: Ascending, each beginning where the one before it ends; offsets may be empty.
     """
     return tuple(Stripe(HashRange(lo, hi), bounds) for lo, hi, bounds in _merged(segments))
 
@@ -174,8 +174,8 @@ def overlay(layers: Iterable[Stripe]) -> tuple[Stripe, ...]:
     """The union of stripes in any order, whose hash ranges may overlap.
 
     Returns:
-        Stripes that tile the whole hash space, ascending, no two neighbours alike; those that no
-        layer covers have no offsets.
+        Stripes that tile the whole hash space, ascending, no two neighbours alike. A stripe that no
+        layer covers has no offsets.
     """
     cut = [(layer.hashes.lo, layer.hashes.hi, layer.bounds) for layer in layers]
     return tile(sweep(cut, 0, HASH_SPACE))
@@ -188,48 +188,47 @@ def bands(pieces: Sequence[Rectangle]) -> tuple[Band, ...]:
     """Rectangles as bands.
 
     Args:
-        pieces: rectangles in any order, overlapping or not.
+        pieces: Rectangles in any order, overlapping or not.
 
     Returns:
         Disjoint bands, ascending by offset, no two that touch alike.
     """
     if len(pieces) == 1:
         return (Band(pieces[0].offsets, (pieces[0].hashes,)),)
-    lying = [(p.offsets.start, p.offsets.end, (p.hashes.lo, p.hashes.hi)) for p in pieces]
-    if not lying:
+    if not pieces:
         return ()
+    layers = [(p.offsets.start, p.offsets.end, (p.hashes.lo, p.hashes.hi)) for p in pieces]
     whole = hull(pieces)
-    found = []
-    for start, end, bounds in _merged(sweep(lying, whole.start, whole.end)):
-        if bounds:
-            hashes = tuple(map(HashRange, bounds[::2], bounds[1::2]))
-            found.append(Band(OffsetRange(start, end), hashes))
-    return tuple(found)
+    return tuple(
+        Band(OffsetRange(start, end), tuple(map(HashRange, bounds[::2], bounds[1::2])))
+        for start, end, bounds in _merged(sweep(layers, whole.start, whole.end))
+        if bounds
+    )
 
 
 # -- both ----------------------------------------------------------------------------------------
 
 
 def sweep(layers: Sequence[Segment], first: int, last: int) -> Iterator[Segment]:
-    """Segments that may overlap as segments that tile ``[first, last)``.
+    """Cut segments that may overlap into segments that tile ``[first, last)``.
 
     Args:
-        layers: segments within ``[first, last)``, in any order.
-        first: where the tiling begins.
-        last: where it ends.
+        layers: Segments within ``[first, last)``, in any order.
+        first: Where the tiling begins.
+        last: Where the tiling ends.
 
     Yields:
-        Segments, ascending, without a hole: what all layers there hold, or nothing.
+        Segments, ascending, without a hole; each with the union of its layers, which may be empty.
     """
     begins = sorted(layers, key=_begin)
     cuts = sorted({first, last, *map(_begin, begins), *map(_end, begins)})
     active: list[Segment] = []
-    at = 0
+    i = 0
     for lo, hi in pairwise(cuts):
         active = [layer for layer in active if layer[1] > lo]
-        while at < len(begins) and begins[at][0] == lo:
-            active.append(begins[at])
-            at += 1
+        while i < len(begins) and begins[i][0] == lo:
+            active.append(begins[i])
+            i += 1
         yield lo, hi, active[0][2] if len(active) == 1 else union(layer[2] for layer in active)
 
 
@@ -237,12 +236,12 @@ _begin, _end = itemgetter(0), itemgetter(1)
 
 
 def _merged(segments: Iterable[Segment]) -> Iterator[Segment]:
-    """The same, neighbours that touch and are alike as one."""
+    """Merge neighbours that touch and are alike."""
     ahead = iter(segments)
-    held = next(ahead, None)
-    if held is None:
+    first = next(ahead, None)
+    if first is None:
         return
-    lo, hi, bounds = held
+    lo, hi, bounds = first
     for begin, end, more in ahead:
         if begin == hi and more == bounds:
             hi = end

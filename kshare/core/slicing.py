@@ -1,7 +1,7 @@
-"""What the tasks of a batch read: pending work -> slices.
+"""Slicing: the pending work of a batch, cut into what tasks read.
 
-Law: the slices of a plan tile the pending work exactly, with no gap and no overlap, whatever the
-assignor answered and however the ranges were cut before.
+Guarantees: the slices of a plan tile the pending work exactly, with no gap and no overlap, whatever
+the assignor answered and however the ranges were cut before.
 Cost: linear in the slices and their rectangles.
 """
 
@@ -61,13 +61,13 @@ class PartitionLoad:
     """The pending work of one partition.
 
     Attributes:
-        topic: name of the topic.
-        partition: number of the partition.
-        pending: what to read; made canonical, as in a :class:`~kshare.core.progress.Slice`. Empty
+        topic: Name of the topic.
+        partition: Number of the partition.
+        pending: What to read; made canonical, as in a :class:`~kshare.core.progress.Slice`. Empty
             if there is nothing.
-        allowed: the hash ranges that the user cut the partition by, disjoint and ascending, which
-            no assignor changes; None if it may choose. They hold all that is pending.
-        observed: what is known of its ranges from the batches before, ascending; a hint.
+        allowed: The hash ranges that the user cut the partition by, disjoint and ascending. No
+            assignor changes them, and they hold all that is pending. None if it may choose.
+        observed: What is known of its ranges from the batches before, ascending; a hint.
     """
 
     topic: str
@@ -87,7 +87,7 @@ class PartitionLoad:
 
     @property
     def size(self) -> int:
-        """Of how many offsets anything is pending: at most so many records."""
+        """Number of offsets with something pending: no fewer than the pending records."""
         if len(self.pending) == 1:
             return len(self.pending[0].offsets)
         offsets = [piece.offsets for piece in self.pending]
@@ -95,18 +95,18 @@ class PartitionLoad:
 
     @property
     def area(self) -> int:
-        """How many (offset, key hash) are pending: in proportion to the records, if keys spread."""
+        """Number of pending (offset, key hash): in proportion to the records, if keys spread."""
         return sum(piece.area for piece in self.pending)
 
 
 @dataclass(frozen=True, slots=True)
 class RangeRequest:
-    """What a range assignor is asked.
+    """The question to a range assignor.
 
     Attributes:
-        loads: the partitions that want ranges, ascending; each has pending work.
-        min_tasks: wanted at least so many ranges in all of them; 0 for no wish.
-        key_ranges: wanted at least so many ranges in each of them; at least 1.
+        loads: The partitions that need ranges, ascending; each has pending work.
+        min_tasks: Minimum number of ranges of all partitions together; 0 for none.
+        key_ranges: Minimum number of ranges of each partition; at least 1.
     """
 
     loads: tuple[PartitionLoad, ...]
@@ -115,7 +115,7 @@ class RangeRequest:
 
 
 RangeAssignor: TypeAlias = Callable[[RangeRequest], Mapping[TopicPartition, Sequence[HashRange]]]
-"""A pure function: for each partition of the request hash ranges that tile the whole hash space."""
+"""A pure function: for each partition of the request, ranges that tile the whole hash space."""
 
 
 # -- planning ------------------------------------------------------------------------------------
@@ -131,18 +131,18 @@ def plan_ranges(
     """The hash ranges that each partition is cut into.
 
     Args:
-        loads: the partitions, in any order; those without pending work get no ranges.
-        assignor: asked for the ranges of those that the user has not cut.
-        min_tasks: wanted at least so many ranges in all, those that the user made included.
-        key_ranges: wanted at least so many ranges in each partition that the user has not cut.
+        loads: The partitions, in any order; those without pending work get no ranges.
+        assignor: Chooses the ranges of the partitions that the user has not cut.
+        min_tasks: Minimum number of ranges in all, including those that the user made.
+        key_ranges: Minimum number of ranges of each partition that the user has not cut.
 
     Returns:
-        By partition, ascending; ranges ascending and disjoint. Those that the user made, else
-        ranges that tile the whole hash space.
+        By partition, ascending; ranges ascending and disjoint. They are those that the user made,
+        or tile the whole hash space.
 
     Raises:
-        PlanError: the assignor's answer is not such.
-        ValueError: a partition is in two loads.
+        PlanError: The assignor's ranges are not such.
+        ValueError: A partition is in two loads.
     """
     work = _sorted(loads)
     free = tuple(load for load in work if load.allowed is None)
@@ -150,18 +150,18 @@ def plan_ranges(
     answer: Mapping[TopicPartition, Sequence[HashRange]] = {}
     if free:
         answer = assignor(RangeRequest(free, max((min_tasks or 0) - fixed, 0), key_ranges or 1))
-        _check_places(answer, free)
+        _check_partitions(answer, free)
     ranges = {}
-    seen: Sequence[HashRange] = ()  # mostly the same ranges for many partitions
+    checked: Sequence[HashRange] = ()  # mostly the same ranges for many partitions
     tiling: tuple[HashRange, ...] = ()
     for load in work:
         tp = load.topic_partition
         if load.allowed is not None:
             ranges[tp] = load.allowed
             continue
-        if answer[tp] is not seen:
+        if answer[tp] is not checked:
             tiling = _checked_tiling(tp, answer[tp])
-            seen = answer[tp]
+            checked = answer[tp]
         ranges[tp] = tiling
     return ranges
 
@@ -179,8 +179,8 @@ def plan_by_key(
         Slices ascending by partition, then by hash; none for a range without pending work.
 
     Raises:
-        PlanError: the assignor's answer cannot be used.
-        ValueError: a partition is in two loads.
+        PlanError: The assignor's answer cannot be used.
+        ValueError: A partition is in two loads.
     """
     ranges = plan_ranges(loads, assignor, min_tasks=min_tasks, key_ranges=key_ranges)
     slices = []
@@ -207,14 +207,14 @@ def plan_by_offset(loads: Sequence[PartitionLoad], *, min_tasks: int | None) -> 
     are about ``min_tasks``. The last parts take what does not divide evenly.
 
     Args:
-        loads: the partitions, in any order.
-        min_tasks: None for one slice each.
+        loads: The partitions, in any order.
+        min_tasks: Minimum number of slices; None for one each.
 
     Returns:
         Slices ascending by partition, then by offset; none for a part without pending work.
 
     Raises:
-        ValueError: a partition is in two loads.
+        ValueError: A partition is in two loads.
     """
     work = _sorted(loads)
     whole = [hull(load.pending) for load in work]
@@ -233,7 +233,7 @@ def plan_by_offset(loads: Sequence[PartitionLoad], *, min_tasks: int | None) -> 
 
 
 def _sorted(loads: Sequence[PartitionLoad]) -> list[PartitionLoad]:
-    """Those with pending work, ascending."""
+    """The loads with pending work, ascending."""
     work = sorted(
         (load for load in loads if load.pending), key=lambda load: (load.topic, load.partition)
     )
@@ -262,22 +262,21 @@ def _part_count(size: int, total: int, parts: int) -> int:
 
 
 def _between(pieces: Sequence[Rectangle], start: int, end: int) -> tuple[Rectangle, ...]:
-    found = []
-    for piece in pieces:
-        first, last = max(piece.offsets.start, start), min(piece.offsets.end, end)
-        if first < last:
-            found.append(Rectangle(OffsetRange(first, last), piece.hashes))
-    return tuple(found)
+    return tuple(
+        Rectangle(OffsetRange(first, last), piece.hashes)
+        for piece in pieces
+        if (first := max(piece.offsets.start, start)) < (last := min(piece.offsets.end, end))
+    )
 
 
 # -- checking ------------------------------------------------------------------------------------
 
 
 def check_plan(loads: Sequence[PartitionLoad], slices: Sequence[Slice]) -> None:
-    """See that slices tile pending work.
+    """Check that slices tile pending work.
 
     Raises:
-        PlanError: they do not; the text names a partition, and what of it is missing, read twice,
+        PlanError: They do not. The text names a partition, and what of it is missing, read twice,
             or not pending.
     """
     planned: defaultdict[tuple[str, int], list[Slice]] = defaultdict(list)
@@ -311,8 +310,8 @@ def _check_tiles(load: PartitionLoad, slices: Sequence[Slice]) -> None:
 
 def _read_twice(slices: Sequence[Slice]) -> list[Rectangle]:
     """What is in two of some slices."""
-    twice: list[Rectangle] = []
     before = Progress.at(0)
+    twice: list[Rectangle] = []
     for slice_ in slices:
         after = before.commit(slice_.rectangles)
         new = Progress.of(0, after.minus(before))
@@ -322,7 +321,7 @@ def _read_twice(slices: Sequence[Slice]) -> list[Rectangle]:
 
 
 def _stack(pieces: Sequence[Rectangle], whole: Rectangle) -> bool:
-    """Whether rectangles, as they come, lie on each other and make up a larger one: seen fast."""
+    """Whether rectangles, in their order, are stacked to a larger one. This is the fast path."""
     lo = whole.hashes.lo
     for piece in pieces:
         if piece.hashes.lo != lo or piece.offsets != whole.offsets:
@@ -331,10 +330,10 @@ def _stack(pieces: Sequence[Rectangle], whole: Rectangle) -> bool:
     return lo == whole.hashes.hi
 
 
-def _check_places(
+def _check_partitions(
     answer: Mapping[TopicPartition, Sequence[HashRange]], loads: Sequence[PartitionLoad]
 ) -> None:
-    """See that an assignor has answered what it was asked."""
+    """Check that an assignor has answered for the partitions that it was asked about."""
     if not isinstance(answer, Mapping):
         raise PlanError(
             "the range assignor must return a mapping of partitions to hash ranges, and returned "
@@ -352,7 +351,7 @@ def _check_places(
 
 
 def _checked_tiling(tp: TopicPartition, ranges: Sequence[HashRange]) -> tuple[HashRange, ...]:
-    """See that ranges tile the hash space, and put them in order."""
+    """Check that ranges tile the hash space, and sort them."""
     if not isinstance(ranges, Sequence) or not all(isinstance(one, HashRange) for one in ranges):
         _refuse(tp, f"wanted hash ranges of the range assignor, found {_shown(ranges)}")
     tiling = tuple(sorted(ranges))

@@ -1,27 +1,28 @@
-"""What the planner tells of its last batch, as JSON inside Spark's progress events, and back.
+"""The report of the last batch, as JSON inside Spark's progress events, and back.
 
-Law: ``decode_report(encode_report(x)) == x``, also through JSON text. It tells and decides nothing:
-whoever reads it may be older or newer, so a version or a field that is not known is no fault.
+Guarantees: ``decode_report(encode_report(x)) == x``, also through JSON text. Nothing depends on a
+report. Its reader may be older or newer than its writer, so a version or a field that is not known
+is no fault.
 Cost: linear in the ranges; ``lag`` and ``entry_bytes`` are linear in the gaps.
 
-The dict is what ``reportLatestOffset()`` answers, so Spark shows it as ``latestOffset``::
+The dict is the answer of ``reportLatestOffset()``, so Spark shows it as ``latestOffset``::
 
     {"topic": {"0": 123},              the end of each partition's log
      "@kshare": {"v": 1, "report": {"topic": {"0": {
-       "stable": 100, "gaps": 2, "bytes": 40, "retention_at_risk": false,
+       "stable": 100, "gaps": 2, "bytes": 40, "retention_at_risk": true, "at_risk_from": 100,
        "ranges": [{"h": [[lo, hi], ...], "position": 100, "lag": 23,
                    "records": 256, "seconds": 1.5, "limit": 256}]}}}}}
 
-Both may be absent: of a partition that is not in the report no more is known than the batch's
-offsets say. If none is, this is what Spark's own source answers.
+Only where retention is a risk there is ``at_risk_from``. A partition that is not in the report is
+as the batch's offsets say. Without any, this is the answer of Spark's own source.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from kshare.core.checkpoint import EXTRA_KEY, VERSION, Offsets, RangeLimit, encode
+from kshare.core.checkpoint import EXTRA_KEY, VERSION, Offsets, RangeLimit, by_topic, encode
 from kshare.core.hashing import WHOLE, HashRange, span
 from kshare.core.offsets import from_pairs, length
 from kshare.core.progress import Progress, TopicPartition
@@ -42,20 +43,18 @@ __all__ = [
     "slowest",
 ]
 
-_Value = TypeVar("_Value")
-
 
 @dataclass(frozen=True, slots=True)
 class RangeReport:
-    """One range of key hashes, after the last batch that is known of.
+    """One range of key hashes, after the last batch.
 
     Attributes:
-        hashes: ascending, disjoint, not empty; several if parked keys lie in it.
-        position: the first offset that is not processed for all of ``hashes``.
-        lag: offsets from there to the partition's end that are pending: at most so many records.
-        records: what the last batch delivered; None if that is not known.
-        seconds: how long its task took for them; None if that was not measured.
-        limit: the most records that a batch may deliver; None if there is no limit.
+        hashes: The range: ascending, disjoint, not empty; several if parked keys lie in it.
+        position: The first offset that is not processed for all of ``hashes``.
+        lag: Number of pending offsets up to the partition's end: no fewer than the records.
+        records: Number of records that the last batch delivered; None if that is not known.
+        seconds: How long its task took for them; None if that was not measured.
+        limit: Maximum number of records that a batch may deliver; None if there is no limit.
     """
 
     hashes: tuple[HashRange, ...]
@@ -82,12 +81,15 @@ class PartitionReport:
     """One partition.
 
     Attributes:
-        end: the end of its log, as last seen.
-        stable: everything below this offset is processed.
-        gaps: how many individual commits the checkpoint holds for it.
-        entry_bytes: how long its entry under ``"@kshare"`` is, as JSON.
-        retention_at_risk: whether retention is about to take what is pending.
-        ranges: ascending by first hash.
+        end: The end of its log, as last seen.
+        stable: Everything below this offset is processed when the batch is done, or of a batch with
+            limits, when it begins.
+        gaps: Number of individual commits that the checkpoint holds for it.
+        entry_bytes: Length of its entry under ``"@kshare"``, as JSON.
+        retention_at_risk: Whether retention is about to take what is pending.
+        ranges: The ranges, ascending by first hash.
+        at_risk_from: The first offset that was pending when the batch began, if retention is about
+            to take it; None if it is not, or an older kshare wrote the report.
     """
 
     end: int
@@ -96,6 +98,7 @@ class PartitionReport:
     entry_bytes: int = 0
     retention_at_risk: bool = False
     ranges: tuple[RangeReport, ...] = ()
+    at_risk_from: int | None = None
 
 
 def partition_report(
@@ -104,19 +107,19 @@ def partition_report(
     limits: Sequence[RangeLimit] = (),
     observed: Sequence[RangeObservation] = (),
     *,
-    at_risk: bool = False,
+    at_risk_from: int | None = None,
 ) -> PartitionReport:
-    """The report of one partition.
+    """Make the report of one partition.
 
-    Its ranges are those that have limits, and those that had a task before; of a partition without
-    either they are the stripes of its progress.
+    Its ranges are those that have limits, and those that had a task before. If there are none, they
+    are the stripes of its progress.
 
     Args:
-        end: the end of its log.
-        reached: how far it is.
-        limits: what its ranges may read in the batch that begins.
-        observed: what its ranges did in the batches before.
-        at_risk: whether retention is about to take what is pending.
+        end: The end of its log.
+        reached: How far it is.
+        limits: What its ranges may read in the batch that begins.
+        observed: What its ranges did in the batches before.
+        at_risk_from: The first pending offset, if retention is about to take it.
     """
     known = {seen.hashes: seen for seen in observed}
     limit_of = {span(limit.hashes): limit for limit in limits}
@@ -141,8 +144,9 @@ def partition_report(
         stable=reached.stable,
         gaps=reached.gaps,
         entry_bytes=entry_bytes(reached, limits) if limits or not reached.is_level else 0,
-        retention_at_risk=at_risk,
+        retention_at_risk=at_risk_from is not None,
         ranges=tuple(ranges),
+        at_risk_from=at_risk_from,
     )
 
 
@@ -150,54 +154,54 @@ def encode_report(
     reports: Mapping[TopicPartition, PartitionReport],
     ends: Mapping[TopicPartition, int] | None = None,
 ) -> dict[str, Any]:
-    """The dict for ``reportLatestOffset()``.
+    """Make the dict for ``reportLatestOffset()``.
 
     Args:
-        reports: what is known, by partition.
-        ends: the ends of partitions of which nothing else is known.
+        reports: The reports, by partition.
+        ends: The ends of partitions that have no report.
     """
-    known = {**(ends or {}), **{place: report.end for place, report in reports.items()}}
-    encoded: dict[str, Any] = _nested(known)
+    known = {**(ends or {}), **{tp: report.end for tp, report in reports.items()}}
+    encoded: dict[str, Any] = by_topic(known)
     if reports:
-        told = _nested({place: _encode_partition(report) for place, report in reports.items()})
-        encoded[EXTRA_KEY] = {"v": VERSION, "report": told}
+        entries = by_topic({tp: _encode_partition(report) for tp, report in reports.items()})
+        encoded[EXTRA_KEY] = {"v": VERSION, "report": entries}
     return encoded
 
 
 def decode_report(value: dict[str, Any]) -> dict[TopicPartition, PartitionReport]:
-    """Read the dict again.
+    """Read the dict.
 
     Args:
-        value: the dict, parsed.
+        value: The dict, parsed.
 
     Returns:
         The reports by partition; empty if there is none, as with an older kshare.
 
     Raises:
-        ValueError: it has another shape; the text names the place.
+        ValueError: It has another shape; the text names the field.
     """
     from pydantic import ValidationError  # noqa: PLC0415 - not where reports are only written
 
-    from kshare.monitor.report_schema import Latest  # noqa: PLC0415 - likewise
+    from kshare.monitor.report_schema import Latest  # noqa: PLC0415 - imports pydantic
 
     try:
         latest = Latest.model_validate(value)
     except ValidationError as error:
         raise ValueError(_first_fault(error)) from None
     decoded = {}
-    for topic, partitions in latest.told.report.items():
+    for topic, partitions in latest.extra.report.items():
         ends = latest.__pydantic_extra__.get(topic, {})
-        for number, told in partitions.items():
+        for number, entry in partitions.items():
             if number not in ends:
                 raise ValueError(f"{EXTRA_KEY}.report.{topic}.{number}: there is no end beside it")
-            ranges = tuple(RangeReport(**dict(range_)) for range_ in told.ranges)
-            fields = {**dict(told), "end": ends[number], "ranges": ranges}
+            ranges = tuple(RangeReport(**dict(range_)) for range_ in entry.ranges)
+            fields = {**dict(entry), "end": ends[number], "ranges": ranges}
             decoded[TopicPartition(topic, int(number))] = PartitionReport(**fields)
     return decoded
 
 
 def _first_fault(error: "ValidationError") -> str:
-    """Where it is, what is wrong, and a little of what was found."""
+    """The field, what is wrong with it, and some of its value."""
     first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"])) or "the report"
     found = "" if first["type"] == "missing" else f", found {repr(first['input'])[:100]}"
@@ -225,37 +229,34 @@ def hottest(ranges: Iterable[RangeReport]) -> RangeReport | None:
 
 
 def lag(progress: Progress, end: int, hashes: Sequence[HashRange]) -> int:
-    """The offsets below ``end`` of which something is pending: at most so many records.
+    """Number of offsets below ``end`` with something pending: no fewer than the pending records.
 
     Args:
-        progress: what is processed.
-        end: the end of the log.
-        hashes: for these key hashes: ascending, disjoint.
+        progress: What is processed.
+        end: The end of the log.
+        hashes: The key hashes that count: ascending, disjoint.
     """
     pending = [piece.offsets for piece in progress.pending_of(end, hashes)]
     return length(from_pairs([piece.start for piece in pending], [piece.end for piece in pending]))
 
 
 def entry_bytes(progress: Progress, limits: Sequence[RangeLimit] = ()) -> int:
-    """How long a partition's entry under ``"@kshare"`` is, as JSON; 0 if it has none."""
+    """Length of a partition's entry under ``"@kshare"``, as JSON; 0 if it has none."""
     alone = TopicPartition("", 0)
-    told = encode(Offsets({alone: progress}, limits={alone: tuple(limits)} if limits else {}))
-    return len(json.dumps(told[EXTRA_KEY], separators=(",", ":"))) if EXTRA_KEY in told else 0
-
-
-def _nested(entries: Mapping[TopicPartition, _Value]) -> dict[str, dict[str, _Value]]:
-    topics: dict[str, dict[str, _Value]] = {}
-    for (topic, partition), entry in sorted(entries.items(), key=lambda item: item[0]):
-        topics.setdefault(topic, {})[str(partition)] = entry
-    return topics
+    encoded = encode(Offsets({alone: progress}, limits={alone: tuple(limits)} if limits else {}))
+    if EXTRA_KEY not in encoded:
+        return 0
+    return len(json.dumps(encoded[EXTRA_KEY], separators=(",", ":")))
 
 
 def _encode_partition(report: PartitionReport) -> dict[str, Any]:
+    at_risk = {} if report.at_risk_from is None else {"at_risk_from": report.at_risk_from}
     return {
         "stable": report.stable,
         "gaps": report.gaps,
         "bytes": report.entry_bytes,
         "retention_at_risk": report.retention_at_risk,
+        **at_risk,
         "ranges": [
             {
                 "h": [[part.lo, part.hi] for part in range_.hashes],

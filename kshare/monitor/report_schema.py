@@ -1,8 +1,8 @@
 """The JSON of a report, as ``encode_report`` writes it, for pydantic to check.
 
-Law: field by field the shape of ``PartitionReport`` and ``RangeReport``; a field that is not known
-is passed over. Cost: linear; but importing pydantic takes about 0.15 s, so this is imported
-where a report is read, and never by planners and tasks.
+It has the fields of ``PartitionReport`` and ``RangeReport``; other fields are ignored. Importing
+pydantic takes about 0.15 s, so this is imported where a report is read, and never by planners and
+tasks.
 """
 
 from itertools import pairwise
@@ -49,9 +49,10 @@ class _Partition(_Shape):
     entry_bytes: _Count = Field(default=0, alias="bytes")
     retention_at_risk: bool = False
     ranges: list[_Range] = []
+    at_risk_from: _Count | None = None
 
 
-class _Told(_Shape):
+class _Extra(_Shape):
     report: dict[str, dict[_Number, _Partition]] = {}
 
 
@@ -59,4 +60,4 @@ class Latest(_Shape, extra="allow"):
     """The dict: the report, and beside it the ends of logs by topic and partition."""
 
     __pydantic_extra__: dict[str, dict[_Number, _Count]]
-    told: _Told = Field(default=_Told(), alias=EXTRA_KEY)
+    extra: _Extra = Field(default=_Extra(), alias=EXTRA_KEY)

@@ -1,4 +1,4 @@
-"""Batch queries: what is there when the query runs, as far as its filters can hold for it."""
+"""Batch queries: they read what is there when they run, as far as their filters can hold for it."""
 
 from collections.abc import Mapping
 from secrets import token_hex
@@ -23,24 +23,23 @@ def plan_batch(
     """The tasks of a batch query, with earliest and latest as they are now.
 
     Args:
-        options: the query's.
-        cluster: where the topics are.
-        bounds: outside of them nothing need be read. What is wrong with the options is told all
-            the same.
+        options: The query's options.
+        cluster: Where the topics are.
+        bounds: Where rows can lie: the rest is not read. Faults of the options are errors all the
+            same.
 
     Raises:
-        OptionsError: given offsets do not name exactly the partitions that are subscribed, or a
-            partition would start after its end.
-        DataLossError: given offsets are not in the log, and ``failOnDataLoss`` is true.
-        KafkaError: the cluster did not answer.
+        OptionsError: The offsets in the options do not name exactly the partitions that are
+            subscribed, or a partition would start after its end.
+        DataLossError: The offsets in the options are not in the log, and ``failOnDataLoss`` is
+            true.
+        KafkaError: The cluster did not answer.
     """
     partitions = cluster.partitions(options.topics)
     starts = resolve(options, "startingOffsets", options.starting, partitions, cluster)
     ends = resolve(options, "endingOffsets", options.ending, partitions, cluster)
     _check_order(options, starts, ends)
-    ranges = _narrowed(
-        {place: (starts[place], ends[place]) for place in partitions}, cluster, bounds
-    )
+    ranges = _narrowed({tp: (starts[tp], ends[tp]) for tp in partitions}, cluster, bounds)
     keys = KeySelection.of(options)
     loads = [
         PartitionLoad(
@@ -60,13 +59,13 @@ def _check_order(
     options: SourceOptions, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> None:
     """Spark's RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET, whatever ``failOnDataLoss`` says."""
-    given = options.starting.offsets if isinstance(options.starting, PerPartition) else {}
-    for place, end in ends.items():
-        wanted = given.get(place)
-        start = wanted if isinstance(wanted, int) else starts[place]
+    chosen = options.starting.offsets if isinstance(options.starting, PerPartition) else {}
+    for tp, end in ends.items():
+        wanted = chosen.get(tp)
+        start = wanted if isinstance(wanted, int) else starts[tp]
         if start > end:
             fault = (
-                f"{place} would start at offset {start}, after its end {end}: check starting and "
+                f"{tp} would start at offset {start}, after its end {end}: check starting and "
                 "ending offsets and timestamps, or whether the topic was made anew"
             )
             raise OptionsError([fault])
@@ -75,28 +74,28 @@ def _check_order(
 def _narrowed(
     ranges: Mapping[TopicPartition, tuple[int, int]], cluster: TopicView, bounds: Bounds
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """The same ranges without what lies outside the bounds."""
+    """The ranges without what lies outside the bounds."""
     narrowed = {}
-    for place, (start, end) in ranges.items():
+    for tp, (start, end) in ranges.items():
         offsets = bounds.offsets.intersect(start, end)
         assert offsets.start is not None
         assert offsets.end is not None
-        if bounds.hold(place) and offsets.start < offsets.end:
-            narrowed[place] = (offsets.start, offsets.end)
+        if bounds.hold(tp) and offsets.start < offsets.end:
+            narrowed[tp] = (offsets.start, offsets.end)
     if bounds.since_ms is None or not narrowed:
         return narrowed
     # By Kafka's promise the answer is the first offset whose record is not older, so what is below
     # it is older. With CreateTime that takes an index of timestamps that are in any order: there
     # the filter is left to Spark, and only where brokers stamp the records are they passed over.
-    policies = cluster.policies(sorted({place.topic for place in narrowed}))
+    policies = cluster.policies(sorted({tp.topic for tp in narrowed}))
     stamped = [
-        place
-        for place in narrowed
-        if (policy := policies.get(place.topic)) is not None and policy.log_append_time
+        tp
+        for tp in narrowed
+        if (policy := policies.get(tp.topic)) is not None and policy.log_append_time
     ]
     # Asked for after the ends: a partition without such a record has none below its end.
     since = cluster.at_timestamps(dict.fromkeys(stamped, max(bounds.since_ms, 0)))
-    for place, offset in since.items():
-        start, end = narrowed[place]
-        narrowed[place] = (end if offset is None else min(max(start, offset), end), end)
+    for tp, offset in since.items():
+        start, end = narrowed[tp]
+        narrowed[tp] = (end if offset is None else min(max(start, offset), end), end)
     return narrowed

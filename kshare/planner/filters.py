@@ -1,8 +1,9 @@
-"""What the filters of a batch query say about where its rows can lie.
+"""Bounds: where the rows of a batch query can lie, by its filters.
 
-Law: a row that the filters may hold for lies within the bounds. So what is not understood cuts
-nothing: other columns, other types than the column's, nulls; and the filters are applied again to
-what is read. Cost: linear in the conditions, and again for each partition.
+Guarantees: a row that the filters may hold for lies within the bounds. What is not understood cuts
+nothing: other columns, other types than the column's, nulls. Spark applies the filters again to
+what is read.
+Cost: linear in the conditions, and again for each partition.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -39,9 +40,9 @@ class Condition:
     """A comparison of a column with literals. It holds for no row whose value is null.
 
     Attributes:
-        column: the column's name.
-        comparison: ``in`` holds if one of the values is equal.
-        values: the literals; one, unless the comparison is ``in``.
+        column: The column's name.
+        comparison: The operator; ``in`` holds if one of the values is equal.
+        values: The literals; one, unless the comparison is ``in``.
     """
 
     column: str
@@ -63,7 +64,7 @@ class Interval:
     end: int | None = None
 
     def intersect(self, start: int | None, end: int | None) -> "Interval":
-        """What is in both."""
+        """The intersection."""
         starts = [bound for bound in (self.start, start) if bound is not None]
         ends = [bound for bound in (self.end, end) if bound is not None]
         return Interval(max(starts, default=None), min(ends, default=None))
@@ -74,20 +75,20 @@ class Bounds:
     """Where rows can lie.
 
     Attributes:
-        offsets: in every partition.
-        places: conditions on ``topic`` and ``partition``, all of which hold.
-        since_ms: no row is older; milliseconds since 1970. None: rows may be of any age.
+        offsets: The offsets in every partition.
+        partitions: Conditions on ``topic`` and ``partition``, all of which hold.
+        since_ms: No row is older; milliseconds since 1970. None: rows may be of any age.
     """
 
     offsets: Interval = Interval()
-    places: tuple[Condition, ...] = ()
+    partitions: tuple[Condition, ...] = ()
     since_ms: int | None = None
 
-    def hold(self, place: TopicPartition) -> bool:
+    def hold(self, partition: TopicPartition) -> bool:
         """Whether rows can lie in a partition."""
         return all(
-            condition.holds(place.topic if condition.column == "topic" else place.partition)
-            for condition in self.places
+            condition.holds(partition.topic if condition.column == "topic" else partition.partition)
+            for condition in self.partitions
         )
 
 
@@ -97,9 +98,9 @@ EVERYTHING: Final = Bounds()
 
 def bounds_of(conditions: Iterable[Condition]) -> Bounds:
     """Where all of some conditions can hold."""
-    offsets, places, since_ms = Interval(), [], None
-    for given in conditions:
-        condition = _understood(given)
+    offsets, partitions, since_ms = Interval(), [], None
+    for unchecked in conditions:
+        condition = _understood(unchecked)
         if condition is None:
             continue
         if condition.column == "offset":
@@ -107,8 +108,8 @@ def bounds_of(conditions: Iterable[Condition]) -> Bounds:
         elif condition.column == "timestamp":
             since_ms = _later(since_ms, _since_ms(condition))
         else:
-            places.append(condition)
-    return Bounds(offsets, tuple(places), since_ms)
+            partitions.append(condition)
+    return Bounds(offsets, tuple(partitions), since_ms)
 
 
 def _understood(condition: Condition) -> Condition | None:
@@ -146,7 +147,7 @@ def _offsets(condition: Condition) -> tuple[int | None, int | None]:
 def _since_ms(condition: Condition) -> int | None:
     """The first millisecond for which a condition can hold; records are stamped with these.
 
-    There is no last one to go by: in a log a later record may be older.
+    There is no last one: in a log, a later record may be older.
     """
     first: timedelta = min(condition.values) - _EPOCH
     match condition.comparison:

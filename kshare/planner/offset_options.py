@@ -1,6 +1,7 @@
 """Offset options as numbers: earliest, latest, by timestamp, or one for each partition.
 
-Law: every partition that is read gets an offset that its log holds, or an error says why not.
+Guarantees: every partition that is read gets an offset that its log holds, or an error says why
+not.
 Cost: one round trip for earliest, latest and timestamps, two for offsets that must be checked, and
 one more where a timestamp means latest or earliest.
 """
@@ -28,12 +29,12 @@ __all__ = ["ClusterLike", "PinnedView", "TopicView", "View", "is_certain_start",
 
 _log = logging.getLogger(__name__)
 
-# What timestamps mean to Kafka that are none.
+# Kafka takes these timestamps for offsets.
 _LATEST_MS, _EARLIEST_MS = -1, -2
 
 
 class View(Protocol):
-    """What of a cluster planning looks at."""
+    """The part of a cluster that planning looks at."""
 
     def partitions(self, topics: Topics, /) -> tuple[TopicPartition, ...]:
         """The partitions of a subscription, sorted."""
@@ -89,13 +90,13 @@ class PinnedView:
         """The first offset that is not older, now.
 
         What lies between the end of that moment and a record that came since is older than the
-        timestamp. It is not to be read, in this run or a later one: so the end moves up to there.
+        timestamp. It is never to be read, in this run or a later one: so the end moves up to there.
         """
-        found = self._cluster.at_timestamps(timestamps_ms)
-        for partition, offset in found.items():
+        offsets = self._cluster.at_timestamps(timestamps_ms)
+        for partition, offset in offsets.items():
             if offset is not None:
                 self._ends[partition] = max(self._ends[partition], offset)
-        return found
+        return offsets
 
 
 def resolve(
@@ -108,36 +109,36 @@ def resolve(
     """The offset of each partition that an option means now.
 
     Args:
-        options: the query's; ``failOnDataLoss`` counts here.
+        options: The query's options; ``failOnDataLoss`` counts here.
         name: ``startingOffsets`` or ``endingOffsets``, for errors.
-        spec: the option's value.
-        partitions: those that are read.
-        view: the cluster.
+        spec: The option's value.
+        partitions: The partitions that are read.
+        view: The cluster.
 
     Raises:
-        OptionsError: a value per partition names others than those that are read, or no record is
-            as late as a timestamp.
-        DataLossError: an offset is not in the log, and ``failOnDataLoss`` is true.
-        KafkaError: the cluster did not answer.
+        OptionsError: A value per partition names other partitions than those that are read, or no
+            record is as late as a timestamp.
+        DataLossError: An offset is not in the log, and ``failOnDataLoss`` is true.
+        KafkaError: The cluster did not answer.
     """
-    places = tuple(partitions)
+    partitions = tuple(partitions)
     match spec:
         case Earliest():
-            return view.earliest(places)
+            return view.earliest(partitions)
         case Latest():
-            return view.latest(places)
+            return view.latest(partitions)
         case PerPartition():
-            _require_all(name, spec, places)
-            return _offsets(options, name, spec, places, view)
+            _require_all(name, spec, partitions)
+            return _offsets(options, name, spec, partitions, view)
         case TimestampPerPartition():
             option = f"{name}ByTimestamp"
-            _require_all(option, spec, places)
-            wanted = {place: spec.timestamps[place] for place in places}
-            return _at(option, wanted, view, is_error=spec.otherwise == "error")
+            _require_all(option, spec, partitions)
+            wanted = {tp: spec.timestamps[tp] for tp in partitions}
+            return _at_timestamps(option, wanted, view, is_error=spec.otherwise == "error")
         case AtTimestamp():
             option = name.replace("Offsets", "Timestamp")
-            wanted = dict.fromkeys(places, spec.timestamp_ms)
-            return _at(option, wanted, view, is_error=spec.otherwise == "error")
+            wanted = dict.fromkeys(partitions, spec.timestamp_ms)
+            return _at_timestamps(option, wanted, view, is_error=spec.otherwise == "error")
 
 
 def is_certain_start(options: SourceOptions, partition: TopicPartition, offset: int) -> bool:
@@ -155,10 +156,10 @@ def is_certain_start(options: SourceOptions, partition: TopicPartition, offset: 
 
 
 def _require_all(
-    name: str, spec: PerPartition | TimestampPerPartition, places: tuple[TopicPartition, ...]
+    name: str, spec: PerPartition | TimestampPerPartition, partitions: tuple[TopicPartition, ...]
 ) -> None:
-    """Values per partition must be for those that are read, and for no others, as with Spark."""
-    fault = partitions_fault(spec, places)
+    """Values per partition must name exactly the partitions that are read, as with Spark."""
+    fault = partitions_fault(spec, partitions)
     if fault is not None:
         raise OptionsError([f"{name}: {fault}"])
 
@@ -167,37 +168,37 @@ def _offsets(
     options: SourceOptions,
     name: str,
     spec: PerPartition,
-    places: tuple[TopicPartition, ...],
+    partitions: tuple[TopicPartition, ...],
     view: View,
 ) -> dict[TopicPartition, int]:
     """An offset, earliest or latest for each partition."""
-    given = {place: spec.offsets[place] for place in places}
-    first = view.earliest([p for p, offset in given.items() if not isinstance(offset, Latest)])
-    end = view.latest([p for p, offset in given.items() if not isinstance(offset, Earliest)])
-    found = {}
-    for place, offset in given.items():
+    wanted = {tp: spec.offsets[tp] for tp in partitions}
+    first = view.earliest([tp for tp, offset in wanted.items() if not isinstance(offset, Latest)])
+    end = view.latest([tp for tp, offset in wanted.items() if not isinstance(offset, Earliest)])
+    resolved = {}
+    for tp, offset in wanted.items():
         match offset:
             case Earliest():
-                found[place] = first[place]
+                resolved[tp] = first[tp]
             case Latest():
-                found[place] = end[place]
+                resolved[tp] = end[tp]
             case _:
-                found[place] = min(max(offset, first[place]), end[place])
-                if found[place] != offset:
-                    _lost(options, name, place, offset, (first[place], end[place]))
-    return found
+                resolved[tp] = min(max(offset, first[tp]), end[tp])
+                if resolved[tp] != offset:
+                    _not_in_log(options, name, tp, offset, (first[tp], end[tp]))
+    return resolved
 
 
-def _lost(
+def _not_in_log(
     options: SourceOptions,
     name: str,
-    place: TopicPartition,
+    tp: TopicPartition,
     offset: int,
     available: tuple[int, int],
 ) -> None:
-    """An offset that the user gave is not in the log."""
+    """Raise or warn: an offset in the options is not in the log."""
     text = (
-        f"{name}: {place}: offset {offset} is not in the log, which holds {available[0]} to "
+        f"{name}: {tp}: offset {offset} is not in the log, which holds {available[0]} to "
         f"{available[1]} (end not included)"
     )
     if not options.fail_on_data_loss:
@@ -207,34 +208,34 @@ def _lost(
     raise DataLossError(
         f"{text}. Give an offset that it holds, or set failOnDataLoss to false to take the nearest "
         "one.",
-        topic=place.topic,
-        partition=place.partition,
+        topic=tp.topic,
+        partition=tp.partition,
         offset=offset,
         wanted=(offset, offset),
         available=available,
     )
 
 
-def _at(
+def _at_timestamps(
     name: str, timestamps: Mapping[TopicPartition, int], view: View, *, is_error: bool
 ) -> dict[TopicPartition, int]:
-    """The first offset that is not older than each partition's timestamp."""
-    real = {place: ms for place, ms in timestamps.items() if ms not in (_LATEST_MS, _EARLIEST_MS)}
-    found = view.at_timestamps(real) if real else {}
-    too_late = [place for place in real if found[place] is None]
+    """The first offset of each partition that is not older than its timestamp."""
+    real = {tp: ms for tp, ms in timestamps.items() if ms not in (_LATEST_MS, _EARLIEST_MS)}
+    offsets = view.at_timestamps(real) if real else {}
+    too_late = [tp for tp in real if offsets[tp] is None]
     if too_late and is_error:
         raise OptionsError(
             [
-                f"{name}: no record of {place} has timestamp {real[place]} or a later one; give an "
+                f"{name}: no record of {tp} has timestamp {real[tp]} or a later one; give an "
                 "earlier timestamp, or set startingOffsetsByTimestampStrategy to latest"
-                for place in too_late
+                for tp in too_late
             ]
         )
-    first = [place for place, ms in timestamps.items() if ms == _EARLIEST_MS]
-    last = [place for place, ms in timestamps.items() if ms == _LATEST_MS] + too_late
-    resolved = {place: offset for place, offset in found.items() if offset is not None}
+    first = [tp for tp, ms in timestamps.items() if ms == _EARLIEST_MS]
+    last = [tp for tp, ms in timestamps.items() if ms == _LATEST_MS] + too_late
+    resolved = {tp: offset for tp, offset in offsets.items() if offset is not None}
     if first:
         resolved |= view.earliest(first)
     if last:
         resolved |= view.latest(last)
-    return {place: resolved[place] for place in timestamps}
+    return {tp: resolved[tp] for tp in timestamps}

@@ -1,10 +1,11 @@
 """A warning before retention deletes what is still pending.
 
-Law: tells, decides nothing; whatever the cluster refuses to say, nothing fails. What begins with
-the very trigger is not looked at: who asks for a log from its start need not hear that it is old.
+Guarantees: it changes nothing, and never fails, whatever the cluster refuses to say. Partitions
+that begin with this trigger are left out: a user who asks for a log from its start knows that it is
+old.
 Cost: a look is one round trip for the topics' settings and one where records have an age limit, two
-where logs have a size limit: some 5 ms on a near cluster. A look a minute, only while something is
-pending that an earlier batch left; the first in the first trigger that finds such.
+where logs have a size limit: some 5 ms on a near cluster. There is one look a minute, only while
+something is pending that an earlier batch left; the first one is in the first trigger with such.
 """
 
 import logging
@@ -28,7 +29,13 @@ WARN_WITHIN = 0.1
 
 
 class RetentionWatch:
-    """Compares the oldest pending offset of each partition with what retention takes next there."""
+    """Compares the oldest pending offset of each partition with what retention takes next.
+
+    Args:
+        cluster: Where the topics are.
+        clock: Seconds.
+        wall_clock: Seconds since 1970.
+    """
 
     def __init__(
         self,
@@ -40,11 +47,14 @@ class RetentionWatch:
         self._cluster = cluster
         self._clock, self._wall_clock = clock, wall_clock
         self._next = clock()
-        self._at_risk: frozenset[TopicPartition] = frozenset()
+        self._at_risk: dict[TopicPartition, int] = {}
 
     @property
-    def at_risk(self) -> frozenset[TopicPartition]:
-        """The partitions with pending records that retention takes soon, as last looked at."""
+    def at_risk(self) -> Mapping[TopicPartition, int]:
+        """The partitions of which retention soon takes pending records, as last looked at.
+
+        With the first pending offset of each, where its batch began.
+        """
         return self._at_risk
 
     def look(
@@ -56,56 +66,54 @@ class RetentionWatch:
         """Look again, if it is time to, and warn of what is newly at risk.
 
         Args:
-            progress: how far each partition is.
-            available: the ends of their logs.
-            new: partitions that begin with this trigger: they are left out.
+            progress: How far each partition is when the batch begins.
+            available: The ends of their logs.
+            new: Partitions that begin with this trigger; they are left out.
         """
         if self._clock() < self._next:
             return
         pending = {
-            place: at.stable
-            for place, at in progress.items()
-            if place not in new and at.stable < available.get(place, 0)
+            tp: reached.stable
+            for tp, reached in progress.items()
+            if tp not in new and reached.stable < available.get(tp, 0)
         }
-        found: dict[TopicPartition, str] = {}
+        risks: dict[TopicPartition, str] = {}
         if pending:
             self._next = self._clock() + EVERY_SECONDS
             try:
-                policies = self._cluster.policies({place.topic for place in pending})
-                found |= self._near_the_start(pending, policies)
-                found |= self._old(pending, policies)
+                policies = self._cluster.policies({tp.topic for tp in pending})
+                risks |= self._near_the_start(pending, policies)
+                risks |= self._old(pending, policies)
             except KafkaError as error:
                 _log.info("cannot tell whether retention is near: %s", error)
-                found |= dict.fromkeys(self._at_risk & pending.keys(), "as before")
-        for place in sorted(found.keys() - self._at_risk):
+                risks |= dict.fromkeys(self._at_risk.keys() & pending.keys(), "as before")
+        for tp in sorted(risks.keys() - self._at_risk.keys()):
             _log.warning(
                 "%s: records from offset %d on are pending and %s",
-                place,
-                pending[place],
-                found[place],
+                tp,
+                pending[tp],
+                risks[tp],
             )
-        self._at_risk = frozenset(found)
+        self._at_risk = {tp: pending[tp] for tp in risks}
 
     def _old(
         self, pending: Mapping[TopicPartition, int], policies: Mapping[str, TopicPolicy]
     ) -> dict[TopicPartition, str]:
-        """The partitions whose first pending record is old, and what to say of them."""
+        """The partitions whose first pending record is old, with the text of the warning."""
         limits_ms = {}
-        for place in pending:
-            policy = policies.get(place.topic)
+        for tp in pending:
+            policy = policies.get(tp.topic)
             if policy is None or policy.retention_ms is None:
                 continue
             limit_ms = int(self._wall_clock() * 1000 - WARN_AT * policy.retention_ms)
             if limit_ms > 0:  # else nothing is so old; retention.ms may be the largest number
-                limits_ms[place] = limit_ms
+                limits_ms[tp] = limit_ms
         young = self._cluster.at_timestamps(limits_ms) if limits_ms else {}
         text = (
             f"older than {round(100 * WARN_AT)} % of the topic's retention time: Kafka will delete "
             "them soon. Catch up, unpark their keys, or raise retention.ms."
         )
-        return {
-            place: text for place, first in young.items() if first is None or pending[place] < first
-        }
+        return {tp: text for tp, first in young.items() if first is None or pending[tp] < first}
 
     def _near_the_start(
         self, pending: Mapping[TopicPartition, int], policies: Mapping[str, TopicPolicy]
@@ -113,26 +121,25 @@ class RetentionWatch:
         """The partitions whose first pending record is among what a full log loses next.
 
         That is the oldest segment, as a whole, when the log is a segment longer than its limit.
-        Offsets do not tell how many bytes it has now. So it is taken to be full, but if not even
-        batches of the greatest length with one record each would fill it; and its bytes are taken
-        to be spread evenly over its offsets.
+        Offsets do not say how many bytes the log has now. So it counts as full, unless not even
+        batches of the maximum length with one record each would fill it; and its bytes count as
+        spread evenly over its offsets.
         """
         limited = {
-            place: policy
-            for place in pending
-            if (policy := policies.get(place.topic)) is not None
-            and policy.retention_bytes is not None
+            tp: policy
+            for tp in pending
+            if (policy := policies.get(tp.topic)) is not None and policy.retention_bytes is not None
         }
         if not limited:
             return {}
         begins = self._cluster.earliest(limited)
         ends = self._cluster.latest(limited)  # now: the given ones may be those of a pinned view
         return {
-            place: f"near the start of the log, which begins at {begins[place]} and ends at "
-            f"{ends[place]}: Kafka will delete them when it is longer than retention.bytes. Catch "
+            tp: f"near the start of the log, which begins at {begins[tp]} and ends at "
+            f"{ends[tp]}: Kafka will delete them when it is longer than retention.bytes. Catch "
             "up, unpark their keys, or raise retention.bytes."
-            for place, policy in limited.items()
-            if _is_near_start(pending[place] - begins[place], ends[place] - begins[place], policy)
+            for tp, policy in limited.items()
+            if _is_near_start(pending[tp] - begins[tp], ends[tp] - begins[tp], policy)
         }
 
 

@@ -55,9 +55,9 @@ class StreamReport:
         reports, at_risk = {}, self._retention.at_risk
         for tp, reached in self._offsets.progress.items():
             limits, seen = self._offsets.limits.get(tp, ()), observed(tp)
-            is_told = limits or seen or tp in at_risk or not reached.is_level
-            if is_told and tp in self._ends:
+            is_shown = limits or seen or tp in at_risk or not reached.is_level
+            if is_shown and tp in self._ends:
                 reports[tp] = partition_report(
-                    self._ends[tp], reached, limits, seen, at_risk=tp in at_risk
+                    self._ends[tp], reached, limits, seen, at_risk_from=at_risk.get(tp)
                 )
         return encode_report(reports, self._ends)

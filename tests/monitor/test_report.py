@@ -56,6 +56,7 @@ reports = st.dictionaries(
         counts,
         st.booleans(),
         st.lists(range_reports, max_size=3).map(tuple),
+        st.none() | counts,
     ),
     max_size=4,
 )
@@ -94,6 +95,16 @@ def test_the_shape() -> None:
             },
         },
     }
+
+
+def test_where_retention_is_a_risk_the_report_says_from_where() -> None:
+    told = encode_report({T0: partition_report(9, Progress.at(9), at_risk_from=4)})
+    entry = told["@kshare"]["report"]["t"]["0"]
+    assert (entry["retention_at_risk"], entry["at_risk_from"]) == (True, 4)
+    told = encode_report({T0: partition_report(9, Progress.at(9))})
+    entry = told["@kshare"]["report"]["t"]["0"]
+    assert not entry["retention_at_risk"]
+    assert "at_risk_from" not in entry
 
 
 def test_without_a_report_there_are_only_ends() -> None:
@@ -224,10 +235,10 @@ def test_the_ranges_of_a_level_partition() -> None:
 
 def test_the_ranges_of_an_uneven_partition() -> None:
     progress = Progress.of(10, [Rectangle(OffsetRange(10, 20), LOW)])
-    told = partition_report(30, progress, at_risk=True)
+    told = partition_report(30, progress, at_risk_from=7)
     assert told.ranges == (RangeReport((LOW,), 20, 10), RangeReport((HIGH,), 10, 20))
     assert (told.stable, told.gaps, told.entry_bytes) == (10, 1, entry_bytes(progress))
-    assert told.retention_at_risk
+    assert (told.retention_at_risk, told.at_risk_from) == (True, 7)
 
 
 def test_ranges_with_limits_and_ranges_that_had_a_task() -> None:

@@ -143,11 +143,13 @@ def test_lines_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
         "10 records, 5 s, limit 10"
     )
     caplog.clear()
-    risky = {T0: PartitionReport(30, 10, retention_at_risk=True)}
-    with caplog.at_level(logging.WARNING, "kshare"):
-        listener.onQueryProgress(event((encode(Offsets({T0: AHEAD})), encode_report(risky))))
+    for at_risk_from in (None, 4):  # an older kshare says only that there is a risk
+        risky = {T0: PartitionReport(30, 10, retention_at_risk=True, at_risk_from=at_risk_from)}
+        with caplog.at_level(logging.WARNING, "kshare"):
+            listener.onQueryProgress(event((encode(Offsets({T0: AHEAD})), encode_report(risky))))
     assert caplog.messages == [
-        "orders: retention is about to take records of t-0 that are pending, from offset 10 on"
+        "orders: retention is about to take records of t-0 that are pending, from offset 10 on",
+        "orders: retention is about to take records of t-0 that are pending, from offset 4 on",
     ]
 
 
