@@ -1,8 +1,9 @@
 """``kshare assign``: try a task assignor on situations before a job is trusted to it.
 
-Law: one answer a case, in order; what cannot be read is said on standard error with its file and
-line, and does not keep the other cases from their answers. Cost: argparse; the rest is imported
-when it runs.
+Guarantees: one answer a case, in order; what cannot be read is said on standard error with its file
+and line, and does not keep the other cases from their answers.
+
+Cost: argparse; the rest is imported when it runs.
 """
 
 import argparse

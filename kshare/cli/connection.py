@@ -1,7 +1,9 @@
 """How a command reaches Kafka: the options that all commands share.
 
-Law: what is given is checked by :func:`kshare.options.parse_options`, all faults at once, before
-anything is contacted. Cost: argparse and re; the rest is imported when a command runs.
+Guarantees: what is given is checked by :func:`kshare.options.parse_options`, all faults at once,
+before anything is contacted.
+
+Cost: argparse and re; the rest is imported when a command runs.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """``kshare park``, ``unpark`` and ``parked``: keys that wait while all others go on.
 
-Law: what is said to be parked is what the cluster holds when the command ends. Cost: argparse; the
-rest is imported when a command runs.
+Guarantees: what is said to be parked is what the cluster holds when the command ends.
+
+Cost: argparse; the rest is imported when a command runs.
 """
 
 import argparse

@@ -1,6 +1,8 @@
 """What the commands print: tables for people, JSON for programs.
 
-Guarantees: the two say the same. Cost: linear in the ranges.
+Guarantees: the two say the same.
+
+Cost: linear in the ranges.
 """
 
 from collections.abc import Mapping

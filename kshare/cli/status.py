@@ -1,6 +1,8 @@
 """``kshare status``: how far a query is, from its checkpoint and the broker.
 
-Law: nothing is changed. Cost: argparse; the rest is imported when it runs.
+Guarantees: nothing is changed.
+
+Cost: argparse; the rest is imported when it runs.
 """
 
 import argparse

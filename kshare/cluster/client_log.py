@@ -1,6 +1,7 @@
 """What librdkafka logs, for people: each fault once in a while, and without its own names.
 
-Law: a message is logged, or the same one was logged less than five minutes ago. Nothing is opened.
+Guarantees: a message is logged, or the same one was logged less than five minutes ago. Nothing is
+opened.
 """
 
 import logging
@@ -19,7 +20,7 @@ _DETAIL: Final = re.compile(r" \(after \d+ms in state .*\)$")
 
 
 class Once(logging.Filter):
-    """Lets the first of equal messages through: a client that reconnects repeats itself for ever.
+    """Lets the first of equal messages pass: a client that reconnects repeats itself for ever.
 
     Args:
         clock: seconds.
@@ -31,7 +32,7 @@ class Once(logging.Filter):
         self._last: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is to be logged; its text becomes what a user can read."""
+        """Whether to log a record; its text becomes one that a user can read."""
         text = _DETAIL.sub("", _ORIGIN.sub("", record.getMessage()))
         now = self._clock()
         last = self._last.get(text)

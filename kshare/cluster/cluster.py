@@ -6,7 +6,7 @@ not. A fault that waiting does not repair (a login, a certificate, the wrong ``s
 ends it within 30 s. Offsets of a partition are refused only if two listings in a row lack it: one
 broker may not have heard of it yet.
 
-Cost: one or two round trips a call, whatever the number of partitions. Nothing is opened before the
+Cost: one or two round trips a call, for any number of partitions. Nothing is opened before the
 first call, so an object may be made before a fork.
 """
 

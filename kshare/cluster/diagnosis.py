@@ -1,8 +1,10 @@
 """Why a cluster cannot be reached, asked on our own wire: librdkafka tells little of it.
 
-Law: nothing is changed, and no call takes much longer than it may. What waiting may mend (a broker
-that is down, a network that is slow) is no fault. Cost: a few connections to each bootstrap server,
-one after another; the wire is imported when it is first asked.
+Guarantees: nothing is changed, and no call takes much longer than it may. What waiting may repair
+(a broker that is down, a network that is slow) is no fault.
+
+Cost: a few connections to each bootstrap server, one after another; the wire is imported when it is
+first asked.
 """
 
 import socket
@@ -45,7 +47,7 @@ def login_fault(kafka: KafkaConfig) -> AuthenticationError | None:
 
 
 def connection_fault(kafka: KafkaConfig, seconds: float) -> KafkaError | None:
-    """Why a cluster does not answer, if it is something that waiting does not mend.
+    """Why a cluster does not answer, if it is something that waiting does not repair.
 
     Such are certificates and logins that are not accepted, a ``kafka.security.protocol`` that is
     not the listener's, and names without an address if no bootstrap server has one.
@@ -77,7 +79,7 @@ def connection_fault(kafka: KafkaConfig, seconds: float) -> KafkaError | None:
 
 
 def _fault_of(host: str, port: int, kafka: KafkaConfig) -> KafkaError | None:
-    """What is wrong between one server and the options. OSError: waiting may mend it."""
+    """What is wrong between one server and the options. OSError: waiting may repair it."""
     try:
         connection = _connect(host, port, kafka)
     except KafkaError as error:
@@ -118,7 +120,7 @@ def _speaks_plain(host: str, port: int, kafka: KafkaConfig) -> bool:
 
 
 def _speaks_tls(host: str, port: int, kafka: KafkaConfig) -> bool:
-    """Whether a TLS handshake is answered; nothing is sent over it, so nobody need be trusted."""
+    """Whether a TLS handshake is answered; nothing is sent over it, so no one need be trusted."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:

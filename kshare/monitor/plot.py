@@ -1,7 +1,9 @@
 """``kshare status --plot``: offsets x hash space, as a picture. On matplotlib, an optional extra.
 
-Law: what is pending is never drawn as processed: a gap narrower than a dot is drawn a dot wide.
-Cost: at most ``DOTS`` bars for each stripe of the hash space, whatever the number of gaps.
+Guarantees: what is pending is never drawn as processed: a gap narrower than a dot is drawn a dot
+wide.
+
+Cost: at most ``DOTS`` bars for each stripe of the hash space, no matter how many gaps there are.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,8 @@
 """How far a query is, from its checkpoint and, if one is given, from the broker.
 
-Law: reading changes nothing, and needs no query to run. What a table says was processed was: of a
-batch that is not committed, or whose tasks have record limits, only what stood when it began.
+Guarantees: reading changes nothing, and needs no query to run. What a table says was processed was:
+of a batch that is not committed, or whose tasks have record limits, only what stood when it began.
+
 Cost: two files of the checkpoint; the arithmetic is linear in the gaps.
 """
 

@@ -1,6 +1,8 @@
 """The settings of the sink's producers: the user's, and what the sink must have.
 
-Law: what the sink's promises rest on cannot be switched off by an option; the rest is the user's.
+Guarantees: what the sink's promises rest on cannot be switched off by an option; the rest is the
+user's.
+
 Cost: none.
 """
 

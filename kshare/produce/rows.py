@@ -1,9 +1,11 @@
 """Arrow batches as the arguments of librdkafka's ``produce``: a list each, a row at each place.
 
-Law: values, keys and headers are bytes as they were in the column, null stays null, and the order
-of rows is kept. A row that cannot be sent is refused with its number before any of its batch is
-sent. Pure: no I/O. Cost: one Python object a key, value and topic name, made by compiled code;
-headers cost Python a tuple each.
+Guarantees: values, keys and headers are bytes as they were in the column, null stays null, and the
+order of rows is kept. A row that cannot be sent is refused with its number before any of its batch
+is sent. Pure: no I/O.
+
+Cost: one Python object a key, value and topic name, made by compiled code; headers cost Python a
+tuple each.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
