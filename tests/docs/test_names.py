@@ -121,9 +121,20 @@ def test_options_with_values_are_right(name: str) -> None:
     for option, value in assignments(page(name)):
         if option.startswith("spark.") or option in OF_BROKERS or option in PARAMETERS:
             continue
+        if option.startswith("KSHARE_"):
+            assert option in environment(), f"{name}: {option}"
+            continue
         known = option if not problem(option) else f"kafka.{option}"
         assert not problem(known), f"{name}: {option}={value}"
         assert not value_fault(known, value), f"{name}: {option}={value}"
+
+
+@cache
+def environment() -> set[str]:
+    """The environment variables that the code reads."""
+    files = [f for folder in ("kshare", "spark_plugin") for f in (ROOT / folder).rglob("*")]
+    texts = [f.read_text() for f in files if f.suffix == ".py" or f.name == "kshare-python"]
+    return {name for text in texts for name in re.findall(r"KSHARE_[A-Z_]+", text)}
 
 
 PARAMETERS = {"other_hash_seeds", "settles", "spread_max", "together"}
