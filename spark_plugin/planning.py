@@ -15,7 +15,7 @@ class SlicePartition(InputPartition):
     """A task, as Spark sends it.
 
     Attributes:
-        slices: The slices to read, one after the other; at least one.
+        slices: The slices to read, together; at least one.
     """
 
     slices: tuple[PlannedSlice, ...]

@@ -12,7 +12,7 @@ from kshare.planner.cutting import cut
 from kshare.planner.filters import EVERYTHING, Bounds
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import TopicView, resolve
-from kshare.planner.task_plan import one_task_each, with_fetch_groups
+from kshare.planner.task_plan import packed, with_fetch_groups
 
 __all__ = ["plan_batch"]
 
@@ -52,7 +52,7 @@ def plan_batch(
         if start < end
     ]
     slices = [PlannedSlice(slice_) for slice_ in cut(options, loads)]
-    return one_task_each(with_fetch_groups(options, token_hex(8), "", slices))
+    return packed(options, with_fetch_groups(options, token_hex(8), "", slices))
 
 
 def _check_order(

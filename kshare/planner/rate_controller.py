@@ -156,6 +156,15 @@ class RateController:
         )
         return ends
 
+    def speed_in(self, batch: RecentBatch) -> Callable[[PlannedSlice], float | None]:
+        """What is known of the speed of a batch's slices: seconds per record, None if not known."""
+
+        def seconds_per_record(planned: PlannedSlice) -> float | None:
+            found = _speed_of(batch.limits, planned.slice)
+            return None if found is None else found.seconds_per_record
+
+        return seconds_per_record
+
     def executors(self, batch: RecentBatch) -> dict[Slice, Executor]:
         """Where the tasks of a batch ran, by their slices, as far as they have reported."""
         if self._feedback is None or batch.run is None:
@@ -199,12 +208,18 @@ class RateController:
 
 def _range_of(limits: NextLimits, slice_: Slice) -> HashRange:
     """The planned range that a slice is of: wider if some of it was not pending."""
+    speed = _speed_of(limits, slice_)
+    return slice_.hashes if speed is None else speed.hashes
+
+
+def _speed_of(limits: NextLimits, slice_: Slice) -> RangeSpeed | None:
+    """What is known of the range that a slice is of; None if no limits were planned for it."""
     hashes = slice_.hashes
     speeds = limits.speeds.get(slice_.topic_partition, ())
     number = bisect_right(speeds, hashes.lo, key=_lowest) - 1
     if number >= 0 and hashes.hi <= speeds[number].hashes.hi:
-        return speeds[number].hashes
-    return hashes
+        return speeds[number]
+    return None
 
 
 def _lowest(speed: RangeSpeed) -> int:

@@ -1,21 +1,26 @@
-"""From the slices of a stream's batch to its tasks: grouped for fetching, and ordered."""
+"""From the slices of a batch to its tasks: grouped for fetching, packed, and ordered."""
 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from secrets import token_hex
+from typing import TypeAlias
 
 from kshare.core.fetch_groups import fetch_groups
+from kshare.core.packing import pack, pack_small, records_of
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.tasks import PlannedSlice, Task
 from kshare.feedback.messages import Executor
 from kshare.options import SourceOptions
 from kshare.planner.task_order import TaskOrder
 
-__all__ = ["TaskPlan", "one_task_each", "with_fetch_groups"]
+__all__ = ["TaskPlan", "packed", "with_fetch_groups"]
 
 _SHARED_OFFSETS_MIN = 500
+_SECONDS_PER_RECORD = 1e-4  # where it is not known: slower than any reading, faster than a call
+
+Speed: TypeAlias = Callable[[PlannedSlice], float | None]
 
 
 class TaskPlan:
@@ -42,16 +47,19 @@ class TaskPlan:
         """Take note of where the tasks of a batch ran."""
         self._order.observe(slices, executors)
 
-    def tasks(self, batch: str, slices: Sequence[PlannedSlice]) -> tuple[Task, ...]:
+    def tasks(
+        self, batch: str, slices: Sequence[PlannedSlice], speed: Speed | None = None
+    ) -> tuple[Task, ...]:
         """The tasks of a batch.
 
         Args:
             batch: The batch's name.
             slices: What they read.
+            speed: Seconds per record of a slice, None if not known; None if no speed is known.
         """
         grouped = with_fetch_groups(self._options, self._query, batch, slices)
         self._has_fetch_groups |= any(planned.fetch_group is not None for planned in grouped)
-        return self._order.order(one_task_each(grouped))
+        return self._order.order(packed(self._options, grouped, speed))
 
     def close(self) -> None:
         """Let go of what tasks have fetched for each other on this host."""
@@ -61,9 +69,39 @@ class TaskPlan:
             forget_query(self._query)
 
 
-def one_task_each(slices: Sequence[PlannedSlice]) -> tuple[Task, ...]:
-    """A task for each slice."""
-    return tuple(Task((planned,)) for planned in slices)
+def packed(
+    options: SourceOptions, slices: Sequence[PlannedSlice], speed: Speed | None = None
+) -> tuple[Task, ...]:
+    """The tasks that read some slices: one for each, or fewer with ``maxTasks``.
+
+    A slice whose task is measured has a task of its own: its time would be that of others, too.
+
+    Args:
+        options: The query's options.
+        slices: What they read.
+        speed: Seconds per record of a slice, None if not known; None if no speed is known.
+    """
+    together = [planned for planned in slices if not _is_measured(planned)]
+    if options.max_tasks is None or len(together) < 2:
+        return tuple(Task((planned,)) for planned in slices)
+    parts = [planned.slice for planned in together]
+    records = [records_of(planned.slice, planned.max_records) for planned in together]
+    if options.max_tasks == "auto":
+        speeds = [None if speed is None else speed(planned) for planned in together]
+        times = [
+            count * (_SECONDS_PER_RECORD if each is None else each)
+            for count, each in zip(records, speeds, strict=True)
+        ]
+        numbers = pack_small(parts, times)
+    else:
+        measured = len(slices) - len(together)
+        numbers = pack(parts, records, max(1, options.max_tasks - measured))
+    tasks = [Task((planned,)) for planned in slices if _is_measured(planned)]
+    return (*tasks, *(Task(tuple(together[number] for number in each)) for each in numbers))
+
+
+def _is_measured(planned: PlannedSlice) -> bool:
+    return planned.ticket is not None and planned.ticket.hold
 
 
 def with_fetch_groups(

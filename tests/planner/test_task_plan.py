@@ -1,9 +1,13 @@
 """From slices to tasks: fetch groups, of batch queries and of streams."""
 
+from dataclasses import replace
 from typing import Any
 
-from kshare.core.tasks import PlannedSlice
+import pytest
+
+from kshare.core.tasks import PlannedSlice, Ticket
 from kshare.planner import StreamPlanner, plan_batch
+from kshare.planner.task_plan import packed
 from kshare.wire.sharing import chunks
 from tests.support.fake_logs import FakeCluster, batch, planner
 
@@ -82,3 +86,56 @@ def test_small_batches_do_not_share() -> None:
     tasks = slices({"keyRanges": "2"}, small)
     shared = {(task.slice.partition, task.fetch_group is not None) for task in tasks}
     assert shared == {(0, False), (1, True)}
+
+
+# -- maxTasks --------------------------------------------------------------------------------------
+
+MANY: Logs = {("t", number): (0, 20 + number) for number in range(30)}
+
+
+def numbers_of(given: dict[str, str], logs: Logs = MANY) -> list[list[int]]:
+    """The partitions that each task of a batch query reads."""
+    tasks = plan_batch(batch(**given), FakeCluster(logs))
+    return [[planned.slice.partition for planned in task.slices] for task in tasks]
+
+
+def test_without_max_tasks_each_slice_has_a_task() -> None:
+    assert numbers_of({}) == [[number] for number in range(30)]
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 29, 30, 40])
+def test_no_more_tasks_than_max_tasks(most: int) -> None:
+    tasks = numbers_of({"maxTasks": str(most)})
+    assert len(tasks) == min(most, 30)
+    assert sorted(number for task in tasks for number in task) == [*range(30)]
+
+
+def test_the_rows_do_not_depend_on_max_tasks() -> None:
+    given = {"keyRanges": "3"}
+    plain = {planned.slice for planned in slices(given, MANY)}
+    assert {planned.slice for planned in slices({**given, "maxTasks": "4"}, MANY)} == plain
+
+
+def test_auto_packs_what_is_small() -> None:
+    logs: Logs = {**MANY, ("t", 30): (0, 50_000)}
+    tasks = numbers_of({"maxTasks": "auto"}, logs)
+    assert [30] in tasks
+    assert len(tasks) == 3  # about 1,000 records, 0.1 ms each, in two tasks; and the large one
+    assert sorted(number for task in tasks for number in task) == [*range(31)]
+
+
+def test_a_stream_packs_by_what_it_knows_of_the_speed() -> None:
+    options = batch(maxTasks="auto")
+    planned = [PlannedSlice(each.slice) for each in slices({}, MANY)]
+    assert len(packed(options, planned, lambda _: 1e-6)) == 1
+    assert len(packed(options, planned, lambda _: 1.0)) == 30
+    assert len(packed(options, planned, lambda _: None)) == len(packed(options, planned))
+
+
+def test_what_is_measured_has_a_task_of_its_own() -> None:
+    ticket = Ticket("h", 1, b"", "b", 0, hold=True)
+    planned = [PlannedSlice(each.slice) for each in slices({}, MANY)]
+    planned[3] = replace(planned[3], ticket=ticket)
+    tasks = packed(batch(maxTasks="2"), planned)
+    assert [len(task.slices) for task in tasks] == [1, 29]
+    assert tasks[0].slices == (planned[3],)
