@@ -65,26 +65,36 @@ class BatchCount(ctypes.Structure):
 
 @_laid_out
 class Wanted(ctypes.Structure):
-    """Which records ``scan`` looks for. All but the first two are addresses.
+    """Which records ``scan`` looks for. All but the first three are addresses.
 
     Attributes:
         floor: Offsets below it are passed over.
         bands: Number of bands.
+        keys: Number of wanted keys; 0: all are wanted.
         starts: The first offset of each band.
         ends: The end of each band.
         range_counts: Number of hash ranges before those of each band, and of all; a band with none
             wants all hashes.
         lows: The first hash of each range.
         lasts: The last hash of each range.
+        key_hashes: The hash of each wanted key, ascending.
+        key_ends: Number of bytes before each wanted key, and of all.
+        key_bytes: The wanted keys, one after the other.
+        last_bytes: 256 flags: whether a wanted key ends with that byte (0, if it is empty).
     """
 
     floor: int
     bands: int
+    keys: int
     starts: int
     ends: int
     range_counts: int
     lows: int
     lasts: int
+    key_hashes: int
+    key_ends: int
+    key_bytes: int
+    last_bytes: int
 
 
 @_laid_out

@@ -8,7 +8,7 @@ Cost: 0.15 us CPU a record of 100 bytes (lz4; 0.11 us if another slice holds it)
 Memory: an arena of 1 to 8 MiB and the columns of one record batch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import NoReturn, TypeAlias
 
@@ -62,6 +62,7 @@ class Decoder:
         slice_: What is wanted.
         columns: The columns of the record batches, in their order; by default all but ``headers``.
             Nothing else is copied or built.
+        keys: Only records with these keys; None: all records, also those without a key.
         with_keys: Whether :meth:`Rows.key_at` can be asked, whatever the columns are.
         read_committed: Leave out records of aborted transactions.
         check_crcs: Check the CRC-32C of each batch.
@@ -72,7 +73,7 @@ class Decoder:
             arena of its own.
 
     Raises:
-        ValueError: ``columns`` is empty, or has an unknown name or one twice.
+        ValueError: ``columns`` is empty, or has an unknown name or one twice; or ``keys`` is empty.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Decoder:
         slice_: Slice,
         *,
         columns: Sequence[str] = DEFAULT_COLUMNS,
+        keys: Collection[bytes] | None = None,
         with_keys: bool = False,
         read_committed: bool = False,
         check_crcs: bool = True,
@@ -88,7 +90,7 @@ class Decoder:
         arena: Arena | None = None,
     ) -> None:
         self._topic, self._partition = slice_.topic, slice_.partition
-        self._wanted = WantedRecords(slice_.bands())
+        self._wanted = WantedRecords(slice_.bands(), keys)
         self._read_committed = read_committed
         self._check_crcs = check_crcs
         self._arena = Arena() if arena is None else arena

@@ -75,6 +75,7 @@ class SliceRecords:
             Decoder,
             wanted.slice,
             columns=options.column_names,
+            keys=options.keys,
             with_keys=self._sample is not None,
             read_committed=options.kafka.read_committed,
             check_crcs=options.kafka.check_crcs,

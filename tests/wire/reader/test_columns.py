@@ -42,3 +42,19 @@ def test_some_columns(hashes: HashRange, limit: int | None) -> None:
         some, its_end = rows_and_end(log, hashes, limit, columns=names)
         assert some == [{name: row[name] for name in names.split(",")} for row in rows]
         assert its_end == end
+
+
+def test_some_keys() -> None:
+    batches = []
+    for base in range(0, 100, 20):
+        records = [Rec(b"k%d" % (i % 5), b"v", 2 * i) for i in range(10)]
+        batches.append(batch_of(records, base=base, last_delta=19).encode())
+    log = ScriptedLog(batches, response_bytes=800)
+    rows, end = rows_and_end(log, WHOLE, None)
+    wanted = [row for row in rows if row["key"] in {b"k1", b"k3"}]
+    some, its_end = rows_and_end(log, WHOLE, None, keys='["k3", "k1"]')
+    assert some == wanted
+    assert (its_end.end, its_end.records) == (end.end, len(wanted))
+    first, its_end = rows_and_end(log, WHOLE, 5, keys='["k3", "k1"]')
+    assert first == wanted[:5]
+    assert (its_end.end, its_end.records) == (wanted[4]["offset"] + 1, 5)

@@ -5,8 +5,9 @@ A record is read only as far as it takes to know that it is not wanted:
     length, attributes, timestamp, offset, size of the key
       | offset below the band ------------------------------------------> next record
       | offset behind the last band ------------------------------------> DONE
-    hash of the key
-      | in no range of the band ----------------------------------------> next record
+    key (only if keys or hash ranges are asked for)
+      | its last byte, its hash or its bytes are of no wanted key ------> next record
+      | its hash is in no range of the band ----------------------------> next record
     value, headers
       | they do not fit into the record --------------------------------> a fault
       | no room in the columns -> FULL; the same record again with the next call
@@ -51,14 +52,57 @@ def _in_ranges(hash_: int, first: int, end: int, wanted: Record) -> bool:
 
 
 @helper
+def _may_be_wanted(key: int, key_size: int, wanted: Record) -> bool:
+    """Whether a key is not ruled out by its last byte, which is cheaper to tell than its hash."""
+    if key_size < 0:
+        return False
+    last = load_u8(key + key_size - 1) if key_size > 0 else 0
+    return bool(load_u8(wanted.last_bytes + last) != 0)
+
+
+@helper
+def _is_wanted(hash_: int, key: int, key_size: int, wanted: Record) -> bool:
+    """Whether a key, by its hash and then its bytes, is one of those that are wanted."""
+    first = 0
+    end = wanted.keys
+    while first < end:
+        middle = (first + end) >> 1
+        if load_i64(wanted.key_hashes + 8 * middle) < hash_:
+            first = middle + 1
+        else:
+            end = middle
+    while first < wanted.keys and load_i64(wanted.key_hashes + 8 * first) == hash_:
+        start = load_i64(wanted.key_ends + 8 * first)
+        size = load_i64(wanted.key_ends + 8 * first + 8) - start
+        if size == key_size and _same(key, wanted.key_bytes + start, size):
+            return True
+        first += 1
+    return False
+
+
+@helper
+def _same(one: int, other: int, size: int) -> bool:
+    """Whether so many bytes at two addresses are the same."""
+    at = 0
+    while at < size and load_u8(one + at) == load_u8(other + at):
+        at += 1
+    return bool(at == size)
+
+
+@helper
 def _holds(band: int, key: int, key_size: int, buffer_end: int, offset: int, wanted: Record) -> Int:
     """Whether a band holds a record, by its key; -1 is the size of none."""
     first = load_i64(wanted.range_counts + 8 * band)
     end = load_i64(wanted.range_counts + 8 * band + 8)
-    if first == end:
+    of_keys = wanted.keys != 0
+    if of_keys and not _may_be_wanted(key, key_size, wanted):
+        return False
+    if first == end and not of_keys:
         return True
     hash_ = hash_offset(offset) if key_size < 0 else hash_key(key, key_size, buffer_end)
-    return _in_ranges(hash_, first, end, wanted)
+    if of_keys and not _is_wanted(hash_, key, key_size, wanted):
+        return False
+    return first == end or _in_ranges(hash_, first, end, wanted)
 
 
 @helper
