@@ -1,9 +1,8 @@
-"""``taskAssignor`` and what is meant for it: ``taskAssignor.NAME`` are the configs of an assignor.
+"""``taskAssignor`` and its configs: ``taskAssignor.NAME``.
 
-Law: a name that leads to no assignor, and a config out of its limits, are faults of the options;
-the assignor that was made to find out is the one that the planner asks: it is configured once.
-No text form of the configs holds a value: any may be a secret.
-Cost: an import of the assignor, where one is named.
+Guarantee: a name that leads to no assignor and a config out of bounds are faults of the options.
+The assignor that is made to check this is the one that the planner asks: it is configured once. No
+text form of the configs holds a value, since any may be a secret.
 """
 
 from collections.abc import Mapping
@@ -38,29 +37,29 @@ class _Configs(Properties):
 
 
 def is_assignor_config(name: str) -> bool:
-    """Whether an option is one that is handed to the task assignor."""
+    """Whether an option is a config of the task assignor."""
     return name.lower().startswith(_PREFIX)
 
 
 def parse_task_assignor(
-    given: Mapping[str, str], faults: Faults, *, makes_assignor: bool
+    raw: Mapping[str, str], faults: Faults, *, makes_assignor: bool
 ) -> tuple[str | None, FrozenMapping[str, str]]:
-    """Find the assignor, and its configs by Kafka's names (or whatever an assignor calls them).
+    """Parse the name of the assignor and its configs.
 
     Args:
-        given: the options by documented name.
-        faults: takes what is wrong.
-        makes_assignor: whether the assignor is made, so that its faults are found.
+        raw: The options by documented name.
+        faults: Takes what is wrong.
+        makes_assignor: Whether to make the assignor, so that its faults are found.
 
     Returns:
         The assignor's name, None if none is given; and its configs, names in lower case.
     """
     configs = {
         name[len(_PREFIX) :].lower(): value
-        for name, value in given.items()
+        for name, value in raw.items()
         if is_assignor_config(name)
     }
-    name = given.get(_OPTION)
+    name = raw.get(_OPTION)
     if name is None and not configs:
         return None, FrozenMapping()
     from kshare.assignment import AssignmentConfigs, load_task_assignor  # noqa: PLC0415
@@ -81,7 +80,7 @@ def parse_task_assignor(
 
 
 def made_task_assignor(options: SourceOptions) -> "TaskAssignor | None":
-    """The assignor that was made and configured when the options were parsed.
+    """Return the assignor that was made and configured when the options were parsed.
 
     None if none was named, or if the options came from another process.
     """

@@ -1,8 +1,7 @@
 """Values that do not change: mappings, properties, secrets.
 
-Law: equal contents compare equal and hash equal, whatever the order; all of it pickles, and no text
+Guarantee: equal contents compare equal and hash equal, in any order; all of it pickles, and no text
 form of :class:`Properties` or :class:`Secret` holds a value.
-Cost: one dict each.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,7 @@ from typing import Any, Final, TypeVar
 __all__ = ["HIDDEN", "FrozenMapping", "Properties", "Secret"]
 
 HIDDEN: Final = "<hidden>"
-"""What is shown instead of a secret."""
+"""Shown in place of a secret."""
 
 K = TypeVar("K")
 V_co = TypeVar("V_co", covariant=True)
@@ -21,7 +20,7 @@ class FrozenMapping(Mapping[K, V_co]):
     """A mapping that does not change, with a hash.
 
     Args:
-        items: copied; the order is kept.
+        items: Copied; the order is kept.
     """
 
     __slots__ = ("_items",)
@@ -63,10 +62,10 @@ class Properties(FrozenMapping[str, str]):
 
 
 class Secret:
-    """A text that is shown only to those who ask for it by :meth:`reveal`.
+    """A text that only :meth:`reveal` shows.
 
     Args:
-        text: the secret.
+        text: The secret.
     """
 
     __slots__ = ("_text",)
@@ -75,7 +74,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The secret itself."""
+        """Return the secret."""
         return self._text
 
     def __eq__(self, other: object) -> bool:

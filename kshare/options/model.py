@@ -1,7 +1,7 @@
 """The frozen options that the rest of kshare works with.
 
-Law: values only. They were checked by :func:`kshare.options.parse_options`, they compare by value,
-they pickle, and no text form of them holds a secret.
+Guarantee: values only. They were checked by :func:`kshare.options.parse_options`, they compare by
+value, they pickle, and no text form of them holds a secret.
 """
 
 from dataclasses import dataclass, field
@@ -53,7 +53,7 @@ class SubscribePattern:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Read these partitions; of each only these key-hash ranges, ``()`` being the whole."""
+    """Read these partitions, and of each only these ranges of key hashes; ``()`` is all of it."""
 
     partitions: FrozenMapping[TopicPartition, tuple[HashRange, ...]]
 
@@ -83,11 +83,11 @@ class PerPartition:
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamp:
-    """Of every partition the first record that is not older, by Kafka's index of timestamps.
+    """The first record of each partition that is not older, by Kafka's index of timestamps.
 
     Attributes:
-        timestamp_ms: since 1970; -1 is latest and -2 earliest, as to Kafka itself.
-        otherwise: what becomes of a partition without such a record: an error, or its latest
+        timestamp_ms: Milliseconds since 1970; -1 is latest and -2 earliest, as in Kafka.
+        otherwise: What to use for a partition without such a record: an error, or its latest
             offset.
     """
 
@@ -97,7 +97,7 @@ class AtTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class TimestampPerPartition:
-    """The same with a timestamp for each partition. All partitions that are read must be listed."""
+    """A timestamp for each partition. All partitions that are read must be listed."""
 
     timestamps: FrozenMapping[TopicPartition, int]
     otherwise: Literal["error", "latest"] = "error"
@@ -128,10 +128,10 @@ class KafkaConfig:
     four fields are options of kshare, not Java's properties.
 
     Attributes:
-        offset_attempts: how often the planner asks, ``default.api.timeout.ms`` each time
+        offset_attempts: Number of attempts to ask for offsets, ``default.api.timeout.ms`` each
             (``fetchOffset.numRetries``, by which Spark means attempts).
-        offset_retry_ms: the pause between two of them (``fetchOffset.retryIntervalMs``).
-        poll_timeout_ms: how long a task waits for a record (``kafkaConsumer.pollTimeoutMs``);
+        offset_retry_ms: The pause between two attempts (``fetchOffset.retryIntervalMs``).
+        poll_timeout_ms: How long a task waits for a record (``kafkaConsumer.pollTimeoutMs``);
             None: ``default.api.timeout.ms``.
         oauth_token_provider: ``package.module:function`` of the Python callable that returns tokens
             (``oauthTokenProvider``); None: tokens come from where Java's properties say.
@@ -252,7 +252,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class ParsedOptions:
-    """Options, and what the user should be told about them."""
+    """Options, and the warnings for the user."""
 
     options: SourceOptions
     warnings: tuple[str, ...]

@@ -1,7 +1,7 @@
 """The JSON of ``assign``, of offsets and of timestamps.
 
-Law: what is parsed is what was written: no name may occur twice (Spark takes the last), no number
-is rounded, and what Kafka would refuse later is refused here. Cost: linear in the text.
+Guarantee: the values are those of the text: no name may occur twice (Spark takes the last), no
+number is rounded, and what Kafka would refuse later is refused here.
 """
 
 import json
@@ -40,7 +40,7 @@ def parse_assign(text: str) -> Assign:
         The partitions; the ranges of each ascending, ``()`` being the whole partition.
 
     Raises:
-        ValueError: it is no such JSON, or ranges of a partition overlap.
+        ValueError: The text is not such JSON, or ranges of a partition overlap.
     """
     example = '{"orders": [0, 1]} or {"orders": {"0": [[0, 4611686018427387904]], "1": []}}'
     found: dict[TopicPartition, tuple[HashRange, ...]] = {}
@@ -64,7 +64,7 @@ def parse_per_partition(text: str) -> PerPartition:
     """``{"orders": {"0": 23, "1": -2}}``; -2 is earliest, -1 is latest.
 
     Raises:
-        ValueError: it is no such JSON.
+        ValueError: The text is not such JSON.
     """
     words = '"earliest", "latest" or {"orders": {"0": 23, "1": -2}}'
 
@@ -78,7 +78,7 @@ def parse_timestamps(text: str) -> FrozenMapping[TopicPartition, int]:
     """``{"orders": {"0": 1700000000000}}``: milliseconds since 1970 for each partition.
 
     Raises:
-        ValueError: it is no such JSON.
+        ValueError: The text is not such JSON.
     """
     return _numbers(text, '{"orders": {"0": 1700000000000}}', "a timestamp", int)
 

@@ -1,7 +1,7 @@
 """Regular expressions of Java -> those of Python.
 
-Law: a pattern matches the names of topics (ASCII letters, digits, ``.``, ``_``, ``-``) that Java's
-``Pattern`` finds it in, or it is refused by what it uses. Cost: one pass; the last ones are kept.
+Guarantee: a pattern matches the names of topics (ASCII letters, digits, ``.``, ``_``, ``-``) in
+which Java's ``Pattern`` finds it, or it is refused, with the construct that Python does not have.
 """
 
 import re
@@ -43,10 +43,10 @@ _REFERENCE: Final = re.compile(r"\\k<([A-Za-z][A-Za-z0-9]*)>")
 
 @lru_cache(maxsize=64)
 def java_pattern(text: str) -> re.Pattern[str]:
-    """Compile a regular expression of Java's; to be looked for with ``search``.
+    """Compile a Java regular expression; use ``search`` on it.
 
     Raises:
-        ValueError: it is none, or uses what Python cannot express; the text says what.
+        ValueError: The text is not one, or uses what Python cannot express; the error says what.
     """
     translated = _Translator(text).translate()
     try:

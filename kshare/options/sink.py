@@ -68,10 +68,10 @@ class SinkOptions:
     """The options of one ``format("kshare")`` sink.
 
     Attributes:
-        topic: where all rows go; None: where their column ``topic`` says.
-        kafka: how to reach Kafka.
-        exactly_once: each batch of a stream is written once, in transactions.
-        producer: librdkafka's settings of the producer, beside those of the connection.
+        topic: The topic of all rows; None: each row's column ``topic`` names it.
+        kafka: How to reach Kafka.
+        exactly_once: Whether each batch of a stream is written once, in transactions.
+        producer: librdkafka's settings of the producer, without those of the connection.
     """
 
     topic: str | None
@@ -82,7 +82,7 @@ class SinkOptions:
 
 @dataclass(frozen=True, slots=True)
 class ParsedSinkOptions:
-    """Options, and what the user should be told about them."""
+    """Options, and the warnings for the user."""
 
     options: SinkOptions
     warnings: tuple[str, ...]
@@ -94,16 +94,16 @@ def parse_sink_options(
     """Check and parse all options of a sink.
 
     Args:
-        options: as Spark hands them over; names in any case.
-        columns: name and type (as Spark's ``simpleString`` has it) of each column of what is
-            written; without any, columns are not checked.
-        streaming: whether a stream's batches are written.
+        options: As Spark passes them; names in any case.
+        columns: Name and type (as Spark's ``simpleString``) of each column of the rows; columns
+            are not checked if there are none.
+        streaming: Whether a stream's batches are written.
 
     Returns:
         The options and the warnings for the user.
 
     Raises:
-        OptionsError: something is wrong; all of it is listed.
+        OptionsError: Something is wrong; all of it is listed.
     """
     faults = Faults()
     # From here on no local variable's text shows a secret, in any traceback.

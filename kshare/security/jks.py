@@ -1,7 +1,7 @@
 """JKS, Java's own format of key stores and trust stores.
 
-Law: whatever the bytes are, they are a store, or a :class:`DamagedStoreError`; what a password
-guards is compared in constant time. Cost: one pass, and a digest for each 20 bytes of a key.
+Guarantee: any bytes are a store, or a :class:`DamagedStoreError`; what a password guards is
+compared in constant time. Cost: one pass, and a digest for each 20 bytes of a key.
 
 The store is read as ``sun.security.provider.JavaKeyStore`` of OpenJDK writes it, a private key as
 ``sun.security.provider.KeyProtector`` does: in DER, an EncryptedPrivateKeyInfo (RFC 5208)

@@ -1,26 +1,27 @@
 """Java's properties -> librdkafka's configuration, for confluent-kafka.
 
-Law: the same brokers, login, certificates and time-outs as the wire reader's; what librdkafka
-bounds more narrowly is moved to its bound. Cost: stores are read, and a token is fetched.
+Guarantee: brokers, login, certificates and time-outs are those of the wire reader; a number beyond
+librdkafka's narrower bounds becomes the bound. Cost: stores are read, and a token is fetched.
 """
 
 from typing import Any
 
 from kshare.options.kafka_table import PROPERTIES
 from kshare.options.model import KafkaConfig
-from kshare.security.stores import key_store, trust_store
+from kshare.security.store_files import has_key
 from kshare.security.tls import identifies_endpoints
+from kshare.security.trust_store import trust_store
 
 __all__ = ["librdkafka_config"]
 
 
 def librdkafka_config(kafka: KafkaConfig) -> dict[str, Any]:
-    """The configuration of a client of confluent-kafka's, of whatever kind.
+    """Return the configuration of any client of confluent-kafka.
 
     Raises:
-        AuthenticationError: the token endpoint refused the client.
-        OptionsError: a store or a token's file cannot be used.
-        OSError: the token endpoint could not be reached; a retry may mend it.
+        AuthenticationError: The token endpoint refused the client, or the token provider failed.
+        OptionsError: A store or a token's file cannot be used.
+        OSError: The token endpoint could not be reached; a retry may help.
     """
     given = kafka.properties
     config: dict[str, Any] = {
@@ -66,8 +67,10 @@ def _tls(kafka: KafkaConfig) -> dict[str, Any]:
     trusted = trust_store(kafka.properties)
     if trusted is not None:
         config["ssl.ca.pem"] = trusted
-    keys = key_store(kafka.properties)
-    if keys is not None:
+    if has_key(kafka.properties):
+        from kshare.security.key_store import key_store  # noqa: PLC0415 - cryptography: 130 ms
+
+        keys = key_store(kafka.properties)
         config |= {"ssl.certificate.pem": keys.certificates, "ssl.key.pem": keys.key_pem()}
     return config
 

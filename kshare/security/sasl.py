@@ -1,10 +1,12 @@
-"""SASL: what kafka-python has of it, with what Java's client does besides.
+"""SASL mechanisms of kafka-python, with what Java's client adds.
 
-Law: user names with ``=`` and ``,`` are sent as RFC 5802 has it; an empty password is never sent.
-Cost: a login; the imports of kafka-python at the first.
+Guarantee: user names with ``=`` and ``,`` are sent as in RFC 5802; an empty password is never sent.
 """
 
 from typing import TYPE_CHECKING, Any
+
+from kafka.net.sasl import get_sasl_mechanism
+from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from kshare.options.model import KafkaConfig
 
@@ -15,17 +17,15 @@ __all__ = ["sasl_mechanism"]
 
 
 def sasl_mechanism(kafka: KafkaConfig) -> Any:
-    """A mechanism of kafka-python's, ready for one login; None without SASL.
+    """Return a mechanism of kafka-python, ready for one login; None without SASL.
 
     Raises:
-        AuthenticationError: the token endpoint refused the client.
-        OptionsError: a token's file cannot be used.
-        OSError: the token endpoint could not be reached; a retry may mend it.
+        AuthenticationError: The token endpoint refused the client, or the token provider failed.
+        OptionsError: A token's file cannot be used.
+        OSError: The token endpoint could not be reached; a retry may help.
     """
     if not kafka.uses_sasl:
         return None
-    from kafka.net.sasl import get_sasl_mechanism  # noqa: PLC0415
-
     name = kafka.sasl_mechanism
     kind = get_sasl_mechanism(name)
     if name == "OAUTHBEARER":
@@ -43,8 +43,6 @@ def sasl_mechanism(kafka: KafkaConfig) -> Any:
 
 
 def _provider(token: "Token") -> Any:
-    from kafka.net.sasl.oauth import AbstractTokenProvider  # noqa: PLC0415
-
     class Provider(AbstractTokenProvider):  # type: ignore[misc]
         def token(self) -> str:
             return token.value.reveal()

@@ -1,6 +1,6 @@
 """TLS: ``ssl.*`` -> :class:`ssl.SSLContext`.
 
-Law: a broker is believed only if its certificate leads to what is trusted and, unless
+Guarantee: a broker is trusted only if its certificate leads to a trusted one and, unless
 ``ssl.endpoint.identification.algorithm`` is empty, names the host; TLS 1.2 and 1.3 only.
 Cost: stores are read for each connection; the client's key is on disk for a moment, encrypted with
 a password that is never written.
@@ -10,11 +10,16 @@ import secrets
 import ssl
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kshare.errors import OptionsError
 from kshare.options.frozen import Properties
 from kshare.options.model import KafkaConfig
-from kshare.security.stores import KeyStore, key_store, trust_store
+from kshare.security.store_files import has_key
+from kshare.security.trust_store import trust_store
+
+if TYPE_CHECKING:
+    from kshare.security.key_store import KeyStore
 
 __all__ = ["context_of", "identifies_endpoints", "ssl_context"]
 
@@ -22,10 +27,10 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 
 
 def ssl_context(kafka: KafkaConfig) -> ssl.SSLContext | None:
-    """The context of connections to brokers; None without TLS.
+    """Return the context of connections to brokers; None without TLS.
 
     Raises:
-        OptionsError: a store cannot be used; the text names the option.
+        OptionsError: A store cannot be used; the text names the option.
     """
     return context_of(kafka.properties) if kafka.uses_tls else None
 
@@ -37,13 +42,13 @@ def identifies_endpoints(properties: Properties) -> bool:
 
 
 def context_of(properties: Properties) -> ssl.SSLContext:
-    """A client's context.
+    """Return the context of a client.
 
     Args:
         properties: Java's ``ssl.*``, without ``kafka.``.
 
     Raises:
-        OptionsError: a store cannot be used; the text names the option.
+        OptionsError: A store cannot be used; the text names the option.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = identifies_endpoints(properties)
@@ -55,7 +60,7 @@ def context_of(properties: Properties) -> ssl.SSLContext:
     if trusted is None:
         context.load_default_certs()
     else:
-        # As in Java, whatever is in the trust store is trusted, also if it signs itself not.
+        # As in Java, all that is in the trust store is trusted, self-signed or not.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         try:
             context.load_verify_locations(cadata=trusted)
@@ -63,13 +68,14 @@ def context_of(properties: Properties) -> ssl.SSLContext:
             raise OptionsError(
                 ["kafka.ssl.truststore.*: holds a certificate that cannot be read"]
             ) from None
-    keys = key_store(properties)
-    if keys is not None:
-        _load_keys(context, keys)
+    if has_key(properties):
+        from kshare.security.key_store import key_store  # noqa: PLC0415 - cryptography: 130 ms
+
+        _load_keys(context, key_store(properties))
     return context
 
 
-def _load_keys(context: ssl.SSLContext, keys: KeyStore) -> None:
+def _load_keys(context: ssl.SSLContext, keys: "KeyStore") -> None:
     """Python takes keys from files only."""
     password = secrets.token_urlsafe(32)
     with tempfile.TemporaryDirectory(prefix="kshare-") as directory:  # mode 0700

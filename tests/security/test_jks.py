@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from kshare.errors import OptionsError
 from kshare.options.frozen import Properties
 from kshare.security import jks
-from kshare.security.stores import KeyStore, key_store, trust_store
+from kshare.security.key_store import KeyStore, key_store
+from kshare.security.trust_store import trust_store
 from tests.support.certificates import (
     Pair,
     der_value,

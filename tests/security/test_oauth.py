@@ -184,7 +184,7 @@ def test_what_does_not_pass_in_time_is_an_error_to_retry() -> None:
         Endpoint((503, SECRET)) as endpoint,
         pytest.raises(OSError, match=r"/token: HTTP status 503") as caught,
     ):
-        oauth_token(credentials(endpoint.url))
+        oauth_token(credentials(endpoint.url, sasl__login__retry__backoff__max__ms="1500"))
     assert not isinstance(caught.value, AuthenticationError)
     assert SECRET not in str(caught.value)
     assert len(endpoint.asked) > 2

@@ -7,7 +7,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization as s
 
 from kshare.options.frozen import Properties
-from kshare.security.stores import key_store, trust_store
+from kshare.security.key_store import key_store
+from kshare.security.store_files import has_key
+from kshare.security.trust_store import trust_store
 from tests.support.certificates import Pair, jks_of, make, pkcs12_of
 from tests.support.options import SECRET
 from tests.support.security import ders, properties, refused
@@ -78,7 +80,7 @@ KEYTOOL_KEYS = (
 
 def test_without_a_store_the_system_is_trusted() -> None:
     assert trust_store(Properties()) is None
-    assert key_store(Properties()) is None
+    assert not has_key(Properties())
 
 
 @pytest.mark.parametrize("kind", sorted(KEYTOOL_TRUST))
