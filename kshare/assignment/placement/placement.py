@@ -34,6 +34,11 @@ class Placement:
         self.load = [0.0] * processes
         self.owner = [-1] * tasks
 
+    @property
+    def spread(self) -> float:
+        """The difference between the highest and the lowest load."""
+        return max(self.load) - min(self.load)
+
     def has(self, process: int, task: int) -> bool:
         """Whether the process holds a copy, active or standby."""
         return self.owner[task] == process or task in self.standby[process]

@@ -196,7 +196,7 @@ def keep_previous_actives(indexed: IndexedState, placement: Placement, tasks: li
     """
     previous, cuts = indexed.previous.active, len(placement.threads) - 1
     kept = _kept(indexed, placement.active, previous, set(tasks), copies=1, cuts=cuts)
-    _replace_if_even(placement, placement.active, kept, placement.set_active)
+    _replace_if_even(placement, placement.active, kept, placement.set_active, by_spread=False)
 
 
 def keep_previous_standbys(indexed: IndexedState, placement: Placement, tasks: list[int]) -> None:
@@ -213,7 +213,7 @@ def keep_previous_standbys(indexed: IndexedState, placement: Placement, tasks: l
     if all(had.isdisjoint(on) for had, on in zip(previous, placement.active, strict=True)):
         copies = indexed.replicas
         kept = _kept(indexed, placement.standby, previous, set(tasks), copies=copies, cuts=cuts)
-        _replace_if_even(placement, placement.standby, kept, placement.set_standby)
+        _replace_if_even(placement, placement.standby, kept, placement.set_standby, by_spread=True)
 
 
 def _kept(
@@ -241,13 +241,25 @@ def _replace_if_even(
     held: Sequence[set[int]],
     kept: Sequence[set[int]] | None,
     replace: Callable[[Sequence[set[int]]], None],
+    *,
+    by_spread: bool,
 ) -> None:
-    """Replace what is held, unless loads are less even then."""
+    """Replace what is held, unless loads are less even then.
+
+    Args:
+        placement: The placement, for the loads.
+        held: What is held.
+        kept: What replaces it; None: nothing does.
+        replace: Replaces it in the placement.
+        by_spread: Whether a spread of loads that is not greater is enough; else processes of the
+            same size must have the same loads, in any order.
+    """
     if kept is None:
         return
-    before = list(held)
+    before, spread = list(held), placement.spread
     loads = Counter(zip(placement.threads, placement.count, strict=True))
     replace(kept)
-    is_alike = loads == Counter(zip(placement.threads, placement.count, strict=True))
-    if not (is_alike or is_even(placement)):
+    if loads == Counter(zip(placement.threads, placement.count, strict=True)):
+        return
+    if not (is_even(placement) or (by_spread and placement.spread <= spread)):
         replace(before)

@@ -72,7 +72,7 @@ class Metrics:
             len(held) / threads
             for held, threads in zip(placement.active, placement.threads, strict=True)
         ]
-        return max(actives) - min(actives), max(placement.load) - min(placement.load)
+        return max(actives) - min(actives), placement.spread
 
     def _skew(self, placement: Placement) -> int:
         tasks = self._indexed.tasks
