@@ -242,7 +242,7 @@ def task_rows(servers: str, runs: int) -> list[Row]:
 
 
 def trigger_row(spark: SparkSession, servers: str, runs: int) -> Row:
-    """Median trigger time of small batches, and of those of a Python source without Kafka."""
+    """Median trigger time of small batches; also for a Python source without Kafka."""
     peer, ours = interleaved(
         partial(trigger_times, spark, "kafka", servers, data.SMALL),
         partial(trigger_times, spark, "kshare", servers, data.SMALL),

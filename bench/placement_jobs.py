@@ -1,4 +1,4 @@
-"""Where Spark runs key ranges: how often siblings share an executor, and how often they stay.
+"""Where Spark runs key ranges: how often ranges of a partition share an executor, and how often they stay.
 
 ``python -m bench.placement_jobs`` runs a stream of small batches on 2 executors of 2 slots each
 (``local-cluster``, real executors on one machine), 2 partitions in 2 key ranges, once with tasks
@@ -26,7 +26,7 @@ RECORDS = 40  # of a batch and a partition
 
 
 def executor_name(_: int) -> str:
-    """The executor of a task; it lasts, so that Spark has to use all slots."""
+    """Return the executor of a task that takes a while, so that Spark uses all slots."""
     import time
 
     from spark_plugin.executor import this_executor
@@ -69,7 +69,7 @@ def where_ranges_ran(
 
 
 def _records() -> list[Record]:
-    """Keys of both halves of the hash space: small letters of one, great ones of the other."""
+    """Keys of both halves of the hash space: lower case of one, upper case of the other."""
     from kshare.core.hashing import HASH_SPACE, key_hash
 
     low = [b"a%d" % n for n in range(400) if key_hash(b"a%d" % n, 0) < HASH_SPACE // 2]
@@ -106,13 +106,13 @@ def measure(batches: int) -> dict[str, tuple[float, float]]:
                 results[name] = shares(seen[4:])
         finally:
             spark.stop()
-            # local-cluster has its executors' files there, whatever it is told.
+            # local-cluster keeps its executors' files there, regardless of its settings.
             shutil.rmtree(Path(pyspark.__file__).parent / "work", ignore_errors=True)
     return results
 
 
 class InTurn:
-    """Leaves every task where its number brings it: all are left out, and added in order."""
+    """Keeps the order of numbers: it leaves all tasks out, and they are added in order."""
 
     def assign(self, application_state: ApplicationState) -> TaskAssignment:
         states = application_state.kafka_streams_states()

@@ -1,10 +1,10 @@
-"""One slow key among a thousand: what the others get done meanwhile.
+"""One slow key among a thousand: the throughput of the others meanwhile.
 
 ``python -m bench.slow_key [--runs N]``. A UDF takes 100 ms over each record of one key, and 0.1 ms
-over the others'. Counted are records of other keys a second. The slow key has a slot to itself, so
+over the others'. What counts is the records/s of the other keys. The slow key has a slot to itself, so
 the others have 7 in each case but ``all``:
 
-``alone``   kshare, 8 ranges, nothing is slow, 7 slots: what there is to be had
+``alone``   kshare, 8 ranges, nothing is slow, 7 slots: the upper bound
 ``all``     the same with 8 slots, one for each range
 ``beside``  kshare, 8 adaptive ranges that follow their times, beside the slow key, 8 slots
 ``parked``  the same, with the slow key parked, 7 slots
@@ -80,7 +80,7 @@ def slow_work(folder: str, seconds: float) -> Callable[[Any], int]:
 
 
 def done(folder: str) -> int:
-    """How many records of other keys are done."""
+    """Count the records of other keys that are done."""
     return sum(file.stat().st_size for file in Path(folder).iterdir())
 
 
@@ -122,7 +122,7 @@ def others_per_second(
 
 
 def in_session(slots: int, measure: Callable[[SparkSession], float]) -> float:
-    """Measure in a Spark of so many slots."""
+    """Measure in a Spark with a number of slots."""
     spark = start_spark(master=f"local[{slots}]", quick=False)
     try:
         return measure(spark)

@@ -29,7 +29,7 @@ def _batch(spark: SparkSession, source: str, servers: str, topic: str, **options
 
 
 def _noop(frame: DataFrame) -> float:
-    """Seconds to read all of it, and do nothing with it."""
+    """Seconds to read a DataFrame into the noop sink."""
     started = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
     return time.perf_counter() - started
@@ -69,7 +69,7 @@ def batch_two_ranges(
 def batch_ranges(
     spark: SparkSession, servers: str, topic: str, ranges: int, **options: str
 ) -> float:
-    """Seconds to read it with so many key ranges."""
+    """Seconds to read the topic in a number of key ranges."""
     return _noop(_batch(spark, "kshare", servers, topic, keyRanges=str(ranges), **options))
 
 
@@ -120,7 +120,7 @@ def trigger_times(spark: SparkSession, source: str, servers: str, topic: str) ->
 
 
 def trigger_floor(spark: SparkSession) -> float:
-    """The same of a Python source that makes its rows up: what Spark itself takes for one."""
+    """The same for a Python source that makes rows up: the time that Spark itself needs."""
     spark.dataSource.register(MadeUp)
     return _trigger_times(spark.readStream.format(MadeUp.name()).load())
 
@@ -162,7 +162,7 @@ def _times_of(query: StreamingQuery, rows: int) -> dict[int, float]:
 
 
 class MadeUp(DataSource):
-    """100 rows a batch, from two tasks, out of nowhere."""
+    """A source of 100 made-up rows a batch, in two tasks."""
 
     @classmethod
     def name(cls) -> str:

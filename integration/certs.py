@@ -1,4 +1,4 @@
-"""Certificates for the test brokers and their clients, made anew for each broker.
+"""Certificates for the test brokers and their clients, new ones for each broker.
 
 All files are PEM; a pair is a certificate followed by its key.
 """
@@ -27,8 +27,8 @@ class Certificates:
     """Where they are.
 
     Attributes:
-        ca: the authority of all of them but the stranger's.
-        stranger_ca: an authority that nobody's certificate is of.
+        ca: the authority that signed all others.
+        stranger_ca: an authority that signed no certificate.
         server_pair: for 127.0.0.1 and localhost.
         misnamed_pair: for another host.
         expired_pair: like ``server_pair``, until yesterday.
@@ -36,7 +36,7 @@ class Certificates:
         client_key: its key, encrypted with ``KEY_PASSWORD``.
         client_pair: both, the key not encrypted.
         trust_p12: the authority in PKCS#12, with ``STORE_PASSWORD``.
-        client_p12: the client's certificate and key, likewise.
+        client_p12: the client's certificate and key, in the same format.
     """
 
     ca: Path
@@ -58,7 +58,7 @@ class _Authority:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Make them all in a folder."""
+    """Make all certificates in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     files = Certificates(
         ca=folder / "ca.pem",

@@ -18,7 +18,7 @@ class KafkaCluster(Topics):
         brokers: How many.
         config: More properties for all of them.
         heap_mib: Each JVM's -Xmx.
-        racks: Where each broker stands, in their order; none: nowhere.
+        racks: Each broker's rack, in order; empty: no racks.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class KafkaCluster(Topics):
         return ",".join(broker.bootstrap_servers for broker in self.brokers.values())
 
     def start(self) -> Self:
-        """Start all of them at once; return when they serve."""
+        """Start all brokers at once, and return when they serve."""
         for broker in self.brokers.values():
             broker.launch()
         for broker in self.brokers.values():
@@ -58,7 +58,7 @@ class KafkaCluster(Topics):
         return self
 
     def close(self) -> None:
-        """Stop all of them, the controller last, and remove their data."""
+        """Stop all brokers, the controller last, and remove their data."""
         for broker in reversed(self.brokers.values()):
             broker.close()
 

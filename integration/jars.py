@@ -1,8 +1,8 @@
 """The jars of a real Kafka broker and of Spark's own kafka source, from Maven Central.
 
-Law: a set of jars is whole or not there: it is fetched beside its place, and moved. Needs nothing
-but Java: the resolver (Apache Ivy) is the one that comes with pyspark.
-Cost: about a minute once; they are kept in ``.cache``.
+A set of jars is complete or absent: it is fetched to a temporary folder and then moved. This needs
+only Java: the resolver (Apache Ivy) comes with pyspark. Fetching takes about a minute, once; the
+jars are kept in ``.cache``.
 """
 
 import fcntl
@@ -84,7 +84,7 @@ def java() -> str:
 
 @cache
 def fetched(name: str) -> tuple[Path, ...]:
-    """Return the jars of a set, fetched if they are not there yet.
+    """Return the jars of a set, fetched if they are missing.
 
     RuntimeError: they cannot be fetched; with what the resolver said.
     """
@@ -97,7 +97,7 @@ def fetched(name: str) -> tuple[Path, ...]:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Hold a lock that is let go when this process ends, however it does."""
+    """Hold a lock, which is released when this process ends in any way."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -125,7 +125,7 @@ def _fetch(name: str, destination: Path) -> None:
 
 
 def _resolve(jars: JarSet, folder: Path, complete: Path) -> str:
-    """Have Ivy put the jars into a folder; what it said."""
+    """Fetch jars into a folder with Ivy, and return its output."""
     ivy_file = folder / "ivy.xml"
     ivy_file.write_text(_ivy_text(jars))
     spec = importlib.util.find_spec("pyspark")

@@ -1,7 +1,7 @@
 """A real Kafka 4.1.1 in KRaft mode, one JVM a broker, started and broken by the tests.
 
-Law: a broker that cannot start fails the test with its log; it never makes a test skip.
-Cost (2 cores): 2.5 s to start with the class archive in the cache, about 8 s the first time.
+A broker that cannot start fails the test with its log; no test is skipped. A start takes 2.5 s on 2
+cores with the class archive in the cache, about 8 s the first time.
 """
 
 import atexit
@@ -88,7 +88,7 @@ class BrokerError(RuntimeError):
 class KafkaBroker(Topics):
     """One broker, its own controller unless ``controller`` names another (``node@host:port``).
 
-    As a context manager it is started, and in the end stopped and its data removed.
+    As a context manager it is started, then stopped, and its data removed.
 
     Args:
         listeners: Names from ``LISTENERS``; PLAINTEXT is always there.
@@ -236,7 +236,7 @@ class KafkaBroker(Topics):
         return self
 
     def stop(self) -> None:
-        """Stop in good order (SIGTERM)."""
+        """Stop cleanly (SIGTERM)."""
         if not self._process:
             return
         self._process.terminate()
@@ -258,7 +258,7 @@ class KafkaBroker(Topics):
         atexit.unregister(self.kill9)
 
     def restart(self) -> Self:
-        """Stop in good order, and start on the same data and ports."""
+        """Stop cleanly, and start on the same data and ports."""
         self.stop()
         return self.start()
 
@@ -267,7 +267,7 @@ class KafkaBroker(Topics):
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on after ``freeze``."""
+        """Resume after ``freeze``."""
         os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> None:
@@ -365,7 +365,7 @@ class KafkaBroker(Topics):
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on, outside of what clients get as their own ports."""
+    """Return unused ports, outside the range of ephemeral ones."""
     ports: list[int] = []
     candidates = random.SystemRandom().sample(range(20_000, 32_000), 1_000)
     for port in candidates:

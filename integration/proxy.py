@@ -10,7 +10,7 @@ _CHUNK = 1 << 16
 
 
 class CountingProxy:
-    """Passes connections on to a port; to be advertised by the broker behind it.
+    """Forwards connections to a port; the broker behind it advertises the proxy.
 
     Args:
         port: the broker's.

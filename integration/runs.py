@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Driver:
-    """A Spark in a process of its own, for one query after another; started anew if it was killed.
+    """A Spark in a process of its own, for one query after another; started again if it was killed.
 
     Args:
         folder: for its log.
@@ -46,7 +46,7 @@ class Driver:
             The query's error; None if it has read all there is.
 
         Raises:
-            DriverKilledError: JVM and driver are no more.
+            DriverKilledError: JVM and driver have ended.
         """
         if self._process is None:
             self._start()
@@ -99,7 +99,7 @@ class Driver:
 
 
 class DriverKilledError(Exception):
-    """There was no answer, since there is no driver any more."""
+    """The driver was killed before it answered."""
 
 
 class StreamingRun:
@@ -126,7 +126,7 @@ class StreamingRun:
             raise AssertionError(f"the query failed: {error}")
 
     def start_and_kill(self, what: str, where: str, batch: int, **more: str) -> None:
-        """The same, and something is killed (see ``streaming_job``)."""
+        """Like :meth:`start`, but kill something (see ``streaming_job``)."""
         kill = {"what": what, "where": where, "batch": batch, "rows": 20}
         error = self.try_to_start("kshare", kill, None, **more)
         assert was_killed(kill), f"no {what} was killed {where} of batch {batch}: {error}"
@@ -184,5 +184,5 @@ class StreamingRun:
 
 
 def was_killed(kill: Kill) -> bool:
-    """Whether a start got as far as to its kill."""
+    """Whether a start reached its kill."""
     return Path(kill["marker"]).exists()

@@ -63,7 +63,7 @@ def received(broker: Topics, topic: str, level: str = "read_committed") -> list[
 
 
 def assert_each_once_and_in_order(rows: list[tuple[int, int]], count: int) -> None:
-    """Idempotent: of so many none is missing, none is there twice, and a key's are in order."""
+    """Assert that no number is missing or there twice, and that those of a key are in order."""
     assert Counter(number for _, number in rows) == Counter(range(count))
     for partition in range(PARTITIONS):
         numbers = [number for where, number in rows if where == partition]

@@ -1,7 +1,7 @@
 """A local Spark with kshare beside Spark's own kafka source.
 
-Cost: a process has one at a time. A short job takes 11 s instead of 25 s (2 cores) thanks to what
-:func:`start_spark` does by default; the archive for it is made once, in about 40 s.
+A process has one at a time. With the defaults of :func:`start_spark` a short job takes 11 s instead
+of 25 s on 2 cores; the class archive for it is made once, in about 40 s.
 """
 
 import hashlib

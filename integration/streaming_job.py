@@ -45,11 +45,11 @@ Kill = dict[str, Any]
 
 
 class SinkDiesError(Exception):
-    """Ends a query whose planner was killed behind its last need of it in this batch."""
+    """Ends a query whose planner was killed after this batch last needed it."""
 
 
 def strike(kill: Kill) -> None:
-    """Kill what should be killed, unless that was done."""
+    """Kill what should be killed, once."""
     try:
         os.close(os.open(kill["marker"], os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -64,7 +64,7 @@ def strike(kill: Kill) -> None:
 
 
 def driver_above() -> psutil.Process:
-    """The Python driver: this process, or the one that is above the JVM above it."""
+    """The Python driver: this process, or the parent of its parent JVM."""
     this = psutil.Process()
     return next(p for p in [this, *this.parents()] if p.cmdline()[1:3] == ["-m", DRIVER])
 
@@ -132,7 +132,7 @@ class Reader(StreamReader):
 
 
 def keep_log(file: str) -> None:
-    """Have this process append what kshare logs to a file."""
+    """Append kshare's log to a file."""
     handler = logging.FileHandler(file)
     handler.setFormatter(logging.Formatter("%(process)d %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("kshare")

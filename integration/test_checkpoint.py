@@ -26,7 +26,7 @@ def produce(broker: KafkaBroker, topic: str, count: int, partition: int | None =
 def test_a_driver_is_killed_in_batch_0_and_later(
     driver: Driver, broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    """What comes after the kill does not get into the batch that was planned before it."""
+    """Records produced after the kill do not get into the batch planned before it."""
     topic = broker.create_topic()
     produce(broker, topic, 100)
     run = StreamingRun(

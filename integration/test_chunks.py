@@ -23,7 +23,7 @@ COUNT, KEYS, RANGES = 24_000, 997, 8
 
 @pytest.fixture
 def counted() -> Iterator[tuple[KafkaBroker, CountingProxy]]:
-    """A broker whose clients come to it through a proxy."""
+    """A broker whose clients connect through a proxy."""
     broker = KafkaBroker()
     with CountingProxy(broker.ports["PLAINTEXT"]) as proxy:
         broker.config["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{proxy.port}"

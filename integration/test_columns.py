@@ -45,7 +45,7 @@ def test_a_batch_query(spark: SparkSession, world: World, names: tuple[str, ...]
 
 
 def test_key_ranges_and_limited_offsets(spark: SparkSession, world: World) -> None:
-    """How keys are dealt out does not depend on a key column."""
+    """Ranges of keys do not depend on the key column."""
     for names in (("value",), ("key", "offset")):
         ends = f'{{"{world.plain}": {{"0": 30, "1": 45}}}}'
         kafka, kshare = both(spark, world, names, minPartitions="6", endingOffsets=ends)

@@ -151,7 +151,7 @@ def test_filters(spark: SparkSession, world: World, pushed: bool, case: str) -> 
 
 
 def test_counts_and_chosen_columns(spark: SparkSession, world: World) -> None:
-    """Columns that nobody wants are not asked for."""
+    """Queries that need no column, or only some."""
     changes: tuple[Callable[[DataFrame], DataFrame], ...] = (
         lambda frame: frame.groupBy().count(),
         lambda frame: frame.groupBy("partition").agg(F.max("offset")).orderBy("partition"),

@@ -1,4 +1,4 @@
-"""Writing with both formats: the records that are in the topic then, and what is refused."""
+"""Writing with both formats: the records in the topic, and what is refused."""
 
 import re
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def write(frame: DataFrame, source: str, servers: str, **options: Any) -> None:
 
 
 def written(spark: SparkSession, servers: str, topic: str) -> list[tuple[Any, ...]]:
-    """What is in a topic, in order, without times."""
+    """The records of a topic, in order, without timestamps."""
     options = {"subscribe": topic, "includeHeaders": "true"}
     frame = read(spark, "kafka", servers, options)
     return [(row[3], row[0], row[1], row[7], row[4]) for row in rows_of(frame.select("*"))]
@@ -192,7 +192,7 @@ def test_refused(spark: SparkSession, broker: KafkaBroker, topic: str, case: str
 
 
 def test_a_stream_and_its_restart(spark: SparkSession, broker: KafkaBroker, tmp_path: Path) -> None:
-    """From one topic to another, a batch at a time; nothing twice after a stop in good order."""
+    """From one topic to another, a batch at a time; nothing twice after a clean stop."""
     servers, source_topic = broker.bootstrap_servers, broker.create_topic()
     outs = {source: broker.create_topic() for source in FORMATS}
     for part in range(2):

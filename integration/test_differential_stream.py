@@ -104,7 +104,7 @@ def test_triggers(
     for source, stream in queries.items():
         stream.start(source, trigger)
     seen = assert_same(queries)
-    # Trigger.Once reads all there is, whatever the limit.
+    # Trigger.Once ignores the limit.
     assert (len(seen.batches) == 1) == ("once" in trigger)
 
 

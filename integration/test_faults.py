@@ -1,7 +1,7 @@
-"""Faults, each made on purpose and at a known moment: nothing is lost, doubled or out of order.
+"""Injected faults, each at a known moment: no record is lost, duplicated or out of order.
 
-Law: no sleep stands for "by then it will have happened". A fault is made between two batches of
-the reader, or when the reader says that it retries.
+No test relies on a sleep. A fault is injected between two batches of the reader, or when the reader
+logs that it retries.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """Follower fetching (KIP-392) from a real cluster: the replica in the reader's rack is read.
 
-Law: whoever is read, the rows are those of the log. A fault is made between two batches.
+Which replica is read changes no row. Faults are injected between two batches.
 """
 
 import random
@@ -109,7 +109,7 @@ def test_all_rows_come_from_the_follower(
     assert share(racks, answered, FOLLOWER) > 0.99
     answered.clear()
     assert offsets(reading(racks, topic)) == list(range(COUNT))
-    assert share(racks, answered, FOLLOWER) == 1.0  # nobody else is asked any more
+    assert share(racks, answered, FOLLOWER) == 1.0  # no other broker is asked any more
 
 
 def test_another_rack_reads_the_leader(

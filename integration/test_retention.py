@@ -1,6 +1,6 @@
 """What a broker says of retention, and the warning before it deletes what is pending.
 
-Law: nothing here waits for the broker to delete; records are written as old as they have to be.
+No test waits for the broker to delete; records are written with timestamps old enough.
 """
 
 import logging
@@ -25,7 +25,7 @@ BOUNDED = {"retention.bytes": 10 * MIB, "segment.bytes": MIB, "max.message.bytes
 
 
 def topic_of(broker: KafkaBroker, config: dict[str, int | str], age_hours: float = 0.0) -> str:
-    """A new topic of one partition, whose records are so old."""
+    """Make a topic of one partition with records of an age."""
     topic = broker.create_topic(config=config)
     written_ms = int(time.time() * 1000 - age_hours * HOUR_MS)
     broker.produce(topic, [Record(b"k", b"v", timestamp=written_ms)] * COUNT)

@@ -21,7 +21,7 @@ from kshare.testing import Record
 
 COUNT = 22
 MENDED = (
-    f"Spark {pyspark.__version__} plans a Python source anew for each action, as it should: take "
+    f"Spark {pyspark.__version__} plans a Python source again for each action, as it should: take "
     "the limit out of README.md, docs/migrating.md and DESIGN.md, and turn this test round"
 )
 
@@ -213,7 +213,7 @@ def test_a_load_in_each_batch_is_fresh(
     assert joined(spark, broker, tmp_path, each_batch=True) == FRESH
 
 
-# -- where filters are handed over, Spark plans anew ----------------------------------------------
+# -- where filters are pushed, Spark plans again ------------------------------------------------
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Every listener and mechanism of a real broker, for source and sink; and what can be wrong.
 
-Law: an error comes within 30 s and says which it was; no secret is in it, or in any log.
+An error comes within 30 s and says what is wrong; neither it nor any log holds a secret.
 """
 
 import logging
@@ -52,7 +52,7 @@ def options_for(broker: KafkaBroker, listener: str, mechanism: str | None) -> di
 
 @pytest.fixture
 def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Whatever is logged in this process holds no secret."""
+    """No secret in any log line of this process."""
     caplog.set_level(logging.DEBUG)
     yield
     assert_no_secret(caplog.text)

@@ -273,7 +273,7 @@ def source_of(kill: dict[str, Any], driver: int) -> type[KshareDataSource]:
         def write(self, iterator: Any) -> Any:
             message = super().write(iterator)
             if kill["what"] == "worker" and not Path(kill["marker"]).exists():
-                die(kill, driver)  # all is ready, and nobody was told
+                die(kill, driver)  # prepared, but not reported
             return message
 
         def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803
