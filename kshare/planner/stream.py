@@ -175,7 +175,7 @@ class StreamPlanner:
             if tp not in batch.offsets.limits
         }
         loads = self._loads(pending)
-        slices += [PlannedSlice(slice_) for slice_ in cut(self._options, loads)]
+        slices += [PlannedSlice(slice_) for slice_ in cut(self._tasks.options, loads)]
         batch.run = self._rates.start_batch(
             batch, slices, self._batches.names, locate=self._tasks.should_locate(slices)
         )
@@ -283,7 +283,7 @@ class StreamPlanner:
         ranges = plan_ranges(
             self._loads(pending),
             load_range_assignor(self._options.range_assignor),
-            min_tasks=self._options.min_partitions,
+            min_tasks=self._tasks.options.min_partitions,
             key_ranges=self._options.key_ranges,
         )
         limits = self._rates.limits(ranges)

@@ -13,6 +13,7 @@ from kshare.core.progress import Slice, TopicPartition
 from kshare.core.tasks import PlannedSlice, Task
 from kshare.feedback.messages import Executor
 from kshare.options import SourceOptions
+from kshare.planner.slot_count import SlotCount
 from kshare.planner.task_order import TaskOrder
 
 __all__ = ["TaskPlan", "packed", "with_fetch_groups"]
@@ -38,10 +39,18 @@ class TaskPlan:
         self._order = TaskOrder(options, clock=clock)
         self._query = token_hex(8)  # by which tasks on a host know their fetch group
         self._has_fetch_groups = False
+        self._slots = SlotCount()
+
+    @property
+    def options(self) -> SourceOptions:
+        """The query's options, with the number of slots for ``minPartitions=auto``."""
+        if not self._options.min_partitions_auto:
+            return self._options
+        return replace(self._options, min_partitions=self._slots.slots)
 
     def should_locate(self, slices: Sequence[PlannedSlice]) -> bool:
         """Whether the tasks that read some slices shall report where they run."""
-        return self._order.should_locate(slices)
+        return self._options.min_partitions_auto or self._order.should_locate(slices)
 
     def observe(self, slices: Sequence[PlannedSlice], executors: Mapping[Slice, Executor]) -> None:
         """Take note of where the tasks of a batch ran."""
@@ -57,6 +66,7 @@ class TaskPlan:
             slices: What they read.
             speed: Seconds per record of a slice, None if not known; None if no speed is known.
         """
+        self._slots = self._slots.see(sum(self._order.executors.values()))
         grouped = with_fetch_groups(self._options, self._query, batch, slices)
         self._has_fetch_groups |= any(planned.fetch_group is not None for planned in grouped)
         return self._order.order(packed(self._options, grouped, speed))
