@@ -58,3 +58,4 @@ def test_a_module_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_error() -> None:
     text = "no codec 'x': it is gone; built in are: one, two"
     assert str(unknown("x", "codec", "it is gone", BUILT_IN)) == text
+    assert str(unknown("x", "codec", "it is gone", ())) == "no codec 'x': it is gone"
