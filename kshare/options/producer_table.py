@@ -23,10 +23,14 @@ __all__ = [
     "PRODUCER_NO_EFFECT",
     "PRODUCER_PROPERTIES",
     "PRODUCER_REFUSED",
+    "TRANSACTION_TIMEOUT_MAX",
 ]
 
 COMMON: Final = frozenset(PROPERTIES) - CONSUMER_NAMES
 """Properties that Java's consumer and producer share."""
+
+TRANSACTION_TIMEOUT_MAX: Final = INT_MAX - 100
+"""librdkafka's highest ``transaction.timeout.ms``: it adds 100 to it, as an int."""
 
 IN_FLIGHT: Final = "max.in.flight.requests.per.connection"
 LEVELS: Final = {"gzip": (0, 9), "lz4": (0, 12), "zstd": (0, 12)}
@@ -65,7 +69,7 @@ PRODUCER_PROPERTIES: Final = {
         _property(
             "transaction.timeout.ms",
             integer(1000, INT_MAX),
-            ("transaction.timeout.ms", 1000, INT_MAX),
+            ("transaction.timeout.ms", 1000, TRANSACTION_TIMEOUT_MAX),
             "`900000`",
             "with `exactlyOnce=true` only",
         ),

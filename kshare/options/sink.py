@@ -25,6 +25,7 @@ from kshare.options.producer_table import (
     PRODUCER_NO_EFFECT,
     PRODUCER_PROPERTIES,
     PRODUCER_REFUSED,
+    TRANSACTION_TIMEOUT_MAX,
 )
 from kshare.options.raw import RawOptions
 from kshare.options.table import NOT_BUILT, OPTIONS
@@ -261,6 +262,7 @@ class _SinkParser:
             return {} if delivery == _DELIVERY_MS else {"message.timeout.ms": delivery}
         # In a transaction nothing may be waited for longer than the transaction itself.
         transaction = java.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
+        transaction = min(transaction, TRANSACTION_TIMEOUT_MAX)
         delivery = min(delivery, transaction)
         request = min(java.get("request.timeout.ms", _SOCKET_MS), transaction, 300_000)
         return {

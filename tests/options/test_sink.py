@@ -341,6 +341,12 @@ def test_exactly_once_is_idempotent() -> None:
     )
 
 
+@pytest.mark.parametrize("timeout", [2**31 - 101, 2**31 - 100, 2**31 - 1])
+def test_the_longest_transaction_is_one_that_librdkafka_takes(timeout: int) -> None:
+    found = sink({"exactlyOnce": "true", "kafka.transaction.timeout.ms": str(timeout)})
+    assert found.producer["transaction.timeout.ms"] == 2**31 - 101
+
+
 NUMBERS = {
     "batch.size": (0, 2**31 - 1),
     "delivery.timeout.ms": (1, 2**31 - 1),
