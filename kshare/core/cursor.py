@@ -48,17 +48,15 @@ class Cursor:
 
     def fetch_to(self, offset: int) -> "Cursor":
         """Everything below an offset is fetched."""
-        return replace(self, fetched=max(self.fetched, offset))
+        return Cursor(self.ranges, self.delivered, max(self.fetched, offset))
 
     def deliver_to(self, offset: int) -> "Cursor":
         """Everything below an offset is delivered."""
-        return replace(
-            self, delivered=max(self.delivered, offset), fetched=max(self.fetched, offset)
-        )
+        return Cursor(self.ranges, max(self.delivered, offset), max(self.fetched, offset))
 
     def rewind(self) -> "Cursor":
         """What was fetched and not delivered must be fetched again."""
-        return replace(self, fetched=self.delivered)
+        return Cursor(self.ranges, self.delivered, self.delivered)
 
     def finish(self) -> "Cursor":
         """Nothing more is wanted."""
@@ -73,7 +71,8 @@ class RecordLimit:
         max_records: Maximum number of records to deliver, at least 1; None for no limit.
         records: Number of records delivered.
         end: Offset after the record that reached the limit; None if none has.
-        seen_records: Number of records in the batches that were searched for these.
+        seen_records: Number of records in the batches that were searched for these; 0 without a
+            limit.
         seen_offsets: Number of offsets of these batches.
 
     Raises:
@@ -112,6 +111,8 @@ class RecordLimit:
 
     def see(self, records: int, offsets: int) -> "RecordLimit":
         """Batches with so many records and offsets were searched to their end."""
+        if self.max_records is None:
+            return self
         return replace(
             self,
             seen_records=self.seen_records + records,

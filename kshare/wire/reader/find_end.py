@@ -1,8 +1,11 @@
-"""Where a limited slice ends, found in the log by scanning keys.
+"""Where limited slices end, found in the log by scanning keys.
 
-The answer is that of a reader with the same limit, at any time, as long as the log holds what it
-held. Cost: all bytes to the end are fetched and their keys hashed; no value is copied.
+The answers are those of readers with the same limits, at any time, as long as the log holds what it
+held. Cost: all bytes to the ends are fetched once for all slices of a partition, and their keys
+hashed for each; no value is copied.
 """
+
+from collections.abc import Sequence
 
 from kshare.core.progress import Slice
 from kshare.options import SourceOptions
@@ -10,7 +13,7 @@ from kshare.wire.protocol.broker_pool import Brokers
 from kshare.wire.reader.slice_reader import SliceReader
 from kshare.wire.reader.slice_records import WantedSlice
 
-__all__ = ["find_end"]
+__all__ = ["find_end", "find_ends"]
 
 
 def find_end(
@@ -28,8 +31,31 @@ def find_end(
         ValueError: ``max_records`` is less than 1.
         KshareError: As for :func:`kshare.wire.reader.read_slice.read_slice`.
     """
-    wanted = WantedSlice(slice_, max_records, count_only=True)
-    reader = SliceReader([wanted], options, brokers=brokers)
+    (end,) = find_ends([(slice_, max_records)], options, brokers=brokers)
+    return end
+
+
+def find_ends(
+    limited: Sequence[tuple[Slice, int]],
+    options: SourceOptions,
+    *,
+    brokers: Brokers | None = None,
+) -> list[int]:
+    """The offsets where the reading of slices with limits ends, found in one pass.
+
+    Args:
+        limited: The slices, each with its maximum number of records; no two of them hold the same
+            record.
+        options: Options as for :func:`kshare.wire.reader.read_slice.read_slice`.
+        brokers: The brokers of the cluster; None for those that the options name.
+
+    Raises:
+        ValueError: A limit is less than 1.
+        KshareError: One of the slices cannot be read; as for
+            :func:`kshare.wire.reader.read_slice.read_slices`.
+    """
+    wanted = [WantedSlice(slice_, most, count_only=True) for slice_, most in limited]
+    reader = SliceReader(wanted, options, brokers=brokers)
     for _ in reader.batches():
         raise AssertionError("a scan delivers nothing")
-    return reader.slices[0].slice_end.end
+    return [part.slice_end.end for part in reader.slices]

@@ -1,16 +1,18 @@
 """The reader of one partition, for one slice or more: what to ask next, and what an answer means.
 
-It sends nothing itself. Each answer of a broker is one step::
+It sends nothing itself. The states of a partition, and the outcomes that lead from one to another::
 
-                  +--------------------- EMPTY ----------------------+
-                  v                                                  |
-    waiting --> assigned to a broker --> asked --> RECORDS --> delivered --> assigned
-       ^                                   |          |           |
-       |                                   |     a sibling        +--> done
-       |                                   |     may have more
-       +--- REROUTE (who leads? pause) ----+----------+
-       |                                   |
-       +--- in range after all ------ CHECK_BOUNDS --> lost --> an error, or skipped: assigned
+    waiting ------> assigned to a broker ------> asked ------ RECORDS ------> delivered --> done
+    (a pause, a      ^       ^                   | | |     LAST_RECORDS         |    |
+     sibling's       |       +------ EMPTY ------+ | |                          |    |
+     chunk)          +-----------------------------|-|------ after RECORDS -----+    |
+      ^                                            | |                               |
+      +------------------ REROUTE -----------------+ |                               |
+      +-------------- after LAST_RECORDS ------------|-------------------------------+
+      |                                              |
+      +--- it is there after all --- CHECK_BOUNDS ---+
+                                          |
+                              lost: an error, or skipped
 """
 
 import logging
@@ -20,7 +22,6 @@ from enum import Enum, auto
 
 import pyarrow as pa
 
-from kshare.core.progress import TopicPartition
 from kshare.errors import RecordError, UnknownTopicError
 from kshare.options import SourceOptions
 from kshare.wire.decode.records import BatchIndex, index_batches
@@ -78,14 +79,12 @@ class PartitionReader:
         broker: Broker that was asked last, for error texts.
         replica: Replica to ask.
         due: Time before which nothing is to be asked, as of the clock.
-        shares: Whether siblings may have fetched what is wanted.
     """
 
     def __init__(
         self, slices: Sequence[SliceRecords], options: SourceOptions, brokers: Brokers, clock: Clock
     ) -> None:
-        first = slices[0].wanted.slice
-        self.topic_partition = TopicPartition(first.topic, first.partition)
+        self.topic_partition = slices[0].wanted.slice.topic_partition
         self.broker = ", ".join(f"{host}:{port}" for host, port in options.kafka.bootstrap_servers)
         self.replica = ReadReplica(brokers, options.kafka, self.topic_partition)
         self.due = 0.0

@@ -100,8 +100,7 @@ class SliceReader:
     def _partitions(self) -> list[PartitionReader]:
         by_partition: dict[TopicPartition, list[SliceRecords]] = {}
         for part in self.slices:
-            topic_partition = TopicPartition(part.wanted.slice.topic, part.wanted.slice.partition)
-            by_partition.setdefault(topic_partition, []).append(part)
+            by_partition.setdefault(part.wanted.slice.topic_partition, []).append(part)
         return [
             PartitionReader(slices, self._options, self._brokers, self._clock)
             for slices in by_partition.values()

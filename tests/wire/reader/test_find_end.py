@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kshare
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, key_hash
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, key_hash, split
 from kshare.core.slice_end import SliceEnd
 from kshare.errors import CorruptRecordError, DataLossError
 from kshare.testing import FakeCluster, Record
 from kshare.wire.protocol import broker_pool
 from kshare.wire.protocol.broker_pool import BrokerPool, Brokers
-from kshare.wire.reader.find_end import find_end
+from kshare.wire.reader.find_end import find_end, find_ends
 from kshare.wire.reader.read_slice import reader_options
 from tests.support.batches import (
     ABORT,
@@ -104,6 +104,25 @@ def test_the_end_is_behind_the_record_that_reaches_the_limit() -> None:
     for limit in (1, 2, 19, len(mine)):
         assert scan(log, slice_of((0, 100, half)), limit) == mine[limit - 1] + 1
     assert scan(log, slice_of((0, 100, half)), len(mine) + 1) == 100
+
+
+def test_the_ends_of_all_ranges_of_a_partition_are_found_in_one_pass() -> None:
+    recs = [Rec(b"k%d" % number, b"v" * 20) for number in range(10)]
+    batches = [batch_of(numbered(recs), base=base).encode() for base in range(0, 500, 10)]
+    log = ScriptedLog(batches, response_bytes=2000)
+    limited = [
+        (slice_of((0, 500, hashes)), limit)
+        for hashes, limit in zip(split(WHOLE, 4), [1, 30, 90, 500], strict=True)
+    ]
+    options = reader_options(NOBODY, "t")
+    alone = [find_end(slice_, options, limit, brokers=log) for slice_, limit in limited]
+    assert len(set(alone)) == 4
+    log.fetches.clear()
+    assert find_end(*limited[-1][:1], options, 500, brokers=log) == 500
+    in_one_pass = len(log.fetches)
+    log.fetches.clear()
+    assert find_ends(limited, options, brokers=log) == alone
+    assert len(log.fetches) == in_one_pass
 
 
 def test_no_more_is_fetched_than_is_needed() -> None:
