@@ -20,7 +20,7 @@ __all__ = ["cached", "directories"]
 _log = logging.getLogger(__name__)
 
 _DIGEST_BYTES: Final = 32
-_WAIT_SECONDS: Final = 60.0  # for another process that makes the code; it takes a tenth of that
+_WAIT_SECONDS: Final = 600.0  # for another process that makes the code, on a machine that is busy
 _POLL_SECONDS: Final = 0.05
 
 
