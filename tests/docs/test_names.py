@@ -121,7 +121,7 @@ def test_options_with_values_are_right(name: str) -> None:
     for option, value in assignments(page(name)):
         if option.startswith("spark.") or option in OF_BROKERS or option in PARAMETERS:
             continue
-        if option.startswith("KSHARE_"):
+        if option.startswith(("KSHARE_", "NUMBA_")):
             assert option in environment(), f"{name}: {option}"
             continue
         known = option if not problem(option) else f"kafka.{option}"
@@ -134,7 +134,7 @@ def environment() -> set[str]:
     """The environment variables that the code reads."""
     files = [f for folder in ("kshare", "spark_plugin") for f in (ROOT / folder).rglob("*")]
     texts = [f.read_text() for f in files if f.suffix == ".py" or f.name == "kshare-python"]
-    return {name for text in texts for name in re.findall(r"KSHARE_[A-Z_]+", text)}
+    return {name for text in texts for name in re.findall(r"(?:KSHARE|NUMBA)_[A-Z_]+", text)}
 
 
 PARAMETERS = {"other_hash_seeds", "settles", "spread_max", "together"}
