@@ -24,13 +24,12 @@ from kshare.errors import FetchTimeoutError, KafkaError, UnknownTopicError
 from kshare.options import KafkaConfig, Subscribe
 from kshare.security.librdkafka import librdkafka_config
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
+from kshare.wire.protocol.retry import RetryDeadline
 
 __all__ = ["Changes", "CompactedTopic", "Row"]
 
 _POLL_SECONDS: Final = 0.1
 _END: Final = RdKafkaError._PARTITION_EOF  # noqa: SLF001
-# A cluster that cannot be asked to make topics (librdkafka's mock) makes them when they are used.
-_EXISTS: Final = {ErrorCode.TOPIC_ALREADY_EXISTS, RdKafkaError._UNSUPPORTED_FEATURE}  # noqa: SLF001
 
 
 class Row(NamedTuple):
@@ -114,7 +113,7 @@ class CompactedTopic:
         return self._reader.cluster.policies([self.name]).get(self.name)
 
     def create(self) -> None:
-        """Make the topic, unless it exists."""
+        """Make the topic, unless it exists, and wait until the brokers know it."""
         seconds = self._kafka.api_timeout_ms / 1000
         client = Client(self._admin, self._kafka)
         config = {"cleanup.policy": "compact", **self._spec.config}
@@ -123,8 +122,11 @@ class CompactedTopic:
             made = client.handle.create_topics([new], operation_timeout=seconds)
             made[self.name].result(seconds)
         except (KafkaException, TimeoutError) as error:
-            if code_of(error) not in _EXISTS:
+            if code_of(error) == RdKafkaError._UNSUPPORTED_FEATURE:  # noqa: SLF001
+                return  # librdkafka's mock makes topics when they are used
+            if code_of(error) != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise kafka_error(error, f"create topic {self.name}", topic=self.name) from error
+        self._reader.wait_for_topic()
 
     def write(self, rows: Iterable[tuple[bytes, bytes | None]], partition: int = -1) -> None:
         """Write records, and return when the brokers have them.
@@ -176,6 +178,7 @@ class _Reader:
         choose: Callable[[int], Collection[int]],
         group: str,
     ) -> None:
+        self._kafka = kafka
         self._topic = topic
         self._read_committed = read_committed
         self._choose = choose
@@ -206,6 +209,24 @@ class _Reader:
         if not self.positions:
             self.positions = dict.fromkeys(self._listed(), 0)
         return tuple(self.positions)
+
+    def wait_for_topic(self) -> None:
+        """Wait until the brokers know the topic: the controller tells them one by one.
+
+        Raises:
+            UnknownTopicError: they still do not after ``default.api.timeout.ms``.
+        """
+        deadline = RetryDeadline.for_requests(self._kafka)
+        deadline.start()
+        while True:
+            try:
+                self.partitions()
+            except UnknownTopicError:
+                if deadline.expired:
+                    raise
+                deadline.sleep()
+            else:
+                return
 
     def _listed(self) -> tuple[TopicPartition, ...]:
         partitions = self.cluster.partitions(Subscribe((self._topic,)))

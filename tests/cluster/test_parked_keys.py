@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -15,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kshare.cluster.cluster import Cluster, TopicPolicy
+from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.parked_keys import EVERY_SECONDS, PARKED_TOPIC, ParkedInfo, ParkWatch
+from kshare.cluster.topics import TopicSpec
 from kshare.errors import AuthorizationError, KafkaError
 from kshare.testing import FakeCluster, Record
 from tests.support.clock import Clock
@@ -155,6 +158,7 @@ class Admin:
         self.cluster = cluster
         self.made: list[Any] = []
         self.error: int | None = None
+        self.seconds = 0.0
 
     def __call__(self, _: object, *, logger: object) -> Any:
         return self
@@ -166,7 +170,8 @@ class Admin:
         self.made.append(topic)
         future: Future[None] = Future()
         if self.error in {None, RdKafkaError.TOPIC_ALREADY_EXISTS}:
-            self.cluster.create_topic(topic.topic, topic.num_partitions)
+            new = (topic.topic, topic.num_partitions)
+            threading.Timer(self.seconds, self.cluster.create_topic, new).start()
         if self.error is None:
             future.set_result(None)
         else:
@@ -199,6 +204,13 @@ def test_somebody_else_makes_the_topic_at_the_same_time(empty: FakeCluster, admi
     with closing(keys_of(empty, admin)) as keys:
         keys.park("t", [A])
         assert set(keys.parked()) == {("t", A)}
+
+
+def test_brokers_hear_of_the_topic_after_it_was_made(empty: FakeCluster, admin: Admin) -> None:
+    admin.seconds = 1.0
+    with closing(CompactedTopic(kafka(empty), TopicSpec("table", 2), admin=admin)) as topic:
+        topic.create()
+        assert [tp.partition for tp in topic.partitions()] == [0, 1]
 
 
 def test_the_topic_cannot_be_made(empty: FakeCluster, admin: Admin) -> None:
