@@ -3,7 +3,6 @@
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
 
 import pyarrow as pa
 from confluent_kafka import Consumer
@@ -68,13 +67,6 @@ def assert_each_once_and_in_order(rows: list[tuple[int, int]], count: int) -> No
     for partition in range(PARTITIONS):
         numbers = [number for where, number in rows if where == partition]
         assert numbers == sorted(numbers)
-
-
-def eventually(ask: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not ask():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 class Query:

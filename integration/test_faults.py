@@ -28,6 +28,7 @@ from kshare.errors import CorruptRecordError, FetchTimeoutError, KafkaError
 from kshare.options import parse_options
 from kshare.testing import Record, check_order
 from kshare.wire.protocol import broker_pool
+from tests.support.clock import until
 
 COUNT = 3000
 SMALL_FETCHES = {"kafka.max.partition.fetch.bytes": "65536", "kafka.fetch.max.wait.ms": "50"}
@@ -258,10 +259,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
 
 def wait_for(driver: Driver, text: str) -> None:
     """Return when the workers' output, which takes its own way, holds a text."""
-    deadline = time.monotonic() + 20
-    while text not in driver.log_file.read_text(errors="replace"):
-        assert time.monotonic() < deadline, driver.log()
-        time.sleep(0.02)
+    until(lambda: text in driver.log_file.read_text(errors="replace"), shown=driver.log)
 
 
 def test_a_trimmed_log_in_a_stream(driver: Driver, broker: KafkaBroker, tmp_path: Path) -> None:

@@ -4,13 +4,12 @@ Which replica is read changes no row. Faults are injected between two batches.
 """
 
 import random
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, PartitionMetadata
 
 import kshare
 import kshare.errors
@@ -19,6 +18,7 @@ from kshare.core.hashing import WHOLE
 from kshare.testing import Record
 from kshare.wire.protocol import broker_pool
 from kshare.wire.protocol.connection import Connection
+from tests.support.clock import until
 
 COUNT = 3000
 LEADER, FOLLOWER = 1, 2
@@ -78,19 +78,20 @@ def reading(
 
 def in_sync(racks: KafkaCluster, topic: str) -> None:
     """Return when both replicas of the topic are in sync, and all brokers have heard of it."""
-    deadline = time.monotonic() + 60
-    while True:
-        replicas = [
+
+    def replicas() -> list[dict[int, PartitionMetadata]]:
+        return [
             AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 2})
             .list_topics(topic, timeout=30)
             .topics[topic]
             .partitions
             for broker in racks.brokers.values()
         ]
-        if all(len(partitions) == 1 and len(partitions[0].isrs) == 2 for partitions in replicas):
-            return
-        assert time.monotonic() < deadline, f"{topic} is not in sync on all brokers: {replicas}"
-        time.sleep(0.1)
+
+    def are_in_sync() -> bool:
+        return all(len(parts) == 1 and len(parts[0].isrs) == 2 for parts in replicas())
+
+    until(are_in_sync, shown=lambda: f"{topic} is not in sync on all brokers: {replicas()}")
 
 
 def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:

@@ -26,7 +26,6 @@ from integration.sinking import (
     PARTITIONS,
     Query,
     assert_each_once_and_in_order,
-    eventually,
     expected,
     numbered,
     options_for,
@@ -38,6 +37,7 @@ from kshare.produce import abort_batch, write_rows
 from kshare.produce.coordinator import Coordinators
 from spark_plugin.sink import StreamSink
 from spark_plugin.source import KshareDataSource
+from tests.support.clock import until
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -132,7 +132,7 @@ def test_rows_are_seen_when_their_batch_is_committed(query: Query) -> None:
         assert len(query.open()) == 3
         assert query.rows() == expected(*range(batch))
         query.commit(messages, batch)
-        eventually(lambda: query.rows() == expected(*range(batch + 1)))  # noqa: B023
+        until(lambda: query.rows() == expected(*range(batch + 1)))  # noqa: B023
     assert query.open() == []
 
 
@@ -141,16 +141,16 @@ def test_a_batch_that_is_run_again_counts_once(query: Query) -> None:
     query.prepare("r1", 1)  # its driver is killed
     query.commit(query.prepare("r2", 0), 0)
     query.commit(query.prepare("r2", 1), 1)
-    eventually(lambda: query.rows() == expected(0, 1))
-    eventually(lambda: query.open() == [])  # those of the first run too
+    until(lambda: query.rows() == expected(0, 1))
+    until(lambda: query.open() == [])  # those of the first run too
 
 
 def test_attempts_that_do_not_count_are_aborted(query: Query) -> None:
     query.commit(query.prepare("r", 0), 0)
     query.prepare("r", 1, number=0)
     query.commit(query.prepare("r", 1, number=1), 1)
-    eventually(lambda: query.rows() == expected(0, 1))
-    eventually(lambda: query.open() == [])
+    until(lambda: query.rows() == expected(0, 1))
+    until(lambda: query.open() == [])
 
 
 def test_the_older_of_two_drivers_has_to_stop(query: Query) -> None:
@@ -161,18 +161,18 @@ def test_the_older_of_two_drivers_has_to_stop(query: Query) -> None:
         query.commit(olds, 1)
     abort_batch(olds, 1, query.options)
     query.commit(query.prepare("new", 2), 2)
-    eventually(lambda: query.rows() == expected(0, 1, 2))
+    until(lambda: query.rows() == expected(0, 1, 2))
 
 
 def test_a_transaction_that_timed_out_keeps_its_batch_back(broker: KafkaBroker) -> None:
     query = Query(broker, 1, **{"kafka.transaction.timeout.ms": "1000"})
     messages = query.prepare("r1", 0)
-    eventually(lambda: query.open() == [], 60)  # brokers look every 10 s
+    until(lambda: query.open() == [], 60)  # brokers look every 10 s
     with pytest.raises(KafkaError, match="batch 0 is not written"):
         query.commit(messages, 0)
     abort_batch(messages, 0, query.options)
     query.commit(query.prepare("r2", 0), 0)
-    eventually(lambda: query.rows() == expected(0))
+    until(lambda: query.rows() == expected(0))
     query.coordinators.close()
 
 
@@ -191,9 +191,9 @@ def test_an_abort_after_the_decision_commits(query: Query, monkeypatch: pytest.M
     with pytest.raises(KafkaError, match="no answer"):
         query.commit(messages, 0)
     abort_batch(messages, 0, query.options)
-    eventually(lambda: query.rows() == expected(0))
+    until(lambda: query.rows() == expected(0))
     query.commit(query.prepare("r2", 0), 0)
-    eventually(lambda: query.open() == [])
+    until(lambda: query.open() == [])
     assert query.rows() == expected(0)
 
 
@@ -247,9 +247,7 @@ def test_drivers_and_workers_are_killed(broker: KafkaBroker, tmp_path: Path) -> 
         assert done.returncode == (-signal.SIGKILL if kill["what"] == "driver" else 0), text
         counts = Counter(value for _, value in received(broker, topic))
         assert max(counts.values(), default=1) == 1, (kill, counts)
-    eventually(
-        lambda: Counter(n for _, n in received(broker, topic)) == Counter(range(FILES * ROWS))
-    )
+    until(lambda: Counter(n for _, n in received(broker, topic)) == Counter(range(FILES * ROWS)))
     query = json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]
     coordinators = Coordinators(options_for(broker, topic).kafka)
     assert coordinators.open_ids(f"kshare-{query}-") == []  # no reader waits

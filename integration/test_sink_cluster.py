@@ -11,13 +11,13 @@ from integration.sinking import (
     PARTITIONS,
     Query,
     assert_each_once_and_in_order,
-    eventually,
     expected,
     numbered,
     options_for,
     received,
 )
 from kshare.produce import write_rows
+from tests.support.clock import until
 
 REPLICAS = 2
 
@@ -75,6 +75,6 @@ def test_coordinators_die_before_a_batch_is_committed(brokers: KafkaCluster) -> 
         query.commit(messages, batch)
         if starter:
             starter.join()
-    eventually(lambda: query.rows() == expected(*range(4)), 60)
-    eventually(lambda: query.open() == [], 60)
+    until(lambda: query.rows() == expected(*range(4)), 60)
+    until(lambda: query.open() == [], 60)
     query.coordinators.close()

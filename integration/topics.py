@@ -1,6 +1,5 @@
 """What the tests do to the topics of a running broker or cluster."""
 
-import time
 import uuid
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -20,6 +19,7 @@ from confluent_kafka.admin import (
 
 from kshare.testing import RecordLike, produce, produce_all, watermarks
 from kshare.testing.records import producer_config
+from tests.support.clock import until
 
 WAIT_S = 30
 
@@ -39,11 +39,10 @@ class Topics:
 
     def wait_for_leaders(self) -> None:
         """Return when every partition has a leader."""
-        deadline = time.monotonic() + WAIT_S
-        while missing := self._leaderless():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"without a leader after {WAIT_S} s: {', '.join(missing)}")
-            time.sleep(0.02)
+        until(
+            lambda: not self._leaderless(),
+            shown=lambda: f"without a leader: {', '.join(self._leaderless())}",
+        )
 
     def _leaderless(self) -> list[str]:
         topics = self.admin.list_topics(timeout=WAIT_S).topics.values()
@@ -106,15 +105,15 @@ class Topics:
         producer = self.transaction(transactional_id, config=config)
         count = produce_all(producer, topic, records, partition=partition)
         producer.flush(WAIT_S)
-        written = {place: end for place, end in self._ends(topic).items() if end > before[place]}
+        written = {number: end for number, end in self._ends(topic).items() if end > before[number]}
         if commit:
             producer.commit_transaction(WAIT_S)
         else:
             producer.abort_transaction(WAIT_S)
-        deadline = time.monotonic() + WAIT_S
-        while any(self.latest(topic, place) <= end for place, end in written.items()):
-            assert time.monotonic() < deadline, f"{topic}: no end of the transaction in the log"
-            time.sleep(0.02)
+        until(
+            lambda: all(self.latest(topic, number) > end for number, end in written.items()),
+            shown=lambda: f"{topic}: no end of the transaction in the log",
+        )
         return count
 
     def _ends(self, topic: str) -> dict[int, int]:

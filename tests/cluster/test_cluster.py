@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaException
 from confluent_kafka import KafkaError as RdKafkaError
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
+from confluent_kafka.admin import (
     AdminClient,
     ConfigEntry,
     ConfigResource,
@@ -23,6 +23,7 @@ from kshare.errors import AuthorizationError, KafkaError, UnknownTopicError
 from kshare.options import Assign, Subscribe, SubscribePattern, parse_options
 from kshare.options.frozen import FrozenMapping
 from kshare.testing import FakeCluster, Record
+from tests.support.clock import Clock
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 QUICK = {"kafka.retry.backoff.ms": "10", "fetchOffset.numRetries": "1"}
@@ -34,32 +35,16 @@ def fake() -> Iterator[FakeCluster]:
         yield running
 
 
-class Pauses:
-    """A clock whose pauses take no time: something happens instead."""
-
-    def __init__(self, happens: Callable[[int], object]) -> None:
-        """``happens`` is called with the number of each pause."""
-        self.taken: list[float] = []
-        self._happens = happens
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def sleep(self, seconds: float, /) -> None:
-        self.taken.append(seconds)
-        self._happens(len(self.taken))
-
-
 def cluster_of(
     servers: str,
     *,
     admin: Callable[..., AdminClient] = AdminClient,
-    pauses: Pauses | None = None,
+    clock: Clock | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Cluster:
     given = {"kafka.bootstrap.servers": servers, "subscribe": "t", **QUICK, **(options or {})}
     kafka = parse_options(given, streaming=True).options.kafka
-    return Cluster(kafka, admin=admin, clock=pauses or time)
+    return Cluster(kafka, admin=admin, clock=clock or time)
 
 
 @pytest.fixture
@@ -75,10 +60,10 @@ def one_pause(fake: FakeCluster) -> Iterator[Cluster]:
     def refuse(number: int) -> None:
         assert number == 1
 
-    pauses = Pauses(refuse)
-    with closing(cluster_of(fake.bootstrap_servers, pauses=pauses)) as made:
+    clock = Clock(on_sleep=refuse)
+    with closing(cluster_of(fake.bootstrap_servers, clock=clock)) as made:
         yield made
-    assert pauses.taken == pytest.approx([0.01], rel=0.2)
+    assert clock.slept == pytest.approx([0.01], rel=0.2)
 
 
 def test_partitions_of_each_kind_of_subscription(fake: FakeCluster, cluster: Cluster) -> None:
@@ -137,10 +122,10 @@ def test_a_topic_of_which_a_broker_hears_a_moment_later(
     fake: FakeCluster, beside: tuple[TopicPartition, ...]
 ) -> None:
     new = TopicPartition("new", 0)
-    pauses = Pauses(lambda _: fake.create_topic("new"))
-    with closing(cluster_of(fake.bootstrap_servers, pauses=pauses)) as cluster:
+    clock = Clock(on_sleep=lambda _: fake.create_topic("new"))
+    with closing(cluster_of(fake.bootstrap_servers, clock=clock)) as cluster:
         assert cluster.latest([*beside, new]) == dict.fromkeys([*beside, new], 0)
-    assert pauses.taken
+    assert clock.slept
 
 
 @pytest.mark.parametrize("beside", [(), (T0,)], ids=["alone", "beside one that exists"])
@@ -154,21 +139,21 @@ def test_a_partition_of_which_a_broker_hears_a_moment_later(
         def admin(config: dict[str, Any], **more: Any) -> AdminClient:
             return AdminClient({**config, "bootstrap.servers": servers[-1]}, **more)
 
-        pauses = Pauses(lambda _: servers.append(grown.bootstrap_servers))
-        with closing(cluster_of(servers[0], admin=admin, pauses=pauses)) as cluster:
+        clock = Clock(on_sleep=lambda _: servers.append(grown.bootstrap_servers))
+        with closing(cluster_of(servers[0], admin=admin, clock=clock)) as cluster:
             assert cluster.earliest([*beside, new]) == dict.fromkeys([*beside, new], 0)
-        assert pauses.taken
+        assert clock.slept
 
 
 def test_a_topic_that_was_named_and_is_missing_is_told_at_once(fake: FakeCluster) -> None:
     # The table of parked keys is asked for so in each batch, and mostly there is none.
-    pauses = Pauses(lambda _: None)
+    clock = Clock()
     with (
-        closing(cluster_of(fake.bootstrap_servers, pauses=pauses)) as cluster,
+        closing(cluster_of(fake.bootstrap_servers, clock=clock)) as cluster,
         pytest.raises(UnknownTopicError, match="topic v does not exist on 127"),
     ):
         cluster.partitions(Subscribe(("v",)))
-    assert pauses.taken == []
+    assert clock.slept == []
 
 
 @pytest.mark.parametrize("ask", ["earliest", "latest"])
@@ -183,12 +168,12 @@ def test_a_leader_that_is_elected_meanwhile(
         if number == 3:
             fake.move_leader("t", 0, 1)
 
-    pauses = Pauses(elect_at_the_third)
+    clock = Clock(on_sleep=elect_at_the_third)
     caplog.set_level("INFO", logger="kshare.cluster.cluster")
     options = {"kafka.retry.backoff.max.ms": "30"}
-    with closing(cluster_of(fake.bootstrap_servers, pauses=pauses, options=options)) as cluster:
+    with closing(cluster_of(fake.bootstrap_servers, clock=clock, options=options)) as cluster:
         assert getattr(cluster, ask)([T0]) == {T0: 1}
-    assert pauses.taken[:3] == pytest.approx([0.01, 0.02, 0.03], rel=0.2)
+    assert clock.slept[:3] == pytest.approx([0.01, 0.02, 0.03], rel=0.2)
     assert "No leaders found" in caplog.text
 
 
@@ -271,18 +256,18 @@ def test_no_leader_in_the_stated_time(fake: FakeCluster) -> None:
 
 
 def test_a_cluster_that_does_not_answer_is_asked_as_often_as_said() -> None:
-    pauses = Pauses(lambda _: None)
+    clock = Clock()
     options = {
         "kafka.default.api.timeout.ms": "100",
         "fetchOffset.numRetries": "3",
         "fetchOffset.retryIntervalMs": "700",
     }
     with (
-        closing(cluster_of("127.0.0.1:1", pauses=pauses, options=options)) as cluster,
+        closing(cluster_of("127.0.0.1:1", clock=clock, options=options)) as cluster,
         pytest.raises(KafkaError, match=r"127\.0\.0\.1:1 within 0\.1 s"),
     ):
         cluster.latest([T0])
-    assert [pause for pause in pauses.taken if pause > 0.5] == [0.7, 0.7]
+    assert [pause for pause in clock.slept if pause > 0.5] == [0.7, 0.7]
 
 
 def test_a_closed_cluster_opens_again(fake: FakeCluster, cluster: Cluster) -> None:

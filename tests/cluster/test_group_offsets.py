@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -16,9 +16,9 @@ from kshare.cluster.group_offsets import Committer, committer
 from kshare.core.progress import TopicPartition
 from kshare.options import SourceOptions, parse_options
 from kshare.testing import FakeCluster
+from tests.support.clock import WAIT_S, until
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-WAIT_S = 20.0
 
 
 @pytest.fixture
@@ -43,13 +43,6 @@ def committed(cluster: FakeCluster) -> dict[TopicPartition, int]:
     found = consumer.committed([Place(*T0), Place(*T1)], WAIT_S)
     consumer.close()
     return {TopicPartition(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

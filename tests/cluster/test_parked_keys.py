@@ -3,7 +3,6 @@
 import json
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing
@@ -21,8 +20,8 @@ from kshare.cluster.parked_keys import EVERY_SECONDS, PARKED_TOPIC, ParkedInfo, 
 from kshare.cluster.topics import TopicSpec
 from kshare.errors import AuthorizationError, KafkaError
 from kshare.testing import FakeCluster, Record
-from tests.support.clock import Clock
-from tests.support.parked_keys import SINCE, WAIT_S, A, B, kafka, keys_of
+from tests.support.clock import Clock, until
+from tests.support.parked_keys import SINCE, A, B, kafka, keys_of
 
 
 @pytest.fixture
@@ -338,10 +337,11 @@ def test_a_look_in_between_waits_less_than_the_first_one(
 
 
 def _until_read(watch: ParkWatch, clock: Clock) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while watch.current({"t"}):
-        assert time.monotonic() < deadline
+    def is_read() -> bool:
         clock.now += EVERY_SECONDS
+        return not watch.current({"t"})
+
+    until(is_read)
 
 
 def test_a_topic_that_was_made_anew(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """Parked keys when a query starts: it has to know them, or to be kept from it by its rights."""
 
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -15,8 +14,8 @@ from kshare.options import KafkaConfig
 from kshare.security.librdkafka import librdkafka_config
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.retry import RetryDeadline
-from tests.support.clock import Clock
-from tests.support.parked_keys import WAIT_S, A, kafka, keys_of
+from tests.support.clock import Clock, until
+from tests.support.parked_keys import A, kafka, keys_of
 
 
 @pytest.fixture
@@ -93,19 +92,16 @@ def test_no_query_starts_without_the_list(
             assert text.endswith(f": {why}")
             assert raised.value.topic == PARKED_TOPIC
         parked.stop_failing(request_)
-        _until_started(watch)
+        until(lambda: _has_started(watch))
     assert not warnings(caplog)
 
 
-def _until_started(watch: ParkWatch) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        try:
-            assert watch.current({"t"}) == [("t", A)]
-        except KafkaError:
-            assert time.monotonic() < deadline
-        else:
-            return
+def _has_started(watch: ParkWatch) -> bool:
+    try:
+        assert watch.current({"t"}) == [("t", A)]
+    except KafkaError:
+        return False
+    return True
 
 
 def test_no_query_starts_on_a_cluster_that_is_away(parked: FakeCluster) -> None:

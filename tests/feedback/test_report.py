@@ -8,7 +8,8 @@ import pytest
 from kshare.feedback import report as report_module
 from kshare.feedback.report import TaskReport
 from kshare.feedback.server import FeedbackServer
-from tests.support.feedback import END, result, tell, until
+from tests.support.clock import until
+from tests.support.feedback import END, result, tell
 
 
 def test_a_held_connection_tells_when_the_process_ends(server: FeedbackServer) -> None:

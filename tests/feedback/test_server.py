@@ -19,16 +19,15 @@ from kshare.core.slice_end import SAMPLE_MAX, SliceEnd
 from kshare.feedback import server as server_module
 from kshare.feedback.messages import seal
 from kshare.feedback.server import FeedbackServer
+from tests.support.clock import WAIT_S, until
 from tests.support.feedback import (
     END,
     HERE,
-    WAIT_S,
     Stranger,
     done_line,
     line,
     result,
     tell,
-    until,
 )
 
 

@@ -16,6 +16,7 @@ from kshare.errors import KafkaError
 from kshare.monitor.report import decode_report
 from kshare.options import Topics
 from kshare.planner.retention import EVERY_SECONDS, RetentionWatch
+from tests.support.clock import Clock
 from tests.support.planner import KEYS, Log, Query
 
 HOUR_MS = 3_600_000
@@ -71,19 +72,10 @@ class Logs:
         return {place: len(self._ages[place]) for place in places}
 
 
-class Clock:
-    """Seconds that pass when told to."""
-
-    now = 5.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def watch(logs: Logs) -> tuple[RetentionWatch, Clock]:
     """A watch, and its clock."""
-    clock = Clock()
-    return RetentionWatch(logs, clock=clock, wall_clock=lambda: NOW_MS / 1000), clock
+    clock = Clock(5.0)
+    return RetentionWatch(logs, clock=clock.monotonic, wall_clock=lambda: NOW_MS / 1000), clock
 
 
 @given(

@@ -15,6 +15,7 @@ from kshare.options import parse_options
 from kshare.planner import StreamPlanner, Task, plan_batch
 from kshare.planner import stream as stream_module
 from kshare.planner.filters import Bounds, Condition, Interval
+from tests.support.clock import Clock
 from tests.support.fake_logs import FakeCluster, NothingParked, batch, planner, stream
 
 
@@ -161,12 +162,12 @@ def test_a_limit_is_shared_by_backlog() -> None:
 
 
 def test_a_minimum_is_waited_for_but_not_for_ever() -> None:
-    cluster, now = FakeCluster({("t", 0): (0, 5)}), [0.0]
+    cluster, clock = FakeCluster({("t", 0): (0, 5)}), Clock(0.0)
     planned = StreamPlanner(
         stream(minOffsetsPerTrigger="10", maxTriggerDelay="60s", startingOffsets="earliest"),
         cluster,
         parking=NothingParked(),
-        clock=lambda: now[0],
+        clock=clock.monotonic,
     )
     at = planned.latest_offsets({"t": {"0": 0}}, None, may_wait=True)
     assert at == {"t": {"0": 5}}  # the first trigger does not wait
@@ -174,9 +175,9 @@ def test_a_minimum_is_waited_for_but_not_for_ever() -> None:
     assert planned.latest_offsets(at, None, may_wait=True) == at
     assert planned.seen_offsets() == {"t": {"0": 14}}
     assert planned.latest_offsets(at, None) == {"t": {"0": 14}}  # AvailableNow
-    now[0] = 61
+    clock.now = 61
     assert planned.latest_offsets(at, None, may_wait=True) == {"t": {"0": 14}}
-    now[0] = 62
+    clock.now = 62
     cluster.logs[T0] = (0, 15)
     assert planned.latest_offsets(at, None, may_wait=True) == {"t": {"0": 15}}  # 10 are there
 

@@ -27,6 +27,7 @@ from kshare.errors import OptionsError, TaskAssignmentException
 from kshare.feedback.messages import Executor
 from kshare.options import SourceOptions, parse_options
 from kshare.planner.task_order import TaskOrder, by_rounds
+from tests.support.clock import Clock
 
 
 def options(**more: str) -> SourceOptions:
@@ -304,8 +305,8 @@ def test_what_an_assignor_leaves_out_is_read_all_the_same(
 
 
 def test_whom_tasks_tell_where_they_run() -> None:
-    now, slices = [0.0], slices_of(tasks(2, 2))
-    order = TaskOrder(options(), clock=lambda: now[0])
+    clock, slices = Clock(0.0), slices_of(tasks(2, 2))
+    order = TaskOrder(options(), clock=clock.monotonic)
     assert not order.should_locate(slices_of(tasks(3, 1)))  # nobody shares a partition
     assert [order.should_locate(slices) for _ in range(4)] == [
         True,
@@ -313,16 +314,16 @@ def test_whom_tasks_tell_where_they_run() -> None:
         True,
         False,
     ]
-    now[0] = 61.0
+    clock.now = 61.0
     assert not order.should_locate(slices)  # nobody has ever answered
     order.observe(slices, {slices[0].slice: Executor("1@a", 2)})
     asked = []
-    for now[0] in (61.0, 61.0, 120.9, 121.0):
+    for clock.now in (61.0, 61.0, 120.9, 121.0):
         asked.append(order.should_locate(slices))
     assert asked == [True, False, False, True]  # once a minute
-    now[0] = 661.0
+    clock.now = 661.0
     assert order.executors == {"1@a": 2}
-    now[0] = 661.1
+    clock.now = 661.1
     assert order.executors == {}
 
 
@@ -372,7 +373,7 @@ def test_an_assignor_that_fails_when_it_is_told_keeps_its_answer(
 
 
 def test_an_assignor_is_asked_again_when_its_deadline_has_passed(recorder: Recorder) -> None:
-    now = [1_000.0]
+    clock = Clock(1_000.0)
 
     def with_deadlines(state: ApplicationState) -> TaskAssignment:
         first, second = all_on_first(state).assignment
@@ -382,10 +383,10 @@ def test_an_assignor_is_asked_again_when_its_deadline_has_passed(recorder: Recor
 
     recorder.answer = with_deadlines
     planned = tasks(2, 2)
-    order = TaskOrder(options(taskAssignor="an_assignor.made"), wall_clock=lambda: now[0])
+    order = TaskOrder(options(taskAssignor="an_assignor.made"), wall_clock=lambda: clock.now)
     known(order, planned, {"1@a": 1, "2@a": 1})
     asked = []
-    for now[0] in (1_000.0, 1_029.9, 1_030.0, 1_031.0):
+    for clock.now in (1_000.0, 1_029.9, 1_030.0, 1_031.0):
         order.order(planned)
         asked.append(recorder.asked)
     assert asked == [1, 1, 2, 3]  # it has set no later one

@@ -3,28 +3,29 @@
 from kshare.core.progress import TopicPartition
 from kshare.options import parse_options
 from kshare.planner.trigger_gate import TriggerGate
+from tests.support.clock import Clock
 
 T0 = TopicPartition("t", 0)
 
 
-def gate(now: list[float], **given: str) -> TriggerGate:
+def gate(clock: Clock, **given: str) -> TriggerGate:
     base = {"kafka.bootstrap.servers": "nowhere:9092", "subscribe": "t"}
     options = parse_options({**base, **given}, streaming=True).options
-    return TriggerGate(options, clock=lambda: now[0])
+    return TriggerGate(options, clock=clock.monotonic)
 
 
 def test_without_a_minimum_it_is_open() -> None:
-    assert not gate([0.0]).is_shut({T0: 5}, {T0: 5})
+    assert not gate(Clock()).is_shut({T0: 5}, {T0: 5})
 
 
 def test_it_waits_for_enough_but_not_for_ever() -> None:
-    now = [0.0]
-    shut = gate(now, minOffsetsPerTrigger="10", maxTriggerDelay="60s")
+    clock = Clock(0.0)
+    shut = gate(clock, minOffsetsPerTrigger="10", maxTriggerDelay="60s")
     assert not shut.is_shut({T0: 0}, {T0: 5})  # the first trigger does not wait
-    now[0] = 59.0
+    clock.now = 59.0
     assert shut.is_shut({T0: 5}, {T0: 14})
     assert not shut.is_shut({T0: 5}, {T0: 15})
-    now[0] = 118.0  # since the last that did not wait
+    clock.now = 118.0  # since the last that did not wait
     assert shut.is_shut({T0: 15}, {T0: 16})
-    now[0] = 119.0
+    clock.now = 119.0
     assert not shut.is_shut({T0: 15}, {T0: 16})

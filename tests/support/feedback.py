@@ -1,26 +1,16 @@
 """Tasks and strangers that talk to a feedback server, for its tests."""
 
 import socket
-import time
-from collections.abc import Callable
 
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import Ticket
 from kshare.feedback.messages import seal
 from kshare.feedback.report import TaskReport
 from kshare.feedback.server import FeedbackServer
+from tests.support.clock import WAIT_S
 
 HERE = ("127.0.0.1", 9092)
-WAIT_S = 20.0  # what never comes; nothing is expected to take so long
 END = SliceEnd(120, 20, (1, 2, 3))
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    """Wait for something that another thread does."""
-    deadline = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def tell(ticket: Ticket, end: SliceEnd = END, *, held: bool = False) -> None:

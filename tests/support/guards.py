@@ -8,6 +8,7 @@ import ctypes
 import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,20 +43,23 @@ class Fence:
 
         They are overwritten by the next call.
         """
-        place = self._begin if first else self.end - len(data)
-        ctypes.memmove(place, data, len(data))
-        room = (ctypes.c_uint8 * len(data)).from_address(place)
+        begin = self._begin if first else self.end - len(data)
+        ctypes.memmove(begin, data, len(data))
+        array = self.array(begin, len(data))
+        array.flags.writeable = False
+        return array
+
+    def array(self, begin: int, size: int) -> npt.NDArray[np.uint8]:
+        """Bytes of the room, from an address on."""
+        room: Any = (ctypes.c_uint8 * size).from_address(begin)
         room.fence = self  # lives as long as the array
         array: npt.NDArray[np.uint8] = np.ctypeslib.as_array(room)
-        array.flags.writeable = False
         return array
 
 
 def _allocate(size: int) -> pa.Buffer:
     fence = Fence(size)
-    room = (ctypes.c_uint8 * size).from_address(fence.end - size)
-    room.fence = fence  # lives as long as what numpy and Arrow make of it
-    return pa.py_buffer(np.ctypeslib.as_array(room))
+    return pa.py_buffer(fence.array(fence.end - size, size))
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from kshare.testing import FakeCluster
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 SINCE = "2026-01-02T12:00:00+00:00"
 A, B = b"a", b"\xff\x00"
-WAIT_S = 20.0
 
 
 def kafka(cluster: FakeCluster, *, timeout_ms: int = 20_000) -> KafkaConfig:

@@ -86,8 +86,7 @@ def begin(holder: "subprocess.Popen[bytes]", content: bytes) -> IO[bytes]:
 def holder_of(what: str, number: int = 0) -> Iterator[subprocess.Popen[bytes]]:
     """A sibling in a process of its own, which begins when its input ends."""
     command = [sys.executable, "-c", HOLDER, tempfile.gettempdir(), what, str(number)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes) as holder:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         try:
             yield holder
         finally:

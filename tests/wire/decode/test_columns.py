@@ -26,7 +26,7 @@ RECORDS = st.builds(
 )
 
 
-def test_the_names_are_those_of_the_options():
+def test_the_names_are_those_of_the_options() -> None:
     assert tuple(COLUMNS) == SOURCE_COLUMNS
     assert SOURCE_COLUMNS[:-1] == DEFAULT_COLUMNS
 
@@ -63,7 +63,7 @@ def test_a_choice_of_columns_is_that_choice_of_all_columns(
     rows: int,
     max_bytes: int,
     limit: int | None,
-):
+) -> None:
     """In their order, and the same rows with the same end, however many make a record batch."""
     batch = batch_of(records, base=7, codec=codec)
     index = indexed([batch])
@@ -95,12 +95,12 @@ def test_a_choice_of_columns_is_that_choice_of_all_columns(
 
 
 @pytest.mark.parametrize("names", [[], ["key", "key"], ["key", "nothing"], ["Key"]])
-def test_names_that_are_no_choice(names: Sequence[str]):
+def test_names_that_are_no_choice(names: Sequence[str]) -> None:
     with pytest.raises(ValueError, match="wanted some of key, value"):
         Decoder(slice_of(), columns=names)
 
 
-def test_a_batch_of_headers_alone():
+def test_a_batch_of_headers_alone() -> None:
     (batch,) = record_batches(Decoder(slice_of(), columns=["headers"]), indexed([batch_of(FEW)]))
     assert [row["headers"] is not None for row in batch.to_pylist()] == [
         bool(r.headers) for r in FEW
@@ -108,7 +108,7 @@ def test_a_batch_of_headers_alone():
 
 
 @pytest.mark.parametrize("name", list(COLUMNS))
-def test_nothing_else_is_built(name: str):
+def test_nothing_else_is_built(name: str) -> None:
     """A column that is not wanted has no memory: not at the kernel's side, nor in the batch."""
     size = 100_000
     record = Rec(b"k" * size, b"v" * size, headers=((b"h" * size, b""),))

@@ -123,7 +123,7 @@ def some_records(rng: random.Random, most: int) -> list[Rec]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_damaged_records(seed: int):
+def test_damaged_records(seed: int) -> None:
     """8 x 8,000 inputs: a scan finds what the twin finds, and refuses what it refuses."""
     rng = random.Random(seed)
     refused = 0
@@ -158,7 +158,7 @@ def test_damaged_records(seed: int):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_damaged_heads(seed: int):
+def test_damaged_heads(seed: int) -> None:
     """4 x 5,000 inputs: the index is that of the twin, or both refuse."""
     rng = random.Random(seed)
     table = np.zeros(3, BATCH)
@@ -218,11 +218,11 @@ def decoded(decoder: Decoder, raw: bytes, slice_: Slice) -> int:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("slice_", [EVERYTHING, HALF], ids=["whole", "half"])
-def test_damaged_responses(codec: str, slice_: Slice):
+def test_damaged_responses(codec: str, slice_: Slice) -> None:
     """5 x 2 x 2,000 inputs without checksums: rows that the slice holds, or a RecordError."""
     rng = random.Random(CODECS.index(codec))
     decoders = [
-        Decoder(slice_, columns=COLUMNS, read_committed=committed, check_crcs=False)
+        Decoder(slice_, columns=tuple(COLUMNS), read_committed=committed, check_crcs=False)
         for committed in (False, True)
     ]
     delivered = 0
@@ -236,15 +236,15 @@ def test_damaged_responses(codec: str, slice_: Slice):
             faults.append(error)
     assert delivered > 300
     assert len(faults) > 500
-    for error in faults:
-        assert (error.topic, error.partition) == ("t", 0)
-        assert f"at offset {error.offset}" in str(error)
+    for fault in faults:
+        assert (fault.topic, fault.partition) == ("t", 0)
+        assert f"at offset {fault.offset}" in str(fault)
 
 
-def test_with_checksums_no_damage_to_a_batch_passes():
+def test_with_checksums_no_damage_to_a_batch_passes() -> None:
     """3,000 inputs: whatever happens behind the checksum is refused, whatever it is."""
     rng = random.Random(5)
-    decoder = Decoder(EVERYTHING, columns=COLUMNS)
+    decoder = Decoder(EVERYTHING, columns=tuple(COLUMNS))
     for number in range(3_000):
         if number % 8 == 0:
             records = some_records(rng, 5) or [Rec(b"k", b"v")]

@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from kshare.wire.decode import compiled
 from kshare.wire.decode.kernel_cache import cached, directories
+from tests.support.clock import until
 
 CODE = b"machine code"
 
@@ -32,7 +32,7 @@ def blocked(path: Path) -> Path:
     return path / "folder"
 
 
-def test_code_is_made_once(tmp_path: Path):
+def test_code_is_made_once(tmp_path: Path) -> None:
     make = Maker()
     folder = tmp_path / "not" / "there"
     assert [cached("code.o", make, [folder]) for _ in range(3)] == [CODE] * 3
@@ -40,7 +40,7 @@ def test_code_is_made_once(tmp_path: Path):
     assert sorted(path.name for path in folder.iterdir()) == ["code.o", "code.o.lock"]
 
 
-def test_the_first_folder_that_can_be_written_gets_it(tmp_path: Path):
+def test_the_first_folder_that_can_be_written_gets_it(tmp_path: Path) -> None:
     make = Maker()
     folders = [blocked(tmp_path / "file"), tmp_path / "user"]
     assert [cached("code.o", make, folders) for _ in range(2)] == [CODE] * 2
@@ -48,7 +48,7 @@ def test_the_first_folder_that_can_be_written_gets_it(tmp_path: Path):
     assert (tmp_path / "user" / "code.o").exists()
 
 
-def test_a_folder_that_can_only_be_read_serves(tmp_path: Path):
+def test_a_folder_that_can_only_be_read_serves(tmp_path: Path) -> None:
     cached("code.o", Maker(), [tmp_path / "image"])
     make = Maker()
     assert cached("code.o", make, [blocked(tmp_path / "file"), tmp_path / "image"]) == CODE
@@ -57,7 +57,7 @@ def test_a_folder_that_can_only_be_read_serves(tmp_path: Path):
 
 def test_where_nothing_can_be_written_each_process_makes_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     make = Maker()
     for _ in range(2):
         assert cached("code.o", make, [blocked(tmp_path / "file")]) == CODE
@@ -67,7 +67,7 @@ def test_where_nothing_can_be_written_each_process_makes_it(
 
 
 @pytest.mark.parametrize("damage", [b"", b"short", b"x" * 100])
-def test_a_damaged_file_is_replaced(tmp_path: Path, damage: bytes):
+def test_a_damaged_file_is_replaced(tmp_path: Path, damage: bytes) -> None:
     cached("code.o", Maker(), [tmp_path])
     whole = (tmp_path / "code.o").read_bytes()
     for data in (damage, whole[:-1], whole + b"x"):
@@ -78,7 +78,7 @@ def test_a_damaged_file_is_replaced(tmp_path: Path, damage: bytes):
         assert (tmp_path / "code.o").read_bytes() == whole
 
 
-def test_an_error_leaves_nothing_behind(tmp_path: Path):
+def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
     def fail() -> bytes:
         raise ValueError("the compiler fails")
 
@@ -87,7 +87,7 @@ def test_an_error_leaves_nothing_behind(tmp_path: Path):
     assert cached("code.o", Maker(), [tmp_path]) == CODE
 
 
-def test_directories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_directories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     package = Path("/package")
     assert directories({"NUMBA_CACHE_DIR": "/stated", "XDG_CACHE_HOME": "/x"}, package) == [
         Path("/stated")
@@ -125,24 +125,16 @@ def start(folder: Path, seconds: float) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def until_made(folder: Path, times: int) -> None:
-    """Wait until processes have begun to make the code so many times."""
-    for _ in range(3_000):
-        if (folder / "made").exists() and len((folder / "made").read_text()) == times:
-            return
-        time.sleep(0.01)
-    raise AssertionError("no process makes the code")
-
-
-def test_processes_that_start_at_once_make_it_once(tmp_path: Path):
+def test_processes_that_start_at_once_make_it_once(tmp_path: Path) -> None:
     processes = [start(tmp_path, 0.5) for _ in range(4)]
     assert [process.communicate(timeout=60)[0] for process in processes] == ["machine code\n"] * 4
     assert (tmp_path / "made").read_text() == "x"
 
 
-def test_one_that_is_killed_blocks_nobody(tmp_path: Path):
+def test_one_that_is_killed_blocks_nobody(tmp_path: Path) -> None:
     killed = start(tmp_path, 1_000)
-    until_made(tmp_path, 1)
+    made = tmp_path / "made"
+    until(lambda: made.exists() and made.read_text() == "x")
     others = [start(tmp_path, 0.1) for _ in range(2)]
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
@@ -178,7 +170,7 @@ def run_fresh(folder: Path) -> str:
     return done.stdout
 
 
-def test_a_process_that_finds_the_code_does_without_numba(tmp_path: Path):
+def test_a_process_that_finds_the_code_does_without_numba(tmp_path: Path) -> None:
     """And calls nothing that numba would have to bring."""
     path = compiled.warm(tmp_path)
     assert path.parent == tmp_path
@@ -188,13 +180,13 @@ def test_a_process_that_finds_the_code_does_without_numba(tmp_path: Path):
     assert path.stat().st_mtime_ns == before
 
 
-def test_the_files_name_tells_every_source():
+def test_the_files_name_tells_every_source() -> None:
     folder = Path(compiled.__file__).parent
     sources = {str(path.relative_to(folder)) for path in folder.glob("kernels/*.py")}
     assert sources - {"kernels/__init__.py"} <= set(compiled._SOURCES)
     assert {"layout.py", "status.py", "compiled.py"} <= set(compiled._SOURCES)
 
 
-def test_warming_a_folder_that_cannot_be_written(tmp_path: Path):
+def test_warming_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="written"):
         compiled.warm(blocked(tmp_path / "file"))

@@ -56,25 +56,25 @@ LISTS = st.lists(RECORDS, max_size=12).map(spaced)
 
 
 @given(st.binary(max_size=70), st.booleans())
-def test_the_key_hash_is_that_of_the_core(key: bytes, first: bool):
+def test_the_key_hash_is_that_of_the_core(key: bytes, first: bool) -> None:
     assert murmur(FENCE.put(key, first=first), -1) == key_hash(key, 0)
 
 
 @pytest.mark.parametrize("size", range(65))
-def test_the_key_hash_of_every_length(size: int):
+def test_the_key_hash_of_every_length(size: int) -> None:
     key = bytes(range(100, 100 + size))
     assert murmur(FENCE.put(key), -1) == key_hash(key, 0)
 
 
 @given(st.integers(0, (1 << 63) - 1))
-def test_a_record_without_a_key_hashes_its_offset(offset: int):
+def test_a_record_without_a_key_hashes_its_offset(offset: int) -> None:
     assert murmur(FENCE.put(b""), offset) == key_hash(None, offset)
 
 
 @given(INT64)
 @example(-(1 << 63))
 @example((1 << 63) - 1)
-def test_varints_of_all_sizes(number: int):
+def test_varints_of_all_sizes(number: int) -> None:
     """By way of the timestamp, the only field of 64 bits."""
     scan = Scan(rows=1, first_timestamp=0)
     raw = encode_record(Rec(b"k", b"v", 0, number))
@@ -87,7 +87,7 @@ def test_varints_of_all_sizes(number: int):
 
 
 @pytest.mark.parametrize("bad", [b"\xff" * 10 + b"\x01", b"\x80" * 11, b"\xff" * 3])
-def test_varints_without_an_end(bad: bytes):
+def test_varints_without_an_end(bad: bytes) -> None:
     body = b"\0" + bad
     raw = varint(len(body)) + body
     assert Scan(rows=1).run(FENCE.put(raw), 1, 0) > 0
@@ -104,7 +104,7 @@ def indexed(data: bytes, rows: int = 64) -> tuple[int, Any, list[int]]:
 
 
 @given(st.lists(LISTS, max_size=5), st.integers(0, 200))
-def test_the_index_is_that_of_the_twin(lists: list[list[Rec]], cut: int):
+def test_the_index_is_that_of_the_twin(lists: list[list[Rec]], cut: int) -> None:
     data, base = b"", 5
     for records in lists:
         batch = batch_of(records, base=base, producer=base, attributes=8 * (base & 1))
@@ -129,7 +129,7 @@ def test_the_index_is_that_of_the_twin(lists: list[list[Rec]], cut: int):
         assert {field: row[field] for field in expected} == expected
 
 
-def test_an_index_of_more_batches_than_fit_counts_them_all():
+def test_an_index_of_more_batches_than_fit_counts_them_all() -> None:
     data = b"".join(batch_of([Rec(b"k", b"v")], base=base).encode() for base in range(9))
     result, table, found = indexed(data, rows=4)
     assert (result, found) == (status.DONE, [9, len(data), 9])
@@ -152,7 +152,7 @@ def test_an_index_of_more_batches_than_fit_counts_them_all():
         ({"count": -1}, "number of records"),
     ],
 )
-def test_impossible_heads(fields: dict[str, int], says: str):
+def test_impossible_heads(fields: dict[str, int], says: str) -> None:
     good = batch_of([Rec(b"k", b"v")], base=6)
     values = {"base": 7, "payload": good.payload, "count": 1, "last_delta": 0, **fields}
     bad = type(good)(**values)  # type: ignore[arg-type]
@@ -167,7 +167,7 @@ def test_impossible_heads(fields: dict[str, int], says: str):
 
 
 @given(LISTS, st.booleans(), st.integers(1, 5))
-def test_a_scan_finds_what_the_twin_finds(records: list[Rec], headers: bool, rows: int):
+def test_a_scan_finds_what_the_twin_finds(records: list[Rec], headers: bool, rows: int) -> None:
     raw = b"".join(map(encode_record, records))
     last = records[-1].delta if records else 0
     assert decode_records(raw, len(records), last) == records
@@ -191,7 +191,7 @@ def test_a_scan_finds_what_the_twin_finds(records: list[Rec], headers: bool, row
 
 
 @given(LISTS, st.data())
-def test_what_the_twin_refuses_the_scan_refuses(records: list[Rec], data: st.DataObject):
+def test_what_the_twin_refuses_the_scan_refuses(records: list[Rec], data: st.DataObject) -> None:
     raw = bytearray(b"".join(map(encode_record, records)))
     for _ in range(data.draw(st.integers(1, 3))):
         if raw:
@@ -236,7 +236,7 @@ def slices(draw: st.DrawFn) -> Slice:
 @given(LISTS, slices(), st.integers(0, 45), st.integers(1, 4))
 def test_a_scan_keeps_what_the_rectangles_hold(
     records: list[Rec], slice_: Slice, floor: int, limit: int
-):
+) -> None:
     raw = b"".join(map(encode_record, records))
     last = records[-1].delta if records else 0
     expected = [
@@ -260,7 +260,7 @@ def test_a_scan_keeps_what_the_rectangles_hold(
     assert counted.state.end_offset == (reached[-1] + 1 if reached else 0)
 
 
-def test_nothing_of_a_record_is_read_behind_the_key_of_another_slice():
+def test_nothing_of_a_record_is_read_behind_the_key_of_another_slice() -> None:
     """What follows here would be refused."""
     key = b"some key"
     body = b"\0\0\0" + varint(len(key)) + key + b"\xff" * 20
@@ -276,7 +276,7 @@ def test_nothing_of_a_record_is_read_behind_the_key_of_another_slice():
     assert Scan(rows=1, slice_=own).run(FENCE.put(raw), 1, 0) > 0
 
 
-def test_records_of_a_batch_that_does_not_lie_in_the_buffer():
+def test_records_of_a_batch_that_does_not_lie_in_the_buffer() -> None:
     raw = encode_record(Rec(b"k", b"v"))
     source = FENCE.put(raw)
     for start, end in ((-1, 3), (0, len(raw) + 1), (3, 2), (1 << 62, 1 << 62)):
@@ -293,7 +293,7 @@ def test_records_of_a_batch_that_does_not_lie_in_the_buffer():
 @pytest.mark.parametrize(
     "source", [np.zeros(3, np.int8), np.zeros(3, np.int64), np.zeros(8, np.uint8)[::2]]
 )
-def test_arguments_of_another_type_are_errors(source: Any):
+def test_arguments_of_another_type_are_errors(source: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         compiled.index(source, np.zeros(1, BATCH), BatchCount())
     with pytest.raises((TypeError, ValueError)):

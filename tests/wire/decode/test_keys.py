@@ -17,7 +17,7 @@ KEYS = st.sampled_from(SOME) | st.binary(max_size=20)
 
 
 @given(st.integers(0, HASH_SPACE - 1), st.integers(0, (1 << 64) - 1))
-def test_keys_that_collide(hash_: int, other: int):
+def test_keys_that_collide(hash_: int, other: int) -> None:
     key = key_of(hash_, other)
     assert key_hash(key, 0) == hash_
     assert key_of(hash_, other ^ 1) != key
@@ -37,7 +37,7 @@ def test_only_wanted_keys_come(
     codec: str,
     hashes: HashRange,
     limit: int,
-):
+) -> None:
     """By their bytes, and of these the hash ranges of the slice; a count agrees."""
     batch = batch_of(numbered([Rec(key, b"v") for key in records]), base=5, codec=codec)
     slice_ = slice_of(hashes=hashes)
@@ -55,7 +55,7 @@ def test_only_wanted_keys_come(
     assert end == (expected[count - 1][0] + 1 if count else 0)
 
 
-def test_of_keys_with_one_hash_only_the_wanted_comes():
+def test_of_keys_with_one_hash_only_the_wanted_comes() -> None:
     records = numbered([Rec(key, b"v") for key in COLLIDING])
     for key in COLLIDING:
         assert [row["key"] for row in decode(batch_of(records), keys=[key])] == [key]
@@ -63,6 +63,6 @@ def test_of_keys_with_one_hash_only_the_wanted_comes():
     assert [row["key"] for row in decode(batch_of(records), keys=two)] == two
 
 
-def test_no_keys_are_no_choice():
+def test_no_keys_are_no_choice() -> None:
     with pytest.raises(ValueError, match="no key"):
         Decoder(slice_of(), keys=[])

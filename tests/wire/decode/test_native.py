@@ -27,7 +27,7 @@ def _load_all(at: Any, found: Any) -> Any:
 
 
 @given(st.binary(min_size=8, max_size=8), st.integers(0, 7))
-def test_loads_are_those_of_the_standard_library(data: bytes, shift: int):
+def test_loads_are_those_of_the_standard_library(data: bytes, shift: int) -> None:
     """At any alignment."""
     found = np.zeros(7, np.int64)
     source = Fence(16).put(data + bytes(shift))[:8]
@@ -55,7 +55,7 @@ def _copy_both(places: Any, sizes: Any) -> Any:
 
 
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 31, 32, 33, 100])
-def test_copies_and_stores(size: int):
+def test_copies_and_stores(size: int) -> None:
     data = np.frombuffer(os.urandom(size + COPY_SLACK), np.uint8)
     whole, short = (np.full(size + COPY_SLACK, 7, np.uint8) for _ in range(2))
     stored = np.full(14, 7, np.uint8)

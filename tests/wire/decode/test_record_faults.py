@@ -26,25 +26,25 @@ def fault(raised: pytest.ExceptionInfo[RecordError]) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_old_formats_are_refused_by_name(magic: int):
+def test_old_formats_are_refused_by_name(magic: int) -> None:
     with pytest.raises(UnsupportedFormatError, match="message format v0 or v1") as raised:
         indexed([simple(0, 3), replace(simple(3, 1), magic=magic)])
     assert fault(raised) == (UnsupportedFormatError, "t", 3, 3)
 
 
-def test_a_later_format_is_refused():
+def test_a_later_format_is_refused() -> None:
     with pytest.raises(UnsupportedFormatError, match="later than v2"):
         indexed([replace(simple(0, 1), magic=3)])
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
-def test_an_unknown_codec_is_refused_by_number(codec: int):
+def test_an_unknown_codec_is_refused_by_number(codec: int) -> None:
     with pytest.raises(UnsupportedFormatError, match=f"codec {codec} is not known") as raised:
         decode(simple(9, 1, attributes=codec))
     assert fault(raised) == (UnsupportedFormatError, "t", 3, 9)
 
 
-def test_a_checksum_that_does_not_fit():
+def test_a_checksum_that_does_not_fit() -> None:
     bad = replace(simple(5, 2), checksum=1)
     with pytest.raises(CorruptRecordError, match=r"t-3, batch at offset 5 .*CRC-32C") as raised:
         decode(simple(0, 5), bad)
@@ -61,7 +61,7 @@ def test_a_checksum_that_does_not_fit():
         {"producer": 1, "attributes": TRANSACTIONAL},  # aborted
     ],
 )
-def test_a_damaged_head_hides_no_records(damage: dict[str, int]):
+def test_a_damaged_head_hides_no_records(damage: dict[str, int]) -> None:
     batch = simple(5, 2)
     (checksum,) = struct.unpack_from(">I", batch.encode(), 17)
     bad = replace(batch, checksum=checksum, **damage)  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ def test_a_damaged_head_hides_no_records(damage: dict[str, int]):
         decode(bad, aborted=[(1, 0)], read_committed=True)
 
 
-def test_what_comes_before_a_fault_may_be_all_that_is_wanted():
+def test_what_comes_before_a_fault_may_be_all_that_is_wanted() -> None:
     bad = replace(simple(4, 2), checksum=1)
     index = indexed([simple(0, 4), bad])
     decoder = Decoder(slice_of(), max_rows=4)
@@ -84,7 +84,7 @@ def test_what_comes_before_a_fault_may_be_all_that_is_wanted():
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("damage", ["cut", "none", "noise", "appended"])
-def test_compressed_bytes_that_are_damaged(codec: str, damage: str):
+def test_compressed_bytes_that_are_damaged(codec: str, damage: str) -> None:
     batch = batch_of(FEW, base=2, codec=codec)
     payload = {
         "cut": batch.payload[:-5],
@@ -98,7 +98,9 @@ def test_compressed_bytes_that_are_damaged(codec: str, damage: str):
 
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
-def test_small_batches_are_decompressed_together(monkeypatch: pytest.MonkeyPatch, codec: str):
+def test_small_batches_are_decompressed_together(
+    monkeypatch: pytest.MonkeyPatch, codec: str
+) -> None:
     decoder = Decoder(slice_of())
     monkeypatch.setattr(decoder._arena, "inflate", None)
     found = record_batches(
@@ -109,7 +111,7 @@ def test_small_batches_are_decompressed_together(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
 @pytest.mark.parametrize("damage", ["cut", "none", "count", "more", "marked"])
-def test_one_bad_batch_of_those_that_are_decompressed_together(codec: str, damage: str):
+def test_one_bad_batch_of_those_that_are_decompressed_together(codec: str, damage: str) -> None:
     batches = [simple(base, 10, codec=codec) for base in range(0, 50, 10)]
     raw = b"".join(map(encode_record, numbered([Rec(b"k", b"v")] * 10)))
     batches[3] = {
@@ -135,31 +137,31 @@ def test_one_bad_batch_of_those_that_are_decompressed_together(codec: str, damag
         b"\xff\xff\xff\xff\xff\xff",
     ],
 )
-def test_snappy_that_lies_about_its_size(payload: bytes):
+def test_snappy_that_lies_about_its_size(payload: bytes) -> None:
     with pytest.raises(CorruptRecordError, match=r"snappy|decompressed"):
         decode(replace(batch_of(FEW, codec="snappy"), payload=payload))
 
 
-def test_no_room_is_made_for_more_than_a_snappy_block_can_hold():
+def test_no_room_is_made_for_more_than_a_snappy_block_can_hold() -> None:
     payload = b"\x80\x80\x04" + b"x" * 20  # says that it is 64 KiB
     with pytest.raises(CorruptRecordError, match="claims to be larger than it can be"):
         decode(replace(batch_of(FEW, codec="snappy"), payload=payload))
 
 
 @pytest.mark.parametrize("count", [4, 6])
-def test_another_number_of_records_than_there_are(count: int):
+def test_another_number_of_records_than_there_are(count: int) -> None:
     with pytest.raises(CorruptRecordError, match="record"):
         decode(replace(batch_of(FEW), count=count))
 
 
 @pytest.mark.parametrize("deltas", [(0, 0), (1, 0), (0, 2), (-1, 0)])
-def test_offsets_that_do_not_ascend_within_the_batch(deltas: tuple[int, int]):
+def test_offsets_that_do_not_ascend_within_the_batch(deltas: tuple[int, int]) -> None:
     batch = batch_of([Rec(b"k", b"v", delta) for delta in deltas], last_delta=1)
     with pytest.raises(CorruptRecordError, match="offset is not within the batch"):
         decode(batch)
 
 
-def test_a_decoder_decodes_one_response_at_a_time():
+def test_a_decoder_decodes_one_response_at_a_time() -> None:
     decoder = Decoder(slice_of(), max_rows=1)
     first, second = (
         record_batches(decoder, indexed([simple(0, 3)])),
@@ -174,7 +176,7 @@ def test_a_decoder_decodes_one_response_at_a_time():
 # -- memory -------------------------------------------------------------------------------------
 
 
-def test_a_large_record_is_a_batch_alone():
+def test_a_large_record_is_a_batch_alone() -> None:
     sizes = [10, 50_000, 10, 10]
     recs = numbered([Rec(b"k", bytes(size)) for size in sizes])
     decoder = Decoder(slice_of(), max_bytes=1_000)
@@ -185,7 +187,7 @@ def test_a_large_record_is_a_batch_alone():
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("xerial", [False, True])
-def test_a_large_batch_makes_the_arena_larger_for_a_while(codec: str, xerial: bool):
+def test_a_large_batch_makes_the_arena_larger_for_a_while(codec: str, xerial: bool) -> None:
     large = numbered([Rec(b"k", b"%d" % number * 500_000) for number in range(10)] * 2)
     decoder = Decoder(slice_of())
     found = list(record_batches(decoder, indexed([batch_of(large, codec=codec, xerial=xerial)])))
@@ -195,7 +197,7 @@ def test_a_large_batch_makes_the_arena_larger_for_a_while(codec: str, xerial: bo
     assert decoder._arena.size <= 8 << 20
 
 
-def test_a_batch_that_would_fill_the_memory(monkeypatch: pytest.MonkeyPatch):
+def test_a_batch_that_would_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     for codec in ("gzip", "snappy", "lz4", "zstd"):
         decoder = Decoder(slice_of())
         monkeypatch.setattr(decoder._arena, "_inflated_max", 1 << 20)
@@ -207,7 +209,7 @@ def test_a_batch_that_would_fill_the_memory(monkeypatch: pytest.MonkeyPatch):
         assert len(list(record_batches(decoder, indexed([fits])))) == 1
 
 
-def test_what_was_handed_out_stays_as_it_is():
+def test_what_was_handed_out_stays_as_it_is() -> None:
     decoder = Decoder(slice_of())
     (first,) = record_batches(decoder, indexed([batch_of(FEW, codec="lz4")]))
     before = first.to_pylist()
@@ -215,7 +217,7 @@ def test_what_was_handed_out_stays_as_it_is():
     assert first.to_pylist() == before
 
 
-def test_columns_are_not_larger_than_their_rows():
+def test_columns_are_not_larger_than_their_rows() -> None:
     """A batch of few rows in columns that were made for many does not keep their memory."""
     index = indexed([simple(0, 20_000, codec="lz4")])
     key = key_hash(b"k5", 5)

@@ -54,7 +54,7 @@ from tests.support.guards import guarded_columns
 
 
 @pytest.mark.parametrize("with_headers", [False, True])
-def test_the_schema_is_sparks(with_headers: bool):
+def test_the_schema_is_sparks(with_headers: bool) -> None:
     spark = (
         StructType()
         .add("key", BinaryType())
@@ -79,7 +79,7 @@ def test_the_schema_is_sparks(with_headers: bool):
     ("codec", "xerial"), [*((codec, False) for codec in CODECS), ("snappy", True)]
 )
 @pytest.mark.parametrize("with_headers", [False, True])
-def test_every_codec(codec: str, xerial: bool, with_headers: bool):
+def test_every_codec(codec: str, xerial: bool, with_headers: bool) -> None:
     batch = batch_of(FEW, base=50, codec=codec, xerial=xerial)
     rows = decode(batch, columns=tuple(COLUMNS) if with_headers else DEFAULT_COLUMNS)
     assert [(r["offset"], r["key"], r["value"]) for r in rows] == [
@@ -94,21 +94,24 @@ def test_every_codec(codec: str, xerial: bool, with_headers: bool):
 
 
 @pytest.mark.parametrize("block", [1, 100, 100_000])
-def test_snappy_in_blocks_of_any_size(block: int):
+def test_snappy_in_blocks_of_any_size(block: int) -> None:
     raw = b"".join(map(encode_record, FEW))
     payload = compress(raw, "snappy", xerial=True, block=block)
     assert len(decode(replace(batch_of(FEW, codec="snappy"), payload=payload))) == len(FEW)
 
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
-def test_a_stream_of_several_frames(codec: str):
+def test_a_stream_of_several_frames(codec: str) -> None:
     parts = [b"".join(map(encode_record, part)) for part in (FEW[:2], FEW[2:])]
     payload = b"".join(compress(part, codec) for part in parts)
     assert len(decode(replace(batch_of(FEW, codec=codec), payload=payload))) == len(FEW)
 
 
-def test_create_time_and_log_append_time():
-    times = {"first_timestamp": 1_700_000_000_000, "max_timestamp": 1_700_000_009_999}
+def test_create_time_and_log_append_time() -> None:
+    times: dict[str, Any] = {
+        "first_timestamp": 1_700_000_000_000,
+        "max_timestamp": 1_700_000_009_999,
+    }
     records_ = numbered([Rec(b"k", b"v", time_delta=delta) for delta in (0, 5, -3)])
     created = decode(batch_of(records_, **times))
     appended = decode(batch_of(records_, attributes=LOG_APPEND_TIME, **times))
@@ -122,12 +125,12 @@ def test_create_time_and_log_append_time():
     ] * 3
 
 
-def test_a_batch_without_timestamps_has_javas_minus_one():
+def test_a_batch_without_timestamps_has_javas_minus_one() -> None:
     (row,) = decode(batch_of([Rec(b"k", b"v")], first_timestamp=-1, max_timestamp=-1))
     assert row["timestamp"].timestamp() == -0.001
 
 
-def test_a_timestamp_that_microseconds_cannot_hold():
+def test_a_timestamp_that_microseconds_cannot_hold() -> None:
     with pytest.raises(CorruptRecordError, match=r"t-3, batch at offset 8 .*timestamp"):
         decode(batch_of([Rec(b"k", b"v")], base=8, first_timestamp=1 << 62))
 
@@ -135,13 +138,13 @@ def test_a_timestamp_that_microseconds_cannot_hold():
 @pytest.mark.parametrize(
     "key", [b"plain", "grün".encode(), b"\xff\xfe", b"\xed\xa0\x80x", b"\xe2\x82", b"a\xf0\x9f"]
 )
-def test_header_keys_are_javas_strings(key: bytes):
+def test_header_keys_are_javas_strings(key: bytes) -> None:
     record = Rec(b"k", b"v", headers=((key, key), (b"next", b"2")))
     (row,) = decode(batch_of([record]), columns=COLUMNS)
     assert [(h["key"], h["value"]) for h in row["headers"]] == list(java_headers(record.headers))
 
 
-def test_headers_of_many_rows():
+def test_headers_of_many_rows() -> None:
     many = numbered(
         [
             Rec(b"k", b"v", headers=tuple((b"h%d" % h, b"x" * h) for h in range(number % 5)))
@@ -155,7 +158,7 @@ def test_headers_of_many_rows():
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_any_bytes_will_do(kind: Any):
+def test_any_bytes_will_do(kind: Any) -> None:
     data = kind(b"xx" + simple(0, 3).encode())
     index = index_batches(data[2:], topic="t", partition=3, fetch_offset=0)
     assert len(list(record_batches(Decoder(slice_of()), index))) == 1
@@ -164,7 +167,7 @@ def test_any_bytes_will_do(kind: Any):
 # -- what is wanted -----------------------------------------------------------------------------
 
 
-def test_nothing_comes_of_nothing():
+def test_nothing_comes_of_nothing() -> None:
     index = indexed([])
     assert (index.next_offset, index.tail_bytes, index.records) == (None, 0, 0)
     assert decode() == []
@@ -173,13 +176,13 @@ def test_nothing_comes_of_nothing():
     assert indexed([empty]).next_offset == 10
 
 
-def test_a_compacted_log_has_holes():
+def test_a_compacted_log_has_holes() -> None:
     batch = batch_of([Rec(b"a", b"1", 3), Rec(b"b", b"2", 7)], base=10, last_delta=9)
     assert offsets(decode(batch, simple(25, 1), simple(90, 1))) == [13, 17, 25, 90]
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_a_batch_may_begin_before_what_is_wanted(codec: str):
+def test_a_batch_may_begin_before_what_is_wanted(codec: str) -> None:
     batch = simple(10, 10, codec=codec)
     assert offsets(decode(batch, slice_=slice_of(14, 17))) == [14, 15, 16]
     assert offsets(decode(batch, fetch_offset=18)) == [18, 19]
@@ -187,7 +190,7 @@ def test_a_batch_may_begin_before_what_is_wanted(codec: str):
 
 
 @pytest.mark.parametrize("cut", [1, 12, 16, 17, 60, 61, 70])
-def test_a_batch_that_is_cut_off_is_left_for_the_next_response(cut: int):
+def test_a_batch_that_is_cut_off_is_left_for_the_next_response(cut: int) -> None:
     whole, second = simple(0, 3).encode(), simple(3, 2).encode()
     index = indexed([whole, second[:cut]])
     assert (index.next_offset, index.tail_bytes, index.records) == (3, cut, 3)
@@ -196,7 +199,7 @@ def test_a_batch_that_is_cut_off_is_left_for_the_next_response(cut: int):
     assert (alone.next_offset, alone.tail_bytes) == (None, cut)
 
 
-def test_a_response_with_nothing_new_has_no_next_offset():
+def test_a_response_with_nothing_new_has_no_next_offset() -> None:
     assert indexed([simple(0, 3)], fetch_offset=3).next_offset is None
     assert indexed([simple(0, 3)], fetch_offset=2).next_offset == 3
 
@@ -247,7 +250,7 @@ def test_exactly_the_records_of_the_slice_come_in_order(
     limit: int,
     group_bytes: int,
     max_bytes: int,
-):
+) -> None:
     """Whatever is decoded at a time, and whatever fits into a record batch."""
     monkeypatch.setattr(records, "_GROUP_BYTES", group_bytes)
     expected = [
@@ -300,27 +303,27 @@ LOG = [
 ]
 
 
-def test_control_batches_never_come():
+def test_control_batches_never_come() -> None:
     everything = [0, 1, 2, 3, 4, 5, 7, 8, 10, 11, 13, 14]
     assert offsets(decode(*LOG)) == everything
     assert offsets(decode(*LOG, aborted=[(1, 0), (2, 2)])) == everything
 
 
-def test_aborted_transactions_come_only_if_uncommitted_is_read():
+def test_aborted_transactions_come_only_if_uncommitted_is_read() -> None:
     rows = decode(*LOG, aborted=[(2, 2), (1, 0)], read_committed=True)
     assert offsets(rows) == [4, 5, 7, 8, 10, 11, 13, 14]
 
 
-def test_an_aborted_transaction_of_one_record():
+def test_an_aborted_transaction_of_one_record() -> None:
     log = (transaction(0, 1, 1), control_batch(1, 1, ABORT))
     assert decode(*log, aborted=[(1, 0)], read_committed=True) == []
 
 
-def test_what_the_broker_does_not_call_aborted_is_committed():
+def test_what_the_broker_does_not_call_aborted_is_committed() -> None:
     assert offsets(decode(*LOG, read_committed=True))[:4] == [0, 1, 2, 3]
 
 
-def test_an_abort_of_before_and_one_of_after_the_response():
+def test_an_abort_of_before_and_one_of_after_the_response() -> None:
     """A transaction that began earlier; one whose marker comes in the next response."""
     rows = decode(*LOG[1:5], aborted=[(1, 0), (2, 2)], read_committed=True, fetch_offset=2)
     assert offsets(rows) == [4, 5, 7, 8]
@@ -328,7 +331,7 @@ def test_an_abort_of_before_and_one_of_after_the_response():
     assert offsets(rows) == []
 
 
-def test_nothing_of_a_response_is_remembered_for_the_next():
+def test_nothing_of_a_response_is_remembered_for_the_next() -> None:
     decoder = Decoder(slice_of(), read_committed=True)
     first = list(record_batches(decoder, indexed(LOG[:2]), [(1, 0), (2, 2)]))
     assert first == []
@@ -337,7 +340,7 @@ def test_nothing_of_a_response_is_remembered_for_the_next():
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
-def test_markers_of_any_codec(codec: str):
+def test_markers_of_any_codec(codec: str) -> None:
     marker = batch_of([Rec(ABORT, b"")], base=2, producer=1, attributes=0x30, codec=codec)
     rows = decode(
         transaction(0, 1), marker, transaction(3, 1), aborted=[(1, 0)], read_committed=True
@@ -346,7 +349,7 @@ def test_markers_of_any_codec(codec: str):
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\0\0\0"])
-def test_a_marker_with_no_kind(key: bytes | None):
+def test_a_marker_with_no_kind(key: bytes | None) -> None:
     marker = batch_of([Rec(key, b"")], base=2, producer=1, attributes=0x30)
     with pytest.raises(CorruptRecordError, match=r"batch at offset 2 .*control record"):
         decode(transaction(0, 1), marker, aborted=[(1, 0)], read_committed=True)

@@ -1,6 +1,7 @@
 """A reader of some columns delivers the same records, and ends where a reader of all ends."""
 
 from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ CHOICES = [",".join(names) for size in (1, 2) for names in combinations(SOURCE_C
 
 def rows_and_end(
     log: ScriptedLog, hashes: HashRange, limit: int | None, **options: str
-) -> tuple[list[dict[str, object]], SliceEnd]:
+) -> tuple[list[dict[str, Any]], SliceEnd]:
     """What a reader delivers, and where it says that it ended."""
     slice_ = kshare.Slice("t", 0, (kshare.Rectangle(kshare.OffsetRange(3, 90), hashes),))
     ends: list[SliceEnd] = []

@@ -7,8 +7,9 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,7 +92,7 @@ def read(
     part: tuple[int, int] = (0, COUNT),
     limit: int | None = None,
     **options: str,
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     """The rows of one of the ranges."""
     hashes = split(WHOLE, RANGES)[number]
     slice_ = kshare.Slice("t", 0, (kshare.Rectangle(OffsetRange(*part), hashes),))
@@ -104,7 +105,7 @@ def held() -> list[int]:
     return list(held_files().values())
 
 
-def test_one_fetches_for_all(brokers: Brokers, folder: Path):
+def test_one_fetches_for_all(brokers: Brokers, folder: Path) -> None:
     alone = [read(None, number) for number in range(RANGES)]
     each = brokers.fetches // RANGES
     assert each > 5
@@ -116,7 +117,9 @@ def test_one_fetches_for_all(brokers: Brokers, folder: Path):
     assert sorted(row["offset"] for rows in alone for row in rows) == list(range(COUNT))
 
 
-def test_siblings_side_by_side_fetch_once(brokers: Brokers, folder: Path, monkeypatch):
+def test_siblings_side_by_side_fetch_once(
+    brokers: Brokers, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(chunks, "_STALLED_SECONDS", 60.0)  # a slow machine is no stalled sibling
     monkeypatch.setattr(chunks, "_WAIT_SECONDS_MAX", 60.0)
     alone = [read(None, number) for number in range(RANGES)]
@@ -136,7 +139,7 @@ def test_siblings_side_by_side_fetch_once(brokers: Brokers, folder: Path, monkey
     assert not signs()
 
 
-def test_siblings_that_begin_and_end_elsewhere(brokers: Brokers):
+def test_siblings_that_begin_and_end_elsewhere(brokers: Brokers) -> None:
     parts = [(0, COUNT), (35, 222), (103, 104), (150, COUNT)]
     alone = [read(None, number, part) for number, part in enumerate(parts)]
     assert brokers.fetches
@@ -145,7 +148,7 @@ def test_siblings_that_begin_and_end_elsewhere(brokers: Brokers):
         assert bool(brokers.fetches) == (number == 0)
 
 
-def test_chunks_overlap(brokers: Brokers):
+def test_chunks_overlap(brokers: Brokers) -> None:
     """Siblings whose fetches do not begin at the same offsets deliver each record once."""
     first, second, *_ = family()
     shared = SharedChunks(first, "t", 0, 1 << 20)
@@ -161,17 +164,19 @@ def test_chunks_overlap(brokers: Brokers):
     shared.close(done=False)
 
 
-def test_a_sibling_begins_behind_the_end_of_an_aborted_transaction(monkeypatch):
+def test_a_sibling_begins_behind_the_end_of_an_aborted_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its first chunk lists a transaction that ended in the same chunk, before its first offset."""
     log, producer = [], 7
     for base, end in ((0, ABORT), (20, COMMIT), (40, ABORT), (60, COMMIT)):
         records = numbered([Rec(b"k%d" % n, b"%d" % base) for n in range(10)])
-        fields = {"producer": producer, "attributes": TRANSACTIONAL}
+        fields: dict[str, Any] = {"producer": producer, "attributes": TRANSACTIONAL}
         log += [batch_of(records, base=base, **fields), control_batch(base + 10, producer, end)]
     brokers = Brokers(monkeypatch, [batch.encode() for batch in log])
     brokers.aborted = ((producer, 0, 10), (producer, 40, 50))
     parts = [(0, 71), (12, 71), (45, 71), (55, 71)]
-    options = {"kafka.isolation.level": "read_committed"}
+    options: dict[str, Any] = {"kafka.isolation.level": "read_committed"}
     alone = [read(None, number, part, **options) for number, part in enumerate(parts)]
     committed = {*range(20, 30), *range(60, 70)}
     assert {row["offset"] for rows in alone for row in rows} <= committed
@@ -182,13 +187,13 @@ def test_a_sibling_begins_behind_the_end_of_an_aborted_transaction(monkeypatch):
 
 
 @pytest.mark.parametrize("limit", [1, 17, 40])
-def test_limits(brokers: Brokers, limit: int):
+def test_limits(brokers: Brokers, limit: int) -> None:
     for number, siblings in enumerate(family()):
         wanted = read(None, number)[:limit]
         assert read(siblings, number, limit=limit) == wanted
 
 
-def test_an_index_of_another_shape(brokers: Brokers, folder: Path):
+def test_an_index_of_another_shape(brokers: Brokers, folder: Path) -> None:
     """Siblings that were planned otherwise under the same name are no siblings."""
     first, other = family(), family([(0, COUNT), (0, COUNT)])
     rows = read(None, 1)
@@ -270,8 +275,10 @@ FAULTS += [index_of_noise, index_mutated, index_cut, index_gone]
 
 @pytest.mark.parametrize("checks", ["true", "false"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_rows_do_not_depend_on_the_cache(brokers: Brokers, folder: Path, fault, checks: str):
-    options = {"kafka.check.crcs": checks}
+def test_rows_do_not_depend_on_the_cache(
+    brokers: Brokers, folder: Path, fault: Callable[[random.Random], None], checks: str
+) -> None:
+    options: dict[str, Any] = {"kafka.check.crcs": checks}
     siblings = family()
     alone = [read(None, number) for number in range(RANGES)]
     each = brokers.fetches // RANGES
@@ -284,7 +291,7 @@ def test_rows_do_not_depend_on_the_cache(brokers: Brokers, folder: Path, fault, 
         assert read(siblings[number], number, **options) == alone[number]
 
 
-def test_a_chunk_whose_records_are_damaged(brokers: Brokers):
+def test_a_chunk_whose_records_are_damaged(brokers: Brokers) -> None:
     """The bytes are those that were put; then the broker's own answer counts."""
     first, second, *_ = family()
     bad = bytearray(b"".join(LOG[:5]))
@@ -297,7 +304,7 @@ def test_a_chunk_whose_records_are_damaged(brokers: Brokers):
     shared.close(done=False)
 
 
-def test_what_a_broker_sends_damaged_does_not_stay(monkeypatch):
+def test_what_a_broker_sends_damaged_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """A next attempt asks the broker."""
     bad = bytearray(LOG[3])
     bad[-1] ^= 1
@@ -315,7 +322,9 @@ def test_what_a_broker_sends_damaged_does_not_stay(monkeypatch):
         assert rows == read(None, number)
 
 
-def test_siblings_of_a_task_that_found_damage_find_it_themselves(monkeypatch):
+def test_siblings_of_a_task_that_found_damage_find_it_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bad = bytearray(LOG[3])
     bad[-1] ^= 1
     Brokers(monkeypatch, [*LOG[:3], bytes(bad), *LOG[4:]])
@@ -328,8 +337,8 @@ def test_siblings_of_a_task_that_found_damage_find_it_themselves(monkeypatch):
 
 
 @pytest.mark.parametrize("limit", [1, 5_000, 12_000, 20_000])
-def test_a_full_cache(brokers: Brokers, limit: int):
-    options = {"max.bytes.key.range.results": str(limit)}
+def test_a_full_cache(brokers: Brokers, limit: int) -> None:
+    options: dict[str, Any] = {"max.bytes.key.range.results": str(limit)}
     read(None, 0)
     each = brokers.fetches
     for number, siblings in enumerate(family()):
@@ -341,7 +350,7 @@ def test_a_full_cache(brokers: Brokers, limit: int):
         assert brokers.fetches == each  # begins anew
 
 
-def test_a_disk_without_room(brokers: Brokers, monkeypatch):
+def test_a_disk_without_room(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.fstatvfs
 
     def full(handle: int) -> object:
@@ -354,13 +363,15 @@ def test_a_disk_without_room(brokers: Brokers, monkeypatch):
     assert not held()
 
 
-def test_nothing_is_written_when_the_cache_is_off(brokers: Brokers, folder: Path):
+def test_nothing_is_written_when_the_cache_is_off(brokers: Brokers, folder: Path) -> None:
     rows = read(family()[0], 0, maxBytesKeyRangeResults="0")
     assert rows == read(None, 0)
     assert not signs()
 
 
-def test_errors_of_the_system_are_warned_of_once(brokers: Brokers, monkeypatch, caplog):
+def test_errors_of_the_system_are_warned_of_once(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     told: list[int] = []
     monkeypatch.setattr(chunks, "_warned", lambda: told)
     monkeypatch.setattr(files, "_LOCK_SECONDS", 0.01)
@@ -378,7 +389,7 @@ def test_errors_of_the_system_are_warned_of_once(brokers: Brokers, monkeypatch, 
 
 def test_a_task_that_ends_early_leaves_its_chunks_and_may_come_again(
     brokers: Brokers, folder: Path
-):
+) -> None:
     siblings = family()
     hashes = split(WHOLE, RANGES)[0]
     slice_ = kshare.Slice("t", 0, (kshare.Rectangle(OffsetRange(0, COUNT), hashes),))
@@ -392,7 +403,7 @@ def test_a_task_that_ends_early_leaves_its_chunks_and_may_come_again(
     assert not signs()
 
 
-def test_the_next_batch_frees_what_is_left_of_the_last(brokers: Brokers, folder: Path):
+def test_the_next_batch_frees_what_is_left_of_the_last(brokers: Brokers, folder: Path) -> None:
     read(family(batch="1")[0], 0)
     assert held()
     later = family(batch="2")
@@ -400,7 +411,7 @@ def test_the_next_batch_frees_what_is_left_of_the_last(brokers: Brokers, folder:
     assert not held()
 
 
-def test_a_query_ends(brokers: Brokers, folder: Path):
+def test_a_query_ends(brokers: Brokers, folder: Path) -> None:
     siblings = family()
     read(siblings[0], 0)
     late = SharedChunks(siblings[1], "t", 0, 1 << 20)
@@ -415,7 +426,9 @@ def test_a_query_ends(brokers: Brokers, folder: Path):
     assert not signs()
 
 
-def test_a_query_ends_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch, caplog):
+def test_a_query_ends_where_there_is_no_proc(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def hidden() -> str:
         raise OSError(errno.ENOSYS, "no /proc")
 
@@ -427,7 +440,9 @@ def test_a_query_ends_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch, ca
 
 
 @pytest.mark.parametrize("what", ["claim", "chunk"])
-def test_the_holder_is_killed(brokers: Brokers, folder: Path, monkeypatch, what: str):
+def test_the_holder_is_killed(
+    brokers: Brokers, folder: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     """Its chunks go with it, and its claims are waited for no longer."""
     monkeypatch.setattr(chunks._Waiting, "on", lambda *_: pytest.fail("waits for the dead"))
     with holder_of(what) as holder:

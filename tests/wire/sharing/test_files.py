@@ -5,8 +5,7 @@ import random
 import signal
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from kshare.wire.sharing import files
 from kshare.wire.sharing.chunks import SharedChunks, forget_query
 from kshare.wire.sharing.files import index_name, opened_index
 from kshare.wire.sharing.index import INDEX_MAGIC, ChunkIndex
+from tests.support.clock import until
 from tests.support.sharing import RANGES, begin, family, holder_of, let_go, own_folder, signs
 
 RECORDS = [random.Random(n).randbytes(900) for n in range(RANGES)]
@@ -26,14 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield from own_folder(tmp_path, monkeypatch)
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_what_is_no_index_is_not_touched(tmp_path: Path):
+def test_what_is_no_index_is_not_touched(tmp_path: Path) -> None:
     """Whatever the sockets say: a user's file, another file without a name, nobody's number."""
     named = tmp_path / "named"
     named.write_bytes(INDEX_MAGIC)
@@ -58,7 +51,7 @@ def test_what_is_no_index_is_not_touched(tmp_path: Path):
     named.unlink()
 
 
-def test_all_are_killed(folder: Path):
+def test_all_are_killed(folder: Path) -> None:
     """Nothing has a name at any time, and what they share goes with the last of them."""
     with ExitStack() as stack:
         holders = [stack.enter_context(holder_of("chunk", number)) for number in range(RANGES)]
@@ -77,7 +70,7 @@ def test_all_are_killed(folder: Path):
         assert len({Path(f"/proc/{pid}/fd/{n}").stat().st_ino for pid, n in signs()}) == 1
         for holder in holders[:3]:
             holder.kill()
-        wait_until(lambda: len(signs()) == 1)
+        until(lambda: len(signs()) == 1)
         late = SharedChunks(family()[1], "t", 0, 1 << 20)
         assert late.find(20, 21) is None  # its holder is dead
         taken = late.find(30, 31)
@@ -85,11 +78,11 @@ def test_all_are_killed(folder: Path):
         assert bytes(taken.records) == RECORDS[3]
         let_go()
         holders[3].kill()
-        wait_until(lambda: not signs())
+        until(lambda: not signs())
         assert not list(folder.iterdir())
 
 
-def test_a_query_ends_while_another_process_holds_the_index(folder: Path):
+def test_a_query_ends_while_another_process_holds_the_index(folder: Path) -> None:
     with holder_of("chunk") as holder:
         assert begin(holder, RECORDS[0]).readline() == b"there\n"
         ((pid, handle),) = signs()
@@ -103,7 +96,9 @@ def test_a_query_ends_while_another_process_holds_the_index(folder: Path):
         assert not any(found.st_nlink == 0 and found.st_size for found in kept)  # the chunk
 
 
-def test_one_thread_empties_the_index_that_another_waits_for(folder: Path, monkeypatch):
+def test_one_thread_empties_the_index_that_another_waits_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits = threading.Event()
     real = files._try_lock
 
@@ -128,7 +123,7 @@ def test_one_thread_empties_the_index_that_another_waits_for(folder: Path, monke
     assert signs()
 
 
-def test_a_child_of_a_killed_process_holds_nothing(folder: Path):
+def test_a_child_of_a_killed_process_holds_nothing(folder: Path) -> None:
     with holder_of("fork") as holder:
         output = begin(holder, RECORDS[0])
         said = {output.readline(), output.readline()}
@@ -138,6 +133,6 @@ def test_a_child_of_a_killed_process_holds_nothing(folder: Path):
             assert not [name for name in kept if str(folder) in name]
             assert len(signs()) == 1
             holder.kill()
-            wait_until(lambda: not signs())
+            until(lambda: not signs())
         finally:
             os.kill(child, signal.SIGKILL)

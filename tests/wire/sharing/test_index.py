@@ -7,7 +7,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.fetch_groups import GROUP_MAX
+from kshare.core.fetch_groups import GROUP_MAX, SharedRange
 from kshare.wire.sharing.index import (
     CHUNKS_MAX,
     OWNED_MAX,
@@ -32,7 +32,9 @@ def chunk(start: int, end: int, size: int = 10, owner: Owner = ME, key: str = ""
     return Chunk(f"{key}{start}-{end}", start, end, size, owner, 5, 6, 7)
 
 
-def joined(runs=RUNS, key: GroupKey = KEY, owner: Owner = ME) -> ChunkIndex:
+def joined(
+    runs: tuple[SharedRange, ...] = RUNS, key: GroupKey = KEY, owner: Owner = ME
+) -> ChunkIndex:
     index = ChunkIndex()
     for number in range(sum(count for *_, count in runs)):
         index.join(key, runs, number, owner, is_alive=alive, now=0)
@@ -55,7 +57,7 @@ CHUNKS = st.builds(
 @given(
     st.lists(CHUNKS, max_size=3), st.lists(st.builds(Claim, st.just(0), OWNERS, NUMBERS, NUMBERS))
 )
-def test_an_index_survives_its_bytes(found: list[Chunk], claims: list[Claim]):
+def test_an_index_survives_its_bytes(found: list[Chunk], claims: list[Claim]) -> None:
     index = joined()
     group = index._groups[KEY]
     group.chunks, group.claims, group.positions = found, claims, {2: 7}
@@ -67,7 +69,7 @@ def test_an_index_survives_its_bytes(found: list[Chunk], claims: list[Claim]):
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_make_an_index(data: bytes):
+def test_any_bytes_make_an_index(data: bytes) -> None:
     assert ChunkIndex.decode(data).is_empty
     assert ChunkIndex.decode(b"kshare-chunks 1 %08x\n" % crc32c(data) + data).is_empty
 
@@ -80,7 +82,7 @@ JSON = st.recursive(
 
 
 @given(st.data())
-def test_another_versions_index_is_none(data: st.DataObject):
+def test_another_versions_index_is_none(data: st.DataObject) -> None:
     """Its checksum is right, but somewhere in it is something else."""
     index = joined()
     group = index._groups[KEY]
@@ -98,7 +100,7 @@ def test_another_versions_index_is_none(data: st.DataObject):
     assert read.is_empty or ChunkIndex.decode(read.encode())._groups == read._groups
 
 
-def test_more_siblings_than_there_can_be_are_another_versions():
+def test_more_siblings_than_there_can_be_are_another_versions() -> None:
     index = joined(((0, 9, GROUP_MAX),))
     assert not ChunkIndex.decode(index.encode()).is_empty
     index._groups[KEY].runs = ((0, 9, GROUP_MAX + 1),)
@@ -108,7 +110,7 @@ def test_more_siblings_than_there_can_be_are_another_versions():
 # -- who fetches --------------------------------------------------------------------------------
 
 
-def test_one_sibling_fetches_and_the_others_find_what_it_fetched():
+def test_one_sibling_fetches_and_the_others_find_what_it_fetched() -> None:
     index = joined()
     mine, others = Claim(0, ME, 0, 50), Claim(1, OTHER, 0, 50)
     assert index.look(KEY, mine, is_alive=alive) is None
@@ -121,7 +123,7 @@ def test_one_sibling_fetches_and_the_others_find_what_it_fetched():
     assert (found.start, found.end) == (0, 40)
 
 
-def test_the_claims_of_the_dead_and_the_stalled_count_no_longer():
+def test_the_claims_of_the_dead_and_the_stalled_count_no_longer() -> None:
     for options in (
         {"is_alive": lambda _: False},
         {"is_alive": alive, "stalled": Claim(0, ME, 0, 9)},
@@ -134,7 +136,7 @@ def test_the_claims_of_the_dead_and_the_stalled_count_no_longer():
 # -- what stays ---------------------------------------------------------------------------------
 
 
-def test_a_chunk_goes_when_all_have_passed_it():
+def test_a_chunk_goes_when_all_have_passed_it() -> None:
     index = joined()
     assert index.put(KEY, 0, chunk(0, 40), 1000)
     index.look(KEY, Claim(1, ME, 40, 50), is_alive=alive)
@@ -146,14 +148,14 @@ def test_a_chunk_goes_when_all_have_passed_it():
     assert [gone.start for gone in index.gone] == [0]
 
 
-def test_what_nobody_else_wants_is_not_kept():
+def test_what_nobody_else_wants_is_not_kept() -> None:
     index = joined(((0, 100, 1), (60, 100, 1)))
     assert not index.put(KEY, 0, chunk(0, 60), 1000)
     assert index.put(KEY, 0, chunk(60, 80), 1000)
     assert not index.put(KEY, 1, chunk(60, 80), 1000)  # it is there
 
 
-def test_what_came_first_stays_for_the_next_wave_and_the_newest_pass_through():
+def test_what_came_first_stays_for_the_next_wave_and_the_newest_pass_through() -> None:
     index = joined()
     for start in range(0, 100, 10):
         assert index.put(KEY, 0, chunk(start, start + 10), 80)
@@ -162,7 +164,7 @@ def test_what_came_first_stays_for_the_next_wave_and_the_newest_pass_through():
     assert not index.put(KEY, 0, chunk(0, 100, size=81), 80)  # larger than all
 
 
-def test_there_are_no_more_chunks_than_files_that_may_be_open():
+def test_there_are_no_more_chunks_than_files_that_may_be_open() -> None:
     index = joined(((0, 10**6, 3),))
     for start in range(OWNED_MAX + 20):
         index.put(KEY, 0, chunk(start, start + 1), 1 << 40)
@@ -173,7 +175,7 @@ def test_there_are_no_more_chunks_than_files_that_may_be_open():
     assert len(starts(index)) <= CHUNKS_MAX
 
 
-def test_a_sibling_that_is_done_wants_nothing():
+def test_a_sibling_that_is_done_wants_nothing() -> None:
     index = joined()
     index.put(KEY, 0, chunk(0, 40), 1000)
     index.leave(KEY, 0, ME, done=True, now=0)
@@ -188,7 +190,7 @@ def test_a_sibling_that_is_done_wants_nothing():
         index.look(KEY, Claim(0, ME, 0, 1), is_alive=alive)
 
 
-def test_older_batches_of_the_query_and_the_dead_go():
+def test_older_batches_of_the_query_and_the_dead_go() -> None:
     index = joined()
     index.put(KEY, 0, chunk(0, 40), 1000)
     another = KEY._replace(query="another")
@@ -206,7 +208,7 @@ def test_older_batches_of_the_query_and_the_dead_go():
     assert index.is_empty
 
 
-def test_what_nobody_comes_back_to_goes():
+def test_what_nobody_comes_back_to_goes() -> None:
     """A query that never ran all its tasks, say: its holders live on, and hold files for nobody."""
     index = joined()
     index.put(KEY, 0, chunk(0, 40), 1000)
@@ -220,14 +222,12 @@ def test_what_nobody_comes_back_to_goes():
     assert [gone.start for gone in index.gone] == [0]
 
 
-def test_waves_of_tasks_whose_processes_end():
+def test_waves_of_tasks_whose_processes_end() -> None:
     """What the first has passed is not waited for by it, although nobody was there in between."""
     index = ChunkIndex()
     for number in range(3):
         owner = Owner(number, 0)
-        index.join(
-            KEY, RUNS, number, owner, is_alive=lambda other, me=owner: other == me, now=number
-        )
+        index.join(KEY, RUNS, number, owner, is_alive=owner.__eq__, now=number)
         index.put(KEY, number, chunk(0, 40, owner=owner), 1000)
         index.leave(KEY, number, owner, done=True, now=number)
     assert index.is_empty
