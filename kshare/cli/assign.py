@@ -2,8 +2,6 @@
 
 Guarantees: one answer a case, in order; what cannot be read is said on standard error with its file
 and line, and does not keep the other cases from their answers.
-
-Cost: argparse; the rest is imported when it runs.
 """
 
 import argparse
@@ -13,40 +11,20 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
-if TYPE_CHECKING:
-    from kshare.assignment.interface.assignor import TaskAssignor
+from kshare.assignment.cases import Case, CaseError, run_case
+from kshare.assignment.interface.assignor import TaskAssignor
+from kshare.assignment.loading import load_task_assignor
+from kshare.cli.explain import explain_outcome
 
-__all__ = ["add_to"]
-
-
-def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the command to the parser of the program."""
-    assign = commands.add_parser(
-        "assign",
-        help="what a task assignor answers to situations, given as JSON",
-        description="Read situations (tasks, processes, what they have, configs), one JSON object "
-        "a line, or a whole file with a list of them as 'cases'. Print one JSON answer a line. "
-        "Exit code 2 if a situation could not be read.",
-    )
-    assign.add_argument("files", nargs="*", metavar="FILE", help="none, or -: read standard input")
-    assign.add_argument(
-        "--explain", action="store_true", help="tables for people: who got what, what moved and why"
-    )
-    assign.add_argument(
-        "--assignor",
-        metavar="NAME",
-        help="a built-in one, or the dotted path of a class, instead of what the situations name",
-    )
-    assign.set_defaults(run=_run)
+__all__ = ["run"]
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Run the command, and return its exit code."""
     assignor = None
     if arguments.assignor is not None:
-        from kshare.assignment.loading import load_task_assignor  # noqa: PLC0415
-
         try:
             assignor = load_task_assignor(arguments.assignor)
         except ValueError as error:
@@ -68,10 +46,8 @@ def _run(arguments: argparse.Namespace) -> int:
     return 2 if faults else 0
 
 
-def _answer(name: str, file: TextIO, assignor: "TaskAssignor | None", *, explain: bool) -> int:
+def _answer(name: str, file: TextIO, assignor: TaskAssignor | None, *, explain: bool) -> int:
     """Answer the cases of a file; how many could not be read."""
-    from kshare.assignment.cases import Case, CaseError, run_case  # noqa: PLC0415
-
     faults = 0
     for where, fields in _cases(file):
         try:
@@ -83,8 +59,6 @@ def _answer(name: str, file: TextIO, assignor: "TaskAssignor | None", *, explain
             faults += 1
             continue
         if explain:
-            from kshare.cli.explain import explain_outcome  # noqa: PLC0415
-
             sys.stdout.write(explain_outcome(fields, outcome))
         else:
             sys.stdout.write(json.dumps(outcome.answer) + "\n")

@@ -2,50 +2,20 @@
 
 Guarantees: what is given is checked by :func:`kshare.options.parse_options`, all faults at once,
 before anything is contacted.
-
-Cost: argparse and re; the rest is imported when a command runs.
 """
 
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kshare.errors import KshareError
+from kshare.options import KafkaConfig, parse_options
 
-if TYPE_CHECKING:
-    from kshare.options import KafkaConfig
-
-__all__ = ["add_connection", "is_given", "kafka_config", "parse_properties"]
+__all__ = ["is_given", "kafka_config", "parse_properties"]
 
 # Somebody sits and waits: not as long, nor as often, as a query that runs for months.
 _PATIENCE = {"kafka.default.api.timeout.ms": "15000", "kafka.request.timeout.ms": "10000"}
 _ONCE = {"fetchoffset.numretries": "1"}
-
-
-def add_connection(parser: argparse.ArgumentParser) -> None:
-    """Add the options to the parser of a command."""
-    group = parser.add_argument_group(
-        "connection", "What is given further up wins over what is given further down."
-    )
-    group.add_argument(
-        "--bootstrap-servers", metavar="HOST:PORT,...", help="one broker of the cluster, or more"
-    )
-    group.add_argument(
-        "--option",
-        action="append",
-        type=_option,
-        default=[],
-        metavar="kafka.NAME=VALUE",
-        help="an option of the source, such as kafka.security.protocol=SSL; may be repeated",
-    )
-    group.add_argument(
-        "--kafka-config",
-        type=Path,
-        metavar="FILE",
-        help="properties of Kafka's Java client, as Kafka's own tools take them "
-        "(--command-config): the place for passwords",
-    )
 
 
 def is_given(arguments: argparse.Namespace) -> bool:
@@ -53,15 +23,13 @@ def is_given(arguments: argparse.Namespace) -> bool:
     return bool(arguments.bootstrap_servers or arguments.option or arguments.kafka_config)
 
 
-def kafka_config(arguments: argparse.Namespace) -> "KafkaConfig":
+def kafka_config(arguments: argparse.Namespace) -> KafkaConfig:
     """The options of the command, checked. Warnings go to standard error.
 
     Raises:
         KshareError: the file cannot be read.
         OptionsError: all faults of the options.
     """
-    from kshare.options import parse_options  # noqa: PLC0415 - help needs none of it
-
     given = {}
     if arguments.kafka_config is not None:
         found = parse_properties(_text(arguments.kafka_config))
@@ -109,11 +77,3 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="latin-1")
     except OSError as error:
         raise KshareError(f"--kafka-config {file}: {error.strerror}") from error
-
-
-def _option(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.lower().startswith("kafka."):
-        shown = name.split("=", 1)[0]  # never the value: it may be a password
-        raise argparse.ArgumentTypeError(f"{shown!r}: wanted kafka.NAME=VALUE")
-    return name, value

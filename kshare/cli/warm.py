@@ -5,35 +5,14 @@ Cost: some seconds; nothing, if they are there already.
 
 import argparse
 import sys
-from pathlib import Path
-from typing import Any
 
-__all__ = ["add_to"]
+from kshare.wire.decode import compiled
 
-
-def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the command to the parser of the program."""
-    warm = commands.add_parser(
-        "warm",
-        help="compile the reader's kernels now, not in the first query of a machine",
-        description="Compile the reader's kernels, and keep them where tasks look for them: for "
-        "the build of an image. The code fits every processor of the same architecture.",
-    )
-    warm.add_argument(
-        "directory",
-        nargs="?",
-        type=Path,
-        metavar="DIR",
-        help="keep them there; tasks need NUMBA_CACHE_DIR=DIR then (default: NUMBA_CACHE_DIR, or "
-        "kshare's own folder, or the user's cache)",
-    )
-    warm.set_defaults(run=_run)
+__all__ = ["run"]
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    # Brings numpy, pyarrow and LLVM, which no other command needs.
-    from kshare.wire.decode import compiled  # noqa: PLC0415
-
+def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Run the command, and return its exit code."""
     try:
         path = compiled.warm(arguments.directory)
     except OSError as error:

@@ -46,8 +46,7 @@ def draw(status: Status, file: Path) -> None:
     if file.suffix.lower() not in {".png", ".svg"}:
         raise PlotError(f"--plot {file}: wanted a name that ends in .png or .svg")
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-        from matplotlib.figure import Figure  # noqa: PLC0415
+        from matplotlib.figure import Figure  # noqa: PLC0415 - an extra
         from matplotlib.patches import Patch  # noqa: PLC0415
     except ImportError as error:
         raise PlotError("--plot needs matplotlib: pip install 'kshare[plot]'") from error
@@ -57,7 +56,6 @@ def draw(status: Status, file: Path) -> None:
     columns = 1 if len(shown) < 4 else 2
     rows = -(-len(shown) // columns)
     figure = Figure(figsize=(9 * columns, 2.6 * rows + 1), layout="constrained")
-    FigureCanvasAgg(figure)  # no window, no display
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     for panel in panels[len(shown) :]:
         panel.set_axis_off()

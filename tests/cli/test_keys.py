@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.cli import main
-from kshare.cli.connection import add_connection, is_given, kafka_config, parse_properties
+from kshare.cli.arguments import add_connection
+from kshare.cli.connection import is_given, kafka_config, parse_properties
 from kshare.cluster.parked_keys import PARKED_TOPIC
 from kshare.errors import KshareError, OptionsError
 from kshare.testing import FakeCluster

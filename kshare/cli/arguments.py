@@ -1,0 +1,177 @@
+"""The commands of ``kshare`` and their arguments; what a command does is imported when it runs.
+
+Cost: argparse, and nothing else.
+"""
+
+import argparse
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+__all__ = ["add_commands", "add_connection"]
+
+
+def add_commands(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add all commands to the parser of the program."""
+    for add in (_add_keys, _add_status, _add_checkpoint, _add_assign, _add_warm):
+        add(commands)
+
+
+def _set_module(parser: argparse.ArgumentParser, module: str) -> None:
+    """Have a command run by the function ``run`` of a module, which is imported only then."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        code: int = import_module(f"kshare.cli.{module}").run(parser, arguments)
+        return code
+
+    parser.set_defaults(run=run)
+
+
+def _add_keys(commands: "argparse._SubParsersAction[Any]") -> None:
+    park = commands.add_parser(
+        "park",
+        help="let all queries pass over keys; their records wait",
+        description="Park keys of a topic: queries leave their records where they are, and go on "
+        "with all others. Running queries know within 2 s, and a batch that runs is not changed. "
+        "Records of a parked key are as mortal as others: retention deletes them.",
+    )
+    _add_key_arguments(park)
+    park.add_argument("--why", default="", metavar="TEXT", help="for those who find it parked")
+    unpark = commands.add_parser(
+        "unpark",
+        help="let queries read parked keys again, from where they stand",
+        description="Unpark keys of a topic: queries read them again, from their first record "
+        "that was not processed.",
+    )
+    _add_key_arguments(unpark)
+    parked = commands.add_parser(
+        "parked",
+        help="the keys that are parked",
+        description="List the keys that are parked, since when, by whom and why.",
+    )
+    parked.add_argument("--topic", help="only keys of this topic")
+    parked.add_argument("--json", action="store_true", help="for programs")
+    for parser in (park, unpark, parked):
+        add_connection(parser)
+        _set_module(parser, "keys")
+
+
+def _add_key_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--topic", required=True, help="the topic that the keys are of")
+    parser.add_argument(
+        "--hex", action="store_true", help="keys are bytes in hexadecimal, such as 00ff"
+    )
+    parser.add_argument("keys", nargs="+", metavar="KEY", help="a key; text is taken as UTF-8")
+
+
+def _add_status(commands: "argparse._SubParsersAction[Any]") -> None:
+    status = commands.add_parser(
+        "status",
+        help="positions, lag, gaps and parked keys of a query, running or not",
+        description="Show how far a query is, from its checkpoint: for each partition the stable "
+        "offset (all below it is processed), the front (nothing above it is), and its ranges of "
+        "key hashes. With a broker: lag and parked keys, too. Lag is in offsets, so at most so "
+        "many records.",
+    )
+    status.add_argument(
+        "--checkpoint", required=True, metavar="DIR", help="the query's checkpointLocation"
+    )
+    status.add_argument("--json", action="store_true", help="for programs")
+    status.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw offsets x hash space into a .png or .svg (needs the extra: kshare[plot])",
+    )
+    add_connection(status)
+    _set_module(status, "status")
+
+
+def _add_checkpoint(commands: "argparse._SubParsersAction[Any]") -> None:
+    checkpoint = commands.add_parser(
+        "checkpoint",
+        help="change a stopped query's checkpoint",
+        description="Change the checkpoint of a query that does not run.",
+    )
+    actions = checkpoint.add_subparsers(required=True, metavar="ACTION", dest="action")
+    drop = actions.add_parser(
+        "drop-ranges",
+        help="back to the stable offsets: no ranges any more, at least once",
+        description="Set each partition back to its stable offset, below which all is processed. "
+        "What was processed above it is forgotten, so these records come again: at least once. "
+        "Spark's own Kafka source can then go on from the checkpoint, too. Stop the query first. "
+        "The files that are replaced are kept beside the others.",
+    )
+    drop.add_argument("directory", metavar="DIR", help="the query's checkpointLocation")
+    _set_module(drop, "checkpoint")
+
+
+def _add_assign(commands: "argparse._SubParsersAction[Any]") -> None:
+    assign = commands.add_parser(
+        "assign",
+        help="what a task assignor answers to situations, given as JSON",
+        description="Read situations (tasks, processes, what they have, configs), one JSON object "
+        "a line, or a whole file with a list of them as 'cases'. Print one JSON answer a line. "
+        "Exit code 2 if a situation could not be read.",
+    )
+    assign.add_argument("files", nargs="*", metavar="FILE", help="none, or -: read standard input")
+    assign.add_argument(
+        "--explain", action="store_true", help="tables for people: who got what, what moved and why"
+    )
+    assign.add_argument(
+        "--assignor",
+        metavar="NAME",
+        help="a built-in one, or the dotted path of a class, instead of what the situations name",
+    )
+    _set_module(assign, "assign")
+
+
+def _add_warm(commands: "argparse._SubParsersAction[Any]") -> None:
+    warm = commands.add_parser(
+        "warm",
+        help="compile the reader's kernels now, not in the first query of a machine",
+        description="Compile the reader's kernels, and keep them where tasks look for them: for "
+        "the build of an image. The code fits every processor of the same architecture.",
+    )
+    warm.add_argument(
+        "directory",
+        nargs="?",
+        type=Path,
+        metavar="DIR",
+        help="keep them there; tasks need NUMBA_CACHE_DIR=DIR then (default: NUMBA_CACHE_DIR, or "
+        "kshare's own folder, or the user's cache)",
+    )
+    _set_module(warm, "warm")
+
+
+def add_connection(parser: argparse.ArgumentParser) -> None:
+    """Add the options by which a command reaches Kafka."""
+    group = parser.add_argument_group(
+        "connection", "What is given further up wins over what is given further down."
+    )
+    group.add_argument(
+        "--bootstrap-servers", metavar="HOST:PORT,...", help="one broker of the cluster, or more"
+    )
+    group.add_argument(
+        "--option",
+        action="append",
+        type=_option,
+        default=[],
+        metavar="kafka.NAME=VALUE",
+        help="an option of the source, such as kafka.security.protocol=SSL; may be repeated",
+    )
+    group.add_argument(
+        "--kafka-config",
+        type=Path,
+        metavar="FILE",
+        help="properties of Kafka's Java client, as Kafka's own tools take them "
+        "(--command-config): the place for passwords",
+    )
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.lower().startswith("kafka."):
+        shown = name.split("=", 1)[0]  # never the value: it may be a password
+        raise argparse.ArgumentTypeError(f"{shown!r}: wanted kafka.NAME=VALUE")
+    return name, value
