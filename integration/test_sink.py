@@ -33,8 +33,9 @@ from integration.sinking import (
 )
 from integration.spark import start_spark
 from kshare.errors import KafkaError
-from kshare.produce import abort_batch, write_rows
+from kshare.produce import write_rows
 from kshare.produce.coordinator import Coordinators
+from kshare.produce.driver import abort_batch
 from spark_plugin.sink import StreamSink
 from spark_plugin.source import KshareDataSource
 from tests.support.clock import until

@@ -117,7 +117,7 @@ class StreamSink(DataSourceStreamArrowWriter):
     ) -> None:
         if not self._options.exactly_once:
             return
-        from kshare.produce import abort_batch, commit_batch  # noqa: PLC0415 - as in _write()
+        from kshare.produce.driver import abort_batch, commit_batch  # noqa: PLC0415
 
         prepared = [
             message.prepared for message in messages if isinstance(message, PreparedMessage)

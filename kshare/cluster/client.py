@@ -1,7 +1,7 @@
 """A client of librdkafka: how it is made, what it says of faults, and its errors as ours.
 
 A refused login or certificate is raised at the next opportunity, not after a timeout. A cluster
-that has never answered is looked at after 10 s (:mod:`kshare.cluster.diagnosis`); what waiting can
+that has never answered is looked at after 10 s (:mod:`kshare.cluster.silence`); what waiting can
 repair is then waited for. Nothing is opened before the first use, so an object may be made before a
 fork.
 """
@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException
 
 from kshare.cluster.client_log import client_log
-from kshare.cluster.diagnosis import connection_fault, login_fault
+from kshare.cluster.silence import Diagnosis, Silence, wire_diagnosis
 from kshare.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -29,10 +29,6 @@ from kshare.wire.protocol.error_codes import ErrorCode, Kind
 from kshare.wire.protocol.retry import Clock
 
 __all__ = ["Client", "Handle", "code_of", "kafka_error", "kind_of", "servers"]
-
-# A cluster that has not answered for so long is looked at by diagnosis; both together are < 30 s.
-_DIAGNOSIS_AFTER_SECONDS: Final = 10.0
-_DIAGNOSIS_SECONDS: Final = 15.0
 
 _ALL_BROKERS_DOWN: Final = RdKafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
 _UNKNOWN_PARTITION: Final = RdKafkaError._UNKNOWN_PARTITION  # noqa: SLF001
@@ -70,6 +66,7 @@ class Client(Generic[HandleT]):
         making: What opening it is called in errors.
         whom: What a login was refused by, in errors; what was tried if None.
         clock: Source of time.
+        diagnosis: Looks at servers that do not answer, or refuse a login; the wire if None.
     """
 
     def __init__(
@@ -81,19 +78,17 @@ class Client(Generic[HandleT]):
         making: str = "make a client",
         whom: str | None = None,
         clock: Clock = time,
+        diagnosis: Diagnosis | None = None,
     ) -> None:
         self._kind = kind
         self._kafka = kafka
         self._config = config or (lambda: librdkafka_config(kafka))
         self._making = making
         self._whom = whom
-        self._clock = clock
+        self._diagnosis = diagnosis
+        self._silence = Silence(kafka, clock)
         self._handle: HandleT | None = None
-        self._answered = False
-        # When the client was opened; None once it is known that waiting makes sense.
-        self._silent_since: float | None = None
         self.last_fault: RdKafkaError | None = None
-        self.unreachable = False
 
     @property
     def handle(self) -> HandleT:
@@ -112,7 +107,7 @@ class Client(Generic[HandleT]):
                 self._handle = self._kind({**config, "error_cb": self._on_error}, logger=client_log)
             except KafkaException as error:  # say, an OAUTHBEARER token that expires meanwhile
                 raise kafka_error(error, self._making, whom=self._whom) from error
-            self._silent_since = None if self._answered else self._clock.monotonic()
+            self._silence.begin()
         return self._handle
 
     def close(self) -> None:
@@ -121,8 +116,12 @@ class Client(Generic[HandleT]):
 
     def answered(self) -> None:
         """Note that the cluster has answered: from now on, silence has reasons that can pass."""
-        self._answered = True
-        self._silent_since = None
+        self._silence.end()
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether the cluster is known to be out of reach, no matter how long one waits."""
+        return self._silence.unreachable
 
     def raise_refusal(self) -> None:
         """Raise the fault if a login or a certificate was refused: waiting does not help."""
@@ -130,19 +129,15 @@ class Client(Generic[HandleT]):
         if fault is not None and kind_of(fault) is Kind.AUTHENTICATION:
             self.last_fault = None
             self.close()
-            raise login_fault(self._kafka) or kafka_error(fault, "connect", whom=self._whom)
+            diagnosed = (self._diagnosis or wire_diagnosis()).login_fault(self._kafka)
+            raise diagnosed or kafka_error(fault, "connect", whom=self._whom)
 
     def raise_if_unreachable(self) -> None:
         """Raise why the cluster never answered, if it is something that waiting does not repair."""
-        if self._silent_since is None:
-            return
-        if self._clock.monotonic() - self._silent_since >= _DIAGNOSIS_AFTER_SECONDS:
-            self._silent_since = None  # diagnosis is made once
-            fault = connection_fault(self._kafka, _DIAGNOSIS_SECONDS)
-            if fault is not None:
-                self.close()
-                self.unreachable = True
-                raise fault
+        fault = self._silence.fault(self._diagnosis)
+        if fault is not None:
+            self.close()
+            raise fault
 
     def serve(self) -> None:
         """Serve callbacks, which fetch tokens and report faults, and raise what does not pass."""

@@ -3,8 +3,7 @@
 Guarantees: nothing is changed, and no call takes much longer than it may. What waiting may repair
 (a broker that is down, a network that is slow) is no fault.
 
-Cost: a few connections to each bootstrap server, one after another; the wire is imported when it is
-first asked.
+Cost: a few connections to each bootstrap server, one after another.
 """
 
 import socket
@@ -12,13 +11,12 @@ import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+from kafka.protocol.sasl import SaslHandshakeRequest
 
 from kshare.errors import AuthenticationError, KafkaError
 from kshare.options import KafkaConfig
-
-if TYPE_CHECKING:
-    from kshare.wire.protocol.connection import Connection
+from kshare.wire.protocol.connection import Connection
 
 __all__ = ["connection_fault", "login_fault"]
 
@@ -135,10 +133,8 @@ def _speaks_tls(host: str, port: int, kafka: KafkaConfig) -> bool:
         return False
 
 
-def _wants_login(connection: "Connection") -> bool:
+def _wants_login(connection: Connection) -> bool:
     """Whether a listener takes logins: one that does answers nothing else to a stranger."""
-    from kafka.protocol.sasl import SaslHandshakeRequest  # noqa: PLC0415
-
     try:
         version = connection.version(SaslHandshakeRequest, _HANDSHAKE_VERSION, _HANDSHAKE_VERSION)
         request = SaslHandshakeRequest(version=version, mechanism="PLAIN")
@@ -165,7 +161,5 @@ def _turns(kafka: KafkaConfig, seconds: float) -> Iterator[tuple[str, int, Kafka
         )
 
 
-def _connect(host: str, port: int, kafka: KafkaConfig) -> "Connection":
-    from kshare.wire.protocol.connection import Connection  # noqa: PLC0415
-
+def _connect(host: str, port: int, kafka: KafkaConfig) -> Connection:
     return Connection(host, port, kafka)

@@ -20,16 +20,13 @@ as the batch's offsets say. Without any, this is the answer of Spark's own sourc
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kshare.core.checkpoint import EXTRA_KEY, VERSION, Offsets, RangeLimit, by_topic, encode
 from kshare.core.hashing import WHOLE, HashRange, span
 from kshare.core.offsets import from_pairs, length
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.slicing import RangeObservation
-
-if TYPE_CHECKING:
-    from pydantic import ValidationError
 
 __all__ = [
     "PartitionReport",
@@ -180,14 +177,9 @@ def decode_report(value: dict[str, Any]) -> dict[TopicPartition, PartitionReport
     Raises:
         ValueError: It has another shape; the text names the field.
     """
-    from pydantic import ValidationError  # noqa: PLC0415 - not where reports are only written
+    from kshare.monitor.report_schema import parse_latest  # noqa: PLC0415 - pydantic: 0.15 s
 
-    from kshare.monitor.report_schema import Latest  # noqa: PLC0415 - imports pydantic
-
-    try:
-        latest = Latest.model_validate(value)
-    except ValidationError as error:
-        raise ValueError(_first_fault(error)) from None
+    latest = parse_latest(value)
     decoded = {}
     for topic, partitions in latest.extra.report.items():
         ends = latest.__pydantic_extra__.get(topic, {})
@@ -198,14 +190,6 @@ def decode_report(value: dict[str, Any]) -> dict[TopicPartition, PartitionReport
             fields = {**dict(entry), "end": ends[number], "ranges": ranges}
             decoded[TopicPartition(topic, int(number))] = PartitionReport(**fields)
     return decoded
-
-
-def _first_fault(error: "ValidationError") -> str:
-    """The field, what is wrong with it, and some of its value."""
-    first = error.errors(include_url=False)[0]
-    where = ".".join(map(str, first["loc"])) or "the report"
-    found = "" if first["type"] == "missing" else f", found {repr(first['input'])[:100]}"
-    return f"{where}: {first['msg']}{found}"
 
 
 def slowest(ranges: Iterable[RangeReport]) -> RangeReport | None:

@@ -6,14 +6,14 @@ tasks.
 """
 
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from kshare.core.checkpoint import EXTRA_KEY
 from kshare.core.hashing import HashRange
 
-__all__ = ["Latest"]
+__all__ = ["Latest", "parse_latest"]
 
 
 def _as_ranges(pairs: list[list[int]]) -> tuple[HashRange, ...]:
@@ -61,3 +61,23 @@ class Latest(_Shape, extra="allow"):
 
     __pydantic_extra__: dict[str, dict[_Number, _Count]]
     extra: _Extra = Field(default=_Extra(), alias=EXTRA_KEY)
+
+
+def parse_latest(value: dict[str, Any]) -> Latest:
+    """Check the JSON.
+
+    Raises:
+        ValueError: It has another shape; the text names the first field that is wrong.
+    """
+    try:
+        return Latest.model_validate(value)
+    except ValidationError as error:
+        raise ValueError(_first_fault(error)) from None
+
+
+def _first_fault(error: ValidationError) -> str:
+    """The field, what is wrong with it, and some of its value."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"])) or "the report"
+    found = "" if first["type"] == "missing" else f", found {repr(first['input'])[:100]}"
+    return f"{where}: {first['msg']}{found}"

@@ -112,7 +112,7 @@ class Batch:
         }
 
     def commit(self) -> None:
-        """Decide, and end; see :func:`commit_batch`."""
+        """Decide, and end; see :func:`~kshare.produce.driver.commit_batch`."""
         state = self._ledger.read()
         is_written(state, self._run, self._number)  # raises: an older run shuts no one out
         if not self._own and (state is None or state.ended):

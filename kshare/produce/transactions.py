@@ -1,22 +1,17 @@
-"""Exactly once: tasks prepare transactions, the driver decides a batch and ends them.
+"""A task's part of exactly once: its rows in a transaction, which it leaves open.
 
-Guarantees: a reader with ``read_committed`` sees the rows of a batch once, those of the attempts
-that were decided, no matter who runs the batch again and who dies on the way. docs/exactly-once.md
-argues it. Where that cannot be kept, an error names what is missing.
+The driver writes down which transactions make the batch, and then ends them:
+:mod:`kshare.produce.driver`.
 
-A task writes in a transaction of its own and leaves it open. The driver writes down which
-transactions make the batch, which is the decision, and then commits them, one as the leader first.
-
-Cost: a producer for each task and batch; some requests for each transaction, and a few to the
-ledger for each batch.
+Cost: a producer for each task and batch.
 """
 
 import json
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Final
 
 import pyarrow as pa
 from confluent_kafka import KafkaException
@@ -27,10 +22,7 @@ from kshare.produce.config import transactional_config
 from kshare.produce.model import Attempt, Prepared, Transaction
 from kshare.produce.sender import Sender, first_topic
 
-if TYPE_CHECKING:
-    from kshare.produce.decision import Batch
-
-__all__ = ["abort_batch", "commit_batch", "prepare_rows"]
+__all__ = ["prepare_rows"]
 
 _ABORT_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05
@@ -71,55 +63,6 @@ def prepare_rows(
         raise
     # The producer is let go, not closed: close() would end the transaction.
     return Prepared(attempt, transaction)
-
-
-def commit_batch(messages: Sequence[Prepared], batch: int, options: SinkOptions) -> None:
-    """Decide a batch and commit its transactions, on the driver.
-
-    After an error, call :func:`abort_batch` with the same messages.
-
-    Args:
-        messages: Those of the attempts that count, one for each task.
-        batch: Number of the batch.
-        options: The sink's options.
-
-    Raises:
-        KafkaError: the batch is not written (it may be run again), or it is decided and its
-            transactions are not all ended (running it again ends them). The text says which; and
-            it names the rows that are lost, if a decided transaction was gone.
-    """
-    if not messages:
-        return
-    with _opened(messages, batch, options) as decided:
-        decided.commit()
-
-
-def abort_batch(messages: Iterable[Prepared | None], batch: int, options: SinkOptions) -> None:
-    """Abort the transactions of a batch that failed, unless it was decided: those are committed.
-
-    Transactions that cannot be reached time out.
-    """
-    own = [message for message in messages if message is not None and message.transaction]
-    if not own:
-        return
-    with _opened(own, batch, options) as failed:
-        failed.abort()
-
-
-@contextmanager
-def _opened(messages: Sequence[Prepared], batch: int, options: SinkOptions) -> Iterator["Batch"]:
-    """A batch of at least one task, with the ledger and the coordinators that it needs."""
-    # Tasks do without the protocol's classes and the admin client, which take 0.3 s to import.
-    from kshare.produce.coordinator import Coordinators  # noqa: PLC0415
-    from kshare.produce.decision import Batch  # noqa: PLC0415
-    from kshare.produce.ledger import Ledger  # noqa: PLC0415
-
-    coordinators = Coordinators(options.kafka)
-    try:
-        with Ledger(options, messages[0].attempt.query) as ledger:
-            yield Batch(messages, batch, options, ledger, coordinators)
-    finally:
-        coordinators.close()
 
 
 class _Statistics:

@@ -8,8 +8,7 @@ from typing import Any
 
 from kshare.options.kafka_table import PROPERTIES
 from kshare.options.model import KafkaConfig
-from kshare.security.store_files import has_key
-from kshare.security.tls import identifies_endpoints
+from kshare.security.tls import client_keys, identifies_endpoints
 from kshare.security.trust_store import trust_store
 
 __all__ = ["librdkafka_config"]
@@ -67,10 +66,8 @@ def _tls(kafka: KafkaConfig) -> dict[str, Any]:
     trusted = trust_store(kafka.properties)
     if trusted is not None:
         config["ssl.ca.pem"] = trusted
-    if has_key(kafka.properties):
-        from kshare.security.key_store import key_store  # noqa: PLC0415 - cryptography: 130 ms
-
-        keys = key_store(kafka.properties)
+    keys = client_keys(kafka.properties)
+    if keys is not None:
         config |= {"ssl.certificate.pem": keys.certificates, "ssl.key.pem": keys.key_pem()}
     return config
 

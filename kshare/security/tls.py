@@ -21,7 +21,7 @@ from kshare.security.trust_store import trust_store
 if TYPE_CHECKING:
     from kshare.security.key_store import KeyStore
 
-__all__ = ["context_of", "identifies_endpoints", "ssl_context"]
+__all__ = ["client_keys", "context_of", "identifies_endpoints", "ssl_context"]
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -68,11 +68,23 @@ def context_of(properties: Properties) -> ssl.SSLContext:
             raise OptionsError(
                 ["kafka.ssl.truststore.*: holds a certificate that cannot be read"]
             ) from None
-    if has_key(properties):
-        from kshare.security.key_store import key_store  # noqa: PLC0415 - cryptography: 130 ms
-
-        _load_keys(context, key_store(properties))
+    keys = client_keys(properties)
+    if keys is not None:
+        _load_keys(context, keys)
     return context
+
+
+def client_keys(properties: Properties) -> "KeyStore | None":
+    """The client's certificate and key; None if it has none of its own.
+
+    Raises:
+        OptionsError: The key store cannot be used.
+    """
+    if not has_key(properties):
+        return None
+    from kshare.security.key_store import key_store  # noqa: PLC0415 - cryptography: 130 ms
+
+    return key_store(properties)
 
 
 def _load_keys(context: ssl.SSLContext, keys: "KeyStore") -> None:

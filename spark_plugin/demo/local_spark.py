@@ -4,16 +4,15 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's users do
 
 from kshare.errors import KshareError
 from spark_plugin.demo.topic import DemoTopic
 from spark_plugin.interpreter import worker_python
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["AddBatch", "Engine", "LocalSpark", "Query", "python_path"]
 
@@ -63,9 +62,8 @@ class LocalSpark:
             folder: For temporary files.
             add_batch: Takes the number of a batch and its rows.
         """
-        from pyspark.sql import functions as F  # noqa: N812, PLC0415 - takes a while
 
-        def write(rows: "DataFrame", batch: int) -> None:
+        def write(rows: DataFrame, batch: int) -> None:
             add_batch(batch, rows.toArrow())
 
         self._session = _start_spark(key_ranges, folder)
@@ -100,9 +98,7 @@ def python_path(current: str) -> str:
     return os.pathsep.join(dict.fromkeys([root, *folders]))
 
 
-def _start_spark(slots: int, folder: str) -> "SparkSession":
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - takes a while, and help needs none
-
+def _start_spark(slots: int, folder: str) -> SparkSession:
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ[name] = worker_python()
     os.environ["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH", ""))

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
+from pyspark.errors import StreamingQueryException
 from rich.console import Console
 from rich.live import Live
 
@@ -136,8 +137,6 @@ def follow(
 
 def _wait(query: Query) -> bool:
     """Wait a moment; return whether the query has ended. KshareError: it has failed."""
-    from pyspark.errors import StreamingQueryException  # noqa: PLC0415 - takes a while
-
     try:
         return bool(query.awaitTermination(_REFRESH_SECONDS))
     except StreamingQueryException as error:

@@ -1,13 +1,11 @@
 """A client of librdkafka: what its errors become, and when it raises what it has heard."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException
 
-from kshare.cluster import client as client_module
 from kshare.cluster.client import Client, kafka_error, kind_of
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError, UnknownTopicError
 from kshare.options import KafkaConfig
@@ -114,21 +112,19 @@ def test_a_sentence_of_ones_own_for_what_is_missing_and_for_logins() -> None:
     assert str(kafka_error(TimeoutError(), "x")) == "cannot x: timed out"
 
 
-@pytest.fixture
-def diagnose(monkeypatch: pytest.MonkeyPatch) -> Callable[[KafkaError | None], list[float]]:
-    """Says what diagnosis is to find; returns the times it was asked for."""
+class Diagnosis:
+    """Finds what a test says; ``asked`` has the seconds that it was given each time."""
 
-    def finds(fault: KafkaError | None) -> list[float]:
-        asked: list[float] = []
+    def __init__(self, fault: KafkaError | None, login: AuthenticationError | None = None) -> None:
+        self._fault, self._login = fault, login
+        self.asked: list[float] = []
 
-        def find(kafka: KafkaConfig, seconds: float) -> KafkaError | None:
-            asked.append(seconds)
-            return fault
+    def connection_fault(self, kafka: KafkaConfig, seconds: float) -> KafkaError | None:
+        self.asked.append(seconds)
+        return self._fault
 
-        monkeypatch.setattr(client_module, "connection_fault", find)
-        return asked
-
-    return finds
+    def login_fault(self, kafka: KafkaConfig) -> AuthenticationError | None:
+        return self._login
 
 
 def test_nothing_is_opened_before_it_is_used() -> None:
@@ -147,28 +143,26 @@ def test_nothing_is_opened_before_it_is_used() -> None:
     assert client.handle is opened[1]
 
 
-def test_silence_is_diagnosed_once(diagnose: Callable[[KafkaError | None], list[float]]) -> None:
-    clock, asked = Clock(), diagnose(None)
-    client = Client(Handle, KAFKA, clock=clock)
+def test_silence_is_diagnosed_once() -> None:
+    clock, diagnosis = Clock(), Diagnosis(None)
+    client = Client(Handle, KAFKA, clock=clock, diagnosis=diagnosis)
     client.serve()
     clock.now += 9.9
     client.serve()
-    assert asked == []
+    assert diagnosis.asked == []
     clock.now += 0.1
     client.serve()
     clock.now += 100
     client.serve()
-    assert asked == [15.0]
+    assert diagnosis.asked == [15.0]
     assert client.handle.polled == 4
     assert not client.unreachable
 
 
-def test_a_cluster_that_cannot_be_reached(
-    diagnose: Callable[[KafkaError | None], list[float]],
-) -> None:
+def test_a_cluster_that_cannot_be_reached() -> None:
     clock, fault = Clock(), KafkaError("no server has an address")
-    asked = diagnose(fault)
-    client = Client(Handle, KAFKA, clock=clock)
+    diagnosis = Diagnosis(fault)
+    client = Client(Handle, KAFKA, clock=clock, diagnosis=diagnosis)
     opened = client.handle
     clock.now += 10
     with pytest.raises(KafkaError) as raised:
@@ -176,29 +170,24 @@ def test_a_cluster_that_cannot_be_reached(
     assert raised.value is fault
     assert client.unreachable
     assert client.handle is not opened
-    assert len(asked) == 1
+    assert len(diagnosis.asked) == 1
 
 
-def test_a_cluster_that_has_answered_is_not_looked_at(
-    diagnose: Callable[[KafkaError | None], list[float]],
-) -> None:
-    clock, asked = Clock(), diagnose(KafkaError("no server has an address"))
-    client = Client(Handle, KAFKA, clock=clock)
+def test_a_cluster_that_has_answered_is_not_looked_at() -> None:
+    clock, diagnosis = Clock(), Diagnosis(KafkaError("no server has an address"))
+    client = Client(Handle, KAFKA, clock=clock, diagnosis=diagnosis)
     client.serve()
     client.answered()
     for _ in range(2):
         clock.now += 100
         client.serve()
         client.close()  # nor a client that is opened later
-    assert asked == []
+    assert diagnosis.asked == []
 
 
 @pytest.mark.parametrize("diagnosed", [AuthenticationError("by our own wire"), None])
-def test_a_refused_login_is_raised_at_once(
-    diagnosed: AuthenticationError | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client_module, "login_fault", lambda kafka: diagnosed)
-    client = Client(Handle, KAFKA, clock=Clock())
+def test_a_refused_login_is_raised_at_once(diagnosed: AuthenticationError | None) -> None:
+    client = Client(Handle, KAFKA, clock=Clock(), diagnosis=Diagnosis(None, diagnosed))
     client.handle.report(TRANSPORT, DOWN)
     client.serve()
     opened = client.handle

@@ -17,10 +17,11 @@ from kafka.partitioner.default import murmur2
 from kshare.cluster.topics import LEDGER_TOPIC
 from kshare.errors import AuthorizationError, KafkaError, UnknownTopicError
 from kshare.options.sink import SinkOptions, parse_sink_options
-from kshare.produce import Attempt, Prepared, abort_batch, commit_batch, prepare_rows, write_rows
+from kshare.produce import Attempt, Prepared, prepare_rows, write_rows
 from kshare.produce import sender as sender_module
 from kshare.produce.config import TRANSACTION_TIMEOUT_MS, producer_config, transactional_config
 from kshare.produce.coordinator import Coordinators
+from kshare.produce.driver import abort_batch, commit_batch
 from kshare.produce.model import Transaction
 from kshare.produce.rows import rows_of
 from kshare.testing import FakeCluster

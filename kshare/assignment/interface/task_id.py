@@ -7,12 +7,10 @@ Cost: both are tuples, so that comparing and hashing them runs no Python code.
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
+from uuid import UUID
 
 from kshare.core.hashing import HashRange
-
-if TYPE_CHECKING:
-    from uuid import UUID
 
 __all__ = ["ProcessId", "SortedTaskIds", "TaskId"]
 
@@ -114,7 +112,7 @@ class ProcessId(tuple[Any, ...]):
 
     __slots__ = ()
 
-    def __new__(cls, id: "UUID | str") -> Self:  # noqa: A002 - the KIP's name
+    def __new__(cls, id: UUID | str) -> Self:  # noqa: A002 - the KIP's name
         """Make a process's id.
 
         Args:
@@ -139,12 +137,10 @@ class ProcessId(tuple[Any, ...]):
         return (str(self),)
 
     @property
-    def id(self) -> "UUID | str":
+    def id(self) -> UUID | str:
         """The UUID, or the name if it is none."""
         if self[0]:
             return str(self)
-        from uuid import UUID  # noqa: PLC0415 - seldom asked for
-
         return UUID(str(self))
 
     def __str__(self) -> str:

@@ -18,6 +18,7 @@ from collections import deque
 from typing import Any, Protocol
 
 import numpy as np
+from kafka.protocol.api_header import ResponseClassRegistry
 from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
@@ -342,8 +343,6 @@ class Connection:
 
     @staticmethod
     def _response_class(request: type[Any]) -> type[Any]:
-        from kafka.protocol.api_header import ResponseClassRegistry  # noqa: PLC0415
-
         response: type[Any] = ResponseClassRegistry._response_class_registry[request.API_KEY]  # noqa: SLF001
         return response
 

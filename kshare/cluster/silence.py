@@ -1,0 +1,76 @@
+"""A cluster that does not answer: when it is looked at, and what then is known.
+
+Cost: :mod:`kshare.cluster.diagnosis` and the wire are imported when they are first asked.
+"""
+
+from typing import Final, Protocol
+
+from kshare.errors import AuthenticationError, KafkaError
+from kshare.options import KafkaConfig
+from kshare.wire.protocol.retry import Clock
+
+__all__ = ["Diagnosis", "Silence", "wire_diagnosis"]
+
+# Both together are < 30 s.
+_DIAGNOSIS_AFTER_SECONDS: Final = 10.0
+_DIAGNOSIS_SECONDS: Final = 15.0
+
+
+class Diagnosis(Protocol):
+    """Looks at servers: :mod:`kshare.cluster.diagnosis`."""
+
+    def connection_fault(self, kafka: KafkaConfig, seconds: float) -> KafkaError | None:
+        """Why a cluster does not answer, if it is something that waiting does not repair."""
+
+    def login_fault(self, kafka: KafkaConfig) -> AuthenticationError | None:
+        """Why a login or a certificate is not accepted."""
+
+
+def wire_diagnosis() -> Diagnosis:
+    """What asks servers on our own wire."""
+    from kshare.cluster import diagnosis  # noqa: PLC0415 - kafka-python's classes: 0.2 s
+
+    return diagnosis
+
+
+class Silence:
+    """How long a cluster has not answered a client.
+
+    Args:
+        kafka: How to reach the cluster.
+        clock: Source of time.
+
+    Attributes:
+        unreachable: Whether the cluster is known to be out of reach, no matter how long one waits.
+    """
+
+    def __init__(self, kafka: KafkaConfig, clock: Clock) -> None:
+        self._kafka = kafka
+        self._clock = clock
+        self._answered = False
+        # When the client was opened; None once it is known that waiting makes sense.
+        self._since: float | None = None
+        self.unreachable = False
+
+    def begin(self) -> None:
+        """Note that a client was opened."""
+        self._since = None if self._answered else self._clock.monotonic()
+
+    def end(self) -> None:
+        """Note that the cluster has answered: from now on, silence has reasons that can pass."""
+        self._answered = True
+        self._since = None
+
+    def fault(self, diagnosis: Diagnosis | None) -> KafkaError | None:
+        """Why the cluster never answered, if it is something that waiting does not repair.
+
+        Args:
+            diagnosis: Looks at servers; the wire if None. It is asked once for each client.
+        """
+        now = self._clock.monotonic()
+        if self._since is None or now - self._since < _DIAGNOSIS_AFTER_SECONDS:
+            return None
+        self._since = None
+        fault = (diagnosis or wire_diagnosis()).connection_fault(self._kafka, _DIAGNOSIS_SECONDS)
+        self.unreachable |= fault is not None
+        return fault
