@@ -1,15 +1,26 @@
-"""What a stream sees of its cluster: partitions and offsets, of now or of one moment."""
+"""What a stream sees of its cluster: partitions, offsets of now or of one moment, parked keys."""
 
 import logging
 from collections.abc import Iterable
+from typing import Protocol
 
 from kshare.core.progress import TopicPartition
 from kshare.options import Topics
 from kshare.planner.offset_options import ClusterLike, PinnedView, View
 
-__all__ = ["ClusterView"]
+__all__ = ["ClusterView", "Parking"]
 
 _log = logging.getLogger("kshare.planner")
+
+
+class Parking(Protocol):
+    """Where parked keys are kept."""
+
+    def current(self, topics: set[str], /) -> Iterable[tuple[str, bytes]]:
+        """The parked keys of some topics, each as (topic, key)."""
+
+    def close(self) -> None:
+        """Let go of it."""
 
 
 class ClusterView:
@@ -18,11 +29,13 @@ class ClusterView:
     Args:
         cluster: Where the topics are.
         topics: The subscription.
+        parking: Where parked keys are kept.
     """
 
-    def __init__(self, cluster: ClusterLike, topics: Topics) -> None:
+    def __init__(self, cluster: ClusterLike, topics: Topics, parking: Parking) -> None:
         self._cluster = cluster
         self._topics = topics
+        self._parking = parking
         self._pinned: PinnedView | None = None
         self._compacted: dict[str, bool] = {}
 
@@ -58,6 +71,14 @@ class ClusterView:
             self._compacted[topic] = policy is None or policy.compacted
         return self._compacted[topic]
 
+    def parked(self, topics: set[str]) -> dict[str, set[bytes]]:
+        """The keys of some topics that are parked now."""
+        parked: dict[str, set[bytes]] = {topic: set() for topic in topics}
+        for topic, key in self._parking.current(topics):
+            parked[topic].add(key)
+        return parked
+
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Let go of the cluster and the list of parked keys."""
+        self._parking.close()
         self._cluster.close()

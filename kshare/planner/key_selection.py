@@ -7,23 +7,12 @@ parked key stay pending. Cost: linear in the parked keys of a topic, once a batc
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol
 
 from kshare.core.hashing import WHOLE, HashRange, complement, key_hash, without
 from kshare.core.progress import Rectangle, TopicPartition
 from kshare.options import Assign, SourceOptions
 
-__all__ = ["KeySelection", "Parking"]
-
-
-class Parking(Protocol):
-    """Where parked keys are kept."""
-
-    def current(self, topics: set[str], /) -> Iterable[tuple[str, bytes]]:
-        """The parked keys of some topics, each as (topic, key)."""
-
-    def close(self) -> None:
-        """Let go of it."""
+__all__ = ["KeySelection"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +39,16 @@ class KeySelection:
             frozenset(key_hash(key, 0) for key in options.parked_keys),
         )
 
-    def with_parked(self, topics: set[str], parking: Parking) -> "KeySelection":
-        """The selection with the keys of some topics that are parked now."""
-        parked = {topic: set(self.always_parked) for topic in topics}
-        for topic, key in parking.current(topics):
-            parked[topic].add(key_hash(key, 0))
+    def with_parked(self, keys: Mapping[str, Iterable[bytes]]) -> "KeySelection":
+        """The selection without keys that are parked now.
+
+        Args:
+            keys: The parked keys of each topic, also of those without any.
+        """
+        parked = {
+            topic: self.always_parked.union(key_hash(key, 0) for key in keys[topic])
+            for topic in keys
+        }
         by_topic = {topic: frozenset(hashes) for topic, hashes in parked.items()}
         return KeySelection(self.assigned, self.always_parked, by_topic)
 

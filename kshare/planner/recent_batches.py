@@ -56,6 +56,12 @@ class RecentBatch:
     run: Run | None = None
     reached: Mapping[TopicPartition, Progress] | None = None
 
+    @property
+    def progress(self) -> Mapping[TopicPartition, Progress]:
+        """How far each partition is; to be asked once the batch is done."""
+        assert self.reached is not None
+        return self.reached
+
 
 class RecentBatches:
     """The batches that were used last, by name."""

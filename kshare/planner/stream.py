@@ -39,25 +39,24 @@ from kshare.core.batch import (
     batch_ends,
     begin,
     limit_ranges,
-    limited_slices,
     needs_earliest,
     start_of,
 )
-from kshare.core.checkpoint import Offsets, decode, encode
-from kshare.core.losses import no_longer_assigned
+from kshare.core.checkpoint import Offsets, encode
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.rate import NextLimits
 from kshare.core.slicing import PartitionLoad, plan_ranges
 from kshare.core.tasks import PlannedSlice, Task
 from kshare.options import SourceOptions
-from kshare.planner.cluster_view import ClusterView
+from kshare.planner.batch_history import BatchHistory
+from kshare.planner.cluster_view import ClusterView, Parking
 from kshare.planner.cutting import cut
 from kshare.planner.data_loss import report_losses
-from kshare.planner.end_offsets import EndOffsetResolver, Scan, scan_log
-from kshare.planner.key_selection import KeySelection, Parking
+from kshare.planner.end_offsets import Scan, scan_log
+from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import ClusterLike, is_certain_start, resolve
 from kshare.planner.rate_controller import Feedback, RateController
-from kshare.planner.recent_batches import RecentBatch, RecentBatches, batch_name
+from kshare.planner.recent_batches import RecentBatch, batch_name
 from kshare.planner.retention import RetentionWatch
 from kshare.planner.stream_report import StreamReport
 from kshare.planner.task_plan import TaskPlan
@@ -93,11 +92,9 @@ class StreamPlanner:
     ) -> None:
         self._options = options
         self._keys = KeySelection.of(options)
-        self._view = ClusterView(cluster, options.topics)
-        self._parking = parking or ParkWatch(options.kafka)
-        self._batches = RecentBatches()
+        self._view = ClusterView(cluster, options.topics, parking or ParkWatch(options.kafka))
         self._rates = RateController(options, feedback, clock=clock)
-        self._ends = EndOffsetResolver(options, self._keys, scan)
+        self._history = BatchHistory(options, self._keys, self._rates, scan)
         self._tasks = TaskPlan(options, clock=clock)
         self._gate = TriggerGate(options, clock=clock)
         self._report = StreamReport(RetentionWatch(cluster))
@@ -131,7 +128,9 @@ class StreamPlanner:
         Raises:
             DataLossError: Partitions or offsets are gone, and ``failOnDataLoss`` is true.
         """
-        before, reached = self._finished(start)
+        last = self._history.finished(start)
+        self._observe(last)
+        before, reached = last.offsets, last.progress
         if self._commits is not None:
             self._commits.commit({tp: progress.stable for tp, progress in reached.items()})
         available = self._view.ends()
@@ -139,7 +138,7 @@ class StreamPlanner:
             self._report.wait(available)
             return dict(start)
         earliest = self._view.earliest(needs_earliest(before, reached, available))
-        keys = self._keys.with_parked({tp.topic for tp in available}, self._parking)
+        keys = self._keys.with_parked(self._view.parked({tp.topic for tp in available}))
 
         batch = begin(before, reached, available, earliest)
         if batch.new:
@@ -166,18 +165,19 @@ class StreamPlanner:
         Raises:
             CheckpointError: The two do not say where a partition starts.
         """
-        before, reached = self._finished(start)
-        batch = self._batch(end)
+        last = self._history.finished(start)
+        self._observe(last)
+        batch = self._history.batch(end)
         slices = [PlannedSlice(slice_, limit.records) for limit, slice_ in batch.limited]
         pending = {
-            tp: progress.minus(self._start_of(tp, before, reached, batch.offsets))
+            tp: progress.minus(self._start_of(tp, last, batch.offsets))
             for tp, progress in sorted(batch.offsets.progress.items())
             if tp not in batch.offsets.limits
         }
         loads = self._loads(pending)
         slices += [PlannedSlice(slice_) for slice_ in cut(self._tasks.options, loads)]
         batch.run = self._rates.start_batch(
-            batch, slices, self._batches.names, locate=self._tasks.should_locate(slices)
+            batch, slices, self._history.names, locate=self._tasks.should_locate(slices)
         )
         return self._tasks.tasks(batch.name, batch.run.slices, self._rates.speed_in(batch))
 
@@ -185,47 +185,16 @@ class StreamPlanner:
         """Let go of the cluster, and of what tasks have fetched for each other on this host."""
         self._tasks.close()
         self._rates.close()
-        self._parking.close()
         if self._commits is not None:
             self._commits.close()
         self._view.close()
 
     # -- the batch before -------------------------------------------------------------------
 
-    def _batch(self, value: Mapping[str, Any]) -> RecentBatch:
-        """The batch of a dict."""
-        name = batch_name(value)
-        known = self._batches.get(name)
-        if known is not None:
-            return known
-        # Only dicts of a run before this one are read: a planner knows its own.
-        offsets = decode(value)
-        for tp, progress in offsets.progress.items():
-            # Hashes that no query reads go along with the fastest range. Where they are behind,
-            # the last run has read them, and this one does not.
-            if not progress.is_level:
-                pending = progress.pending_of(progress.front, self._keys.unassigned(tp))
-                if pending:
-                    losses = [no_longer_assigned(tp, pending)]
-                    report_losses(losses, fail=self._options.fail_on_data_loss)
-        return self._batches.add(RecentBatch(name, offsets, limited_slices(offsets)))
-
-    def _finished(
-        self, value: Mapping[str, Any]
-    ) -> tuple[Offsets, Mapping[TopicPartition, Progress]]:
-        """What a dict says, and how far each partition is when its batch is done."""
-        batch = self._batch(value)
-        if batch.reached is None:
-            reported = self._rates.finish_batch(batch)
-            level = batch.offsets.read_committed  # of the run before a restart
-            if batch.run is not None:
-                level = self._options.kafka.read_committed
-            batch.reached = self._ends.resolve(
-                batch.name, batch.offsets, batch.limited, reported, read_committed=level
-            )
-        if batch.run is not None:
-            self._tasks.observe(batch.run.slices, self._rates.executors(batch))
-        return batch.offsets, batch.reached
+    def _observe(self, last: RecentBatch) -> None:
+        """Take note of where the tasks of a batch ran, if this planner has started it."""
+        if last.run is not None:
+            self._tasks.observe(last.run.slices, self._rates.executors(last))
 
     def _waits(
         self,
@@ -240,14 +209,13 @@ class StreamPlanner:
     def _start_of(
         self,
         partition: TopicPartition,
-        before: Offsets,
-        reached: Mapping[TopicPartition, Progress],
+        last: RecentBatch,
         after: Offsets,
     ) -> Progress:
         return start_of(
             partition,
-            before,
-            reached,
+            last.offsets,
+            last.progress,
             after,
             is_certain=lambda tp, offset: is_certain_start(self._options, tp, offset),
         )
@@ -269,7 +237,7 @@ class StreamPlanner:
             limited, limits = [], NextLimits()
         self._report.batch(batch, available, after)
         written = encode(after)
-        self._batches.add(RecentBatch(batch_name(written), after, limited, limits))
+        self._history.add(RecentBatch(batch_name(written), after, limited, limits))
         return written
 
     def _limited(
@@ -304,7 +272,7 @@ class StreamPlanner:
             for entry in limited.pop(tp)
         ]
         offsets = Offsets(
-            progress=self._ends.resolve_ahead(batch.progress, compacted),
+            progress=self._history.resolve_ahead(batch.progress, compacted),
             started={tp: offset for tp, offset in batch.started.items() if tp not in limited},
             limits={tp: tuple(limit for limit, _ in entries) for tp, entries in limited.items()},
             read_committed=bool(limited) and self._options.kafka.read_committed,

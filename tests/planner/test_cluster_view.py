@@ -6,13 +6,13 @@ from kshare.cluster.cluster import TopicPolicy
 from kshare.core.progress import TopicPartition
 from kshare.options import Subscribe
 from kshare.planner.cluster_view import ClusterView
-from tests.support.fake_logs import FakeCluster
+from tests.support.fake_logs import FakeCluster, NothingParked
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def view(cluster: FakeCluster) -> ClusterView:
-    return ClusterView(cluster, Subscribe(("t",)))
+    return ClusterView(cluster, Subscribe(("t",)), NothingParked())
 
 
 def test_what_is_pinned_stays() -> None:

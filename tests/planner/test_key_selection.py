@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, key_hash
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, TopicPartition
-from kshare.options import SourceOptions, parse_options
+from kshare.options import SourceOptions, Subscribe, parse_options
+from kshare.planner.cluster_view import ClusterView
 from kshare.planner.key_selection import KeySelection
+from tests.support.fake_logs import FakeCluster
 from tests.support.planner import KEYS, Parking
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -53,8 +55,9 @@ def test_assigned_ranges() -> None:
 def test_a_parked_key_is_not_read(parked: set[tuple[str, bytes]], is_always: bool) -> None:
     parking = Parking()
     parking.keys = parked
+    view = ClusterView(FakeCluster({}), Subscribe(("t",)), parking)
     keys = KeySelection.of(options(parkedKeys='["key-3"]') if is_always else options())
-    now = keys.with_parked({"t"}, parking)
+    now = keys.with_parked(view.parked({"t"}))
     wanted = {key for topic, key in parked if topic == "t"} | ({b"key-3"} if is_always else set())
     for key in KEYS:
         hash_ = key_hash(key, 0)

@@ -62,6 +62,9 @@ class RetryDeadline:
         seconds: Maximum time without progress.
         backoff: Pauses between retries.
         clock: Source of time; the module ``time`` unless stated otherwise.
+
+    Attributes:
+        due: Time of the clock before which nothing is to be tried.
     """
 
     def __init__(self, seconds: float, backoff: Backoff, clock: Clock = time) -> None:
@@ -69,6 +72,7 @@ class RetryDeadline:
         self._backoff = backoff
         self._clock = clock
         self._since: float | None = None
+        self.due = 0.0
 
     @classmethod
     def for_reading(cls, kafka: KafkaConfig, clock: Clock = time) -> Self:
@@ -106,6 +110,10 @@ class RetryDeadline:
     def next_pause(self) -> float:
         """The pause before the next retry, in seconds; it does not outlast the time."""
         return min(self._backoff.pause(), self.seconds_left)
+
+    def postpone(self) -> None:
+        """Set :attr:`due` to after the next pause."""
+        self.due = self._clock.monotonic() + self.next_pause()
 
     def sleep(self) -> None:
         """Pause before the next retry."""

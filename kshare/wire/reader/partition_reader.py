@@ -17,11 +17,11 @@ It sends nothing itself. The states of a partition, and the outcomes that lead f
 
 import logging
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 
 import pyarrow as pa
 
+from kshare.core.progress import TopicPartition
 from kshare.errors import RecordError, UnknownTopicError
 from kshare.options import SourceOptions
 from kshare.wire.decode.records import BatchIndex, index_batches
@@ -32,7 +32,7 @@ from kshare.wire.protocol.messages import FetchAnswer, PartitionFetch
 from kshare.wire.protocol.replicas import ReadReplica
 from kshare.wire.protocol.retry import Clock, RetryDeadline
 from kshare.wire.reader.faults import LostOffsets, ReadPosition, no_progress, permanent_error
-from kshare.wire.reader.fetch_size import FetchSize
+from kshare.wire.reader.partition_records import PartitionRecords
 from kshare.wire.reader.slice_records import SliceRecords
 from kshare.wire.sharing.chunks import SharedChunks
 
@@ -56,15 +56,6 @@ class Outcome(Enum):
     """What is wanted may be lost: ask which offsets the log holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Fetched:
-    """A response that is not delivered yet, and the slices that want something in it."""
-
-    index: BatchIndex
-    aborted: Sequence[tuple[int, int]]
-    takers: Sequence[SliceRecords]
-
-
 class PartitionReader:
     """Reads some slices of one partition in one pass.
 
@@ -75,43 +66,42 @@ class PartitionReader:
         clock: Source of time, which stands still while the consumer works.
 
     Attributes:
-        topic_partition: The partition.
         broker: Broker that was asked last, for error texts.
         replica: Replica to ask.
-        due: Time before which nothing is to be asked, as of the clock.
     """
 
     def __init__(
         self, slices: Sequence[SliceRecords], options: SourceOptions, brokers: Brokers, clock: Clock
     ) -> None:
-        self.topic_partition = slices[0].wanted.slice.topic_partition
-        self.broker = ", ".join(f"{host}:{port}" for host, port in options.kafka.bootstrap_servers)
-        self.replica = ReadReplica(brokers, options.kafka, self.topic_partition)
-        self.due = 0.0
-        self._slices = slices
+        self._records = PartitionRecords(slices, options.kafka)
         self._options = options
-        self._clock = clock
         self._brokers = brokers
         self._deadline = RetryDeadline.for_reading(options.kafka, clock)
-        limits = [part.wanted.max_records for part in slices]
-        self._size = FetchSize(
-            options.kafka, None if None in limits else sum(limit or 0 for limit in limits)
-        )
         self._was_redirected = False  # since the last record
-        self._fetched: _Fetched | None = None
         self._chunks = self._join_siblings()
+        self.broker = ", ".join(f"{host}:{port}" for host, port in options.kafka.bootstrap_servers)
+        self.replica = ReadReplica(brokers, options.kafka, self.topic_partition)
 
     def _join_siblings(self) -> SharedChunks | None:
         """Take part in the sharing of chunks, if there are siblings."""
         limit = self._options.max_bytes_key_range_results
-        groups = [part.wanted.fetch_group for part in self._slices]
-        members = [group for group in groups if group is not None]
-        if not members or not limit:
+        groups = self._records.fetch_groups
+        if not groups or not limit:
             return None
-        shared, *others = (SharedChunks(each, *self.topic_partition, limit) for each in members)
+        shared, *others = (SharedChunks(group, *self.topic_partition, limit) for group in groups)
         for other in others:  # the same task: what one of its slices has, all have
             other.close(done=True)
         return shared
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition."""
+        return self._records.topic_partition
+
+    @property
+    def due(self) -> float:
+        """Time before which nothing is to be asked, as of the clock."""
+        return self._deadline.due
 
     # -- what is wanted ---------------------------------------------------------------------
 
@@ -123,7 +113,7 @@ class PartitionReader:
     @property
     def offset(self) -> int | None:
         """The next offset to ask for; None if everything is fetched."""
-        return _lowest(self._slices)
+        return self._records.offset
 
     @property
     def position(self) -> ReadPosition:
@@ -132,7 +122,7 @@ class PartitionReader:
 
     def next_fetch(self) -> PartitionFetch | None:
         """What to ask for next; None if everything is fetched."""
-        return self._fetch(self._slices)
+        return self._records.fetch()
 
     def fetch_ahead(self) -> PartitionFetch | None:
         """What to ask for while the last response is decoded.
@@ -140,40 +130,11 @@ class PartitionReader:
         None if everything is fetched, or probably will be found in that response, or if a sibling
         is fetching it.
         """
-        if self._fetched is None:
-            return self.next_fetch()
-        records = self._fetched.index.records
-        takers = self._fetched.takers
-        slices = [
-            part
-            for part in self._slices
-            if part not in takers or not part.limit.is_likely_within(records)
-        ]
-        fetch = self._fetch(slices)
-        if fetch is None or not self.claim(fetch.offset):
+        fetch = self._records.fetch_ahead()
+        is_first = self._records.undelivered is None
+        if fetch is None or not (is_first or self.claim(fetch.offset)):
             return None
         return fetch
-
-    def _fetch(self, slices: Sequence[SliceRecords]) -> PartitionFetch | None:
-        offset = _lowest(slices)
-        if offset is None:
-            return None
-        size = self._size.bytes_for(self._offsets_needed(offset))
-        return PartitionFetch(self.topic_partition, offset, size)
-
-    def _offsets_needed(self, offset: int) -> float:
-        """How many offsets are likely to be needed from there on."""
-        reach = float(offset)
-        for part in self._slices:
-            start = part.cursor.next_offset
-            if start is not None:
-                reach = max(reach, start + part.limit.offsets_needed(part.cursor.end - start))
-        return reach - offset
-
-    def _rewind(self) -> None:
-        self._fetched = None
-        for part in self._slices:
-            part.cursor = part.cursor.rewind()
 
     # -- what siblings have fetched ---------------------------------------------------------
 
@@ -181,7 +142,7 @@ class PartitionReader:
         """Whether it is for this task to fetch what comes from an offset on."""
         if offset is None or self._chunks is None:
             return offset is not None
-        return self._chunks.claim(offset, self._expected_end(offset))
+        return self._chunks.claim(offset, self._records.expected_end(offset))
 
     def take_chunk(self) -> Generator[pa.RecordBatch, None, bool]:
         """Deliver a chunk that a sibling has fetched; may wait for one that is fetching it.
@@ -192,14 +153,13 @@ class PartitionReader:
         offset = self.offset
         if offset is None or self._chunks is None:
             return False
-        found = self._chunks.find(offset, self._expected_end(offset))
+        found = self._chunks.find(offset, self._records.expected_end(offset))
         if found is None:
             return False
         try:
             index = self._index(found.records, offset)
             if index.next_offset is not None:
-                self._size.learn(len(found.records), index.next_offset - found.start)
-                self._accept(index, found.aborted)
+                self._records.accept(index, found.aborted, len(found.records), found.start)
                 yield from self.deliver()
                 self._deadline.reset()
                 return True
@@ -208,13 +168,8 @@ class PartitionReader:
         # If something is wrong with the log, the broker's own answer shall say so.
         self._chunks.condemn(found.start)
         self._chunks.close(done=False)
-        self._rewind()
+        self._records.rewind()
         return False
-
-    def _expected_end(self, offset: int) -> int:
-        """The offset after the last one that a fetch from there would probably bring."""
-        end = max(part.cursor.end for part in self._slices)
-        return min(end, offset + self._size.offsets_for(self._offsets_needed(offset)))
 
     def close(self) -> None:
         """Leave the siblings; say whether everything was read."""
@@ -252,8 +207,7 @@ class PartitionReader:
             return self._starved(answer, asked, others_have_records)
         self._deadline.reset()
         self._was_redirected = False
-        self._size.learn(len(answer.records), index.next_offset - asked)
-        self._accept(index, answer.aborted)
+        self._records.accept(index, answer.aborted, len(answer.records), asked)
         if self._chunks is not None:
             whole = answer.records[: len(answer.records) - index.tail_bytes]
             self._chunks.put(asked, index.next_offset, answer.aborted, whole)
@@ -261,12 +215,7 @@ class PartitionReader:
 
     def deliver(self) -> Iterator[pa.RecordBatch]:
         """Deliver the records of the last answer."""
-        fetched = self._fetched
-        if fetched is None:
-            return
-        for part in fetched.takers:
-            yield from part.take(fetched.index, fetched.aborted)
-        self._fetched = None
+        return self._records.deliver()
 
     def damaged(self, error: RecordError, asked: int | None = None) -> Outcome:
         """The records of an answer cannot be read. Those of the leader may be sound.
@@ -275,12 +224,13 @@ class PartitionReader:
             RecordError: It was the leader that answered.
         """
         if self._chunks is not None:  # a next attempt shall ask the broker
-            start = self._fetched.index.fetch_offset if self._fetched is not None else asked
+            undelivered = self._records.undelivered
+            start = asked if undelivered is None else undelivered
             assert start is not None
             self._chunks.condemn(start)
         if not self.replica.leave(error):
             raise error
-        self._rewind()
+        self._records.rewind()
         return Outcome.REROUTE
 
     def failed(self, error: OSError) -> None:
@@ -290,7 +240,7 @@ class PartitionReader:
             FetchTimeoutError: There was no progress for the stated time.
         """
         self._brokers.forget(self.topic_partition)
-        self._rewind()  # whatever failed, and when: no record of a response is passed over
+        self._records.rewind()  # whatever failed, and when: no record of a response is passed over
         if self.offset is not None and not self.replica.leave(error):
             self.pause(error)
 
@@ -309,7 +259,7 @@ class PartitionReader:
             why = str(cause) or type(cause).__name__
             raise no_progress(self._options.kafka, self.position, why) from cause
         _log.info("%s: retrying after: %s", self.topic_partition, cause)
-        self.due = self._clock.monotonic() + self._deadline.next_pause()
+        self._deadline.postpone()
 
     def check_bounds(self, answer: FetchAnswer, bounds: tuple[int, int] | OSError) -> Outcome:
         """Take the offsets that the log holds, after :attr:`Outcome.CHECK_BOUNDS`.
@@ -335,7 +285,7 @@ class PartitionReader:
         elif latest > offset:
             kafka = self._options.kafka
             name = "last stable offset" if kafka.read_committed else "high watermark"
-            end = max(part.cursor.end for part in self._slices)
+            end = self._records.end
             why = (
                 f"the broker returns no records there; its {name} is {self._visible(answer)}, and "
                 f"offsets up to {end} are wanted"
@@ -347,17 +297,6 @@ class PartitionReader:
     def _index(self, records: memoryview, asked: int) -> BatchIndex:
         topic, partition = self.topic_partition
         return index_batches(records, topic=topic, partition=partition, fetch_offset=asked)
-
-    def _accept(self, index: BatchIndex, aborted: Sequence[tuple[int, int]]) -> None:
-        """Keep a response for delivery to the slices that want something in it."""
-        assert index.next_offset is not None
-        takers = []
-        for part in self._slices:
-            start = part.cursor.next_offset
-            if start is not None and index.fetch_offset <= start < index.next_offset:
-                part.cursor = part.cursor.fetch_to(index.next_offset)
-                takers.append(part)
-        self._fetched = _Fetched(index, aborted, takers)
 
     def _refused(self, code: int) -> Outcome:
         if self.replica.leave(error_codes.name(code)):
@@ -381,7 +320,7 @@ class PartitionReader:
     def _starved(self, answer: FetchAnswer, asked: int, others_have_records: bool) -> Outcome:
         """No whole batch came: the fetch was too small, or there is nothing there yet."""
         if len(answer.records):
-            self._size.grow()
+            self._records.grow()
         elif others_have_records and self._visible(answer) > asked:
             self._deadline.reset()  # its turn comes
             return Outcome.EMPTY
@@ -405,7 +344,7 @@ class PartitionReader:
         Raises:
             DataLossError: ``failOnDataLoss`` is true.
         """
-        for part in self._slices:
+        for part in self._records.slices:
             offset = part.cursor.next_offset
             if offset is None or earliest <= offset <= last:
                 continue
@@ -420,11 +359,3 @@ class PartitionReader:
                 lost.end,
             )
             part.cursor = part.cursor.deliver_to(lost.end)
-
-
-def _lowest(slices: Sequence[SliceRecords]) -> int | None:
-    """The lowest offset that some slices want next."""
-    offsets = [
-        offset for offset in (part.cursor.next_offset for part in slices) if offset is not None
-    ]
-    return min(offsets, default=None)

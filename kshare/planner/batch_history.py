@@ -1,0 +1,96 @@
+"""The batches before: what their dicts say, and how far each partition is when they are done."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kshare.core.batch import LimitedSlice, limited_slices
+from kshare.core.checkpoint import decode
+from kshare.core.losses import no_longer_assigned
+from kshare.core.progress import Progress, TopicPartition
+from kshare.options import SourceOptions
+from kshare.planner.data_loss import report_losses
+from kshare.planner.end_offsets import EndOffsetResolver, Scan
+from kshare.planner.key_selection import KeySelection
+from kshare.planner.rate_controller import RateController
+from kshare.planner.recent_batches import RecentBatch, RecentBatches, batch_name
+
+__all__ = ["BatchHistory"]
+
+
+class BatchHistory:
+    """The batches of one query.
+
+    Args:
+        options: The query's options.
+        keys: Which key hashes the query reads.
+        rates: Gets the reports of tasks.
+        scan: Finds the end of a limited slice in the log.
+    """
+
+    def __init__(
+        self, options: SourceOptions, keys: KeySelection, rates: RateController, scan: Scan
+    ) -> None:
+        self._options = options
+        self._keys = keys
+        self._rates = rates
+        self._ends = EndOffsetResolver(options, keys, scan)
+        self._recent = RecentBatches()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the batches that are remembered."""
+        return self._recent.names
+
+    def add(self, batch: RecentBatch) -> None:
+        """Remember a batch that is planned."""
+        self._recent.add(batch)
+
+    def batch(self, value: Mapping[str, Any]) -> RecentBatch:
+        """The batch of a dict.
+
+        Raises:
+            CheckpointError: The dict cannot be read.
+            DataLossError: The last run has left hashes unread that this one does not read, and
+                ``failOnDataLoss`` is true.
+        """
+        name = batch_name(value)
+        known = self._recent.get(name)
+        if known is not None:
+            return known
+        # Only dicts of a run before this one are read: a planner knows its own.
+        offsets = decode(value)
+        for tp, progress in offsets.progress.items():
+            # Hashes that no query reads go along with the fastest range. Where they are behind,
+            # the last run has read them, and this one does not.
+            if not progress.is_level:
+                pending = progress.pending_of(progress.front, self._keys.unassigned(tp))
+                if pending:
+                    losses = [no_longer_assigned(tp, pending)]
+                    report_losses(losses, fail=self._options.fail_on_data_loss)
+        return self._recent.add(RecentBatch(name, offsets, limited_slices(offsets)))
+
+    def finished(self, value: Mapping[str, Any]) -> RecentBatch:
+        """The batch of a dict, when it is known how far it came.
+
+        Its tasks' reports are waited for once; what they do not say is looked for in the log.
+
+        Raises:
+            CheckpointError, DataLossError: As for :meth:`batch`.
+            DataLossError: An end can no longer be found, and ``failOnDataLoss`` is true.
+        """
+        batch = self.batch(value)
+        if batch.reached is None:
+            reported = self._rates.finish_batch(batch)
+            level = batch.offsets.read_committed  # of the run before a restart
+            if batch.run is not None:
+                level = self._options.kafka.read_committed
+            batch.reached = self._ends.resolve(
+                batch.name, batch.offsets, batch.limited, reported, read_committed=level
+            )
+        return batch
+
+    def resolve_ahead(
+        self, progress: Mapping[TopicPartition, Progress], limited: Iterable[LimitedSlice]
+    ) -> dict[TopicPartition, Progress]:
+        """See :meth:`EndOffsetResolver.resolve_ahead`."""
+        return self._ends.resolve_ahead(progress, limited)
