@@ -142,7 +142,7 @@ def _log_partition(
         _log.info("%s, %s: %s", query, tp, ", ".join(_facts(report, partition)))
     if _log.isEnabledFor(logging.DEBUG):
         for range_ in partition.ranges:
-            facts = ", ".join(_range_facts(partition, range_))
+            facts = ", ".join(_range_facts(report, partition, range_))
             _log.debug("%s, %s, %s: %s", query, tp, _name(range_), facts)
 
 
@@ -163,14 +163,21 @@ def _facts(report: QueryReport, partition: PartitionReport) -> Iterator[str]:
     yield f"{partition.gaps} gaps in {partition.entry_bytes} bytes"
 
 
-def _range_facts(partition: PartitionReport, range_: RangeReport) -> Iterator[str]:
+def _range_facts(
+    report: QueryReport, partition: PartitionReport, range_: RangeReport
+) -> Iterator[str]:
     yield f"position {range_.position}"
     yield f"offsets behind latest {range_.behind(partition.end)}"
     yield f"pending {range_.lag}"
     if range_.records is not None:
         yield f"{range_.records} records"
+    rate = report.records_per_second(range_)
+    if rate is not None:
+        yield f"{rate:.3g} records/s"
     if range_.seconds is not None:
         yield f"{range_.seconds:.3g} s"
+    if range_.seconds_per_record is not None:
+        yield f"{1000 * range_.seconds_per_record:.3g} ms a record"
     if range_.limit is not None:
         yield f"limit {range_.limit}"
 

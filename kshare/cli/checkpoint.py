@@ -28,4 +28,5 @@ def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 def _text(dropped: Dropped) -> str:
     again = "an unknown number of" if dropped.again is None else f"at most {dropped.again:,}"
-    return f"{dropped.topic_partition}: back at {dropped.stable:,}, {again} records come again"
+    where = "its earliest offset" if dropped.stable is None else f"{dropped.stable:,}"
+    return f"{dropped.topic_partition}: back at {where}, {again} records come again"

@@ -1,7 +1,8 @@
 """Sets a stopped query's checkpoint back to its stable offsets: ``kshare checkpoint drop-ranges``.
 
 Guarantees: no record is lost, and a batch that a sink may have written already gets no other
-records: of a batch that is planned and not committed, the partitions with ranges become empty.
+records: of a batch that is planned and not committed, the partitions with ranges become empty. A
+partition that such a batch adds, and whose start cannot be read, is left for the next batch to add.
 Records that were processed above a stable offset come again. Partitions without ranges, and other
 sources, stay as they are. The files that are replaced are kept.
 
@@ -31,13 +32,14 @@ class Dropped:
     Attributes:
         source: Number of the source in the query.
         topic_partition: The partition.
-        stable: Offset that it is at now.
+        stable: Offset that it is at now; None if the query takes it for new, and so reads it from
+            its earliest offset.
         again: Maximum number of records that come again; None if the ranges could not be read.
     """
 
     source: int
     topic_partition: TopicPartition
-    stable: int
+    stable: int | None
     again: int | None
 
 
@@ -71,6 +73,10 @@ class _Entry:
         return (
             self.damaged or tp in self.offsets.limits or not (reached is None or reached.is_level)
         )
+
+    def has_started(self, tp: TopicPartition) -> bool:
+        """Whether the query had the partition by then; true if that cannot be read."""
+        return self.damaged or tp in self.offsets.progress or tp in self.offsets.started
 
     def again(self, tp: TopicPartition, *, with_limits: bool) -> int | None:
         """Maximum number of records processed above the stable offset."""
@@ -170,6 +176,10 @@ def _empty_batch(
         start = dict(before.offsets.progress)
         for tp in sorted(end):
             if not (entry.has_ranges(tp) or before.has_ranges(tp)):
+                continue
+            if entry.damaged and number in begun and not before.has_started(tp):
+                del end[tp]
+                dropped.append(Dropped(number, tp, None, None))
                 continue
             stable, again = _begin(log, tp, entry, before)
             end[tp] = Progress.at(stable)

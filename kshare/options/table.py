@@ -63,24 +63,41 @@ class Option(NamedTuple):
 # -- kinds of one option ------------------------------------------------------------------------
 
 
-def _auto_or(number: Kind) -> Kind:
+def _auto_or(number: Kind, where: str = "") -> Kind:
     def parse(text: str) -> Any:
-        return "auto" if text.strip().lower() == "auto" else number.parse(text)
+        if text.strip().lower() == "auto":
+            return "auto"
+        try:
+            return number.parse(text)
+        except BadValueError as error:
+            raise BadValueError(str(error), f"{error.right}, or auto{where}") from None
 
     return Kind(f"`auto`, or {number.values}", parse)
 
 
 def _parse_columns(text: str) -> tuple[str, ...]:
     spellings = {name.lower(): name for name in SOURCE_COLUMNS}
-    names = [name.strip() for name in text.split(",")]
+    known = f"known are: {', '.join(SOURCE_COLUMNS)}"
+    if not text.strip():
+        raise ValueError(f"names no column; {known}")
     columns: list[str] = []
-    for name in names:
+    unknown: list[str] = []
+    repeated: list[str] = []
+    for name in (name.strip() for name in text.split(",")):
         column = spellings.get(name.lower())
-        if column is None or column in columns:
-            wrong = f"has no column {name!r}" if text.strip() else "names no column"
-            wrong = wrong if column is None else f"names {name!r} twice"
-            raise ValueError(f"{wrong}; known are: {', '.join(SOURCE_COLUMNS)}")
-        columns.append(column)
+        if column is None:
+            unknown.append(repr(name))
+        elif column in columns:
+            repeated.append(repr(name))
+        else:
+            columns.append(column)
+    faults = []
+    if unknown:
+        faults.append(f"has no column {', '.join(dict.fromkeys(unknown))}")
+    if repeated:
+        faults.append(f"names {', '.join(dict.fromkeys(repeated))} twice")
+    if faults:
+        raise ValueError(f"{' and '.join(faults)}; {known}")
     return tuple(columns)
 
 
@@ -199,7 +216,7 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             "Minimum number of tasks. With more tasks than partitions, partitions are split into "
             "key ranges, round robin (5 tasks on 3 partitions: 2, 2, 1). `auto` (streams only): as "
             "many as there are task slots.",
-            kind=_auto_or(integer(1, INT_MAX)),
+            kind=_auto_or(integer(1, INT_MAX), " in streams"),
             field="min_partitions",
         ),
         Option(

@@ -9,7 +9,7 @@ import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from kshare.core.hashing import HashRange
@@ -29,6 +29,8 @@ __all__ = ["Feedback", "RateController"]
 # Messages are on their way when a batch ends; those of processes that end with it, a bit longer.
 _WAIT_SECONDS = 0.25
 _WAIT_HELD_SECONDS = 1.0
+# Where only reports show what tasks did, a task is measured this often: its worker ends with it.
+_SHOW_TIMES_EVERY_SECONDS = 60.0
 
 
 class Feedback(Protocol):
@@ -73,6 +75,7 @@ class RateController:
         self._clock = clock
         self._feedback = feedback
         self._last = LastBatch()
+        self._shown = _ShownRanges()
 
     @property
     def _listens(self) -> bool:
@@ -82,6 +85,10 @@ class RateController:
     def observed(self, partition: TopicPartition) -> tuple[RangeObservation, ...]:
         """What tasks have reported of a partition's ranges, ascending."""
         return self._last.observed.get(partition, ())
+
+    def shown(self, partition: TopicPartition) -> Sequence[RangeObservation]:
+        """What progress events show of a partition's ranges: also what nothing else goes by."""
+        return self.observed(partition) or self._shown.ranges.get(partition, ())
 
     def limits(self, ranges: Mapping[TopicPartition, Sequence[HashRange]]) -> NextLimits:
         """How many records each range may read in the next batch; changes nothing.
@@ -112,14 +119,19 @@ class RateController:
             recent: The batches whose reports are still wanted; this one is in any case.
             locate: Whether tasks shall report where they run, even if nothing else depends on them.
         """
-        if slices and (self._listens or locate) and self._starts_listening():
+        shows = not self._listens and self._shown.has_answers and _share_partitions(slices)
+        if slices and (self._listens or locate or shows) and self._starts_listening():
             assert self._feedback is not None
             self._feedback.retain({*recent, batch.name})
             measured = batch.limits.measured
+            holds_all = shows and self._clock() >= self._shown.measure_at
+            if holds_all:
+                measure_at = self._clock() + _SHOW_TIMES_EVERY_SECONDS
+                self._shown = replace(self._shown, measure_at=measure_at)
             numbered = []
             for number, planned in enumerate(slices):
                 tp = planned.slice.topic_partition
-                hold = _range_of(batch.limits, planned.slice) in measured.get(tp, ())
+                hold = holds_all or _range_of(batch.limits, planned.slice) in measured.get(tp, ())
                 ticket = self._feedback.ticket(batch.name, number, hold=hold)
                 numbered.append(replace(planned, ticket=ticket))
             slices = numbered
@@ -134,22 +146,20 @@ class RateController:
         ended, run = self._clock(), batch.run
         if run is None or not run.slices:
             return {}
-        reports: Mapping[int, SliceEnd] = {}
-        if self._feedback is not None and self._listens:
-            is_held = any(planned.ticket and planned.ticket.hold for planned in run.slices)
-            wait = _WAIT_HELD_SECONDS if is_held else _WAIT_SECONDS
-            reports = self._feedback.reports(batch.name, wait_seconds=wait)
+        reports = self._reports(batch, run)
         ends = {
             planned.slice: reports[planned.ticket.task]
             for planned in run.slices
             if planned.ticket is not None and planned.ticket.task in reports
         }
+        observed = self._observations(batch, run, ends)
+        self._shown = self._shown.see(observed)
         # Workers that had to start do not make a batch slow.
         began = max((end.began for end in ends.values() if end.began is not None), default=0.0)
         self._last = learn_from(
             self._last,
             batch.limits,
-            self._observations(batch, run, ends),
+            observed if self._listens else {},
             tasks=len(run.slices),
             seconds=ended - max(began, run.started),
             target_seconds=self._options.target_task_seconds,
@@ -186,6 +196,17 @@ class RateController:
             self._feedback = FeedbackServer(self._options.kafka.bootstrap_servers[0])
         return self._feedback.start()
 
+    def _reports(self, batch: RecentBatch, run: Run) -> Mapping[int, SliceEnd]:
+        """What the tasks of a batch have reported; it is waited for if something depends on it."""
+        if self._feedback is None or all(planned.ticket is None for planned in run.slices):
+            return {}
+        is_held = any(planned.ticket and planned.ticket.hold for planned in run.slices)
+        if self._listens:
+            wait = _WAIT_HELD_SECONDS if is_held else _WAIT_SECONDS
+        else:
+            wait = _WAIT_SECONDS if is_held else 0.0
+        return self._feedback.reports(batch.name, wait_seconds=wait)
+
     def _observations(
         self, batch: RecentBatch, run: Run, ends: Mapping[Slice, SliceEnd]
     ) -> dict[TopicPartition, list[RangeObservation]]:
@@ -204,6 +225,30 @@ class RateController:
                     )
                 )
         return observed
+
+
+@dataclass(frozen=True, slots=True)
+class _ShownRanges:
+    """What progress events show where nothing depends on what tasks report.
+
+    Attributes:
+        ranges: The ranges of each partition as the last batch has read them.
+        has_answers: Whether tasks have reported before: they do not where a firewall is.
+        measure_at: When tasks are to be measured again, by the planner's clock.
+    """
+
+    ranges: Mapping[TopicPartition, Sequence[RangeObservation]] = field(default_factory=dict)
+    has_answers: bool = False
+    measure_at: float = float("-inf")
+
+    def see(self, observed: Mapping[TopicPartition, Sequence[RangeObservation]]) -> "_ShownRanges":
+        """What is shown after a batch."""
+        return replace(self, ranges=observed, has_answers=self.has_answers or bool(observed))
+
+
+def _share_partitions(slices: Sequence[PlannedSlice]) -> bool:
+    """Whether some slices are of one partition."""
+    return len({planned.slice.topic_partition for planned in slices}) < len(slices)
 
 
 def _range_of(limits: NextLimits, slice_: Slice) -> HashRange:

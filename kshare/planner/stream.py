@@ -157,7 +157,7 @@ class StreamPlanner:
 
     def seen_offsets(self) -> dict[str, Any] | None:
         """What Spark's progress report shows: see :class:`StreamReport`."""
-        return self._report.encoded(self._rates.observed)
+        return self._report.encoded(self._rates.shown)
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[Task, ...]:
         """The tasks of the batch between two dicts.

@@ -103,8 +103,10 @@ def test_nothing_is_lost_and_what_has_no_ranges_stays(
         for tp, done in was.done.items():
             assert source.done[tp].stable <= done.stable  # at least once
             if tp in set_back:
-                assert source.done[tp] == Progress.at(set_back[tp].stable)
-                assert end.progress[tp].stable == set_back[tp].stable
+                stable = set_back[tp].stable
+                assert stable is not None
+                assert source.done[tp] == Progress.at(stable)
+                assert end.progress[tp].stable == stable
                 again = set_back[tp].again
                 assert again is not None
                 assert done.gaps == 0 or again > 0
@@ -207,6 +209,19 @@ def test_of_a_damaged_plan_the_batch_before_counts(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, [Offsets({T0: AHEAD}), damaged(17)], 0)
     assert drop(tmp_path).dropped == (Dropped(0, T0, 10, None),)
     assert read_checkpoint(str(tmp_path)).sources[0].done == {T0: Progress.at(10)}
+
+
+def test_a_partition_that_a_damaged_plan_adds_is_left_for_the_next_batch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = '{"t":{"0":17,"1":5},"@kshare":{"v":1,"nonsense":[]}}'
+    write_checkpoint(tmp_path, [Offsets({T0: AHEAD}), plan], 0)
+    assert main(["checkpoint", "drop-ranges", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[1:3] == [
+        "  t-0: back at 10, an unknown number of records come again",
+        "  t-1: back at its earliest offset, an unknown number of records come again",
+    ]
+    assert offsets_in(tmp_path, 0) == offsets_in(tmp_path, 1) == at(10)
 
 
 def test_where_a_batch_begins_must_be_known(tmp_path: Path) -> None:

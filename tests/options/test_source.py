@@ -177,8 +177,9 @@ def test_a_number_beyond_its_bounds_is_refused_with_them(
         assert "must be less than kafka.request.timeout.ms, which is 30000" in found
         return
     shown = INT_MAX if highest == 29_999 else highest
+    auto = {"maxTasks": ", or auto", "minPartitions": ", or auto in streams"}.get(name, "")
     assert found == (
-        f"{name}: is wrong (given: {value!r}); wanted an integer from {lowest} to {shown}"
+        f"{name}: is wrong (given: {value!r}); wanted an integer from {lowest} to {shown}{auto}"
     )
 
 
@@ -358,6 +359,10 @@ KNOWN = "known are: key, value, topic, partition, offset, timestamp, timestampTy
         ("key,,value", f"has no column ''; {KNOWN} (given: 'key,,value')"),
         ("key,vale", f"has no column 'vale'; {KNOWN} (given: 'key,vale')"),
         ("key,KEY", f"names 'KEY' twice; {KNOWN} (given: 'key,KEY')"),
+        (
+            "foo,key,bar,key",
+            f"has no column 'foo', 'bar' and names 'key' twice; {KNOWN} (given: 'foo,key,bar,key')",
+        ),
     ],
 )
 def test_unknown_and_repeated_columns_are_refused(text: str, says: str) -> None:
@@ -390,6 +395,14 @@ def test_numbers_of_tasks_may_be_left_to_kshare() -> None:
     assert problem({"minPartitions": "auto"}, streaming=False) == (
         "minPartitions: is for streams (given: 'auto'); give a number in batch queries"
     )
+
+
+def test_a_wrong_number_of_tasks_may_have_been_auto() -> None:
+    for streaming in (True, False):
+        assert problem({"maxTasks": "all"}, streaming=streaming) == (
+            "maxTasks: is wrong (given: 'all'); wanted an integer from 1 to 2147483647, or auto"
+        )
+    assert problem({"minPartitions": "all"}).endswith("2147483647, or auto in streams")
 
 
 def test_a_long_value_is_not_shown_whole() -> None:

@@ -3,6 +3,8 @@
 import random
 from bisect import bisect_left, bisect_right
 
+import pytest
+
 from kshare.core.checkpoint import Offsets
 from kshare.core.hashing import HashRange, key_hash
 from kshare.core.offsets import OffsetRange
@@ -10,6 +12,7 @@ from kshare.core.progress import Rectangle, Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.core.slicing import PartitionLoad, RangeRequest
 from kshare.core.tasks import PlannedSlice
+from kshare.monitor.report import decode_report
 from kshare.options import parse_options
 from kshare.planner.rate_controller import RateController
 from kshare.planner.recent_batches import RecentBatch
@@ -142,3 +145,57 @@ def test_a_slow_key_is_cut_out_and_the_others_run_at_their_own_speed() -> None:
     assert done.count(slow) < 400
     assert len(done) - done.count(slow) == sum(key != slow for key in log.keys[T0])
     query.check_order()
+
+
+# -- what is shown, and nothing else goes by it ---------------------------------------------------
+
+
+def shown(query: WholeQuery) -> list[tuple[int | None, float | None]]:
+    """Records, and time per record, of the ranges in the progress event."""
+    report = decode_report(query.planner.seen_offsets() or {})
+    return [
+        (range_.records, range_.seconds_per_record)
+        for partition in report.values()
+        for range_ in partition.ranges
+    ]
+
+
+def test_plain_ranges_show_records_and_times() -> None:
+    """In batches from the second on; times in the second, and again a minute later."""
+    log = Log()
+    query = WholeQuery(log, keyRanges="3")
+    query.pace = lambda key: 0.01
+    events = []
+    for _ in range(5):
+        log.grow(KEYS * 3)
+        query.trigger()
+        query.now += 20.0
+        log.grow(KEYS)  # so that the next trigger has a batch, which shows the last one
+        query.planner.latest_offsets(query.at, None)
+        events.append(shown(query))
+    assert all(len(ranges) == 3 for ranges in events)
+    counts = [sum(records or 0 for records, _ in ranges) for ranges in events]
+    assert counts == [3 * len(KEYS)] + [4 * len(KEYS)] * 4
+    times = [[each for _, each in ranges] for ranges in events]
+    assert times == [[None] * 3, [pytest.approx(0.01)] * 3, [None] * 3, [None] * 3, times[4]]
+    assert times[4] == [pytest.approx(0.01)] * 3
+    query.drain()
+    query.check_all()
+
+
+def test_tasks_that_cannot_report_are_not_asked_for_long() -> None:
+    log = Log()
+    query = WholeQuery(log, keyRanges="3")
+    query.loss = 1.0
+    asked = []
+    for _ in range(6):
+        log.grow(KEYS)
+        asked.append([planned.ticket is not None for planned in query.trigger()])
+    assert asked == [[True] * 3] * 3 + [[False] * 3] * 3
+    assert query.planner.seen_offsets() == {"t": {"0": 6 * len(KEYS)}}
+
+
+def test_whole_partitions_report_nothing() -> None:
+    log = grown(50, partitions=2)
+    query = WholeQuery(log)
+    assert [planned.ticket for planned in query.trigger()] == [None, None]

@@ -140,7 +140,7 @@ def test_lines_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
         listener.onQueryProgress(safe)
     assert caplog.messages[2] == (
         "orders batch 4, t-0, 0.00-50.00 %: position 20, offsets behind latest 10, pending 10, "
-        "10 records, 5 s, limit 10"
+        "10 records, 1 records/s, 5 s, 500 ms a record, limit 10"
     )
     caplog.clear()
     for at_risk_from in (None, 4):  # an older kshare says only that there is a risk
