@@ -4,7 +4,8 @@ What this package names is enough to read slices without Spark; the plug-in for 
 ``spark_plugin``, and the test kit is :mod:`kshare.testing`.
 
 Law: the names of ``__all__`` and no others are public here.
-Cost: nothing until a name is used: planners and ``kshare --help`` start without Arrow and numba.
+Cost: nothing until a name is used: planners and ``kshare --help`` start without Arrow and the
+kernels.
 """
 
 from importlib import import_module

@@ -157,7 +157,7 @@ class _TaskReader:
         """Read a task's slices, as Arrow batches."""
         if not isinstance(partition, SlicePartition):
             return iter(())  # Spark makes one bare partition of an empty plan
-        # Numba and the kernels: 1 s and 170 MiB, which no planner can spare.
+        # The compiled kernels and what reads with them: 0.6 s and 88 MiB, which no planner needs.
         from spark_plugin.task_side import read_partition  # noqa: PLC0415
 
         return read_partition(partition, self._options)

@@ -55,5 +55,5 @@ def _prepare_process() -> None:
     """Do what a worker does once."""
     show_log()
     # Spark's workers collect garbage after every task. Modules are never garbage, and walking
-    # through those of numba and others takes longer than a small task does: leave them out.
+    # through them takes longer than a small task does: leave them out.
     gc.freeze()
