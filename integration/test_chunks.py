@@ -16,7 +16,7 @@ from integration.kafka import KafkaBroker
 from integration.proxy import CountingProxy
 from kshare.testing import Record
 from kshare.wire.sharing.files import opened_index
-from kshare.wire.sharing.index import LostGroupError
+from kshare.wire.sharing.group import LostGroupError
 
 COUNT, KEYS, RANGES = 24_000, 997, 8
 

@@ -33,7 +33,7 @@ def let_go() -> None:
         os.close(handle)
 
 
-def family(
+def groups(
     parts: Sequence[tuple[int, int]] = ((0, COUNT),) * RANGES, batch: str = "b"
 ) -> list[FetchGroup]:
     found = fetch_groups("q", batch, [OffsetRange(*part) for part in parts])

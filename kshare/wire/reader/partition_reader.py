@@ -166,7 +166,7 @@ class PartitionReader:
         except RecordError as error:
             _log.info("%s: not from a sibling: %s", self.topic_partition, error)
         # If something is wrong with the log, the broker's own answer shall say so.
-        self._chunks.condemn(found.start)
+        self._chunks.discard(found.start)
         self._chunks.close(done=False)
         self._records.rewind()
         return False
@@ -227,7 +227,7 @@ class PartitionReader:
             undelivered = self._records.undelivered
             start = asked if undelivered is None else undelivered
             assert start is not None
-            self._chunks.condemn(start)
+            self._chunks.discard(start)
         if not self.replica.leave(error):
             raise error
         self._records.rewind()

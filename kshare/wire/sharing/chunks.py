@@ -1,15 +1,17 @@
 """What one task has fetched waits on the host for its siblings: the cache of fetched chunks.
 
-Law: rows never depend on it. A file that is damaged, gone or another's is a miss, and so is every
-error of the operating system: the task fetches for itself, as without a cache. No task waits for
-another for more than a few seconds in all, and never for a dead one. Cost: to leave a chunk of
-4 MiB, 1 ms, to take one 0.7 ms (to decode one takes 15 ms at least), and 0.1 to 0.2 ms for each
-look into the index; a task without siblings never comes here.
+Siblings are the tasks of one fetch group: they read the same offsets of one partition.
 
-**Who fetches.** A claim in the index says who fetches what; others wait for it while its holder
-lives, up to half a second (the holder may be waiting for a slow sink), then they fetch themselves.
-So the fastest task leads and the others follow. The files and the lock on the index:
-:mod:`kshare.wire.sharing.files`.
+Guarantees: rows never depend on the cache. A file that is damaged, gone or another's is a miss, and
+so is every error of the operating system: the task fetches for itself, as without a cache. No task
+waits for another for more than a few seconds in all, and never for a dead one.
+Cost: 1 ms to leave a chunk of 4 MiB, 0.7 ms to take one (to decode one takes at least 15 ms), 0.1
+to 0.2 ms for each look into the index. A task without siblings never comes here.
+
+**Who fetches.** A claim in the index says who fetches what. Others wait for it while its holder
+lives, up to half a second (the holder may be waiting for a slow sink), and then fetch themselves.
+So the fastest task leads and the others follow. :mod:`kshare.wire.sharing.files` has the files and
+the lock on the index.
 
 Linux only. Elsewhere, and where ``/proc`` is hidden, each task fetches for itself.
 """
@@ -43,7 +45,7 @@ from kshare.wire.sharing.files import (
     this_process,
     write_file,
 )
-from kshare.wire.sharing.index import Chunk, Claim, GroupKey, LostGroupError, Owner
+from kshare.wire.sharing.group import Chunk, Claim, GroupKey, LostGroupError, Owner
 
 __all__ = ["FetchedChunk", "SharedChunks", "forget_query"]
 
@@ -60,10 +62,10 @@ class FetchedChunk(NamedTuple):
     """What a sibling has fetched.
 
     Attributes:
-        start: the first offset that the records answer for.
-        end: the offset after the last one.
-        aborted: as :class:`~kshare.wire.protocol.messages.FetchAnswer` has it.
-        records: whole record batches; good until the next chunk is taken.
+        start: First offset that the records answer for.
+        end: The offset after the last one.
+        aborted: Aborted transactions, as in :class:`~kshare.wire.protocol.messages.FetchAnswer`.
+        records: Whole record batches; valid until the next chunk is taken.
     """
 
     start: int
@@ -76,10 +78,10 @@ class SharedChunks:
     """The chunks of one partition, as one task sees them.
 
     Args:
-        group: the tasks that it shares chunks with.
-        topic: the topic.
-        partition: the partition.
-        limit: bytes of all chunks of this user on this host at most
+        group: The tasks that it shares chunks with.
+        topic: The topic.
+        partition: The partition.
+        limit: Maximum size of all chunks of this user on this host, in bytes
             (``max.bytes.key.range.results``).
     """
 
@@ -89,10 +91,10 @@ class SharedChunks:
         self._number = group.member
         self._limit = limit
         self._buffer = np.empty(0, np.uint8)
-        self._is_worth = False
+        self._is_wanted = False
         self._owner = Owner(0, 0)
         self._works = CAN_LOCK
-        with self._or_not():
+        with self._as_without_cache():
             self._owner = this_process()
             with opened_index(create=True) as index:
                 index.join(
@@ -108,35 +110,35 @@ class SharedChunks:
         """The chunk that holds an offset; waits for a sibling that is fetching it.
 
         Args:
-            offset: where the task is; it will want nothing before it any more.
-            expected_end: what the task would probably get if it fetched.
+            offset: Offset at which the task is; it wants nothing before it.
+            expected_end: The offset after the last one that a fetch would probably bring.
 
         Returns:
-            None: the task shall fetch.
+            None if the task shall fetch.
         """
         claim = Claim(self._number, self._owner, offset, expected_end)
-        with self._or_not():
+        with self._as_without_cache():
             waiting = _Waiting()
             while self._works:
-                found = self._look(claim, waiting.stalled)
-                if found is None:
+                holder = self._find_or_claim(claim, waiting.stalled)
+                if holder is None:
                     return None
-                if isinstance(found, Claim):
-                    waiting.on(found)
+                if isinstance(holder, Claim):
+                    waiting.on(holder)
                     continue
-                content = self._content(found, offset)
+                content = self._content(holder, offset)
                 if content is not None:
                     return content
                 with opened_index() as index:
-                    index.condemn(self._key, found.name)
+                    index.discard(self._key, holder.name)
         return None
 
     def claim(self, offset: int, expected_end: int) -> bool:
-        """Whether the task shall fetch what comes next already; waits for nobody."""
-        with self._or_not():
+        """Claim what comes next; return whether the task shall fetch it. Does not wait."""
+        with self._as_without_cache():
             if self._works:
                 claim = Claim(self._number, self._owner, offset, expected_end)
-                return self._look(claim, None) is None
+                return self._find_or_claim(claim, None) is None
         return True
 
     def put(
@@ -149,13 +151,13 @@ class SharedChunks:
         """Leave what was fetched to the siblings, if any of them may want it.
 
         Args:
-            start: the offset that was asked for.
-            end: the offset after the last whole batch.
-            aborted: the response's aborted transactions.
-            records: whole record batches.
+            start: The offset that was asked for.
+            end: The offset after the last whole batch.
+            aborted: The response's aborted transactions.
+            records: Whole record batches.
         """
-        with self._or_not():
-            if not self._works or not self._is_worth:
+        with self._as_without_cache():
+            if not self._works or not self._is_wanted:
                 return
             name = token_hex(16)
             parts = self._parts(name, start, end, aborted, records)
@@ -177,18 +179,18 @@ class SharedChunks:
                 if handle >= 0:
                     os.close(handle)
 
-    def condemn(self, start: int) -> None:
-        """What was fetched there cannot be read: a next attempt shall ask the broker."""
-        with self._or_not():
+    def discard(self, start: int) -> None:
+        """Remove chunks that hold an offset: they cannot be read, and a retry asks the broker."""
+        with self._as_without_cache():
             if self._works:
                 with opened_index() as index:
                     for chunk in index.chunks_of(self._key):
                         if chunk.start <= start < chunk.end:
-                            index.condemn(self._key, chunk.name)
+                            index.discard(self._key, chunk.name)
 
     def close(self, *, done: bool) -> None:
-        """The task ends; ``done``: it has all it wants."""
-        with self._or_not():
+        """Leave the group; ``done`` says that the task has read all it wants."""
+        with self._as_without_cache():
             if self._works:
                 with opened_index() as index:
                     now = int(time.monotonic())
@@ -196,11 +198,11 @@ class SharedChunks:
         self._works = False
         self._buffer = np.empty(0, np.uint8)
 
-    # -- how ----------------------------------------------------------------------------------
+    # -- the index and the files --------------------------------------------------------------
 
     @contextmanager
-    def _or_not(self) -> Iterator[None]:
-        """Whatever goes wrong, the task reads on without the cache."""
+    def _as_without_cache(self) -> Iterator[None]:
+        """After any error, let the task read on without the cache."""
         try:
             yield
         except LostGroupError:  # the query has ended, or the index was damaged
@@ -209,11 +211,11 @@ class SharedChunks:
             self._works = False
             _warn(error)
 
-    def _look(self, claim: Claim, stalled: Claim | None) -> Chunk | Claim | None:
+    def _find_or_claim(self, claim: Claim, stalled: Claim | None) -> Chunk | Claim | None:
         with opened_index() as index:
-            found = index.look(self._key, claim, is_alive=is_alive, stalled=stalled)
-            self._is_worth = found is None and index.is_worth(self._key, claim)
-            return found
+            holder = index.find(self._key, claim, is_alive=is_alive, stalled=stalled)
+            self._is_wanted = holder is None and index.is_wanted_by_others(self._key, claim)
+            return holder
 
     def _parts(
         self,
@@ -230,7 +232,7 @@ class SharedChunks:
         return [CHUNK_HEAD.pack(CHUNK_MAGIC, crc, *fields), listed, records]
 
     def _content(self, chunk: Chunk, offset: int) -> FetchedChunk | None:
-        """What the file of a chunk holds; None if it is not (any more) what it should be."""
+        """The content of a chunk's file; None if it is not what the index says."""
         if not CHUNK_HEAD.size <= chunk.size <= max(self._limit, CHUNK_HEAD.size):
             return None
         with opened_file(chunk, os.O_RDONLY) as handle:
@@ -267,7 +269,7 @@ class _Waiting:
         self.stalled: Claim | None = None
 
     def on(self, claim: Claim) -> None:
-        """Wait a bit; in the end the claim is :attr:`stalled`."""
+        """Wait a little; after half a second the claim is :attr:`stalled`."""
         now = time.monotonic()
         if claim != self._claim:
             self._claim, self._since = claim, now
@@ -280,7 +282,7 @@ class _Waiting:
 
 
 def forget_query(query: str) -> None:
-    """The query has ended: free what waits for its tasks on this host. Raises nothing."""
+    """Free what waits on this host for the tasks of a query that has ended. Raises nothing."""
     if not CAN_LOCK:
         return
     try:
@@ -298,7 +300,7 @@ def _warned() -> list[int]:
 
 
 def _warn(error: Exception) -> None:
-    """Once a process."""
+    """Warn, once in each process."""
     if os.getpid() not in _warned():
         _warned().append(os.getpid())
         _log.warning(

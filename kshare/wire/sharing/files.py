@@ -1,8 +1,9 @@
-"""The files that siblings on a host share chunks by: the index under its lock, none with a name.
+"""The files by which siblings on a host share chunks, none with a name; the index, and its lock.
 
-Law: nothing that is read, written or cut here is a file of somebody else, whatever an index says;
-a process that dies leaves nothing behind and holds nobody up. Errors of the operating system are
-raised to the caller. Cost: 0.1 to 0.2 ms to open, read and write the index, and to find it (once a
+Guarantees: no file of another user or program is read, written or cut here, whatever an index says.
+A process that dies leaves nothing behind and holds no one up. Errors of the operating system are
+raised to the caller.
+Cost: 0.1 to 0.2 ms to open, read and write the index, and to find it (once a
 task at most) as much for each thousand unix sockets of the host; two descriptors for the index and
 one for each chunk that waits.
 
@@ -13,11 +14,11 @@ the file when its holder ends, also by ``kill -9``. Only the same user can open 
 (topics and offsets, no keys or values) is such a file too, and every process that uses it holds it
 open: it is there as long as one of them lives, and goes with the last.
 
-**How the index is found.** Each of its holders binds an abstract unix socket, on which nobody
+**How the index is found.** Each of its holders binds an abstract unix socket, on which no one
 listens: its name in ``/proc/net/unix`` says which descriptor of which process the index is, and
-goes with the process. Who looks for the index, and makes one if nobody has it, binds the name
+goes with the process. Who looks for the index, and makes one if no one has it, binds the name
 before the slash meanwhile: only one process can, so there is one index. A name that does not tell
-the truth is passed over: the file must be this user's, nameless, and begin as an index does.
+the truth is ignored: the file must be this user's, nameless, and begin as an index does.
 
 The temporary folder, not ``/dev/shm``: what is written there counts as a container's memory, and
 may be 64 MB in all; pages of a file may be reclaimed, and most are freed before they reach a disk.
@@ -25,7 +26,7 @@ Nothing is mapped: a mapping of a file that another process cuts short kills its
 that can change after they were checked are not checked. A copy costs a fraction of receiving them.
 
 **One lock, held for no more than a look.** All that siblings agree on is in the index, read and
-written under ``flock``, which the kernel lets go of when its holder dies. Nobody holds it while
+written under ``flock``, which the kernel lets go of when its holder dies. No one holds it while
 fetching or writing a chunk.
 """
 
@@ -45,7 +46,9 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, NamedTuple
 
-from kshare.wire.sharing.index import INDEX_MAGIC, Chunk, ChunkIndex, LostGroupError, Owner
+from kshare.wire.sharing.group import Chunk, LostGroupError, Owner
+from kshare.wire.sharing.index import ChunkIndex
+from kshare.wire.sharing.index_format import INDEX_MAGIC
 
 try:
     import fcntl
@@ -125,7 +128,7 @@ def opened_index(*, create: bool = False) -> Iterator[ChunkIndex]:
         if index.is_empty:
             for kept in _held_indexes.pop(name):
                 os.close(kept)
-    _free(index.gone)
+    _free(index.removed)
 
 
 @contextmanager
@@ -148,12 +151,12 @@ def _locked_index(name: str, *, create: bool) -> Iterator[int]:
 
 
 def _join_index(name: str, *, create: bool) -> _HeldIndex:
-    """Hold the index that others hold, or a new one if nobody does."""
+    """Hold the index that others hold, or a new one if no one does."""
     with _elected(name) as signs:
         if name in _held_indexes:  # another thread was faster
             return _held_indexes[name]
         opened = map(_open_index, signs)
-        handle = next((found for found in opened if found is not None), None)
+        handle = next((each for each in opened if each is not None), None)
         if handle is None and not create:
             raise LostGroupError(name)
         if handle is None:
@@ -183,8 +186,8 @@ def _elected(name: str) -> Iterator[list[tuple[int, int]]]:
         own = b"@" + name.encode()
         if own not in signs:
             raise OSError(errno.ENOSYS, "/proc does not show this process's sockets")
-        found = (re.fullmatch(rb"%s/(\d{1,9})/(\d{1,9})" % own, sign) for sign in sorted(signs))
-        yield [(int(match[1]), int(match[2])) for match in found if match]
+        matches = (re.fullmatch(rb"%s/(\d{1,9})/(\d{1,9})" % own, sign) for sign in sorted(signs))
+        yield [(int(match[1]), int(match[2])) for match in matches if match]
     finally:
         _elections.discard(elected)
         os.close(elected)
@@ -254,7 +257,7 @@ if CAN_LOCK:
 
 
 def _let_go(index: ChunkIndex) -> None:
-    """Close the files that nobody will ask for any more; called with the index locked."""
+    """Close the files that no one will ask for; called with the index locked."""
     held = held_files()
     if held:
         listed = {chunk.name for chunk in index.chunks}
@@ -265,9 +268,9 @@ def _let_go(index: ChunkIndex) -> None:
             os.close(handle)
 
 
-def _free(gone: Iterable[Chunk]) -> None:
+def _free(chunks: Iterable[Chunk]) -> None:
     """Free the space of other processes' files, which close them when they come here next."""
-    for chunk in gone:
+    for chunk in chunks:
         if chunk.owner.pid == os.getpid():
             continue
         with suppress(OSError), opened_file(chunk, os.O_RDWR) as handle:
@@ -284,9 +287,9 @@ def _free(gone: Iterable[Chunk]) -> None:
 def opened_file(chunk: Chunk, flags: int) -> Iterator[int | None]:
     """The file of a chunk through its holder's table of open files; None if it is another."""
 
-    def is_it(found: os.stat_result) -> bool:
-        place = (found.st_dev, found.st_ino, found.st_size)
-        return _is_nameless(found) and place == (chunk.device, chunk.inode, chunk.size)
+    def is_it(status: os.stat_result) -> bool:
+        facts = (status.st_dev, status.st_ino, status.st_size)
+        return _is_nameless(status) and facts == (chunk.device, chunk.inode, chunk.size)
 
     handle = None
     with suppress(FileNotFoundError):
@@ -312,9 +315,9 @@ def _open_again(
     return None
 
 
-def _is_nameless(found: os.stat_result) -> bool:
+def _is_nameless(status: os.stat_result) -> bool:
     """Whether this is a file without a name and this user's; never one that a user would see."""
-    return stat.S_ISREG(found.st_mode) and found.st_nlink == 0 and found.st_uid == os.geteuid()
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 0 and status.st_uid == os.geteuid()
 
 
 @contextmanager
@@ -388,7 +391,7 @@ def is_alive(owner: Owner) -> bool:
 
 
 def _birth(pid: int) -> int | None:
-    """When a process started; None if there is none, or it has ended and nobody waited for it."""
+    """When a process started; None if there is none, or it has ended and no one waited for it."""
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:

@@ -33,7 +33,7 @@ from tests.support.batches import (
     numbered,
 )
 from tests.support.scripted import ScriptedLog
-from tests.support.sharing import COUNT, RANGES, begin, family, holder_of, let_go, own_folder, signs
+from tests.support.sharing import COUNT, RANGES, begin, groups, holder_of, let_go, own_folder, signs
 
 PER_BATCH, BATCHES = 10, 30
 assert COUNT == PER_BATCH * BATCHES
@@ -109,7 +109,7 @@ def test_one_fetches_for_all(brokers: Brokers, folder: Path) -> None:
     alone = [read(None, number) for number in range(RANGES)]
     each = brokers.fetches // RANGES
     assert each > 5
-    for number, siblings in enumerate(family()):
+    for number, siblings in enumerate(groups()):
         assert read(siblings, number) == alone[number]
         assert brokers.fetches == (0 if number else each)
         assert bool(signs()) == (number < RANGES - 1)
@@ -129,7 +129,7 @@ def test_siblings_side_by_side_fetch_once(
     def run(siblings: FetchGroup) -> None:
         found[siblings.member] = read(siblings, siblings.member)
 
-    threads = [threading.Thread(target=run, args=(siblings,)) for siblings in family()]
+    threads = [threading.Thread(target=run, args=(siblings,)) for siblings in groups()]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -143,14 +143,14 @@ def test_siblings_that_begin_and_end_elsewhere(brokers: Brokers) -> None:
     parts = [(0, COUNT), (35, 222), (103, 104), (150, COUNT)]
     alone = [read(None, number, part) for number, part in enumerate(parts)]
     assert brokers.fetches
-    for number, siblings in enumerate(family(parts)):
+    for number, siblings in enumerate(groups(parts)):
         assert read(siblings, number, parts[number]) == alone[number]
         assert bool(brokers.fetches) == (number == 0)
 
 
 def test_chunks_overlap(brokers: Brokers) -> None:
     """Siblings whose fetches do not begin at the same offsets deliver each record once."""
-    first, second, *_ = family()
+    first, second, *_ = groups()
     shared = SharedChunks(first, "t", 0, 1 << 20)
     for start, end in ((0, 30), (20, 60), (50, 90)):
         assert shared.find(start, end) is None or start
@@ -181,21 +181,21 @@ def test_a_sibling_begins_behind_the_end_of_an_aborted_transaction(
     committed = {*range(20, 30), *range(60, 70)}
     assert {row["offset"] for rows in alone for row in rows} <= committed
     assert brokers.fetches
-    for number, siblings in enumerate(family(parts)):
+    for number, siblings in enumerate(groups(parts)):
         assert read(siblings, number, parts[number], **options) == alone[number]
         assert bool(brokers.fetches) == (number == 0)
 
 
 @pytest.mark.parametrize("limit", [1, 17, 40])
 def test_limits(brokers: Brokers, limit: int) -> None:
-    for number, siblings in enumerate(family()):
+    for number, siblings in enumerate(groups()):
         wanted = read(None, number)[:limit]
         assert read(siblings, number, limit=limit) == wanted
 
 
 def test_an_index_of_another_shape(brokers: Brokers, folder: Path) -> None:
     """Siblings that were planned otherwise under the same name are no siblings."""
-    first, other = family(), family([(0, COUNT), (0, COUNT)])
+    first, other = groups(), groups([(0, COUNT), (0, COUNT)])
     rows = read(None, 1)
     read(first[0], 0)
     assert brokers.fetches
@@ -279,7 +279,7 @@ def test_rows_do_not_depend_on_the_cache(
     brokers: Brokers, folder: Path, fault: Callable[[random.Random], None], checks: str
 ) -> None:
     options: dict[str, Any] = {"kafka.check.crcs": checks}
-    siblings = family()
+    siblings = groups()
     alone = [read(None, number) for number in range(RANGES)]
     each = brokers.fetches // RANGES
     assert read(siblings[0], 0) == alone[0]
@@ -293,7 +293,7 @@ def test_rows_do_not_depend_on_the_cache(
 
 def test_a_chunk_whose_records_are_damaged(brokers: Brokers) -> None:
     """The bytes are those that were put; then the broker's own answer counts."""
-    first, second, *_ = family()
+    first, second, *_ = groups()
     bad = bytearray(b"".join(LOG[:5]))
     bad[150] ^= 1
     shared = SharedChunks(first, "t", 0, 1 << 20)
@@ -309,7 +309,7 @@ def test_what_a_broker_sends_damaged_does_not_stay(monkeypatch: pytest.MonkeyPat
     bad = bytearray(LOG[3])
     bad[-1] ^= 1
     brokers = Brokers(monkeypatch, [*LOG[:3], bytes(bad), *LOG[4:]])
-    siblings = family()
+    siblings = groups()
     with pytest.raises(RecordError, match="t-0, batch at offset 30 is corrupt"):
         read(siblings[0], 0)
     shared = SharedChunks(siblings[1], "t", 0, 1 << 20)
@@ -328,7 +328,7 @@ def test_siblings_of_a_task_that_found_damage_find_it_themselves(
     bad = bytearray(LOG[3])
     bad[-1] ^= 1
     Brokers(monkeypatch, [*LOG[:3], bytes(bad), *LOG[4:]])
-    for number, siblings in enumerate(family()):
+    for number, siblings in enumerate(groups()):
         with pytest.raises(RecordError, match="t-0, batch at offset 30 is corrupt"):
             read(siblings, number)
 
@@ -341,7 +341,7 @@ def test_a_full_cache(brokers: Brokers, limit: int) -> None:
     options: dict[str, Any] = {"max.bytes.key.range.results": str(limit)}
     read(None, 0)
     each = brokers.fetches
-    for number, siblings in enumerate(family()):
+    for number, siblings in enumerate(groups()):
         rows = read(siblings, number, **options)
         assert sum(os.fstat(handle).st_size for handle in held()) <= limit
         fetches = brokers.fetches
@@ -359,12 +359,12 @@ def test_a_disk_without_room(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) 
         return os.statvfs_result(found)
 
     monkeypatch.setattr(os, "fstatvfs", full)
-    assert read(family()[0], 0) == read(None, 0)
+    assert read(groups()[0], 0) == read(None, 0)
     assert not held()
 
 
 def test_nothing_is_written_when_the_cache_is_off(brokers: Brokers, folder: Path) -> None:
-    rows = read(family()[0], 0, maxBytesKeyRangeResults="0")
+    rows = read(groups()[0], 0, maxBytesKeyRangeResults="0")
     assert rows == read(None, 0)
     assert not signs()
 
@@ -378,7 +378,7 @@ def test_errors_of_the_system_are_warned_of_once(
     with socket.socket(socket.AF_UNIX) as others:
         others.bind("\0" + index_name())
         for number in (0, 1):
-            assert read(family()[number], number) == read(None, number)
+            assert read(groups()[number], number) == read(None, number)
     (warning,) = [r.getMessage() for r in caplog.records if r.name == "kshare.wire.sharing.chunks"]
     assert "the index stays locked" in warning
     assert "max.bytes.key.range.results" in warning
@@ -390,7 +390,7 @@ def test_errors_of_the_system_are_warned_of_once(
 def test_a_task_that_ends_early_leaves_its_chunks_and_may_come_again(
     brokers: Brokers, folder: Path
 ) -> None:
-    siblings = family()
+    siblings = groups()
     hashes = split(WHOLE, RANGES)[0]
     slice_ = kshare.Slice("t", 0, (kshare.Rectangle(OffsetRange(0, COUNT), hashes),))
     reader = read_slice(slice_, NOBODY, fetch_group=siblings[0])
@@ -404,15 +404,15 @@ def test_a_task_that_ends_early_leaves_its_chunks_and_may_come_again(
 
 
 def test_the_next_batch_frees_what_is_left_of_the_last(brokers: Brokers, folder: Path) -> None:
-    read(family(batch="1")[0], 0)
+    read(groups(batch="1")[0], 0)
     assert held()
-    later = family(batch="2")
+    later = groups(batch="2")
     SharedChunks(later[0], "t", 0, 1 << 20).close(done=True)
     assert not held()
 
 
 def test_a_query_ends(brokers: Brokers, folder: Path) -> None:
-    siblings = family()
+    siblings = groups()
     read(siblings[0], 0)
     late = SharedChunks(siblings[1], "t", 0, 1 << 20)
     forget_query("another")
@@ -447,7 +447,7 @@ def test_the_holder_is_killed(
     monkeypatch.setattr(chunks._Waiting, "on", lambda *_: pytest.fail("waits for the dead"))
     with holder_of(what) as holder:
         assert begin(holder, LOG[0]).readline() == b"there\n"
-        second = SharedChunks(family()[1], "t", 0, 1 << 20)
+        second = SharedChunks(groups()[1], "t", 0, 1 << 20)
         found = second.find(0, 1) if what == "chunk" else None
         assert found is None or bytes(found.records) == LOG[0]
         holder.send_signal(signal.SIGKILL)
@@ -455,6 +455,6 @@ def test_the_holder_is_killed(
         assert second.find(0, 1) is None
         second.close(done=False)
     assert (found is not None) == (what == "chunk")
-    rows = [read(siblings, siblings.member) for siblings in family()]
+    rows = [read(siblings, siblings.member) for siblings in groups()]
     assert rows == [read(None, number) for number in range(RANGES)]
     assert not signs()

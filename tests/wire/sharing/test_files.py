@@ -14,9 +14,10 @@ import pytest
 from kshare.wire.sharing import files
 from kshare.wire.sharing.chunks import SharedChunks, forget_query
 from kshare.wire.sharing.files import index_name, opened_index
-from kshare.wire.sharing.index import INDEX_MAGIC, ChunkIndex
+from kshare.wire.sharing.index import ChunkIndex
+from kshare.wire.sharing.index_format import INDEX_MAGIC
 from tests.support.clock import until
-from tests.support.sharing import RANGES, begin, family, holder_of, let_go, own_folder, signs
+from tests.support.sharing import RANGES, begin, groups, holder_of, let_go, own_folder, signs
 
 RECORDS = [random.Random(n).randbytes(900) for n in range(RANGES)]
 
@@ -37,7 +38,7 @@ def test_what_is_no_index_is_not_touched(tmp_path: Path) -> None:
     for pid, handle in said:
         sockets.append(socket.socket(socket.AF_UNIX))
         sockets[-1].bind(f"\0{index_name()}/{pid}/{handle}")
-    first, second = (SharedChunks(siblings, "t", 0, 1 << 20) for siblings in family()[:2])
+    first, second = (SharedChunks(siblings, "t", 0, 1 << 20) for siblings in groups()[:2])
     assert first.find(0, 10) is None
     first.put(0, 10, [], memoryview(RECORDS[0]))
     taken = second.find(0, 10)
@@ -71,7 +72,7 @@ def test_all_are_killed(folder: Path) -> None:
         for holder in holders[:3]:
             holder.kill()
         until(lambda: len(signs()) == 1)
-        late = SharedChunks(family()[1], "t", 0, 1 << 20)
+        late = SharedChunks(groups()[1], "t", 0, 1 << 20)
         assert late.find(20, 21) is None  # its holder is dead
         taken = late.find(30, 31)
         assert taken is not None
@@ -111,7 +112,7 @@ def test_one_thread_empties_the_index_that_another_waits_for(
     monkeypatch.setattr(files, "_try_lock", lock)
     monkeypatch.setattr(files, "_LOCK_SECONDS", 60.0)
     made: list[SharedChunks] = []
-    siblings = family()[0]
+    siblings = groups()[0]
     thread = threading.Thread(target=lambda: made.append(SharedChunks(siblings, "t", 0, 1 << 20)))
     with opened_index(create=True) as index:
         assert index.is_empty

@@ -8,20 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.fetch_groups import GROUP_MAX, SharedRange
-from kshare.wire.sharing.index import (
-    CHUNKS_MAX,
-    OWNED_MAX,
-    Chunk,
-    ChunkIndex,
-    Claim,
-    GroupKey,
-    LostGroupError,
-    Owner,
-)
+from kshare.wire.sharing.group import Chunk, Claim, GroupKey, LostGroupError, Owner
+from kshare.wire.sharing.index import CHUNKS_MAX, OWNED_MAX, ChunkIndex
 
 KEY = GroupKey("q", "b", 0, "t", 0)
 ME, OTHER = Owner(1, 10), Owner(2, 20)
-RUNS = ((0, 100, 3),)
+SHARED = ((0, 100, 3),)
 
 
 def alive(_: Owner) -> bool:
@@ -33,11 +25,11 @@ def chunk(start: int, end: int, size: int = 10, owner: Owner = ME, key: str = ""
 
 
 def joined(
-    runs: tuple[SharedRange, ...] = RUNS, key: GroupKey = KEY, owner: Owner = ME
+    ranges: tuple[SharedRange, ...] = SHARED, key: GroupKey = KEY, owner: Owner = ME
 ) -> ChunkIndex:
     index = ChunkIndex()
-    for number in range(sum(count for *_, count in runs)):
-        index.join(key, runs, number, owner, is_alive=alive, now=0)
+    for number in range(sum(count for *_, count in ranges)):
+        index.join(key, ranges, number, owner, is_alive=alive, now=0)
     return index
 
 
@@ -103,7 +95,7 @@ def test_another_versions_index_is_none(data: st.DataObject) -> None:
 def test_more_siblings_than_there_can_be_are_another_versions() -> None:
     index = joined(((0, 9, GROUP_MAX),))
     assert not ChunkIndex.decode(index.encode()).is_empty
-    index._groups[KEY].runs = ((0, 9, GROUP_MAX + 1),)
+    index._groups[KEY].ranges = ((0, 9, GROUP_MAX + 1),)
     assert ChunkIndex.decode(index.encode()).is_empty
 
 
@@ -113,12 +105,12 @@ def test_more_siblings_than_there_can_be_are_another_versions() -> None:
 def test_one_sibling_fetches_and_the_others_find_what_it_fetched() -> None:
     index = joined()
     mine, others = Claim(0, ME, 0, 50), Claim(1, OTHER, 0, 50)
-    assert index.look(KEY, mine, is_alive=alive) is None
-    assert index.look(KEY, mine, is_alive=alive) is None  # its own claim
-    assert index.look(KEY, others, is_alive=alive) == mine
-    assert index.look(KEY, others._replace(start=50), is_alive=alive) is None  # beyond it
+    assert index.find(KEY, mine, is_alive=alive) is None
+    assert index.find(KEY, mine, is_alive=alive) is None  # its own claim
+    assert index.find(KEY, others, is_alive=alive) == mine
+    assert index.find(KEY, others._replace(start=50), is_alive=alive) is None  # beyond it
     assert index.put(KEY, 0, chunk(0, 40), 1000)
-    found = index.look(KEY, others, is_alive=alive)
+    found = index.find(KEY, others, is_alive=alive)
     assert isinstance(found, Chunk)
     assert (found.start, found.end) == (0, 40)
 
@@ -129,8 +121,8 @@ def test_the_claims_of_the_dead_and_the_stalled_count_no_longer() -> None:
         {"is_alive": alive, "stalled": Claim(0, ME, 0, 9)},
     ):
         index = joined()
-        index.look(KEY, Claim(0, ME, 0, 9), is_alive=alive)
-        assert index.look(KEY, Claim(1, OTHER, 0, 9), **options) is None
+        index.find(KEY, Claim(0, ME, 0, 9), is_alive=alive)
+        assert index.find(KEY, Claim(1, OTHER, 0, 9), **options) is None
 
 
 # -- what stays ---------------------------------------------------------------------------------
@@ -139,13 +131,13 @@ def test_the_claims_of_the_dead_and_the_stalled_count_no_longer() -> None:
 def test_a_chunk_goes_when_all_have_passed_it() -> None:
     index = joined()
     assert index.put(KEY, 0, chunk(0, 40), 1000)
-    index.look(KEY, Claim(1, ME, 40, 50), is_alive=alive)
+    index.find(KEY, Claim(1, ME, 40, 50), is_alive=alive)
     assert starts(index) == [0]
-    index.look(KEY, Claim(2, ME, 39, 50), is_alive=alive)
+    index.find(KEY, Claim(2, ME, 39, 50), is_alive=alive)
     assert starts(index) == [0]
-    index.look(KEY, Claim(2, ME, 40, 50), is_alive=alive)
+    index.find(KEY, Claim(2, ME, 40, 50), is_alive=alive)
     assert starts(index) == []
-    assert [gone.start for gone in index.gone] == [0]
+    assert [gone.start for gone in index.removed] == [0]
 
 
 def test_what_nobody_else_wants_is_not_kept() -> None:
@@ -183,26 +175,26 @@ def test_a_sibling_that_is_done_wants_nothing() -> None:
     assert starts(index) == [0]
     index.leave(KEY, 2, ME, done=False, now=0)  # it may come again
     assert starts(index) == [0]
-    index.join(KEY, RUNS, 2, ME, is_alive=alive, now=0)
+    index.join(KEY, SHARED, 2, ME, is_alive=alive, now=0)
     index.leave(KEY, 2, ME, done=True, now=0)
     assert index.is_empty
     with pytest.raises(LostGroupError):
-        index.look(KEY, Claim(0, ME, 0, 1), is_alive=alive)
+        index.find(KEY, Claim(0, ME, 0, 1), is_alive=alive)
 
 
 def test_older_batches_of_the_query_and_the_dead_go() -> None:
     index = joined()
     index.put(KEY, 0, chunk(0, 40), 1000)
     another = KEY._replace(query="another")
-    index.join(another, RUNS, 0, ME, is_alive=alive, now=0)
+    index.join(another, SHARED, 0, ME, is_alive=alive, now=0)
     index.put(another, 0, chunk(0, 40, key="x"), 1000)
-    index.join(KEY._replace(batch="c"), RUNS, 0, OTHER, is_alive=alive, now=0)
+    index.join(KEY._replace(batch="c"), SHARED, 0, OTHER, is_alive=alive, now=0)
     assert [found.name for found in index.chunks] == ["x0-40"]
     only = {"is_alive": lambda owner: owner == OTHER}
-    index.join(KEY._replace(batch="c"), RUNS, 1, OTHER, **only, now=60)
+    index.join(KEY._replace(batch="c"), SHARED, 1, OTHER, **only, now=60)
     assert not list(index.chunks)
     assert another in index._groups  # its positions count until it is left alone for long
-    index.join(KEY._replace(batch="c"), RUNS, 1, OTHER, **only, now=61)
+    index.join(KEY._replace(batch="c"), SHARED, 1, OTHER, **only, now=61)
     assert another not in index._groups
     index.drop_query("q")
     assert index.is_empty
@@ -215,11 +207,11 @@ def test_what_nobody_comes_back_to_goes() -> None:
     for number in range(3):
         index.leave(KEY, number, ME, done=False, now=100)
     another = KEY._replace(query="another")
-    index.join(another, RUNS, 0, ME, is_alive=alive, now=160)
+    index.join(another, SHARED, 0, ME, is_alive=alive, now=160)
     assert starts(index) == [0]
-    index.join(another, RUNS, 1, ME, is_alive=alive, now=161)
+    index.join(another, SHARED, 1, ME, is_alive=alive, now=161)
     assert starts(index) == []
-    assert [gone.start for gone in index.gone] == [0]
+    assert [gone.start for gone in index.removed] == [0]
 
 
 def test_waves_of_tasks_whose_processes_end() -> None:
@@ -227,7 +219,7 @@ def test_waves_of_tasks_whose_processes_end() -> None:
     index = ChunkIndex()
     for number in range(3):
         owner = Owner(number, 0)
-        index.join(KEY, RUNS, number, owner, is_alive=owner.__eq__, now=number)
+        index.join(KEY, SHARED, number, owner, is_alive=owner.__eq__, now=number)
         index.put(KEY, number, chunk(0, 40, owner=owner), 1000)
         index.leave(KEY, number, owner, done=True, now=number)
     assert index.is_empty
