@@ -32,8 +32,8 @@ def kafka_config(arguments: argparse.Namespace) -> KafkaConfig:
     """
     given = {}
     if arguments.kafka_config is not None:
-        found = parse_properties(_text(arguments.kafka_config))
-        given.update({f"kafka.{name.lower()}": value for name, value in found.items()})
+        properties = parse_properties(_text(arguments.kafka_config))
+        given.update({f"kafka.{name.lower()}": value for name, value in properties.items()})
     given.update({name.lower(): value for name, value in arguments.option})
     if arguments.bootstrap_servers:
         given["kafka.bootstrap.servers"] = arguments.bootstrap_servers

@@ -60,15 +60,13 @@ def _unpark(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
 
 def _parked(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
     with closing(ParkedKeys(kafka)) as parked:
-        found = {
-            place: info
-            for place, info in parked.parked().items()
-            if arguments.topic in {None, place[0]}
+        listed = {
+            key: info for key, info in parked.parked().items() if arguments.topic in {None, key[0]}
         }
     if arguments.json:
-        sys.stdout.write(json.dumps(parked_json(found), indent=2) + "\n")
+        sys.stdout.write(json.dumps(parked_json(listed), indent=2) + "\n")
     else:
-        sys.stdout.write(parked_text(found))
+        sys.stdout.write(parked_text(listed))
     return 0
 
 

@@ -23,18 +23,18 @@ def find(name: str, kind: str, built_in: Collection[str]) -> Any:
         reason = "it is neither built in nor the dotted path of a callable"
         raise unknown(name, kind, reason, built_in)
     try:
-        found: Any = import_module(module)
+        target: Any = import_module(module)
     except Exception as error:
         reason = f"module {module} cannot be imported: {error!r}"
         raise unknown(name, kind, reason, built_in) from error
     for part in attribute.split("."):
-        found = getattr(found, part, None)
-        if found is None:
+        target = getattr(target, part, None)
+        if target is None:
             raise unknown(name, kind, f"module {module} has no {attribute}", built_in)
-    if not (callable(found) or callable(getattr(found, "assign", None))):
+    if not (callable(target) or callable(getattr(target, "assign", None))):
         reason = f"{attribute} in module {module} cannot be called"
         raise unknown(name, kind, reason, built_in)
-    return found
+    return target
 
 
 def unknown(name: str, kind: str, reason: str, built_in: Collection[str]) -> ValueError:

@@ -85,10 +85,10 @@ def learn(
     Returns:
         What is known now, in the order of ``speeds``.
     """
-    found = {seen.hashes: seen for seen in measured}
+    by_range = {seen.hashes: seen for seen in measured}
     learned = []
     for speed in speeds:
-        seen = found.get(speed.hashes)
+        seen = by_range.get(speed.hashes)
         if seen is None or seen.seconds is None or not seen.records:
             learned.append(speed)
             continue

@@ -145,7 +145,7 @@ def stripes(pieces: Iterable[Rectangle], start: int = 0) -> list[Stripe]:
         pieces: Rectangles in any order, overlapping or not.
         start: Offsets below this one are left out.
     """
-    found: dict[HashRange, tuple[list[int], list[int]]] = {}
+    bounds: dict[HashRange, tuple[list[int], list[int]]] = {}
     last: HashRange | None = None
     starts: list[int] = []
     ends: list[int] = []
@@ -155,10 +155,10 @@ def stripes(pieces: Iterable[Rectangle], start: int = 0) -> list[Stripe]:
             continue
         if piece.hashes is not last:
             last = piece.hashes
-            starts, ends = found.setdefault(last, ([], []))
+            starts, ends = bounds.setdefault(last, ([], []))
         starts.append(max(start, offsets.start))
         ends.append(offsets.end)
-    return [Stripe(hashes, from_pairs(*pairs)) for hashes, pairs in found.items()]
+    return [Stripe(hashes, from_pairs(*pairs)) for hashes, pairs in bounds.items()]
 
 
 def tile(segments: Iterable[Segment]) -> tuple[Stripe, ...]:

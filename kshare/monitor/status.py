@@ -211,7 +211,7 @@ def describe(
         for source in checkpoint.sources
         for tp in sorted(source.done)
     )
-    found = [
+    parked_keys = [
         ParkedStatus(
             topic=topic,
             hash=hash_,
@@ -221,8 +221,8 @@ def describe(
         )
         for (topic, hash_), key in keys.items()
     ]
-    found.sort(key=lambda one: (one.key is None, one.topic, one.key or b"", one.hash))
-    return Status(checkpoint, partitions, tuple(found))
+    parked_keys.sort(key=lambda one: (one.key is None, one.topic, one.key or b"", one.hash))
+    return Status(checkpoint, partitions, tuple(parked_keys))
 
 
 def _done(planned: Offsets, begun: Offsets | None) -> dict[TopicPartition, Progress]:

@@ -43,21 +43,23 @@ def parse_assign(text: str) -> Assign:
         ValueError: The text is not such JSON, or ranges of a partition overlap.
     """
     example = '{"orders": [0, 1]} or {"orders": {"0": [[0, 4611686018427387904]], "1": []}}'
-    found: dict[TopicPartition, tuple[HashRange, ...]] = {}
+    partitions: dict[TopicPartition, tuple[HashRange, ...]] = {}
     for topic, listed in _object(text, example).items():
         if isinstance(listed, list):
             for partition in listed:
                 if not _is_integer(partition) or not 0 <= partition <= _INT_MAX:
                     raise ValueError(f"topic {topic}: {_show(partition)} is no partition")
-                found[TopicPartition(topic, partition)] = ()
+                partitions[TopicPartition(topic, partition)] = ()
         elif isinstance(listed, _Object):
-            for place, ranges in _places(topic, listed):
-                found[place] = _ranges(f"{topic}-{place.partition}", ranges)
+            for topic_partition, ranges in _partitions(topic, listed):
+                partitions[topic_partition] = _ranges(
+                    f"{topic}-{topic_partition.partition}", ranges
+                )
         else:
             raise ValueError(f"topic {topic} must have a list or an object; write {example}")  # noqa: TRY004
-    if not found:
+    if not partitions:
         raise ValueError(f"names no partition; write {example}")
-    return Assign(FrozenMapping(found))
+    return Assign(FrozenMapping(partitions))
 
 
 def parse_per_partition(text: str) -> PerPartition:
@@ -99,9 +101,9 @@ def partitions_fault(
     return f"{', and '.join(wrong)}; all partitions that are read must be listed and no others"
 
 
-def _names(places: Collection[TopicPartition]) -> str:
-    shown = [f"{topic}-{partition}" for topic, partition in sorted(places)[:_SHOWN]]
-    more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
+def _names(partitions: Collection[TopicPartition]) -> str:
+    shown = [f"{topic}-{partition}" for topic, partition in sorted(partitions)[:_SHOWN]]
+    more = f" and {len(partitions) - _SHOWN} more" if len(partitions) > _SHOWN else ""
     return ", ".join(shown) + more
 
 
@@ -125,19 +127,19 @@ def _object(text: str, example: str) -> _Object:
 
 
 def _no_doubles(pairs: list[tuple[str, Any]]) -> _Object:
-    found = _Object(pairs)
-    if len(found) < len(pairs):
+    object_ = _Object(pairs)
+    if len(object_) < len(pairs):
         names = [name for name, _ in pairs]
         double = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"has {json.dumps(double)} twice in one object")
-    return found
+    return object_
 
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"has {name}, which is no number of JSON")
 
 
-def _places(topic: str, listed: _Object) -> Iterator[tuple[TopicPartition, Any]]:
+def _partitions(topic: str, listed: _Object) -> Iterator[tuple[TopicPartition, Any]]:
     seen = set()
     for name, value in listed.items():
         if not _PARTITION.fullmatch(name) or len(name) > 10 or int(name) > _INT_MAX:
@@ -151,24 +153,24 @@ def _places(topic: str, listed: _Object) -> Iterator[tuple[TopicPartition, Any]]
 def _numbers(
     text: str, example: str, what: str, convert: Callable[[int], _V]
 ) -> FrozenMapping[TopicPartition, _V]:
-    found = {}
+    numbers = {}
     for topic, listed in _object(text, example).items():
         if not isinstance(listed, _Object):
             raise ValueError(f"topic {topic} must have an object; write {example}")  # noqa: TRY004
-        for place, value in _places(topic, listed):
+        for topic_partition, value in _partitions(topic, listed):
             if not _is_integer(value) or not -2 <= value <= _LONG_MAX:
                 raise ValueError(
-                    f"{topic}-{place.partition}: {_show(value)} is not {what}; wanted an integer "
+                    f"{topic_partition}: {_show(value)} is not {what}; wanted an integer "
                     f"from 0 to {_LONG_MAX}, -1 (latest) or -2 (earliest)"
                 )
-            found[place] = convert(value)
-    return FrozenMapping(found)
+            numbers[topic_partition] = convert(value)
+    return FrozenMapping(numbers)
 
 
 def _ranges(where: str, listed: Any) -> tuple[HashRange, ...]:
     if not isinstance(listed, list):
         raise ValueError(f"{where} must have a list of key ranges, such as [[0, {HASH_SPACE}]]")  # noqa: TRY004
-    found = []
+    ranges = []
     for pair in listed:
         if not (
             isinstance(pair, list)
@@ -180,12 +182,12 @@ def _ranges(where: str, listed: Any) -> tuple[HashRange, ...]:
                 f"{where}: {_show(pair)} is no key range; wanted [lo, hi] with "
                 f"0 <= lo < hi <= {HASH_SPACE}, hi not included"
             )
-        found.append(HashRange(*pair))
-    found.sort()
-    for first, second in pairwise(found):
+        ranges.append(HashRange(*pair))
+    ranges.sort()
+    for first, second in pairwise(ranges):
         if second.lo < first.hi:
             raise ValueError(f"{where}: key ranges {first} and {second} overlap")
-    return tuple(found)
+    return tuple(ranges)
 
 
 def _is_integer(value: Any) -> bool:

@@ -78,10 +78,10 @@ class _Translator:
             elif self._text.startswith("(?", self._at):
                 self._group()
             elif character == "{":
-                found = _QUANTIFIER.match(self._text, self._at)
-                if found is None:
+                match = _QUANTIFIER.match(self._text, self._at)
+                if match is None:
                     raise self._refused("a '{' that is no quantifier (write \\{)")
-                self._take(found[0])
+                self._take(match[0])
             else:
                 self._take(character)
         return "".join(self._done)
@@ -94,24 +94,24 @@ class _Translator:
         return ValueError(f"has at position {self._at} {what}, which kshare does not support")
 
     def _group(self) -> None:
-        found = _GROUP.match(self._text, self._at)
-        if found is None:
+        match = _GROUP.match(self._text, self._at)
+        if match is None:
             raise self._refused(f"the group {self._text[self._at : self._at + 4]!r}")
-        self._take(found[0], f"(?P<{found[1]}>" if found[1] else None)
+        self._take(match[0], f"(?P<{match[1]}>" if match[1] else None)
 
     def _escape(self) -> None:
         if self._text.startswith("\\Q", self._at):
             quoted = self._quoted()
             self._done.append(re.escape(quoted))
             return
-        found = _REFERENCE.match(self._text, self._at)
-        if found:
-            self._take(found[0], f"(?P={found[1]})")
+        match = _REFERENCE.match(self._text, self._at)
+        if match:
+            self._take(match[0], f"(?P={match[1]})")
             return
-        found = _PROPERTY.match(self._text, self._at)
-        if found:
-            negated = "^" if found[0][1] == "P" else ""
-            self._take(found[0], f"[{negated}{self._property(found)}]")
+        match = _PROPERTY.match(self._text, self._at)
+        if match:
+            negated = "^" if match[0][1] == "P" else ""
+            self._take(match[0], f"[{negated}{self._property(match)}]")
             return
         following = self._text[self._at + 1 : self._at + 2]
         if following in {"Z", "z"}:  # names have no line ends, before which Java's \Z stands too
@@ -128,13 +128,13 @@ class _Translator:
 
     def _character(self, plain: frozenset[str]) -> None:
         """An escape that means the same in and out of a class."""
-        found = _CODE.match(self._text, self._at)
-        if found:
-            self._take(found[0])
+        match = _CODE.match(self._text, self._at)
+        if match:
+            self._take(match[0])
             return
-        found = _OCTAL.match(self._text, self._at)
-        if found:
-            self._take(found[0], f"\\x{int(found[1], 8):02x}")
+        match = _OCTAL.match(self._text, self._at)
+        if match:
+            self._take(match[0], f"\\x{int(match[1], 8):02x}")
             return
         following = self._text[self._at + 1 : self._at + 2]
         if following == "e":
@@ -146,10 +146,10 @@ class _Translator:
         else:
             raise self._refused(f"the escape '\\{following}'")
 
-    def _property(self, found: re.Match[str]) -> str:
-        name = found[1] or found[2]
+    def _property(self, match: re.Match[str]) -> str:
+        name = match[1] or match[2]
         if name not in _CLASSES:
-            raise self._refused(f"the class {found[0]!r}")
+            raise self._refused(f"the class {match[0]!r}")
         return _CLASSES[name]
 
     def _quoted(self) -> str:
@@ -182,9 +182,9 @@ class _Translator:
         if self._text.startswith("\\Q", self._at):
             self._done.append("".join(re.escape(character) for character in self._quoted()))
             return
-        found = _PROPERTY.match(self._text, self._at)
-        if found and found[0][1] == "p":
-            self._take(found[0], self._property(found))
+        match = _PROPERTY.match(self._text, self._at)
+        if match and match[0][1] == "p":
+            self._take(match[0], self._property(match))
             return
         if self._text.startswith("\\h", self._at):
             self._take("\\h", r" \t")

@@ -170,8 +170,8 @@ class RateController:
         """What is known of the speed of a batch's slices: seconds per record, None if not known."""
 
         def seconds_per_record(planned: PlannedSlice) -> float | None:
-            found = _speed_of(batch.limits, planned.slice)
-            return None if found is None else found.seconds_per_record
+            speed = _speed_of(batch.limits, planned.slice)
+            return None if speed is None else speed.seconds_per_record
 
         return seconds_per_record
 

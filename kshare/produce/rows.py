@@ -120,15 +120,15 @@ def _binary(column: pa.Array) -> list[bytes | None]:
         column = column.cast(pa.binary())  # no copy: UTF-8 already
     elif pa.types.is_large_string(column.type):
         column = column.cast(pa.large_binary())
-    found: list[bytes | None] = column.to_pylist()
-    return found
+    values: list[bytes | None] = column.to_pylist()
+    return values
 
 
 def _partitions(column: pa.Array | None) -> list[int] | None:
     if column is None or column.null_count == len(column):
         return None
-    found: list[int] = column.fill_null(_ANY_PARTITION).to_pylist()
-    return found
+    values: list[int] = column.fill_null(_ANY_PARTITION).to_pylist()
+    return values
 
 
 def _headers(column: pa.Array) -> list[Headers] | None:

@@ -64,19 +64,19 @@ def adaptive(request: RangeRequest) -> dict[TopicPartition, tuple[HashRange, ...
     even = round_robin(request)
     ranges = {}
     for load in request.loads:
-        place = load.topic_partition
+        parts = even[load.topic_partition]
         observed = _disjoint(load.observed)
-        ranges[place] = _adapted(observed, len(even[place])) if observed else even[place]
+        ranges[load.topic_partition] = _adapted(observed, len(parts)) if observed else parts
     return ranges
 
 
 def _disjoint(observed: Sequence[RangeObservation]) -> list[RangeObservation]:
     """Observations ascending, without those that overlap one before them."""
-    found: list[RangeObservation] = []
+    disjoint: list[RangeObservation] = []
     for seen in sorted(observed, key=lambda seen: seen.hashes):
-        if not found or found[-1].hashes.hi <= seen.hashes.lo:
-            found.append(seen)
-    return found
+        if not disjoint or disjoint[-1].hashes.hi <= seen.hashes.lo:
+            disjoint.append(seen)
+    return disjoint
 
 
 def _adapted(observed: Sequence[RangeObservation], count: int) -> tuple[HashRange, ...]:
@@ -126,19 +126,19 @@ def _pieces(
     observed: Sequence[RangeObservation], works: Sequence[float], *, timed: bool
 ) -> list[_Piece]:
     """The observed ranges as a tiling; holes count with the mean work of as many hashes."""
-    found: list[_Piece] = []
+    pieces: list[_Piece] = []
     for seen, work in zip(observed, works, strict=True):
         lo, hi = seen.hashes.lo, seen.hashes.hi
         enough = (seen.seconds or 0.0) >= _SECONDS_MIN if timed else seen.records >= _RECORDS_MIN
         sample = seen.sample
         if sample and not lo <= sample[0] <= sample[-1] < hi:
             sample = tuple(hashed for hashed in sample if lo <= hashed < hi)
-        found.append(_Piece(lo, hi, work, sample, enough and work > 0))
-    width = sum(piece.hi - piece.lo for piece in found)
-    density = sum(piece.work for piece in found) / width
+        pieces.append(_Piece(lo, hi, work, sample, enough and work > 0))
+    width = sum(piece.hi - piece.lo for piece in pieces)
+    density = sum(piece.work for piece in pieces) / width
     tiling: list[_Piece] = []
     done = 0
-    for piece in found:
+    for piece in pieces:
         if piece.lo > done:
             tiling.append(_Piece(done, piece.lo, density * (piece.lo - done), ()))
         tiling.append(piece)

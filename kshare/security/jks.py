@@ -221,5 +221,5 @@ class _Der:
                 raise DamagedStoreError
         if len(self.left) < start + size:
             raise DamagedStoreError
-        found, self.left = self.left[start : start + size], self.left[start + size :]
-        return found
+        taken, self.left = self.left[start : start + size], self.left[start + size :]
+        return taken

@@ -116,8 +116,8 @@ def pkcs12_certificates(content: bytes, properties: Properties, kind: str) -> li
 
 
 def _pem_key(text: str, password: str | None, name: str) -> Any:
-    found = [(match[1], match[2], match[0]) for match in PEM_BLOCK.finditer(text)]
-    keys = [(label, body, whole) for label, body, whole in found if label.endswith("PRIVATE KEY")]
+    blocks = [(match[1], match[2], match[0]) for match in PEM_BLOCK.finditer(text)]
+    keys = [(label, body, whole) for label, body, whole in blocks if label.endswith("PRIVATE KEY")]
     if len(keys) != 1:
         raise store_fault(
             name, f"holds {len(keys) or 'no'} private keys in PEM format; exactly one is wanted"

@@ -71,17 +71,17 @@ def store_fault(name: str, wrong: str, right: str = "", value: str | None = None
 
 def pem_certificates(text: str, name: str) -> str:
     """Return the certificates of a text, in order, as PEM with lines of the right length."""
-    found = []
+    certificates = []
     for label, body in PEM_BLOCK.findall(text):
         if label not in {"CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE"}:
             continue
         try:
-            found.append(pem_armour(base64.b64decode("".join(body.split()), validate=True)))
+            certificates.append(pem_armour(base64.b64decode("".join(body.split()), validate=True)))
         except binascii.Error:
             raise store_fault(name, "has a certificate that is no Base64") from None
-    if not found:
+    if not certificates:
         raise store_fault(name, "holds no certificate in PEM format (-----BEGIN CERTIFICATE-----)")
-    return "".join(found)
+    return "".join(certificates)
 
 
 def pem_armour(der: bytes, label: str = "CERTIFICATE") -> str:

@@ -42,12 +42,14 @@ def trust_store(properties: Properties) -> str | None:
         raise store_fault(where, "is a JCEKS store", "convert it to PKCS12 with keytool")
     if content.startswith(jks.JKS_MAGIC):
         entries = jks_entries(content, properties, "ssl.truststore")
-        found = [pem_armour(entry.certificates[0]) for entry in entries if entry.certificates]
+        certificates = [
+            pem_armour(entry.certificates[0]) for entry in entries if entry.certificates
+        ]
     else:
         # cryptography: 130 ms
         from kshare.security.key_store import pkcs12_certificates  # noqa: PLC0415
 
-        found = pkcs12_certificates(content, properties, "ssl.truststore")
-    if not found:
+        certificates = pkcs12_certificates(content, properties, "ssl.truststore")
+    if not certificates:
         raise store_fault(where, "holds no certificate")
-    return "".join(found)
+    return "".join(certificates)

@@ -154,9 +154,9 @@ def check_assignor(
             breaches[number] = breach
     if other_hash_seeds:
         breaches = _check_hash_seeds(assignor, asked) | breaches
-    found = (breaches[number] for number in sorted(breaches))
+    breached = (breaches[number] for number in sorted(breaches))
     return AssignorReport(
-        len(asked), tuple(Breach(one.law, one.what, as_case(one.state)) for one in found)
+        len(asked), tuple(Breach(one.law, one.what, as_case(one.state)) for one in breached)
     )
 
 

@@ -256,13 +256,13 @@ class FakeCluster:
     def requests(self) -> dict[tuple[int, str], int]:
         """How many requests each broker got since :meth:`track_requests`, by broker and name."""
         functions, count = _library(), _SIZE()
-        found = self._call("mock_get_requests", ctypes.byref(count))
+        requests = self._call("mock_get_requests", ctypes.byref(count))
         counted: dict[tuple[int, str], int] = {}
         for i in range(count.value):
-            key = functions["mock_request_api_key"](found[i])
-            place = (functions["mock_request_id"](found[i]), _API_NAMES.get(key, str(key)))
-            counted[place] = counted.get(place, 0) + 1
-        functions["mock_request_destroy_array"](found, count)
+            key = functions["mock_request_api_key"](requests[i])
+            kind = (functions["mock_request_id"](requests[i]), _API_NAMES.get(key, str(key)))
+            counted[kind] = counted.get(kind, 0) + 1
+        functions["mock_request_destroy_array"](requests, count)
         return counted
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -298,9 +298,9 @@ def _library_path() -> str:
     """Where librdkafka is: in the wheel, beside or below the package, or installed."""
     package = Path(confluent_kafka.__file__).parent
     for folder in (package.parent / "confluent_kafka.libs", package / ".dylibs", package):
-        for found in sorted(folder.glob("*rdkafka*")):
-            if {".so", ".dylib", ".dll"} & set(found.suffixes) and "++" not in found.name:
-                return str(found)
+        for file in sorted(folder.glob("*rdkafka*")):
+            if {".so", ".dylib", ".dll"} & set(file.suffixes) and "++" not in file.name:
+                return str(file)
     installed = ctypes.util.find_library("rdkafka")
     if installed is None:
         raise RuntimeError("librdkafka was not found: install the wheel of confluent-kafka")

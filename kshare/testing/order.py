@@ -207,9 +207,9 @@ class _Arrived:
         ranks = max(len(self._offsets), 1)
         highest = np.maximum.accumulate(group * ranks + rank)[:-1]
         late = (group[1:] == group[:-1]) & (rank[1:] < highest % ranks)
-        found, before = rows[1:][late], self._offsets[highest[late] % ranks]
-        order = np.argsort(found)
-        return found[order], before[order]
+        chosen, before = rows[1:][late], self._offsets[highest[late] % ranks]
+        order = np.argsort(chosen)
+        return chosen[order], before[order]
 
     def split(self) -> tuple[_Ints, _Ints]:
         """Return the rows in another task than the first of their key and batch, and that row."""
@@ -221,9 +221,9 @@ class _Arrived:
         begins[1:] = (group[1:] != group[:-1]) | (batch[1:] != batch[:-1])
         first = rows[begins][np.cumsum(begins) - 1]
         other = self._task[rows] != self._task[first]
-        found, first = rows[other], first[other]
-        order = np.argsort(found)
-        return found[order], first[order]
+        chosen, first = rows[other], first[other]
+        order = np.argsort(chosen)
+        return chosen[order], first[order]
 
 
 # -- the arguments, as tables with all columns -----------------------------------------------------

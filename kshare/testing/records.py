@@ -190,11 +190,13 @@ def watermarks(
         {"bootstrap.servers": bootstrap_servers, "group.id": "kshare-testing", "log_level": 2}
     )
     deadline = time.monotonic() + seconds_max
-    place = TopicPartition(topic, partition)
+    topic_partition = TopicPartition(topic, partition)
     try:
         while True:
             try:
-                found: tuple[int, int] = consumer.get_watermark_offsets(place, _ASK_SECONDS)
+                offsets: tuple[int, int] = consumer.get_watermark_offsets(
+                    topic_partition, _ASK_SECONDS
+                )
             except KafkaException as error:
                 if error.args[0].code() not in _NOT_YET or time.monotonic() > deadline:
                     raise
@@ -202,7 +204,7 @@ def watermarks(
                 with suppress(KafkaException):  # what it knows of leaders, it asks for anew
                     consumer.list_topics(topic, timeout=_ASK_SECONDS)
             else:
-                return found
+                return offsets
     finally:
         consumer.close()
 
@@ -216,14 +218,14 @@ def _send(
 ) -> int:
     """Hand records over; what the brokers refuse is added to ``refused`` as it is told."""
 
-    def told(error: KafkaError | None, _message: object) -> None:
+    def on_delivery(error: KafkaError | None, _message: object) -> None:
         if error is not None:
             refused.append(error)
 
     count = 0
     for given in records:
         record = given if isinstance(given, Record) else Record(*given)
-        _hand_over(producer, topic, record, partition, told)
+        _hand_over(producer, topic, record, partition, on_delivery)
         count += 1
         if not count % 1_000:
             producer.poll(0)
@@ -235,19 +237,19 @@ def _hand_over(
     topic: str,
     record: Record,
     partition: int | None,
-    told: Callable[[KafkaError | None, object], None],
+    on_delivery: Callable[[KafkaError | None, object], None],
 ) -> None:
-    place: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     where = partition if record.partition is None else record.partition
     if where is not None:
-        place["partition"] = where
+        fields["partition"] = where
     if record.timestamp is not None:
-        place["timestamp"] = record.timestamp
+        fields["timestamp"] = record.timestamp
     if record.headers:
-        place["headers"] = list(record.headers)
+        fields["headers"] = list(record.headers)
     while True:
         try:
-            producer.produce(topic, record.value, record.key, on_delivery=told, **place)
+            producer.produce(topic, record.value, record.key, on_delivery=on_delivery, **fields)
         except BufferError:  # the queue is full
             producer.poll(0.1)
         else:

@@ -63,11 +63,11 @@ class Log:
     ) -> tuple[list[int], int]:
         """The offsets of a slice's records, and where reading them ended."""
         start, end = slice_.offsets.start, slice_.offsets.end
-        place = TopicPartition(slice_.topic, slice_.partition)
-        first, keys = self.first[place], self.keys[place]
+        partition = TopicPartition(slice_.topic, slice_.partition)
+        first, keys = self.first[partition], self.keys[partition]
         if start < first and not lenient:
             raise DataLossError(
-                f"{place}: offsets {start} to {end} are wanted, the log holds {first}",
+                f"{partition}: offsets {start} to {end} are wanted, the log holds {first}",
                 wanted=(start, end),
                 available=(first, len(keys)),
             )
@@ -191,13 +191,13 @@ class Query:
     def run(self, planned: PlannedSlice) -> float:
         """Read a slice: deliver its records, and tell the planner. Returns how long it took."""
         slice_ = planned.slice
-        place = TopicPartition(slice_.topic, slice_.partition)
+        partition = TopicPartition(slice_.topic, slice_.partition)
         lenient = self.given.get("failOnDataLoss") == "false"
         offsets, end = self.log.read(
             slice_, planned.max_records, lenient=lenient, committed=self.committed
         )
-        self.delivered += [(place, offset) for offset in offsets]
-        keys = [self.log.keys[place][offset] for offset in offsets]
+        self.delivered += [(partition, offset) for offset in offsets]
+        keys = [self.log.keys[partition][offset] for offset in offsets]
         seconds = sum(map(self.pace, keys))
         ticket = planned.ticket
         if ticket is not None and self.lost_messages.random() >= self.loss:
@@ -220,8 +220,8 @@ class Query:
         """Every record at most once, those of a key in order."""
         assert len(set(self.delivered)) == len(self.delivered)
         last: dict[tuple[TopicPartition, bytes], int] = {}
-        for place, offset in self.delivered:
-            key = (place, self.log.keys[place][offset])
+        for partition, offset in self.delivered:
+            key = (partition, self.log.keys[partition][offset])
             assert last.get(key, -1) < offset
             last[key] = offset
 
@@ -229,10 +229,12 @@ class Query:
         """Every record exactly once, those of a key in order, and a plain dict in the end."""
         self.check_order()
         assert set(self.delivered) == {
-            (place, offset) for place, keys in self.log.keys.items() for offset in range(len(keys))
+            (partition, offset)
+            for partition, keys in self.log.keys.items()
+            for offset in range(len(keys))
         }
         assert self.at == {
-            "t": {str(place.partition): len(k) for place, k in self.log.keys.items()}
+            "t": {str(partition.partition): len(k) for partition, k in self.log.keys.items()}
         }
 
 

@@ -48,13 +48,13 @@ class Lags:
 
     def caught_up(self, task: int) -> list[int]:
         """Return the processes that are caught up on a task, ascending."""
-        found = self._caught_up.get(task)
-        if found is None:
+        processes = self._caught_up.get(task)
+        if processes is None:
             is_caught_up, lags = self._is_caught_up, self._row(task)
             good = {lag for lag in set(lags) if is_caught_up(lag)}
-            found = [process for process, lag in enumerate(lags) if lag in good]
-            self._caught_up[task] = found
-        return found
+            processes = [process for process, lag in enumerate(lags) if lag in good]
+            self._caught_up[task] = processes
+        return processes
 
     def is_behind(self, process: int, task: int) -> bool:
         """Return whether a process is not caught up, and another one has a smaller lag."""

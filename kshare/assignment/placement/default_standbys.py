@@ -95,21 +95,21 @@ class _LeastLoaded:
     ) -> ProcessId | None:
         """Add a standby on the least loaded process that may have it; return that process."""
         passed = []
-        found = None
+        chosen = None
         while self._heap:
             entry = heapq.heappop(self._heap)
             process = entry[1]
             if task not in self._copies[process] and (may_have is None or may_have(process)):
-                found = process
+                chosen = process
                 break
             passed.append(entry)
         for entry in passed:
             heapq.heappush(self._heap, entry)
-        if found is not None:
-            self._copies[found].add(task)
-            self.standby[found].add(task)
-            heapq.heappush(self._heap, (self._load(found), found))
-        return found
+        if chosen is not None:
+            self._copies[chosen].add(task)
+            self.standby[chosen].add(task)
+            heapq.heappush(self._heap, (self._load(chosen), chosen))
+        return chosen
 
 
 def _spread(queue: _LeastLoaded, task: TaskId, copies: int) -> None:

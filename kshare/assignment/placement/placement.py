@@ -121,7 +121,7 @@ def bits(tasks: Collection[int]) -> int:
     """A set as an integer, a bit a task."""
     if not tasks:
         return 0
-    found = bytearray(max(tasks) // 8 + 1)
+    mask = bytearray(max(tasks) // 8 + 1)
     for task in tasks:
-        found[task >> 3] |= 1 << (task & 7)
-    return int.from_bytes(found, "little")
+        mask[task >> 3] |= 1 << (task & 7)
+    return int.from_bytes(mask, "little")

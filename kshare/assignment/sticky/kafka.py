@@ -147,10 +147,10 @@ class _Standbys:
 
     def _together(self, task: int) -> int:
         """The tasks that have come to a process with this one, or this one to them."""
-        found = self._dealt[task] | self._standbys[self._placement.owner[task]]
+        mask = self._dealt[task] | self._standbys[self._placement.owner[task]]
         for process in self._copies.get(task, ()):
-            found |= self._masks[process]
-        return found
+            mask |= self._masks[process]
+        return mask
 
     def _is_overloaded(self, process: int) -> bool:
         load = self._placement.load[process]

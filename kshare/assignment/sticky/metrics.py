@@ -83,8 +83,8 @@ class Metrics:
         processes = len(placement.threads)
         return max(
             (
-                max(found) - (min(found) if len(found) == processes else 0)
-                for found in by_subtopology.values()
+                max(tasks) - (min(tasks) if len(tasks) == processes else 0)
+                for tasks in by_subtopology.values()
             ),
             default=0,
         )

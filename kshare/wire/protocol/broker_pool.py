@@ -277,23 +277,23 @@ class BrokerPool:
         """
         memory = self._memory()
         with memory.lock:
-            found: dict[TopicPartition, Leader | None] = {
+            known: dict[TopicPartition, Leader | None] = {
                 partition: memory.leaders.get((self._cluster, partition))
                 for partition in partitions
             }
-        missing = [partition for partition, leader in found.items() if leader is None]
+        missing = [partition for partition, leader in known.items() if leader is None]
         if not missing:
-            return {partition: leader for partition, leader in found.items() if leader is not None}
+            return {partition: leader for partition, leader in known.items() if leader is not None}
         metadata = self._metadata({partition.topic for partition in missing})
         with memory.lock:
             if isinstance(metadata, Metadata):
                 memory.brokers[self._cluster] = metadata.brokers
             for partition in missing:
                 leader = metadata.leader(partition) if isinstance(metadata, Metadata) else metadata
-                found[partition] = leader
+                known[partition] = leader
                 if isinstance(leader, tuple):
                     memory.leaders[self._cluster, partition] = leader
-        return {partition: leader for partition, leader in found.items() if leader is not None}
+        return {partition: leader for partition, leader in known.items() if leader is not None}
 
     def _metadata(self, topics: Iterable[str]) -> Metadata | LeaderUnknownError:
         """What the first bootstrap server that answers says of some topics."""

@@ -229,17 +229,17 @@ def list_offsets(
     """
     wanted = sorted(partitions)
     bounds = [_listed_offsets(connection, wanted, timestamp) for timestamp in (_EARLIEST, _LATEST)]
-    found: dict[TopicPartition, tuple[int, int] | OSError] = {}
+    by_partition: dict[TopicPartition, tuple[int, int] | OSError] = {}
     for topic_partition in wanted:
         (first_code, earliest), (last_code, latest) = (part[topic_partition] for part in bounds)
         code = first_code or last_code
-        found[topic_partition] = (earliest, latest)
+        by_partition[topic_partition] = (earliest, latest)
         if code:
-            found[topic_partition] = OSError(
+            by_partition[topic_partition] = OSError(
                 f"broker {connection.broker} cannot list the offsets of {topic_partition}: "
                 f"{error_codes.name(code)}"
             )
-    return found
+    return by_partition
 
 
 def _listed_offsets(

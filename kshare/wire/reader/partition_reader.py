@@ -153,20 +153,20 @@ class PartitionReader:
         offset = self.offset
         if offset is None or self._chunks is None:
             return False
-        found = self._chunks.find(offset, self._records.expected_end(offset))
-        if found is None:
+        chunk = self._chunks.find(offset, self._records.expected_end(offset))
+        if chunk is None:
             return False
         try:
-            index = self._index(found.records, offset)
+            index = self._index(chunk.records, offset)
             if index.next_offset is not None:
-                self._records.accept(index, found.aborted, len(found.records), found.start)
+                self._records.accept(index, chunk.aborted, len(chunk.records), chunk.start)
                 yield from self.deliver()
                 self._deadline.reset()
                 return True
         except RecordError as error:
             _log.info("%s: not from a sibling: %s", self.topic_partition, error)
         # If something is wrong with the log, the broker's own answer shall say so.
-        self._chunks.discard(found.start)
+        self._chunks.discard(chunk.start)
         self._chunks.close(done=False)
         self._records.rewind()
         return False
