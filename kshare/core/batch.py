@@ -171,7 +171,7 @@ def batch_ends(
     max_ahead: int | None,
     max_gaps: int,
 ) -> dict[TopicPartition, int]:
-    """Below which offset each partition is read, whatever its ranges do below it.
+    """Below which offset each partition is read; its ranges may end before it.
 
     Args:
         progress: How far each partition is.

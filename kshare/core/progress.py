@@ -127,7 +127,7 @@ class Progress:
         return _normalised(self.stable, overlay([*self.stripes, *added]))
 
     def advance(self, offset: int) -> "Progress":
-        """Add everything below an offset, whatever its key."""
+        """Add everything below an offset, of all keys."""
         return self if offset <= self.stable else Progress(offset, self.stripes)
 
     def pending(self, end: int, hashes: HashRange = WHOLE) -> tuple[Rectangle, ...]:

@@ -1,7 +1,7 @@
 """Where the reading of a slice ended, and a sample of the keys that were read.
 
-End, records and sample are a function of the records that were delivered and of their order,
-whatever the sizes of the record batches that brought them.
+End, records and sample follow from the records that were delivered and their order, and not from
+the sizes of the record batches that brought them.
 Cost: a few hashes a record batch, 256 at most.
 """
 
@@ -53,7 +53,7 @@ class KeySample:
     """One row out of each ``stride``; the stride doubles when the sample is full.
 
     At each doubling one row of each two is dropped. So the row that stands for a stride is found
-    by one step for each doubling, whatever the order in which rows were seen. Which of the two is
+    by one step for each doubling, in any order of the rows. Which of the two is
     kept depends on the number of the pair (additive recurrence by the golden ratio): if it were
     always the first, keys that take turns would look like one key.
     """

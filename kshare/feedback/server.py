@@ -4,7 +4,7 @@ Guarantees: best effort. What is lost, late, sent twice, cut short or forged cha
 message counts only if it is signed (see :mod:`kshare.feedback.messages`) and for a ticket of a
 batch that the server knows. If attempts of a task differ, the lowest end counts, so that no record
 is passed over.
-Cost: one thread, whatever the number of tasks; at most 64 KiB for each of at most 1,000
+Cost: one thread for any number of tasks; at most 64 KiB for each of at most 1,000
 connections.
 """
 

@@ -3,7 +3,7 @@
 Guarantees: the offset dict of a batch, with the one before it, says completely what the batch
 reads; a batch that is planned again is the same. Every offset between two dicts is read or reported
 as lost.
-Cost: two round trips to the cluster a trigger, whatever the number of partitions; one more if a
+Cost: two round trips to the cluster a trigger, for any number of partitions; one more if a
 partition's ranges stand at different offsets.
 
 Each method of the Spark plug-in is one call into this package.

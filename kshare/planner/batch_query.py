@@ -58,7 +58,7 @@ def plan_batch(
 def _check_order(
     options: SourceOptions, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> None:
-    """Spark's RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET, whatever ``failOnDataLoss`` says."""
+    """Spark's RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET, with any ``failOnDataLoss``."""
     chosen = options.starting.offsets if isinstance(options.starting, PerPartition) else {}
     for tp, end in ends.items():
         wanted = chosen.get(tp)

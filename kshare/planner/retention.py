@@ -1,6 +1,6 @@
 """A warning before retention deletes what is still pending.
 
-Guarantees: it changes nothing, and never fails, whatever the cluster refuses to say. Partitions
+Guarantees: it changes nothing, and never fails, even if the cluster refuses to answer. Partitions
 that begin with this trigger are left out: a user who asks for a log from its start knows that it is
 old.
 Cost: a look is one round trip for the topics' settings and one where records have an age limit, two

@@ -1,6 +1,6 @@
 """The order of a batch's tasks: a task assignor plans every batch, and Spark deals its answer out.
 
-Guarantees: the tasks of a batch are the same, whatever an assignor does; only their order changes.
+Guarantees: the tasks of a batch do not depend on what an assignor does; only their order changes.
 An assignor that fails (an exception, an invalid answer) is logged and asked again at once, once,
 and then at the next batch; until then the last assignment stays.
 Cost: a plan is computed when tasks or executors have changed, or when a deadline that the assignor

@@ -250,7 +250,7 @@ class FakeCluster:
     # -- what clients did -----------------------------------------------------------------------
 
     def track_requests(self) -> None:
-        """Count the requests from now on; begins anew at each call."""
+        """Count the requests from now on; starts again at each call."""
         self._call("mock_start_request_tracking")
 
     def requests(self) -> dict[tuple[int, str], int]:

@@ -201,7 +201,7 @@ def watermarks(
                 if error.args[0].code() not in _NOT_YET or time.monotonic() > deadline:
                     raise
                 time.sleep(_PAUSE_SECONDS)
-                with suppress(KafkaException):  # what it knows of leaders, it asks for anew
+                with suppress(KafkaException):  # it asks for the leaders again
                     consumer.list_topics(topic, timeout=_ASK_SECONDS)
             else:
                 return offsets

@@ -23,7 +23,7 @@ _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class Fence:
-    """Room between two pages that nobody may touch.
+    """Room between two pages that no one may touch.
 
     Args:
         size: bytes of room, at least.

@@ -226,7 +226,7 @@ class Query:
             last[key] = offset
 
     def check_all(self) -> None:
-        """Every record exactly once, those of a key in order, and a plain dict in the end."""
+        """Every record exactly once, those of a key in order, and a plain dict at the end."""
         self.check_order()
         assert set(self.delivered) == {
             (partition, offset)

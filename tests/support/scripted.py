@@ -49,10 +49,10 @@ class ScriptedLog:
     """Stands in for the brokers of one partition, and for the connection to its leader.
 
     Args:
-        batches: encoded.
-        response_bytes: at most so many a response, but one batch at least.
-        aborted: (producer id, first offset, offset of the end) of aborted transactions; as by a
-            broker, a response tells those that touch it.
+        batches: Encoded record batches.
+        response_bytes: Maximum size of a response; one record batch may exceed it.
+        aborted: (producer id, first offset, offset of the end) of aborted transactions; a response
+            lists those that touch it, as a broker's does.
     """
 
     broker = "scripted:1"
@@ -165,12 +165,12 @@ class ScriptedReplica(ScriptedLog):
     """A leader or a follower, which misbehaves as told.
 
     Args:
-        batches: encoded: what it holds.
-        broker: its name.
-        names: the node that it names to readers who tell their rack; None: nobody.
-        answers: to its next requests: a code of Kafka; an error to raise; EMPTY: no records; None:
-            as ever.
-        options: see :class:`ScriptedLog`.
+        batches: Encoded record batches that it holds.
+        broker: Its name.
+        names: Node that it names to readers with a rack; None for none.
+        answers: Its next answers: an error code, an error to raise, EMPTY for no records, or None
+            for the records.
+        options: As for :class:`ScriptedLog`.
     """
 
     EMPTY = "empty"

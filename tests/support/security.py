@@ -88,7 +88,7 @@ def credentials(url: str, line: str = "", **more: str) -> KafkaConfig:
 
 
 def jwt(**claims: Any) -> str:
-    """A token that nobody signed."""
+    """A token without a signature."""
     parts = [json.dumps({"alg": "none"}), json.dumps(claims)]
     encoded = [base64.urlsafe_b64encode(part.encode()).rstrip(b"=").decode() for part in parts]
     return f"{encoded[0]}.{encoded[1]}.x"

@@ -7,7 +7,7 @@ Cost: one row of lags for each task that is not caught up where it is wanted.
     wanted process caught up, or no other one fresher    the task runs there
     a standby elsewhere is caught up                     the two change places
     another process is caught up                         it runs there; warm-up on the wanted one
-    no process is caught up                              it runs on the freshest; warm-up likewise
+    no process is caught up                              it runs on the freshest; warm-up, too
 
 The rules are those of Kafka Streams' high-availability assignor (KIP-441).
 """

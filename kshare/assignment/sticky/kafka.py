@@ -28,7 +28,7 @@ def place_kafka_actives(
     Args:
         indexed: The tasks, the processes, and what these had.
         placement: An empty placement.
-        must_preserve: Whether tasks stay where they were, whatever the quota is.
+        must_preserve: Whether tasks stay where they were, with any quota.
     """
     owner, tasks, threads = placement.owner, indexed.tasks, indexed.threads
     quota = len(tasks) // sum(threads)

@@ -1,7 +1,7 @@
 """Metrics of a placement: moved tasks, evenness, traffic between racks.
 
 Less is better in each, and none is weighed against another.
-Cost: a few steps for each copy of a task; counts of subtopologies by process besides.
+Cost: a few steps for each copy of a task; also counts of subtopologies by process.
 """
 
 from collections import Counter

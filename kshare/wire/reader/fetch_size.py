@@ -1,6 +1,6 @@
 """How many bytes the next Fetch request asks for.
 
-A request is large enough for the next record batch, sooner or later, whatever the size of that one.
+A request is large enough for the next record batch, sooner or later, however large that is.
 Cost: what is asked for beyond a slice's end is at most a quarter of its rest, and 64 KiB.
 """
 

@@ -240,7 +240,7 @@ class PartitionReader:
             FetchTimeoutError: There was no progress for the stated time.
         """
         self._brokers.forget(self.topic_partition)
-        self._records.rewind()  # whatever failed, and when: no record of a response is passed over
+        self._records.rewind()  # no record of a response is passed over
         if self.offset is not None and not self.replica.leave(error):
             self.pause(error)
 

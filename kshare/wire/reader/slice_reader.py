@@ -8,7 +8,7 @@ replica is read, on what siblings on the host have fetched, or on which slices a
 
 Cost: one request for each broker is always under way while the last response is decoded (unless a
 limit is likely to be reached in it, or a sibling makes it). Memory is two fetch responses and one
-output batch, whatever the backlog.
+output batch, however large the backlog is.
 
 One turn of the loop::
 

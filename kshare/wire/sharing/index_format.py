@@ -1,7 +1,6 @@
 """The index of a host as bytes, and back.
 
-Guarantees: whatever the bytes, the outcome is an index: an empty one, if they are not those of an
-index of this version.
+Guarantees: any bytes make an index: an empty one, if they are not those of this version.
 """
 
 import json
@@ -52,7 +51,7 @@ def decode(data: bytes) -> tuple[int, dict[GroupKey, Group]]:
         serial, entries = json.loads(text)
         return int(serial), {GroupKey(*key): _group_of(*entry) for key, *entry in entries}
     except (ValueError, TypeError, OverflowError, RecursionError):
-        return 0, {}  # another version's, whatever its checksum says
+        return 0, {}  # another version's, although its checksum fits
 
 
 def _group_of(
