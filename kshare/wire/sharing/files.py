@@ -1,11 +1,11 @@
 """The files by which siblings on a host share chunks, none with a name; the index, and its lock.
 
 Guarantees: no file of another user or program is read, written or cut here, even if an index says
-so. A process that dies leaves nothing behind and holds no one up. Errors of the operating system are
-raised to the caller.
-Cost: 0.1 to 0.2 ms to open, read and write the index, and to find it (once a
-task at most) as much for each thousand unix sockets of the host; two descriptors for the index and
-one for each chunk that waits.
+so. A process that dies leaves nothing behind and holds no one up. Errors of the operating system
+are raised to the caller.
+Cost: 0.1 to 0.2 ms to open, read and write the index, and to find it (once a task at most) as much
+for each thousand unix sockets of the host; two descriptors for the index and one for each chunk
+that waits.
 
 **Files without names.** A chunk lies in a file of the temporary folder which has no name from the
 start (``O_TMPFILE``), and which the task that fetched it holds open; siblings open it through
