@@ -17,13 +17,14 @@ from kafka.protocol.sasl import SaslHandshakeRequest
 from kshare.errors import AuthenticationError, KafkaError
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.connection import Connection
+from kshare.wire.protocol.error_codes import ErrorCode
 
 __all__ = ["connection_fault", "login_fault"]
 
 _LOGIN_SECONDS = 10.0
 _STEPS = 3  # of a look at one server, each of which may take its whole time
 _HANDSHAKE_VERSION = 1
-_SASL_SPOKEN = {0, 33}  # NONE, UNSUPPORTED_SASL_MECHANISM: of a listener that expects a login
+_SASL_SPOKEN = {ErrorCode.NONE, ErrorCode.UNSUPPORTED_SASL_MECHANISM}  # it expects a login
 
 
 def login_fault(kafka: KafkaConfig) -> AuthenticationError | None:
