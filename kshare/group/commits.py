@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -74,17 +73,22 @@ class Commits:
         Args:
             work: What is processed.
         """
+        self._call_back()
+        if self._config.auto_commit and not self._under_way and time.monotonic() >= self._due:
+            self._due = time.monotonic() + self._interval
+            self.begin(work())
+
+    def _call_back(self) -> None:
         while self._under_way and self._under_way[0].done():
             answer = self._under_way.pop(0)
+            if answer.cancelled():
+                continue
             error = answer.exception()
             if self._config.on_commit is not None:
                 failure = error if isinstance(error, Exception) else None
                 self._config.on_commit(failure, None if error else answer.result())
             elif error is not None:
                 _log.warning("a commit has failed, the next one does it again: %s", error)
-        if self._config.auto_commit and not self._under_way and time.monotonic() >= self._due:
-            self._due = time.monotonic() + self._interval
-            self.begin(work())
 
     def hurry(self) -> None:
         """So much has gathered that the next commit is due now."""
@@ -103,8 +107,7 @@ class Commits:
             self.flush(work())
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=True)
-            with suppress(KshareError):  # callbacks only: what failed is done again by others
-                self.serve(work)
+            self._call_back()
 
     def flush(self, work: Work) -> None:
         """Commit before partitions are given up. That it fails is a warning: records come again."""
