@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from kshare.core.progress import TopicPartition
+from kshare.errors import KshareError
 
 __all__ = ["CHUNK_ROWS", "Chunk", "Message", "chunks"]
 
@@ -134,11 +135,13 @@ class Message(tuple[Any, ...]):
         headers = self[0].column("headers")[self[1]]
         return headers and [(header["key"], header["value"]) for header in headers]
 
-    def error(self) -> None:
+    def error(self) -> KshareError | None:
         """None: errors are raised."""
+        return None
 
-    def leader_epoch(self) -> None:
+    def leader_epoch(self) -> int | None:
         """None: it is not read."""
+        return None
 
     @property
     def topic_partition(self) -> TopicPartition:
