@@ -5,68 +5,22 @@ A background thread reads the group's individual commit log by long polls and ru
 :meth:`GroupSession.claim`. All methods may be called from any thread.
 """
 
+import os
+import socket
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
 
 from kshare.core.hashing import HashRange
-from kshare.core.progress import Progress, Rectangle, TopicPartition
-from kshare.options import KafkaConfig
-from kshare.wire.protocol.retry import Clock
+from kshare.core.progress import Progress, TopicPartition
+from kshare.errors import FetchTimeoutError, KshareError
+from kshare.group.log_tail import boot_time
+from kshare.group.model import OffsetAndMetadata, SessionConfig, committed_offset
+from kshare.group.ownerships import Ownership, Processed, claimed_hashes
+from kshare.group.protocol.owner import Phase
+from kshare.group.session_thread import SessionThread
 
 __all__ = ["GroupSession", "OffsetAndMetadata", "Processed", "SessionConfig"]
-
-Processed: TypeAlias = Progress | Sequence[Rectangle]
-"""What has been processed of a partition: the rectangles may overlap, and repeat what is known."""
-
-
-class SessionConfig(Protocol):
-    """What a session needs of a consumer's configuration."""
-
-    @property
-    def kafka(self) -> KafkaConfig:
-        """How to reach the cluster."""
-
-    @property
-    def group(self) -> str:
-        """Id of the group."""
-
-    @property
-    def log_topic(self) -> str:
-        """Name of the individual commit log's topic."""
-
-    @property
-    def log_segment_bytes(self) -> int:
-        """``segment.bytes`` of that topic, when it is made."""
-
-    @property
-    def claim_timeout_ms(self) -> int:
-        """Time after which a member that cannot read the log hands out nothing more."""
-
-    @property
-    def offset_reset(self) -> Literal["earliest", "latest", "error"]:
-        """Where a group without offsets starts: ``auto.offset.reset``."""
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetAndMetadata:
-    """What a group has committed of a partition.
-
-    Attributes:
-        offset: The stable offset: all below it has been processed.
-        range_offsets: Offset ranges ``(start, end)`` above it that have been processed for all key
-            hashes, ascending.
-        individual_commits: All that has been processed above it, as rectangles.
-        metadata: What the committer gave as metadata.
-        leader_epoch: Leader epoch of the last processed record; None if it is not known.
-    """
-
-    offset: int
-    range_offsets: tuple[tuple[int, int], ...] = ()
-    individual_commits: tuple[Rectangle, ...] = ()
-    metadata: str = ""
-    leader_epoch: int | None = None
 
 
 class GroupSession:
@@ -76,22 +30,26 @@ class GroupSession:
         config: The consumer's configuration.
         on_change: Called from the session's thread when :meth:`started`, :meth:`check` or
             :meth:`may_deliver` may answer differently. It must not block.
-        clock: Source of time.
+        now: Source of time, in seconds; the time during which the machine is suspended counts.
 
     Attributes:
         member: Its id, such as ``host-1234-5f0c2a9e``.
     """
-
-    member: str
 
     def __init__(
         self,
         config: SessionConfig,
         *,
         on_change: Callable[[], None] | None = None,
-        clock: Clock = time,
+        now: Callable[[], float] = boot_time,
     ) -> None:
-        raise NotImplementedError
+        self.member = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._group = config.group
+        self._now = now
+        self._claim_seconds = config.claim_timeout_ms / 1000
+        self._thread = SessionThread(config, self.member, on_change or (lambda: None), now)
+        self._shared = self._thread.shared
+        self._is_started = False
 
     def claim(self, assignment: Mapping[TopicPartition, Sequence[HashRange]]) -> None:
         """Own these key hashes from now on, and no others; an empty sequence is all hashes.
@@ -102,7 +60,15 @@ class GroupSession:
         Raises:
             ValueError: Hash ranges of a partition overlap.
         """
-        raise NotImplementedError
+        hashes = {tp: claimed_hashes(parts) for tp, parts in assignment.items()}
+        with self._shared.changed:
+            if self._shared.is_closing:
+                raise KshareError(f"group {self._group}: the session is closed")
+            self._shared.ownerships.claim(hashes)
+            is_first, self._is_started = not self._is_started, True
+        if is_first:
+            self._thread.start()
+        self._thread.wake()
 
     def started(self) -> Mapping[TopicPartition, Progress]:
         """From where to deliver: the progress of each partition whose claims are in place.
@@ -111,7 +77,8 @@ class GroupSession:
         that what is buffered or in flight counts no more: offsets were reset, or the log was lost.
         Then deliver again from the new one.
         """
-        raise NotImplementedError
+        with self._shared.changed:
+            return self._shared.ownerships.started()
 
     def check(self) -> None:
         """Raise the fault of the session, if there is one.
@@ -122,14 +89,17 @@ class GroupSession:
             KshareError: The session cannot go on: no right to use the log, a record of a later
                 version in it, no offset to start from.
         """
-        raise NotImplementedError
+        with self._shared.changed:
+            fault = self._shared.fault or self._shared.ownerships.fenced()
+        if fault is not None:
+            raise fault
 
     def may_deliver(self) -> bool:
         """Whether records may be handed out: whether the log has been read lately.
 
         Ask before each hand-out; it costs a look at the clock.
         """
-        raise NotImplementedError
+        return self._now() - self._thread.read_at <= self._claim_seconds
 
     def commit(
         self,
@@ -155,7 +125,23 @@ class GroupSession:
             FetchTimeoutError: It was not done in time. It goes on in the background.
             KshareError: As for :meth:`check`.
         """
-        raise NotImplementedError
+        deadline = time.monotonic() + timeout
+        with self._shared.changed:
+            self._raise_fault()
+            asked = self._ask(processed, since)
+        self._thread.wake()
+        with self._shared.changed:
+            while timeout > 0 and self._shared.fault is None and any(map(_is_open, asked)):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise self._not_in_time("commit", timeout)
+                self._shared.changed.wait(left)
+            self._raise_fault()
+            fenced = any(each.owner.phase is Phase.FENCED for each, _ in asked)
+            error = self._shared.ownerships.fenced() if fenced else None
+            if error is not None:
+                raise error
+            return self._stable(processed)
 
     def committed(
         self, partitions: Sequence[TopicPartition], timeout: float
@@ -166,11 +152,76 @@ class GroupSession:
             FetchTimeoutError: It was not known in time.
             KshareError: As for :meth:`check`.
         """
-        raise NotImplementedError
+        deadline = time.monotonic() + timeout
+        stored = self._thread.primary.fetch(partitions)
+        log = self._thread.log_partition()
+        if log is None:
+            raise self._not_in_time("find the log", timeout)
+        bounds = self._thread.primary.log_bounds(log)
+        with self._shared.changed:
+            ownerships = self._shared.ownerships
+            while ownerships.log.end < bounds[1]:
+                self._raise_fault()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise self._not_in_time("read the log", timeout)
+                self._shared.changed.wait(left)
+            found = {}
+            for partition, each in stored.items():
+                said = ownerships.log.of(partition)
+                offset = committed_offset(
+                    each.primary, said, bounds, ownerships.topic_id, each.metadata
+                )
+                if offset is not None:
+                    found[partition] = offset
+            return found
 
     def close(self, timeout: float) -> None:
         """Give up all claims, and stop. May be called again.
 
         Returns within 0.1 s if nothing is under way: what was to be committed is not waited for.
         """
-        raise NotImplementedError
+        with self._shared.changed:
+            was_closing, self._shared.is_closing = self._shared.is_closing, True
+            if not was_closing:
+                self._shared.close_by = time.monotonic() + timeout
+        if self._is_started:
+            self._thread.wake()
+            self._thread.closed.wait(timeout)
+
+    def _raise_fault(self) -> None:
+        if self._shared.fault is not None:
+            raise self._shared.fault
+
+    def _ask(
+        self,
+        processed: Mapping[TopicPartition, Processed],
+        since: Mapping[TopicPartition, Progress] | None,
+    ) -> list[tuple[Ownership, int]]:
+        """Ask for commits; the ownerships, and which of their commits it is."""
+        asked = []
+        for partition, what in processed.items():
+            each = self._shared.ownerships.by_partition.get(partition)
+            if each is None or (since is not None and since.get(partition) is not each.start):
+                continue
+            if each.start is not None:
+                each.processed(what)
+            each.wanted += 1
+            asked.append((each, each.wanted))
+        return asked
+
+    def _stable(self, partitions: Mapping[TopicPartition, Processed]) -> dict[TopicPartition, int]:
+        ownerships = self._shared.ownerships
+        started = ownerships.started()
+        return {tp: ownerships.stable(tp) for tp in partitions if tp in started}
+
+    def _not_in_time(self, what: str, timeout: float) -> FetchTimeoutError:
+        trouble = self._shared.trouble
+        why = f"; the last trouble: {trouble}" if trouble else ""
+        return FetchTimeoutError(f"group {self._group}: cannot {what} within {timeout:g} s{why}")
+
+
+def _is_open(asked: tuple[Ownership, int]) -> bool:
+    """Whether a commit is neither done nor given up."""
+    each, number = asked
+    return each.finished < number and each.owner.phase is not Phase.FENCED

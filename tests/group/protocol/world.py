@@ -208,6 +208,9 @@ def print_of(process: Process) -> tuple[object, ...]:
         owner._pending,
         owner._primary,
         owner._initial,
+        owner._known,
+        owner._waits,
+        owner._has_waited,
         tuple(process.inbox),
         tuple(process.in_flight),
         process.position,
@@ -264,7 +267,8 @@ Step = tuple[str, str]
 def steps(world: World, limits: Limits) -> Iterator[Step]:
     """Everything that can happen next."""
     for name, process in world.processes.items():
-        if process.log.end < world.log.end or not process.is_current:
+        is_behind = process.log.end < world.log.end or process.topic_id != world.log.topic_id
+        if is_behind or not process.is_current:
             yield ("read", name)
         if process.inbox:
             yield ("act", name)
@@ -298,7 +302,7 @@ def take(world: World, step: Step) -> None:
         world.log.compact()
         world.compactions += 1
     elif what == "lose the log":
-        world.log = Log(topic_id="b")
+        world.log = Log(topic_id=f"lost {world.lost_logs}")
         world.lost_logs += 1
     else:
         _happen(world, world.processes[name], what)
@@ -309,6 +313,10 @@ def _happen(world: World, process: Process, what: str) -> None:
     verb, *rest = what.split()
     match verb:
         case "read":
+            if process.topic_id != world.log.topic_id:
+                process.log, process.topic_id = GroupLog("g"), world.log.topic_id
+                process.owner.log_lost(world.log.topic_id)
+                process.inbox, process.in_flight, process.position = [], [], 0
             replay(world.log, process.log)
             process.is_current = True
         case "act":
