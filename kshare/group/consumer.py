@@ -19,7 +19,8 @@ from kshare.group.assignments import parse_assignment, parse_partition, partitio
 from kshare.group.commits import Commits, Work
 from kshare.group.config import ConsumerConfig, consumer_config
 from kshare.group.message import Message
-from kshare.group.session import GroupSession, OffsetAndMetadata
+from kshare.group.model import OffsetAndMetadata
+from kshare.group.session import GroupSession
 from kshare.group.tail import Session, Tail
 from kshare.wire.reader.tail_reader import Waker
 
@@ -40,8 +41,7 @@ class KeySharedConsumer:
     """Consumes key ranges of partitions, and commits what is processed record by record.
 
     Method names and their meaning are those of ``confluent_kafka.Consumer``; docs/consumer.md says
-    what differs. One thread polls; :meth:`acknowledge`, :meth:`acknowledge_batch`, :meth:`commit`
-    and :meth:`close` may be called from any thread.
+    what differs. One thread polls; all other methods may be called from any thread.
 
     Args:
         config: Values by name, as for ``confluent_kafka.Consumer``: names of librdkafka or of
@@ -85,7 +85,7 @@ class KeySharedConsumer:
             KshareError: A partition or the group's log cannot be read; the next call tries again.
             RuntimeError: The consumer is closed.
         """
-        message = self._next_fresh()
+        message = self.poll_fresh()
         if message is None and self._next_rows(timeout):
             return next(self._rows)
         return message
@@ -149,8 +149,8 @@ class KeySharedConsumer:
                 if not since <= _wall() < until:
                     break
 
-    def _next_fresh(self) -> Message | None:
-        """The next record if it can be had at once and without a look at the session."""
+    def poll_fresh(self) -> Message | None:
+        """The next record if it is there and needs no look at the session; else None."""
         since, until = self._fresh
         return next(self._rows, None) if since <= _wall() < until else None
 
@@ -175,26 +175,33 @@ class KeySharedConsumer:
             timeout: Maximum time to wait.
             continues: Whether the same call has returned records already.
         """
-        if self._state.is_closed:
+        if self.is_closed:
             raise RuntimeError("Consumer closed")
         deadline = _deadline(timeout)
-        with self._state.polling:
-            if not continues:
-                self._settle()
-            while True:
-                self._state.is_changed = False
-                self._commits.serve(self._work)
-                with self._state.lock:
-                    self._tail.refresh()
-                self._session.check()
-                left = _left(deadline)
-                if self._session.may_deliver():
-                    if self._took(take, min(left, _TICK_SECONDS)) and self._may_hand_out():
-                        return True
-                else:
-                    self._waker.wait(min(left, _TICK_SECONDS))
-                if self._state.is_closed or _left(deadline) <= 0:
+        if not continues:
+            self._settle()
+        while True:
+            with self._state.gate:
+                pass  # one who changes what is read comes first
+            with self._state.polling:
+                if self._state.is_closed:
                     return False
+                if self._has_some(take, min(_left(deadline), _TICK_SECONDS)):
+                    return True
+            if _left(deadline) <= 0:
+                return False
+
+    def _has_some(self, take: Callable[[float], bool], seconds: float) -> bool:
+        """Look at everything once; whether there is something that may be handed out."""
+        self._state.is_changed = False
+        self._commits.serve(self._work)
+        with self._state.lock:
+            self._tail.refresh()
+        self._session.check()
+        if not self._session.may_deliver():
+            self._waker.wait(seconds)
+            return False
+        return self._took(take, min(seconds, self._commits.seconds_left)) and self._may_hand_out()
 
     def _took(self, take: Callable[[float], bool], seconds: float) -> bool:
         try:
@@ -431,10 +438,12 @@ class KeySharedConsumer:
         """Change what is read: records that were not returned yet are looked at again."""
         if self._state.is_closed:
             raise RuntimeError("Consumer closed")
-        with self._state.polling, self._state.lock:
+        with self._state.gate:
             self._interrupt()
-            yield
-            self._rows = iter(())
+            with self._state.polling, self._state.lock:
+                yield
+                self._rows = iter(())
+            self._interrupt()
 
     # -- the end ----------------------------------------------------------------------------
 
@@ -456,6 +465,11 @@ class KeySharedConsumer:
                 self._tail.close()
                 self._waker.close()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the consumer is closed."""
+        return self._state.is_closed
+
     def __enter__(self) -> Self:
         return self
 
@@ -467,6 +481,7 @@ class _State:
     """What threads share of a consumer.
 
     Attributes:
+        gate: Held while a call waits for ``polling``, to change what is read.
         polling: Held while a call waits for records, or changes what is read.
         lock: Held for a moment, while deliveries are looked at or changed.
         is_closed: Whether the consumer is closed.
@@ -475,6 +490,7 @@ class _State:
     """
 
     def __init__(self) -> None:
+        self.gate = threading.RLock()
         self.polling = threading.RLock()
         self.lock = threading.RLock()
         self.is_closed = self.is_changed = self.is_batch = False

@@ -17,7 +17,7 @@ from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.group.config import ConsumerConfig
 from kshare.group.delivery import Delivery, KeyLimit
 from kshare.group.message import Chunk, Message, chunks
-from kshare.group.session import OffsetAndMetadata
+from kshare.group.model import OffsetAndMetadata
 from kshare.options import EARLIEST, SOURCE_COLUMNS, SourceOptions
 from kshare.options.frozen import FrozenMapping
 from kshare.options.model import Assign

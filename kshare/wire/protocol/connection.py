@@ -63,9 +63,6 @@ class BrokerConnection(Protocol):
     def call(self, request: Any) -> Any:
         """Send a request and decode its response."""
 
-    def fileno(self) -> int:
-        """The descriptor of the socket, to wait for a response."""
-
     @property
     def idle(self) -> bool:
         """Whether the connection can serve another reader."""
@@ -180,10 +177,6 @@ class Connection:
                 f"broker {self.broker} sent a {response_class.name} v{version} that cannot be read:"
                 f" {error}"
             ) from error
-
-    def fileno(self) -> int:
-        """The descriptor of the socket, to wait for a response."""
-        return self._socket.fileno()
 
     @property
     def idle(self) -> bool:

@@ -243,7 +243,8 @@ class TailReader(SliceReader):
             partition.is_closed = True
             self._waiting.pop(topic_partition, None)
             for fetcher in self._fetchers.values():
-                fetcher.partitions.pop(topic_partition, None)
+                if fetcher.partitions.pop(topic_partition, None) and fetcher.is_waiting:
+                    fetcher.close(failed=False)  # or what is asked next waited for a long poll
 
     def high_watermark(self, topic_partition: TopicPartition) -> int:
         """The end of what can be read, by the last answer; -1 if it is not known."""
