@@ -76,10 +76,12 @@ class OptionsError(KshareError):
 
     problems: tuple[str, ...]
 
-    def __init__(self, problems: Sequence[str]) -> None:
+    def __init__(
+        self, problems: Sequence[str], *, of: str = "the options of format('kshare')"
+    ) -> None:
         text = "\n".join(f"  - {problem}" for problem in problems)
         faults = "1 fault" if len(problems) == 1 else f"{len(problems)} faults"
-        super().__init__(f"{faults} in the options of format('kshare'):\n{text}")
+        super().__init__(f"{faults} in {of}:\n{text}")
         self.problems = tuple(problems)
 
 
