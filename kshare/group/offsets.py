@@ -211,9 +211,7 @@ class GroupOffsets:
                 log.apply(row.offset, *read)
         return list(keys), log
 
-    def _append(
-        self, records: list[tuple[bytes, bytes | None]], partition: TopicPartition
-    ) -> int:
+    def _append(self, records: list[tuple[bytes, bytes | None]], partition: TopicPartition) -> int:
         """Append records, wait until brokers have them, and return the log's end."""
         refused: list[KafkaError] = []
 
