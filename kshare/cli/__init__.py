@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from typing import Final
 
 from kshare._version import __version__
-from kshare.cli import assign, checkpoint, keys, status, warm
+from kshare.cli import assign, checkpoint, keys, offsets, status, warm
 from kshare.errors import KshareError
 
 __all__ = ["main"]
@@ -73,6 +73,6 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     for plugin in entry_points(group=_ENTRY_POINTS):
         plugin.load()(commands)
-    for module in (keys, status, checkpoint, assign, warm):
+    for module in (keys, status, checkpoint, offsets, assign, warm):
         module.add_to(commands)
     return parser

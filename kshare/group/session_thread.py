@@ -10,7 +10,6 @@ Nothing in the loop waits for brokers while the log is followed: reads lie at th
 writes, offsets come as events. So a wake-up is served at once.
 """
 
-import json
 import logging
 import select
 import socket
@@ -31,6 +30,7 @@ from kshare.errors import (
     KshareError,
     UnknownTopicError,
 )
+from kshare.group.group_filter import LIFE_SECONDS, GroupFilter
 from kshare.group.log_tail import LogLostError, LogTail, Row, boot_time
 from kshare.group.log_topic import LogTopic, LogWriter
 from kshare.group.model import SessionConfig
@@ -49,21 +49,18 @@ from kshare.group.protocol.records import (
     CommitLogError,
     Key,
     Member,
-    decode,
-    decode_key,
     encode,
     encode_key,
 )
 from kshare.group.protocol.start import Primary
 from kshare.wire.protocol.broker_pool import BrokerPool
 from kshare.wire.protocol.error_codes import Kind
+from kshare.wire.protocol.retry import Backoff
 
-__all__ = ["LIFE_SECONDS", "GroupFilter", "SessionThread"]
+__all__ = ["SessionThread"]
 
 _log = logging.getLogger("kshare.group")
 
-LIFE_SECONDS: Final = 30.0
-"""A member that has not said for so long that it is alive is dead."""
 _BEAT_SECONDS: Final = 10.0
 _FORGOTTEN_MS: Final = 86_400_000
 _LOOK_SECONDS: Final = 1.0
@@ -74,37 +71,6 @@ _FATAL: Final = {Kind.AUTHENTICATION, Kind.AUTHORIZATION}
 
 Asked = Sequence[tuple[Ownership, int]]
 """Ownerships that wait for an answer, each with the number of its actions."""
-
-
-class GroupFilter:
-    """Reads the records of one group; others in the same partition are passed over.
-
-    Args:
-        group: Id of the group.
-    """
-
-    def __init__(self, group: str) -> None:
-        self._group = group
-        # Every key begins with version, group and incarnation, whatever the version.
-        self._mark = f",{json.dumps(group, ensure_ascii=False)},".encode()
-
-    def is_candidate(self, key: bytes) -> bool:
-        """Whether a key may be one of the group's."""
-        return self._mark in key[: len(self._mark) + 24]
-
-    def read(self, row: Row) -> tuple[Key, Any] | None:
-        """The key and the record, None for a tombstone; None if it is another group's.
-
-        Raises:
-            CommitLogError: It cannot be read.
-        """
-        if not self.is_candidate(row.key):
-            return None
-        if row.value is None:
-            group, key = decode_key(row.key)
-            return (key, None) if group == self._group else None
-        group, record = decode(row.key, row.value)
-        return (decode_key(row.key)[1], record) if group == self._group else None
 
 
 class _Waker:
@@ -150,6 +116,7 @@ class _Link:
 class _Times:
     """When something is to be done next, as of the session's clock."""
 
+    pauses: Backoff
     find: float = 0.0
     beat: float = 0.0
     look: float = 0.0
@@ -206,7 +173,7 @@ class SessionThread:
         )
         self._filter = GroupFilter(config.group)
         self._link: _Link | None = None
-        self._times = _Times()
+        self._times = _Times(Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms))
         self._events: deque[Callable[[], None]] = deque()
         self._waker = _Waker()
         self._said: tuple[Any, ...] = ()
@@ -286,8 +253,9 @@ class SessionThread:
             raise
         except KafkaError as error:
             self._trouble(str(error))
-            self._times.find = self._now() + self._pause()
+            self._times.find = self._now() + self._times.pauses.pause()
             return
+        self._times.pauses.reset()
         link = self._link
         if link is None:
             self._follow(partition, topic_id)
@@ -577,7 +545,3 @@ class SessionThread:
         if why != self.shared.trouble:
             _log.info("group %s, member %s: %s", self._config.group, self._member, why)
         self.shared.trouble = why
-
-    @staticmethod
-    def _pause() -> float:
-        return 0.5

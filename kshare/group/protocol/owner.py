@@ -21,7 +21,7 @@ claims are gone that may still be acted upon, so nobody goes on before the timeo
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, TypeAlias
 
@@ -344,17 +344,21 @@ class Owner:
 
     def _commit(self, log: PartitionLog, commit: Commit) -> tuple[Action, ...]:
         """The next step of a commit; each follows from what has been read back."""
+        floor = 0 if self.start is None else self.start.progress.stable
+        is_lead = log.lead == self.member
         if commit.facts:
             facts, commit.facts = commit.facts, ()
-            return (Write(facts),)
+            if is_lead:  # true once they are in the log before it, so one round trip does
+                blocks = {(each.member, each.hashes, each.stretch): each.bounds for each in facts}
+                said = replace(log, blocks={**log.blocks, **blocks})
+                commit.stable = stable_to_write(self.partition, said, floor)
+            return (Write(facts if commit.stable is None else (*facts, commit.stable)),)
         if commit.is_lead is None:
-            commit.is_lead = log.lead == self.member
-            primary = 0 if self.start is None else self.start.progress.stable
-            commit.stable = (
-                stable_to_write(self.partition, log, primary) if commit.is_lead else None
-            )
-            if commit.stable is not None:
-                return (Write((commit.stable,)),)
+            commit.is_lead = is_lead
+            later = stable_to_write(self.partition, log, floor) if is_lead else None
+            commit.stable = (later or commit.stable) if is_lead else None
+            if later is not None:
+                return (Write((later,)),)
         if commit.stable is not None and not commit.is_primary_written:
             anchor = Anchor(log.incarnation, log_position(log), self.topic_id)
             return (WritePrimary(commit.stable.offset, anchor),)

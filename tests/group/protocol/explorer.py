@@ -81,11 +81,12 @@ def random_steps(
         possible = list(steps(world, limits))
         if not possible:
             break
-        weights = [
-            0.03 if name == slow and world.processes[slow].in_flight else 1 for _, name in possible
-        ]
-        (step,) = draw.choices(possible, weights)
-        yield step
+        if slow is not None and slow in world.processes and world.processes[slow].in_flight:
+            weights = [0.03 if name == slow else 1 for _, name in possible]
+            (step,) = draw.choices(possible, weights)
+            yield step
+        else:
+            yield draw.choice(possible)
 
 
 def finish(world: World, until: int | None = None) -> None:
