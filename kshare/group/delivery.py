@@ -114,6 +114,7 @@ class Delivery:
         self.owned = tuple(sorted(hashes)) or (WHOLE,)
         self._passed: Bounds = ()  # processed, before the last seek
         self._first = self._position = self._settled = start.position_of(self.owned)
+        self._before_last = self._position  # the position before the last record was handed out
         self._rereads = False  # whether what is processed already is handed out again
         self._chunks: list[Chunk] = []  # explicit: with rows that are not acknowledged
         self._current: tuple[Chunk, Iterator[Message], int] | None = None  # and its end
@@ -145,7 +146,7 @@ class Delivery:
                 np.count_nonzero(chunk.offsets >= offset)
             )
         self._sweep()
-        self._first = self._position = self._settled = offset
+        self._first = self._position = self._settled = self._before_last = offset
         self._rereads = True
 
     # -- handing out ------------------------------------------------------------------------
@@ -178,6 +179,7 @@ class Delivery:
         if self._current is None:
             return
         (chunk, _, _), handed = self._current, self._handed
+        self._before_last = self._position_at(max(handed - 1, 0))
         self._position, self._current = self._position_at(handed), None
         if self.explicit:  # what was not handed out must not count as a gap
             rest = len(chunk.acknowledged) - handed
@@ -243,8 +245,8 @@ class Delivery:
     def _processed(self, *, is_batch: bool = False) -> Bounds:
         if not self.explicit:
             handed = self._handed
-            last = self._settled if is_batch else self._position_at(max(handed - 1, 0))
-            end = max(self._settled, last)
+            before_last = self._position_at(handed - 1) if handed else self._before_last
+            end = self._settled if is_batch else max(self._settled, before_last)
             return union([self._passed, (self._first, end) if self._first < end else ()])
         position = self.position
         waiting = self._unacknowledged()
