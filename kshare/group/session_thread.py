@@ -11,6 +11,7 @@ writes, offsets come as events. So a wake-up is served at once.
 """
 
 import logging
+import os
 import select
 import socket
 import threading
@@ -30,13 +31,13 @@ from kshare.errors import (
     KshareError,
     UnknownTopicError,
 )
-from kshare.group.group_filter import LIFE_SECONDS, GroupFilter
-from kshare.group.log_tail import LogLostError, LogTail, Row, boot_time
+from kshare.group.group_reader import LIFE_SECONDS, GroupReader
+from kshare.group.log_tail import LogLostError, LogTail, boot_time
 from kshare.group.log_topic import LogTopic, LogWriter
 from kshare.group.model import SessionConfig
 from kshare.group.ownerships import Ownership, Ownerships
 from kshare.group.primary import PrimaryOffsets, StoredOffset
-from kshare.group.protocol.log import members_seen
+from kshare.group.protocol.log import GroupLog, members_seen
 from kshare.group.protocol.owner import (
     Action,
     Delete,
@@ -46,7 +47,6 @@ from kshare.group.protocol.owner import (
     WritePrimary,
 )
 from kshare.group.protocol.records import (
-    CommitLogError,
     Key,
     Member,
     encode,
@@ -77,24 +77,30 @@ class _Waker:
     """Ends a wait of the session's thread, from any thread."""
 
     def __init__(self) -> None:
-        self._reader, self._writer = socket.socketpair()
-        self._reader.setblocking(False)
-        self._writer.setblocking(False)
+        self._reader, self._writer = -1, -1
+        self._lock = threading.Lock()  # a closed descriptor may soon be another file's
+
+    def open(self) -> None:
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
 
     def wake(self) -> None:
-        with suppress(OSError):  # full: it is awake already; or closed
-            self._writer.send(b"!")
+        with self._lock, suppress(OSError):  # full: it is awake already; or closed
+            os.write(self._writer, b"!")
 
     def fileno(self) -> int:
-        return self._reader.fileno()
+        return self._reader
 
     def clear(self) -> None:
         with suppress(OSError):
-            self._reader.recv(4096)
+            os.read(self._reader, 4096)
 
     def close(self) -> None:
-        self._reader.close()
-        self._writer.close()
+        with self._lock:
+            os.close(self._reader)
+            os.close(self._writer)
+            self._reader, self._writer = -1, -1
 
 
 @dataclass(slots=True)
@@ -105,6 +111,7 @@ class _Link:
     topic_id: str
     tail: LogTail
     writer: LogWriter
+    reader: GroupReader
     is_sure: bool = True  # no fault since the topic was found
 
     def close(self) -> None:
@@ -171,7 +178,6 @@ class SessionThread:
         self._topic = LogTopic(
             self._brief, config.log_topic, config.log_segment_bytes, config.group
         )
-        self._filter = GroupFilter(config.group)
         self._link: _Link | None = None
         self._times = _Times(Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms))
         self._events: deque[Callable[[], None]] = deque()
@@ -180,6 +186,7 @@ class SessionThread:
 
     def start(self) -> None:
         """Start the thread."""
+        self._waker.open()
         threading.Thread(target=self._run, name=f"kshare {self._member}", daemon=True).start()
 
     def log_partition(self) -> TopicPartition | None:
@@ -258,29 +265,30 @@ class SessionThread:
         self._times.pauses.reset()
         link = self._link
         if link is None:
-            self._follow(partition, topic_id)
             with self.shared.changed:
                 self.shared.ownerships.found(topic_id)
+                self._follow(partition, topic_id, self.shared.ownerships.log)
         elif (link.partition, link.topic_id) == (partition, topic_id):
             link.is_sure = True
         else:
             self._lose("it was deleted and made again", partition, topic_id)
 
-    def _follow(self, partition: TopicPartition, topic_id: str) -> None:
+    def _follow(self, partition: TopicPartition, topic_id: str, log: GroupLog) -> None:
         kafka = self._config.kafka
         wait_ms = min(_LONGEST_WAIT_MS, self._config.claim_timeout_ms // 4)
         tail = LogTail(kafka, partition, BrokerPool(kafka), wait_ms=wait_ms, now=self._now)
         writer = LogWriter(kafka, partition, timeout_ms=_ANSWER_MS)
-        self._link = _Link(partition, topic_id, tail, writer)
+        reader = GroupReader(partition, log)
+        self._link = _Link(partition, topic_id, tail, writer, reader)
 
     def _lose(self, why: str, partition: TopicPartition, topic_id: str) -> None:
         """The log was lost: begin with the next one."""
         assert self._link is not None
         before, end = self._link.partition, self._link.tail.position
         self._link.close()
-        self._follow(partition, topic_id)
         with self.shared.changed:
             self.shared.ownerships.lost(topic_id, f"{before}, read up to offset {end}: {why}")
+            self._follow(partition, topic_id, self.shared.ownerships.log)
 
     def _ask(self, link: _Link) -> None:
         if link.tail.is_overdue(self._claim_seconds):
@@ -309,25 +317,16 @@ class SessionThread:
             self._doubt(link, error)
             return
         with self.shared.changed:
-            log = self.shared.ownerships.log
+            log = link.reader.log
             for row in rows:
-                self._apply(row, link.partition)
+                link.reader.apply(*row)
             log.end = max(log.end, link.tail.position or 0)
             oldest = self.shared.ownerships.oldest_claim()
+        if link.tail.caught_up:
+            link.reader.check()
         if link.tail.log_start > oldest:
             why = f"its records below offset {link.tail.log_start} were deleted"
             self._lose(why, link.partition, link.topic_id)
-
-    def _apply(self, row: Row, partition: TopicPartition) -> None:
-        try:
-            read = self._filter.read(row)
-        except CommitLogError as error:
-            raise type(error)(
-                f"{partition}, offset {row.offset}, group {self._config.group}: {error}; "
-                f"kshare offsets drop --group {self._config.group} removes the group's records"
-            ) from error
-        if read is not None:
-            self.shared.ownerships.log.apply(row.offset, *read)
 
     def _doubt(self, link: _Link, error: Exception) -> None:
         """After a fault, the topic may be another one."""
@@ -439,8 +438,8 @@ class SessionThread:
 
         answer.add_done_callback(lambda _: self._post(stored))
 
-    def _failed(self, asked: Asked, error: KafkaError) -> None:
-        if isinstance(error, _LASTING):
+    def _failed(self, asked: Asked, error: KshareError) -> None:
+        if isinstance(error, _LASTING) or not isinstance(error, KafkaError):
             raise error
         self._trouble(str(error))
         for ownership, number in asked:
@@ -459,7 +458,7 @@ class SessionThread:
         def run() -> None:
             try:
                 answer = work()
-            except KafkaError as error:
+            except KshareError as error:
                 self._post(partial(self._failed, asked, error))
             else:
                 self._post(partial(answered, answer))
