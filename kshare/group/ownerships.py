@@ -138,6 +138,7 @@ class Ownerships:
         owner, log = each.owner, self.log.of(each.owner.partition)
         if now < each.retry_at:
             return ()
+        each.retry_at = 0.0
         if owner.phase is not Phase.WAITING:
             each.waits_since = None
         elif each.waits_since is None:
