@@ -221,20 +221,23 @@ def first(members: Members) -> str:
 # -- the log breaks --------------------------------------------------------------------------------
 
 
-def test_the_log_is_made_as_the_offsets_topic_is(cluster: KafkaCluster) -> None:
-    topic = cluster.create_topic()
-    group, log = unique("group"), unique("log")
-    with session(config(cluster.bootstrap_servers, group, log), TopicPartition(topic, 0)):
-        topics = cluster.admin.list_topics(timeout=30).topics
-        ours, theirs = topics[log].partitions, topics["__consumer_offsets"].partitions
-        assert {n: p.replicas for n, p in ours.items()} == {
-            n: p.replicas for n, p in theirs.items()
-        }
-        found = cluster.admin.describe_consumer_groups([group])[group].result(30)
-        number = log_partition(group, len(ours))
-        assert found.coordinator.id == ours[number].leader
+def test_the_log_is_made_as_the_offsets_topic_is() -> None:
+    with KafkaCluster(2, config={"offsets.topic.num.partitions": "7"}) as brokers:
+        topic, log = brokers.create_topic(), unique("log")
+        for group in ("a", *map(unique, "bcdefg")):  # hashes of both signs
+            settings = config(brokers.bootstrap_servers, group, log)
+            at = TopicPartition(topic, 0)
+            with session(settings, at) as member:
+                member.commit({at: [rectangle(0, 1)]}, SECONDS)
+            topics = brokers.admin.list_topics(timeout=30).topics
+            ours, theirs = topics[log].partitions, topics["__consumer_offsets"].partitions
+            assert [ours[n].replicas for n in ours] == [theirs[n].replicas for n in ours]
+            assert len(ours) == len(theirs) == 7
+            found = brokers.admin.describe_consumer_groups([group])[group].result(30)
+            number = log_partition(group, 7)
+            assert found.coordinator.id == ours[number].leader
         resource = ConfigResource(ConfigResource.Type.TOPIC, log)
-        entries = cluster.admin.describe_configs([resource])[resource].result(30)
+        entries = brokers.admin.describe_configs([resource])[resource].result(30)
         assert entries["cleanup.policy"].value == "compact"
         assert entries["segment.bytes"].value == str(10 << 20)
 
