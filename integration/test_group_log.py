@@ -113,11 +113,10 @@ class Members:
         name = unique("member")
         given = (self._servers, self._topic, self.log, self.group, hashes.lo, hashes.hi)
         command = [sys.executable, "-m", "integration.group_member", *map(str, given)]
-        with (self._folder / f"{name}.out").open("wb") as out:
+        files = [self._folder / f"{name}.{kind}" for kind in ("out", "err")]
+        with files[0].open("wb") as out, files[1].open("wb") as err:
             process = subprocess.Popen(
-                [*command, str(RECORDS), str(self._pause)],
-                stdout=out,
-                stderr=(self._folder / f"{name}.err").open("wb"),
+                [*command, str(RECORDS), str(self._pause)], stdout=out, stderr=err
             )
         self.running.append((hashes, process))
         return process

@@ -23,7 +23,7 @@ from kshare.cluster.client import Client, code_of, kafka_error, kind_of
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.topics import TopicSpec
 from kshare.core.progress import TopicPartition
-from kshare.errors import KafkaError, UnknownTopicError
+from kshare.errors import AuthenticationError, KafkaError, UnknownTopicError
 from kshare.options import KafkaConfig
 from kshare.security.librdkafka import librdkafka_config
 from kshare.wire.protocol.error_codes import Kind
@@ -209,6 +209,9 @@ class LogWriter:
 
         try:
             self._client.handle.produce(topic, value, key, number, on_delivery=delivered)
+        except KafkaError as error:  # the client cannot be made
+            refused = isinstance(error, AuthenticationError)
+            failed(error, Kind.AUTHENTICATION if refused else Kind.TRANSIENT)
         except (KafkaException, BufferError) as error:
             failed(kafka_error(error, f"write to {topic}", topic=topic), kind_of(error))
             if code_of(error) == RdKafkaError._FATAL:  # noqa: SLF001

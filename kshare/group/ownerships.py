@@ -139,17 +139,17 @@ class Ownerships:
         if now < each.retry_at:
             return ()
         each.retry_at = 0.0
-        if owner.phase is not Phase.WAITING:
-            each.waits_since = None
-        elif each.waits_since is None:
-            each.waits_since = now
-        elif now - each.waits_since >= self._claim_timeout:
+        if each.waits_since is not None and now - each.waits_since >= self._claim_timeout:
             owner.waited()
         if owner.phase is Phase.RUNNING and owner.commit is None and each.wanted > each.finished:
             each.begun = each.wanted
             owner.begin_commit(log)
         was_running = each.start is not None
         actions = owner.actions(log, self.log.end)
+        if owner.phase is not Phase.WAITING:
+            each.waits_since = None
+        elif each.waits_since is None:
+            each.waits_since = now
         if owner.phase is Phase.RUNNING:
             if not was_running:
                 each.start = owner.done

@@ -257,7 +257,11 @@ class SessionThread:
         self._beside(work, read, asked)
 
     def _store(self, offsets: dict[TopicPartition, tuple[Primary, tuple[Ownership, int]]]) -> None:
-        answer = self.primary.store({tp: primary for tp, (primary, _) in offsets.items()})
+        try:
+            answer = self.primary.store({tp: primary for tp, (primary, _) in offsets.items()})
+        except KafkaError as error:  # the client cannot be made
+            self._failed([asked for _, asked in offsets.values()], error)
+            return
 
         def stored() -> None:
             outcome: dict[TopicPartition, KafkaError | None]

@@ -51,7 +51,7 @@ def test_what_is_committed(run: Run, tmp_path: Path) -> None:
     code, out, err = run()
     assert (code, err) == (0, "")
     head, _, *ranges = out.splitlines()
-    assert head.startswith("orders-0: stable 10, front 40, log 0 to 100, lag 90, ")
+    assert head.startswith("orders-0: stable 10, front 40, log 0 to 100, lag 85, ")
     assert [line.split() for line in ranges] == [
         ["0.00", "%", "to", "50.00", "%", "10", "85"],
         ["50.00", "%", "to", "100.00", "%", "20", "70"],
@@ -66,7 +66,7 @@ def test_what_is_committed(run: Run, tmp_path: Path) -> None:
                 "offset": 10,
                 "front": 40,
                 "end": 100,
-                "lag": 90,
+                "lag": 85,
                 "range_offsets": [[30, 35]],
                 "individual_commits": [
                     {"offsets": [10, 20], "hashes": [UPPER.lo, UPPER.hi]},

@@ -29,8 +29,8 @@ from kshare.core.hashing import HashRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.protocol.commit import (
     blocks_to_write,
-    claims_to_delete,
     keys_to_delete,
+    past_to_delete,
     stable_to_write,
 )
 from kshare.group.protocol.log import PartitionLog
@@ -374,7 +374,7 @@ class Owner:
         owned = log.owned_by(self.member)
         keys = [
             *keys_to_delete(self.partition, log, self.member, owned, self.done),
-            *claims_to_delete(self.partition, log, self.member),
+            *past_to_delete(self.partition, log, self.member),
         ]
         return (Delete(tuple(keys)),) if keys else ()
 

@@ -272,7 +272,7 @@ def deletes_claims_that_others_wait_for(patch: pytest.MonkeyPatch) -> None:
         gone = [other for other in said.claims if not said.owned_by(other)]
         return [Key(0, "claim", at, (other,)) for other in gone if other != member]
 
-    patch.setattr(owner, "claims_to_delete", greedy)
+    patch.setattr(owner, "past_to_delete", greedy)
 
 
 FAULTS: tuple[Patch, ...] = (
