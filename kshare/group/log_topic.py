@@ -23,7 +23,7 @@ from kshare.cluster.client import Client, code_of, kafka_error, kind_of
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.topics import TopicSpec
 from kshare.core.progress import TopicPartition
-from kshare.errors import KafkaError, UnknownTopicError
+from kshare.errors import AuthenticationError, KafkaError, UnknownTopicError
 from kshare.options import KafkaConfig
 from kshare.security.librdkafka import librdkafka_config
 from kshare.wire.protocol.error_codes import Kind
@@ -32,13 +32,15 @@ from kshare.wire.protocol.retry import RetryDeadline
 __all__ = ["LogTopic", "LogWriter", "log_partition", "log_table"]
 
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
+_SIGN: Final = 1 << 31
 _ISR: Final = "min.insync.replicas"
 
 
 def log_partition(group: str, partitions: int) -> int:
     """The partition of a group, of the log as of ``__consumer_offsets``.
 
-    ``Utils.abs(groupId.hashCode()) % n`` of Kafka: Java's hash of a text, over UTF-16 code units.
+    ``Utils.abs(groupId.hashCode()) % n`` of Kafka: Java's hash of a text, over UTF-16 code units,
+    and 0 for the number that has no absolute value.
 
     Args:
         group: Id of the group.
@@ -48,7 +50,8 @@ def log_partition(group: str, partitions: int) -> int:
     hashed = 0
     for unit in units:
         hashed = (31 * hashed + unit) & 0xFFFFFFFF
-    return (hashed & 0x7FFFFFFF) % partitions
+    absolute = hashed if hashed < _SIGN else 2 * _SIGN - hashed
+    return absolute % _SIGN % partitions
 
 
 def log_table(kafka: KafkaConfig, topic: str, group: str) -> CompactedTopic:
@@ -206,6 +209,9 @@ class LogWriter:
 
         try:
             self._client.handle.produce(topic, value, key, number, on_delivery=delivered)
+        except KafkaError as error:  # the client cannot be made
+            refused = isinstance(error, AuthenticationError)
+            failed(error, Kind.AUTHENTICATION if refused else Kind.TRANSIENT)
         except (KafkaException, BufferError) as error:
             failed(kafka_error(error, f"write to {topic}", topic=topic), kind_of(error))
             if code_of(error) == RdKafkaError._FATAL:  # noqa: SLF001

@@ -7,6 +7,7 @@ end of the log and for the primary offsets that were read before it.
 import time
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from confluent_kafka import KafkaError as RdKafkaError
@@ -18,13 +19,12 @@ from kshare.cluster.cluster import Cluster
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError, UnknownTopicError
-from kshare.group.group_filter import LIFE_SECONDS, GroupFilter
-from kshare.group.log_tail import Row
+from kshare.group.group_reader import LIFE_SECONDS, GroupReader
 from kshare.group.log_topic import LogTopic, LogWriter, log_table
 from kshare.group.model import OffsetAndMetadata, committed_offset
 from kshare.group.primary import PrimaryOffsets, StoredOffset
 from kshare.group.protocol.log import GroupLog, members_seen
-from kshare.group.protocol.records import CommitLogError, Reset, encode
+from kshare.group.protocol.records import Reset, encode
 from kshare.group.protocol.start import Anchor, Primary
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.error_codes import Kind
@@ -69,6 +69,36 @@ def list_offsets(
         return offsets.committed()
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a group: the primary offsets, and the log that was read after them."""
+
+    partition: TopicPartition
+    topic_id: str
+    bounds: tuple[int, int]
+    stored: Mapping[TopicPartition, StoredOffset]
+    reader: GroupReader
+
+    @property
+    def log(self) -> GroupLog:
+        return self.reader.log
+
+    def committed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        found = {}
+        for tp, each in sorted(self.stored.items()):
+            said = self.log.of(tp)
+            offset = committed_offset(each.primary, said, self.bounds, self.topic_id, each.metadata)
+            if offset is not None:
+                found[tp] = offset
+        return found
+
+    def anchored(self, partition: TopicPartition) -> int:
+        """The incarnation of a primary offset; 0 without one."""
+        stored = self.stored.get(partition)
+        anchor = stored.primary.anchor if stored is not None else None
+        return anchor.incarnation if anchor is not None else 0
+
+
 class GroupOffsets:
     """The offsets of one group.
 
@@ -85,8 +115,6 @@ class GroupOffsets:
         self._group = group
         self._primary = PrimaryOffsets(kafka, group)
         self._topic = LogTopic(kafka, log_topic, _SEGMENT_BYTES, group)
-        self._table = log_table(kafka, log_topic, group)
-        self._filter = GroupFilter(group)
         self._cluster = Cluster(kafka)
 
     def committed(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -96,15 +124,9 @@ class GroupOffsets:
             CommitLogError: A record of the group cannot be read.
             KafkaError: The cluster did not answer, or refused.
         """
-        stored = self._primary.fetch()
-        log, bounds, topic_id = self._log()
-        found = {}
-        for partition, each in sorted(stored.items()):
-            said = log.of(partition)
-            offset = committed_offset(each.primary, said, bounds, topic_id, each.metadata)
-            if offset is not None:
-                found[partition] = offset
-        return found
+        known = self._read()
+        known.reader.check()
+        return known.committed()
 
     def reset(self, to: ResetTo) -> dict[TopicPartition, int]:
         """Let the group start elsewhere; its individual commits of these partitions are void.
@@ -120,20 +142,23 @@ class GroupOffsets:
             KshareError: There is nothing to reset, or the log cannot be read.
             KafkaError: The cluster did not answer, or refused.
         """
-        log, bounds, topic_id = self._log()
-        self._check_dead(log)
-        offsets = self._wanted(to)
-        if not topic_id and bounds == (0, 0):
+        known = self._read()
+        known.reader.check()
+        self._check_dead(known.log)
+        offsets = self._wanted(to, known.committed())
+        try:
+            partition, topic_id = self._topic.find()
+        except UnknownTopicError:
             self._topic.make()
-        partition, topic_id = self._topic.find()
+            partition, topic_id = self._topic.find()
         resets = [
-            Reset(tp, max(log.of(tp).incarnation, self._anchored(tp)) + 1, offset)
+            Reset(tp, max(known.log.of(tp).incarnation, known.anchored(tp)) + 1, offset)
             for tp, offset in offsets.items()
         ]
-        end = self._append([encode(self._group, reset) for reset in resets], partition)
+        position = self._append([encode(self._group, reset) for reset in resets], partition)
         self._store(
             {
-                each.partition: Primary(each.offset, Anchor(each.incarnation, end, topic_id))
+                each.partition: Primary(each.offset, Anchor(each.incarnation, position, topic_id))
                 for each in resets
             }
         )
@@ -152,67 +177,46 @@ class GroupOffsets:
             GroupAliveError: A member is alive.
             KafkaError: The cluster did not answer, or refused.
         """
-        keys, log = self._keys()
-        self._check_dead(log)
-        stored = self._primary.fetch()
+        known = self._read()
+        self._check_dead(known.log)
         stable = {
-            tp: max(each.offset, said.stable.offset if (said := log.of(tp)).stable else 0)
-            for tp, each in stored.items()
+            tp: Primary(max(each.offset, said.stable.offset if said.stable else 0))
+            for tp, each in known.stored.items()
+            for said in [known.log.of(tp)]
         }
-        partition, _ = self._topic.find()
-        self._append([(key, None) for key in keys], partition)
-        self._store({tp: Primary(offset) for tp, offset in stable.items()})
+        keys = known.reader.keys
+        if keys:
+            self._append([(key, None) for key in keys], known.partition)
+        self._store(stable)
         return len(keys)
 
     def close(self) -> None:
         """Let go of the cluster."""
         self._primary.close()
         self._topic.close()
-        self._table.close()
         self._cluster.close()
 
     # -- the log -------------------------------------------------------------------------------
 
-    def _log(self) -> tuple[GroupLog, tuple[int, int], str]:
-        """What the log says, its bounds, and the id of its topic."""
-        log = GroupLog(self._group)
+    def _read(self) -> "_Known":
+        """The primary offsets, and then the log to its end."""
         try:
             partition, topic_id = self._topic.find()
-            rows = self._table.read().rows
         except UnknownTopicError:
-            return log, (0, 0), ""
-        for row in rows:
-            try:
-                read = self._filter.read(Row(row.offset, row.key or b"", row.value))
-            except CommitLogError as error:
-                raise type(error)(
-                    f"{partition}, offset {row.offset}, group {self._group}: {error}; kshare "
-                    f"offsets drop --group {self._group} removes the group's records"
-                ) from error
-            if read is not None:
-                log.apply(row.offset, *read)
-        return log, self._primary.log_bounds(partition), topic_id
-
-    def _keys(self) -> tuple[list[bytes], GroupLog]:
-        """The keys of all records of the group, and what those say that can be read."""
-        log, keys = GroupLog(self._group), dict[bytes, None]()
-        for row in self._table.read().rows:
-            if not self._filter.is_candidate(row.key or b""):
-                continue
-            try:
-                read = self._filter.read(Row(row.offset, row.key or b"", row.value))
-            except CommitLogError:
-                read = None
-            if row.value is None:
-                keys.pop(row.key or b"", None)
-            else:
-                keys[row.key or b""] = None
-            if read is not None:
-                log.apply(row.offset, *read)
-        return list(keys), log
+            partition, topic_id = TopicPartition(self._topic.name, 0), ""
+        reader = GroupReader(partition, GroupLog(self._group))
+        with closing(log_table(self._kafka, self._topic.name, self._group)) as table:
+            for _ in range(2):  # the second time, what was written meanwhile
+                for row in table.read().rows:
+                    reader.apply(row.offset, row.key or b"", row.value)
+                stored = self._primary.fetch()
+                unknown = reader.log.partitions.keys() - stored.keys()
+                stored |= self._primary.fetch(unknown) if unknown else {}
+        bounds = self._primary.log_bounds(partition) if topic_id else (0, 0)
+        return _Known(partition, topic_id, bounds, stored, reader)
 
     def _append(self, records: list[tuple[bytes, bytes | None]], partition: TopicPartition) -> int:
-        """Append records, wait until brokers have them, and return the log's end."""
+        """Append records, wait until brokers have them, and return the last one's offset."""
         refused: list[KafkaError] = []
 
         def failed(error: KafkaError, _: Kind) -> None:
@@ -257,10 +261,11 @@ class GroupOffsets:
                 raise kafka_error(error, f"describe group {self._group}") from error
         return [f"{member.client_id} on {member.host}" for member in found.members]
 
-    def _wanted(self, to: ResetTo) -> dict[TopicPartition, int]:
+    def _wanted(
+        self, to: ResetTo, known: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, int]:
         if isinstance(to, Mapping):
             return dict(to)
-        known = self.committed()
         if not known:
             raise KshareError(
                 f"group {self._group} has committed nothing: there is nothing to reset. Give "
@@ -270,11 +275,6 @@ class GroupOffsets:
             return {tp: each.offset for tp, each in known.items()}
         ask = self._cluster.earliest if to == "earliest" else self._cluster.latest
         return ask(known)
-
-    def _anchored(self, partition: TopicPartition) -> int:
-        stored: StoredOffset | None = self._primary.fetch([partition]).get(partition)
-        anchor = stored.primary.anchor if stored is not None else None
-        return anchor.incarnation if anchor is not None else 0
 
     def _store(self, offsets: Mapping[TopicPartition, Primary]) -> None:
         if not offsets:

@@ -138,17 +138,18 @@ class Ownerships:
         owner, log = each.owner, self.log.of(each.owner.partition)
         if now < each.retry_at:
             return ()
-        if owner.phase is not Phase.WAITING:
-            each.waits_since = None
-        elif each.waits_since is None:
-            each.waits_since = now
-        elif now - each.waits_since >= self._claim_timeout:
+        each.retry_at = 0.0
+        if each.waits_since is not None and now - each.waits_since >= self._claim_timeout:
             owner.waited()
         if owner.phase is Phase.RUNNING and owner.commit is None and each.wanted > each.finished:
             each.begun = each.wanted
             owner.begin_commit(log)
         was_running = each.start is not None
         actions = owner.actions(log, self.log.end)
+        if owner.phase is not Phase.WAITING:
+            each.waits_since = None
+        elif each.waits_since is None:
+            each.waits_since = now
         if owner.phase is Phase.RUNNING:
             if not was_running:
                 each.start = owner.done

@@ -16,13 +16,17 @@ from confluent_kafka.admin import AdminClient
 from kshare.cluster.client import Client, code_of, kafka_error
 from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
-from kshare.errors import KafkaError
+from kshare.errors import KafkaError, KshareError
 from kshare.group.protocol.start import Anchor, Primary
 from kshare.options import KafkaConfig
 
-__all__ = ["PrimaryOffsets", "StoredOffset"]
+__all__ = ["NoOffsetError", "PrimaryOffsets", "StoredOffset"]
 
 _MEMBERS_LEFT = RdKafkaError.UNKNOWN_MEMBER_ID
+
+
+class NoOffsetError(KshareError):
+    """A group has no committed offset, and ``auto.offset.reset`` is ``error``."""
 
 
 class StoredOffset(NamedTuple):
@@ -92,15 +96,14 @@ class PrimaryOffsets:
         """What ``auto.offset.reset`` means for a partition.
 
         Raises:
-            KafkaError: The cluster did not answer, or refused, or the reset is ``error``.
+            NoOffsetError: The reset is ``error``.
+            KafkaError: The cluster did not answer, or refused.
         """
         if reset == "error":
-            raise KafkaError(
+            raise NoOffsetError(
                 f"group {self._group} has no committed offset for {partition}, and "
                 "auto.offset.reset is error: set it to earliest or latest, or set the offsets "
-                "with kshare offsets reset",
-                topic=partition.topic,
-                partition=partition.partition,
+                "with kshare offsets reset"
             )
         ask = self._cluster.earliest if reset == "earliest" else self._cluster.latest
         return ask([partition])[partition]

@@ -17,22 +17,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import (
-    AuthenticationError,
-    AuthorizationError,
     KafkaError,
     KshareError,
-    UnknownTopicError,
 )
-from kshare.group.group_filter import LIFE_SECONDS, GroupFilter
-from kshare.group.log_tail import LogLostError, LogTail, Row, boot_time
-from kshare.group.log_topic import LogTopic, LogWriter
+from kshare.group.group_reader import LIFE_SECONDS
+from kshare.group.log_follower import ANSWER_MS, LASTING, LogFollower, LogLink
+from kshare.group.log_tail import boot_time
 from kshare.group.model import SessionConfig
 from kshare.group.ownerships import Ownership, Ownerships
 from kshare.group.primary import PrimaryOffsets, StoredOffset
@@ -46,16 +42,14 @@ from kshare.group.protocol.owner import (
     WritePrimary,
 )
 from kshare.group.protocol.records import (
-    CommitLogError,
     Key,
     Member,
     encode,
     encode_key,
 )
 from kshare.group.protocol.start import Primary
-from kshare.wire.protocol.broker_pool import BrokerPool
+from kshare.group.shared import Shared, Waker
 from kshare.wire.protocol.error_codes import Kind
-from kshare.wire.protocol.retry import Backoff
 
 __all__ = ["SessionThread"]
 
@@ -64,74 +58,18 @@ _log = logging.getLogger("kshare.group")
 _BEAT_SECONDS: Final = 10.0
 _FORGOTTEN_MS: Final = 86_400_000
 _LOOK_SECONDS: Final = 1.0
-_LONGEST_WAIT_MS: Final = 500
-_ANSWER_MS: Final = 5_000
-_LASTING: Final = (AuthenticationError, AuthorizationError)
 _FATAL: Final = {Kind.AUTHENTICATION, Kind.AUTHORIZATION}
 
 Asked = Sequence[tuple[Ownership, int]]
 """Ownerships that wait for an answer, each with the number of its actions."""
 
 
-class _Waker:
-    """Ends a wait of the session's thread, from any thread."""
-
-    def __init__(self) -> None:
-        self._reader, self._writer = socket.socketpair()
-        self._reader.setblocking(False)
-        self._writer.setblocking(False)
-
-    def wake(self) -> None:
-        with suppress(OSError):  # full: it is awake already; or closed
-            self._writer.send(b"!")
-
-    def fileno(self) -> int:
-        return self._reader.fileno()
-
-    def clear(self) -> None:
-        with suppress(OSError):
-            self._reader.recv(4096)
-
-    def close(self) -> None:
-        self._reader.close()
-        self._writer.close()
-
-
-@dataclass(slots=True)
-class _Link:
-    """The log as it was found: which one it is, and the ways to it."""
-
-    partition: TopicPartition
-    topic_id: str
-    tail: LogTail
-    writer: LogWriter
-    is_sure: bool = True  # no fault since the topic was found
-
-    def close(self) -> None:
-        self.tail.close()
-        self.writer.close()
-
-
 @dataclass(slots=True)
 class _Times:
     """When something is to be done next, as of the session's clock."""
 
-    pauses: Backoff
-    find: float = 0.0
     beat: float = 0.0
     look: float = 0.0
-
-
-@dataclass(slots=True)
-class Shared:
-    """What the session's thread and its callers share; ``changed`` guards all of it."""
-
-    ownerships: Ownerships
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    fault: KshareError | None = None
-    trouble: str = ""
-    is_closing: bool = False
-    close_by: float = 0.0
 
 
 class SessionThread:
@@ -158,33 +96,30 @@ class SessionThread:
         now: Callable[[], float] = boot_time,
     ) -> None:
         kafka = config.kafka
-        self._brief = replace(kafka, api_timeout_ms=min(kafka.api_timeout_ms, _ANSWER_MS))
+        brief = replace(kafka, api_timeout_ms=min(kafka.api_timeout_ms, ANSWER_MS))
         self._config = config
         self._member = member
         self._on_change = on_change
         self._now = now
         self._claim_seconds = config.claim_timeout_ms / 1000
         self.shared = Shared(Ownerships(member, config.group, self._claim_seconds))
-        self.primary = PrimaryOffsets(self._brief, config.group)
+        self.primary = PrimaryOffsets(brief, config.group)
         self.read_at = float("-inf")
         self.closed = threading.Event()
-        self._topic = LogTopic(
-            self._brief, config.log_topic, config.log_segment_bytes, config.group
-        )
-        self._filter = GroupFilter(config.group)
-        self._link: _Link | None = None
-        self._times = _Times(Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms))
+        self._follower = LogFollower(config, brief, self.shared, now)
+        self._times = _Times()
         self._events: deque[Callable[[], None]] = deque()
-        self._waker = _Waker()
+        self._waker = Waker()
         self._said: tuple[Any, ...] = ()
 
     def start(self) -> None:
         """Start the thread."""
+        self._waker.open()
         threading.Thread(target=self._run, name=f"kshare {self._member}", daemon=True).start()
 
     def log_partition(self) -> TopicPartition | None:
         """The partition of the group's log; None if it was not found yet."""
-        link = self._link
+        link = self._follower.link
         return None if link is None else link.partition
 
     def wake(self) -> None:
@@ -208,146 +143,46 @@ class SessionThread:
             self._close()
 
     def _step(self) -> None:
-        now = self._now()
-        if (self._link is None or not self._link.is_sure) and now >= self._times.find:
-            self._find()
-        if self._link is not None and self._link.is_sure:
-            self._ask(self._link)
-        self._receive(self._wait())
-        self._serve()
-        if self._link is not None:
-            self._live(self._link)
-            self._act(self._link)
+        self._follower.ask()
+        if self._wait():
+            self._follower.receive()
+        link = self._follower.link
+        self._serve(link)
+        if link is not None:
+            self._live(link)
+            self._act(link)
         self._report()
 
     def _wait(self) -> bool:
         """Wait for something to do; return whether the log has answered."""
         poll = select.poll()
         poll.register(self._waker.fileno(), select.POLLIN)
-        answer = self._link.tail.fileno if self._link is not None else None
+        answer = self._follower.fileno
         if answer is not None:
             poll.register(answer, select.POLLIN)
-        with self.shared.changed:
-            until = min(self.shared.ownerships.next_time(), self._times.beat, self._times.look)
-        if self._link is None or not self._link.is_sure:
-            until = min(until, self._times.find)
-        elif answer is None:
-            until = min(until, self._now() + self._link.tail.pause_left)
+        until = self._follower.next_time
+        if self._follower.link is not None:
+            with self.shared.changed:
+                until = min(until, self.shared.ownerships.next_time())
+            until = min(until, self._times.beat, self._times.look)
         seconds = 0.0 if self._events else min(max(until - self._now(), 0.0), _LOOK_SECONDS)
         ready = {descriptor for descriptor, _ in poll.poll(seconds * 1000 + 0.5)}
         if self._waker.fileno() in ready:
             self._waker.clear()
         return answer in ready
 
-    # -- the log -------------------------------------------------------------------------------
-
-    def _find(self) -> None:
-        """Find the log's topic, or make it; see whether it is the one that was read."""
-        try:
-            try:
-                partition, topic_id = self._topic.find()
-            except UnknownTopicError:
-                self._topic.make()
-                partition, topic_id = self._topic.find()
-        except _LASTING:
-            raise
-        except KafkaError as error:
-            self._trouble(str(error))
-            self._times.find = self._now() + self._times.pauses.pause()
-            return
-        self._times.pauses.reset()
-        link = self._link
-        if link is None:
-            self._follow(partition, topic_id)
-            with self.shared.changed:
-                self.shared.ownerships.found(topic_id)
-        elif (link.partition, link.topic_id) == (partition, topic_id):
-            link.is_sure = True
-        else:
-            self._lose("it was deleted and made again", partition, topic_id)
-
-    def _follow(self, partition: TopicPartition, topic_id: str) -> None:
-        kafka = self._config.kafka
-        wait_ms = min(_LONGEST_WAIT_MS, self._config.claim_timeout_ms // 4)
-        tail = LogTail(kafka, partition, BrokerPool(kafka), wait_ms=wait_ms, now=self._now)
-        writer = LogWriter(kafka, partition, timeout_ms=_ANSWER_MS)
-        self._link = _Link(partition, topic_id, tail, writer)
-
-    def _lose(self, why: str, partition: TopicPartition, topic_id: str) -> None:
-        """The log was lost: begin with the next one."""
-        assert self._link is not None
-        before, end = self._link.partition, self._link.tail.position
-        self._link.close()
-        self._follow(partition, topic_id)
-        with self.shared.changed:
-            self.shared.ownerships.lost(topic_id, f"{before}, read up to offset {end}: {why}")
-
-    def _ask(self, link: _Link) -> None:
-        if link.tail.is_overdue(self._claim_seconds):
-            self._doubt(link, OSError("the log's broker does not answer"))
-            return
-        try:
-            link.tail.ask()
-        except _LASTING:
-            raise
-        except (OSError, KafkaError) as error:
-            self._doubt(link, error)
-
-    def _receive(self, answered: bool) -> None:
-        link = self._link
-        if link is None or not answered:
-            return
-        try:
-            rows = link.tail.take()
-        except LogLostError as error:
-            link.tail.drop()
-            self._find()  # the topic may be another one
-            if self._link is link:
-                self._lose(f"it was truncated ({error})", link.partition, link.topic_id)
-            return
-        except OSError as error:
-            self._doubt(link, error)
-            return
-        with self.shared.changed:
-            log = self.shared.ownerships.log
-            for row in rows:
-                self._apply(row, link.partition)
-            log.end = max(log.end, link.tail.position or 0)
-            oldest = self.shared.ownerships.oldest_claim()
-        if link.tail.log_start > oldest:
-            why = f"its records below offset {link.tail.log_start} were deleted"
-            self._lose(why, link.partition, link.topic_id)
-
-    def _apply(self, row: Row, partition: TopicPartition) -> None:
-        try:
-            read = self._filter.read(row)
-        except CommitLogError as error:
-            raise type(error)(
-                f"{partition}, offset {row.offset}, group {self._config.group}: {error}; "
-                f"kshare offsets drop --group {self._config.group} removes the group's records"
-            ) from error
-        if read is not None:
-            self.shared.ownerships.log.apply(row.offset, *read)
-
-    def _doubt(self, link: _Link, error: Exception) -> None:
-        """After a fault, the topic may be another one."""
-        self._trouble(str(error))
-        link.tail.drop()
-        link.is_sure = False
-        self._times.find = self._now() + link.tail.pause_left
-
     # -- what owners want ----------------------------------------------------------------------
 
-    def _serve(self) -> None:
+    def _serve(self, link: LogLink | None) -> None:
         """Take what has happened beside the loop."""
-        if self._link is not None:
-            self._link.writer.serve()
+        if link is not None:
+            link.writer.serve()
         while self._events:
             event = self._events.popleft()
             with self.shared.changed:
                 event()
 
-    def _act(self, link: _Link) -> None:
+    def _act(self, link: LogLink) -> None:
         with self.shared.changed:
             ownerships = self.shared.ownerships
             for key in ownerships.give_up():
@@ -373,7 +208,7 @@ class SessionThread:
         if offsets:
             self._store(offsets)
 
-    def _do(self, link: _Link, ownership: Ownership, number: int, action: Action) -> None:
+    def _do(self, link: LogLink, ownership: Ownership, number: int, action: Action) -> None:
         match action:
             case Write(records):
                 failed = partial(self._not_written, link, ownership, number)
@@ -392,18 +227,18 @@ class SessionThread:
                     lambda: self.primary.initial(partition, reset), found, [(ownership, number)]
                 )
 
-    def _delete(self, link: _Link, key: Key) -> None:
+    def _delete(self, link: LogLink, key: Key) -> None:
         def ignored(error: KafkaError, _: Kind) -> None:
-            self._trouble(str(error))  # it is done again with a later commit
+            self._follower.note(error)  # it is done again with a later commit
 
         link.writer.append(encode_key(self._config.group, key), None, ignored)
 
     def _not_written(
-        self, link: _Link, ownership: Ownership, number: int, error: KafkaError, kind: Kind
+        self, link: LogLink, ownership: Ownership, number: int, error: KafkaError, kind: Kind
     ) -> None:
         if kind in _FATAL:
             raise error
-        link.is_sure = link.is_sure and kind is Kind.TRANSIENT
+        link.is_sure &= kind is Kind.TRANSIENT
         self._failed([(ownership, number)], error)
 
     def _fetch(self, asked: Asked, log: TopicPartition) -> None:
@@ -422,7 +257,11 @@ class SessionThread:
         self._beside(work, read, asked)
 
     def _store(self, offsets: dict[TopicPartition, tuple[Primary, tuple[Ownership, int]]]) -> None:
-        answer = self.primary.store({tp: primary for tp, (primary, _) in offsets.items()})
+        try:
+            answer = self.primary.store({tp: primary for tp, (primary, _) in offsets.items()})
+        except KafkaError as error:  # the client cannot be made
+            self._failed([asked for _, asked in offsets.values()], error)
+            return
 
         def stored() -> None:
             outcome: dict[TopicPartition, KafkaError | None]
@@ -439,10 +278,10 @@ class SessionThread:
 
         answer.add_done_callback(lambda _: self._post(stored))
 
-    def _failed(self, asked: Asked, error: KafkaError) -> None:
-        if isinstance(error, _LASTING):
+    def _failed(self, asked: Asked, error: KshareError) -> None:
+        if isinstance(error, LASTING) or not isinstance(error, KafkaError):
             raise error
-        self._trouble(str(error))
+        self._follower.note(error)
         for ownership, number in asked:
             ownership.failed(number, str(error), self._now())
 
@@ -459,7 +298,7 @@ class SessionThread:
         def run() -> None:
             try:
                 answer = work()
-            except KafkaError as error:
+            except KshareError as error:
                 self._post(partial(self._failed, asked, error))
             else:
                 self._post(partial(answered, answer))
@@ -472,7 +311,7 @@ class SessionThread:
 
     # -- life and death ------------------------------------------------------------------------
 
-    def _live(self, link: _Link) -> None:
+    def _live(self, link: LogLink) -> None:
         """Say that this member is alive, and who is not."""
         now, wall_ms = self._now(), int(time.time() * 1000)
         if now >= self._times.beat:
@@ -491,16 +330,16 @@ class SessionThread:
             for member in old if link.tail.caught_up else ():
                 self._delete(link, Key(0, "member", None, (member,)))
 
-    def _not_alive(self, link: _Link, error: KafkaError, kind: Kind) -> None:
+    def _not_alive(self, link: LogLink, error: KafkaError, kind: Kind) -> None:
         if kind in _FATAL:
             raise error
-        link.is_sure = link.is_sure and kind is Kind.TRANSIENT
-        self._trouble(str(error))
+        link.is_sure &= kind is Kind.TRANSIENT
+        self._follower.note(error)
         self._times.beat = 0.0
 
     def _report(self) -> None:
         """Say what has changed; only then is what was read acted upon."""
-        tail = None if self._link is None else self._link.tail
+        tail = None if self._follower.link is None else self._follower.link.tail
         was_late = self._now() - self.read_at > self._claim_seconds
         if tail is not None and tail.caught_up and tail.read_at > self.read_at:
             self.read_at = tail.read_at
@@ -514,7 +353,7 @@ class SessionThread:
 
     def _leave(self) -> None:
         """Give up all claims, as far as the time goes."""
-        link = self._link
+        link = self._follower.link
         if link is None:
             return
         with self.shared.changed:
@@ -522,7 +361,7 @@ class SessionThread:
             seconds = self.shared.close_by - time.monotonic()
         for key in (*keys, Key(0, "member", None, (self._member,))):
             self._delete(link, key)
-        link.writer.flush(max(min(seconds, _ANSWER_MS / 1000), 0.0))
+        link.writer.flush(max(min(seconds, ANSWER_MS / 1000), 0.0))
 
     def _fail(self, error: KshareError) -> None:
         with self.shared.changed:
@@ -535,13 +374,6 @@ class SessionThread:
         self._on_change()
 
     def _close(self) -> None:
-        if self._link is not None:
-            self._link.close()
-        self._topic.close()
+        self._follower.close()
         self.primary.close()
         self._waker.close()
-
-    def _trouble(self, why: str) -> None:
-        if why != self.shared.trouble:
-            _log.info("group %s, member %s: %s", self._config.group, self._member, why)
-        self.shared.trouble = why

@@ -29,8 +29,8 @@ from kshare.core.hashing import HashRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.protocol.commit import (
     blocks_to_write,
-    claims_to_delete,
     keys_to_delete,
+    past_to_delete,
     stable_to_write,
 )
 from kshare.group.protocol.log import PartitionLog
@@ -153,6 +153,7 @@ class Owner:
     _seen: tuple[int, bool] = (0, False)  # of the log, before the primary was asked for
     _initial: int | None = None
     _known: tuple[int, Progress] | None = None  # incarnation and progress before the log was lost
+    _voids: Reason | None = None  # why individual commits were given up, while it starts
     _waits: bool = False  # claims are lost: it has to wait, also if it seems to be alone
     _has_waited: bool = False
 
@@ -182,6 +183,10 @@ class Owner:
 
     def failed(self) -> None:
         """What was to be done has failed, and is worth another attempt."""
+        if self.commit is not None and self._pending and isinstance(self._pending[0], Write):
+            lost = self._pending[0].records
+            self.commit.facts = tuple(record for record in lost if isinstance(record, Block))
+            self.commit.stable = self.commit.is_lead = None
         self._pending = ()
         self._primary = self._initial = None
 
@@ -324,10 +329,12 @@ class Owner:
         if start.reason is Reason.LOST_LOG and not self._has_waited:
             self.phase, self._waits = Phase.WAITING, True
             return ()
+        if start.reason.voids:
+            self._voids = start.reason  # once it has begun, it looks like any other
         if start.begins:
             # Another member may begin it as well, and elsewhere: the log says who was first.
             return (Write((Reset(self.partition, start.incarnation, start.progress.stable),)),)
-        self.start = start
+        self.start, self._voids = replace(start, reason=self._voids or start.reason), None
         if start.unanchored:
             self.phase = Phase.ANCHORING
             return self._next(log)
@@ -367,7 +374,7 @@ class Owner:
         owned = log.owned_by(self.member)
         keys = [
             *keys_to_delete(self.partition, log, self.member, owned, self.done),
-            *claims_to_delete(self.partition, log, self.member),
+            *past_to_delete(self.partition, log, self.member),
         ]
         return (Delete(tuple(keys)),) if keys else ()
 

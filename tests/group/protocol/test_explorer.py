@@ -27,7 +27,8 @@ from tests.group.protocol.world import Limits, is_pending, take
 
 WALKS, LENGTH = 200, 160
 LIMITS = Limits(processes=4, commits=3, in_flight=2, compactions=2)
-LOST = replace(LIMITS, lost_logs=1)
+FAILING = replace(LIMITS, failures=3)
+LOST = replace(FAILING, lost_logs=1)
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -52,6 +53,11 @@ def test_every_interleaving_with_a_lost_log() -> None:
 def test_random_walks_with_a_lost_log(running: bool) -> None:
     for seed in range(WALKS):
         assert walk(LOST, LENGTH, seed, running=running) is None, f"seed {seed}"
+
+
+def test_random_walks_with_failures() -> None:
+    for seed in range(WALKS):
+        assert walk(FAILING, LENGTH, seed, running=seed % 2 == 0) is None, f"seed {seed}"
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -251,12 +257,22 @@ def delivers_on_without_the_lost_log(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Owner, "_look", look)
 
 
+def forgets_facts_that_were_not_written(patch: pytest.MonkeyPatch) -> None:
+    real = Owner.failed
+
+    def failed(self: Owner) -> None:
+        self._pending = ()
+        real(self)
+
+    patch.setattr(Owner, "failed", failed)
+
+
 def deletes_claims_that_others_wait_for(patch: pytest.MonkeyPatch) -> None:
     def greedy(at: TopicPartition, said: log.PartitionLog, member: str) -> list[Key]:
         gone = [other for other in said.claims if not said.owned_by(other)]
         return [Key(0, "claim", at, (other,)) for other in gone if other != member]
 
-    patch.setattr(owner, "claims_to_delete", greedy)
+    patch.setattr(owner, "past_to_delete", greedy)
 
 
 FAULTS: tuple[Patch, ...] = (
@@ -276,6 +292,7 @@ FAULTS: tuple[Patch, ...] = (
 )
 FAULTS_OF_RUNNING_MEMBERS: dict[Patch, Limits] = {
     deletes_claims_that_others_wait_for: LIMITS,
+    forgets_facts_that_were_not_written: FAILING,
     does_not_wait_after_a_lost_log: LOST,
     delivers_on_without_the_lost_log: LOST,
 }

@@ -83,6 +83,7 @@ class World:
     started: int = 0  # processes, ever
     lost_logs: int = 0
     compactions: int = 0
+    failures: int = 0
 
     # -- processes ---------------------------------------------------------------------------
 
@@ -157,6 +158,7 @@ class World:
             frozenset(self.promised),
             self.lost_logs,
             self.compactions,
+            self.failures,
             self.started,
         )
 
@@ -209,6 +211,7 @@ def print_of(process: Process) -> tuple[object, ...]:
         owner._primary,
         owner._initial,
         owner._known,
+        owner._voids,
         owner._waits,
         owner._has_waited,
         tuple(process.inbox),
@@ -258,6 +261,7 @@ class Limits:
     crashes: int = 1
     compactions: int = 1
     lost_logs: int = 0
+    failures: int = 0
 
 
 Step = tuple[str, str]
@@ -272,6 +276,8 @@ def steps(world: World, limits: Limits) -> Iterator[Step]:
             yield ("read", name)
         if process.inbox:
             yield ("act", name)
+            if world.failures < limits.failures and not isinstance(process.inbox[0], Delete):
+                yield ("fail", name)
         may_deliver = process.is_current and len(process.in_flight) < limits.in_flight
         if may_deliver and next_record(world, process) is not None:
             yield ("deliver", name)
@@ -313,14 +319,13 @@ def _happen(world: World, process: Process, what: str) -> None:
     verb, *rest = what.split()
     match verb:
         case "read":
-            if process.topic_id != world.log.topic_id:
-                process.log, process.topic_id = GroupLog("g"), world.log.topic_id
-                process.owner.log_lost(world.log.topic_id)
-                process.inbox, process.in_flight, process.position = [], [], 0
-            replay(world.log, process.log)
-            process.is_current = True
+            _read(world, process)
         case "act":
             _act(world, process)
+        case "fail":
+            world.failures += 1
+            process.inbox.pop(0)
+            process.owner.failed()
         case "deliver":
             world.deliver(process)
             return
@@ -343,6 +348,15 @@ def _happen(world: World, process: Process, what: str) -> None:
             world.start(process.hashes)
             return
     _decide(world, process)
+
+
+def _read(world: World, process: Process) -> None:
+    if process.topic_id != world.log.topic_id:
+        process.log, process.topic_id = GroupLog("g"), world.log.topic_id
+        process.owner.log_lost(world.log.topic_id)
+        process.inbox, process.in_flight, process.position = [], [], 0
+    replay(world.log, process.log)
+    process.is_current = True
 
 
 def processed(world: World, process: Process) -> Iterator[Rectangle]:
