@@ -47,9 +47,10 @@ def assigned(servers: str, topic: str, **config: Any) -> tuple[Any, int]:
     """A consumer of a whole partition that has started, and the number of its records."""
     end, consumer = end_of(servers, topic), consumer_of(servers, **config)
     consumer.assign({(topic, 0): []})
+    consumer.pause([(topic, 0)])
     while not consumer.position():
-        consumer.consume(0, 0.0)
-        time.sleep(0.01)
+        consumer.poll(0.01)
+    consumer.resume([(topic, 0)])
     return consumer, end
 
 
