@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from operator import length_hint
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -65,7 +64,7 @@ class KeySharedConsumer:
         self._session = session(config, on_change=self._interrupt)
         self._tail = Tail(config, self._session, self._waker)
         self._rows: Iterator[Message] = iter(())
-        self._fresh = (0.0, 0.0)  # from when to when records may be handed out without a look
+        self._until = 0.0  # until when records may be handed out without a look at the session
         self._state = _State()
         self._commits = Commits(config, self._session)
 
@@ -113,7 +112,7 @@ class KeySharedConsumer:
                     break
                 raise
             self._state.is_batch = True
-            self._fresh = (0.0, 0.0)
+            self._until = 0.0
             messages += islice(self._rows, num_messages - len(messages))
         return messages
 
@@ -137,7 +136,7 @@ class KeySharedConsumer:
             return None
         with self._state.lock:
             self._state.is_batch = True
-            self._fresh = (0.0, 0.0)
+            self._until = 0.0
             return self._tail.take_batch()
 
     def __iter__(self) -> Iterator[Message]:
@@ -145,23 +144,21 @@ class KeySharedConsumer:
         while not self._state.is_closed and self._next_rows(None):
             for message in self._rows:
                 yield message
-                since, until = self._fresh
-                if not since <= _wall() < until:
+                if _wall() >= self._until:
                     break
 
     def poll_fresh(self) -> Message | None:
         """The next record if it is there and needs no look at the session; else None."""
-        since, until = self._fresh
-        return next(self._rows, None) if since <= _wall() < until else None
+        return next(self._rows, None) if _wall() < self._until else None
 
     def _next_rows(self, timeout: float | None, *, continues: bool = False) -> bool:
         """Wait for messages in ``_rows``; whether there are any."""
 
         def take(seconds: float) -> bool:
-            if length_hint(self._tail.rows) == 0:
+            if not self._tail.rows.left:
                 self._tail.next_rows(seconds)
-            self._rows = self._tail.rows
-            return length_hint(self._rows) > 0
+            self._rows = self._tail.rows.messages
+            return self._tail.rows.left > 0
 
         return self._await(take, timeout, continues=continues)
 
@@ -216,10 +213,9 @@ class KeySharedConsumer:
 
         What may not stays where it is.
         """
-        now = _wall()
-        self._fresh = (now, now + _FRESH_SECONDS)
+        self._until = _wall() + _FRESH_SECONDS
         if self._state.is_changed:
-            self._fresh = (0.0, 0.0)
+            self._until = 0.0
         return not self._state.is_changed and self._session.may_deliver()
 
     def _settle(self) -> None:
@@ -232,7 +228,7 @@ class KeySharedConsumer:
     def _interrupt(self) -> None:
         """Something has changed: look again before the next record."""
         self._state.is_changed = True
-        self._fresh = (0.0, 0.0)
+        self._until = 0.0
         self._waker.wake()
 
     # -- acknowledging and committing -------------------------------------------------------

@@ -17,8 +17,7 @@ acknowledged. No I/O, no clock. Cost: a byte a record until all of its chunk are
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from operator import length_hint
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,7 @@ import numpy.typing as npt
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import Bounds, OffsetRange, union
 from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
-from kshare.group.message import Chunk, Message
+from kshare.group.message import Chunk, Message, Rows
 
 __all__ = ["Delivery", "KeyLimit"]
 
@@ -52,7 +51,7 @@ class KeyLimit:
         """Number of records that are kept back or not handed out yet."""
         return len(self.ready) + sum(map(len, self._waiting.values()))
 
-    def put(self, messages: Sequence[Message]) -> None:
+    def put(self, messages: Iterable[Message]) -> None:
         """Take the next records, in offset order; :attr:`ready` has those that may go out."""
         for message in messages:
             key = message.key()
@@ -117,7 +116,7 @@ class Delivery:
         self._before_last = self._position  # the position before the last record was handed out
         self._rereads = False  # whether what is processed already is handed out again
         self._chunks: list[Chunk] = []  # explicit: with rows that are not acknowledged
-        self._current: tuple[Chunk, Iterator[Message], int] | None = None  # and its end
+        self._current: tuple[Chunk, Rows, int] | None = None  # and its end
 
     # -- what to read -----------------------------------------------------------------------
 
@@ -151,15 +150,15 @@ class Delivery:
 
     # -- handing out ------------------------------------------------------------------------
 
-    def begin(self, chunk: Chunk, end: int) -> Iterator[Message]:
-        """Hand out the next chunk: what is taken from the iterator is handed out.
+    def begin(self, chunk: Chunk, end: int) -> Rows:
+        """Hand out the next chunk: messages that are taken are handed out.
 
         Args:
             chunk: The rows; the chunk before is handed out.
             end: The offset up to which everything is handed out with it.
         """
         self._finish()
-        rows = iter(chunk.messages())
+        rows = chunk.messages()
         self._current = chunk, rows, end
         if self.explicit:
             self._sweep()
@@ -274,7 +273,7 @@ class Delivery:
         if self._current is None:
             return 0
         chunk, rows, _ = self._current
-        return len(chunk.acknowledged) - length_hint(rows)
+        return len(chunk.acknowledged) - rows.left
 
     def _position_at(self, handed: int) -> int:
         """The position when so many rows of the current chunk are handed out."""

@@ -4,9 +4,10 @@ Cost: 0.2 us a message. A column is converted for all rows of a chunk when the f
 asked for it; values are converted ahead. A message keeps its chunk alive, 2,048 rows at most.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import Any, Final
+from operator import length_hint
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ import pyarrow as pa
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 
-__all__ = ["CHUNK_ROWS", "Chunk", "Message", "chunks"]
+__all__ = ["CHUNK_ROWS", "NO_ROWS", "Chunk", "Message", "Rows", "chunks", "rows_of"]
 
 CHUNK_ROWS: Final = 2_048
 """Maximum number of rows of a chunk."""
@@ -72,12 +73,38 @@ class Chunk:
             values = self._columns[name] = convert(array) if convert else array.to_pylist()
         return values
 
-    def messages(self) -> "list[Message]":
-        """A message for each row."""
-        rows = range(self.batch.num_rows)
+    def messages(self) -> "Rows":
+        """A message for each row, made when it is taken."""
+        rows = iter(range(self.batch.num_rows))
         if "value" in self.batch.schema.names:
-            return list(map(Message, zip(repeat(self), rows, self.column("value"))))
-        return list(map(_WithoutValue, zip(repeat(self), rows)))
+            return Rows(map(Message, zip(repeat(self), rows, self.column("value"))), rows)
+        return Rows(map(_WithoutValue, zip(repeat(self), rows)), rows)
+
+
+class Rows(NamedTuple):
+    """Messages that may be handed out.
+
+    Attributes:
+        messages: Those that are taken from it are handed out.
+        rest: An iterator of which as many are left; not to be used otherwise.
+    """
+
+    messages: "Iterator[Message]"
+    rest: Iterator[Any]
+
+    @property
+    def left(self) -> int:
+        """How many are not taken yet."""
+        return length_hint(self.rest)
+
+
+def rows_of(messages: "Sequence[Message]") -> Rows:
+    """Messages that are there already."""
+    rest = iter(messages)
+    return Rows(rest, rest)
+
+
+NO_ROWS: Final = rows_of(())
 
 
 def chunks(topic_partition: TopicPartition, batch: pa.RecordBatch) -> Iterator[Chunk]:

@@ -7,7 +7,6 @@ partition; buffers are those of :class:`~kshare.wire.reader.tail_reader.TailRead
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import length_hint
 from typing import Protocol
 
 import pyarrow as pa
@@ -16,7 +15,7 @@ from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.group.config import ConsumerConfig
 from kshare.group.delivery import Delivery, KeyLimit
-from kshare.group.message import Chunk, Message, chunks
+from kshare.group.message import NO_ROWS, Chunk, Message, Rows, chunks, rows_of
 from kshare.group.model import OffsetAndMetadata
 from kshare.options import EARLIEST, SOURCE_COLUMNS, SourceOptions
 from kshare.options.frozen import FrozenMapping
@@ -90,7 +89,7 @@ class Tail:
         self.assignment: dict[TopicPartition, tuple[HashRange, ...]] = {}
         self.paused: set[TopicPartition] = set()
         self.deliveries: dict[TopicPartition, Delivery] = {}
-        self.rows: Iterator[Message] = iter(())
+        self.rows = NO_ROWS
         self._config = config
         self._session = session
         self._reader = TailReader(_source_options(config), config.offset_reset, waker)
@@ -175,13 +174,13 @@ class Tail:
             self._batch = None
         if self._current == topic_partition:
             self._put_back(topic_partition)
-            self._rest, self._current, self.rows = iter(()), None, iter(())
+            self._rest, self._current, self.rows = iter(()), None, NO_ROWS
 
     def _put_back(self, topic_partition: TopicPartition) -> None:
         """What was let out for its key, and not taken, stays ready."""
         limit = self._limits.get(topic_partition)
         if limit is not None:
-            limit.ready.extendleft(self.rows)
+            limit.ready.extendleft(self.rows.messages)
 
     def _read(self, topic_partition: TopicPartition) -> None:
         """Read a partition from its position on."""
@@ -200,19 +199,19 @@ class Tail:
         self._is_clean &= self._batch is None
         self._clean()
         self._is_clean = False
-        self.rows = self._limited() or self._begun() or self._fetched_rows(seconds) or iter(())
+        self.rows = self._limited() or self._begun() or self._fetched_rows(seconds) or NO_ROWS
         self._is_clean = True
-        return length_hint(self.rows) > 0
+        return self.rows.left > 0
 
-    def _limited(self) -> Iterator[Message] | None:
+    def _limited(self) -> Rows | None:
         """What was kept back for its key, and may go out now."""
         for topic_partition, limit in self._limits.items():
             if limit.ready and topic_partition not in self.paused:
                 self._current = topic_partition
-                return iter([limit.ready.popleft()])
+                return rows_of([limit.ready.popleft()])
         return None
 
-    def _begun(self) -> Iterator[Message] | None:
+    def _begun(self) -> Rows | None:
         """The next chunk of the batch that was fetched last."""
         for chunk, end in self._rest:
             assert self._current is not None
@@ -221,11 +220,11 @@ class Tail:
             if limit is None:
                 return delivery.begin(chunk, end)
             delivery.hand_out(chunk, end)
-            limit.put(chunk.messages())
+            limit.put(chunk.messages().messages)
             return self._limited()
         return None
 
-    def _fetched_rows(self, seconds: float) -> Iterator[Message] | None:
+    def _fetched_rows(self, seconds: float) -> Rows | None:
         self._current = None
         records = self._fetch(seconds)
         if records is None:

@@ -53,7 +53,7 @@ class Model:
         if offsets:
             chunk = chunk_of(offsets)
             self.delivery.hand_out(chunk, offsets[-1] + 1)
-            for message in chunk.messages():
+            for message in chunk.messages().messages:
                 self._returned(message)
         self.is_batch = True
 
@@ -95,7 +95,7 @@ class Model:
             offsets = self._rest()
             if not offsets:
                 return
-            self.rows = self.delivery.begin(chunk_of(offsets), offsets[-1] + 1)
+            self.rows = self.delivery.begin(chunk_of(offsets), offsets[-1] + 1).messages
 
     def _returned(self, message: Message) -> None:
         assert message.offset() not in self.messages
@@ -132,12 +132,12 @@ def test_processed_is_what_was_returned_and_is_acknowledged(
 
 def test_what_is_passed_over_by_a_seek_is_pending_and_what_was_processed_stays_so() -> None:
     delivery = Delivery(ORDERS, Progress.at(0), [HALF], explicit=True)
-    messages = list(delivery.begin(chunk_of(list(range(10))), 10))
+    messages = list(delivery.begin(chunk_of(list(range(10))), 10).messages)
     for message in messages[:4]:
         message[0].acknowledged[message[1]] = 1
     delivery.seek(20)
     assert [str(piece.offsets) for piece in delivery.wanted(30)] == ["[20,30)"]
-    again = list(delivery.begin(chunk_of([20, 21]), 25))
+    again = list(delivery.begin(chunk_of([20, 21]), 25).messages)
     again[0][0].acknowledged[0] = 1
     progress = delivery.processed(is_batch=False)
     done = [piece.offsets for piece in progress.individual_commits]
@@ -148,7 +148,7 @@ def test_what_is_processed_before_the_start_is_not_wanted() -> None:
     start = Progress.at(5).commit(Progress.at(20).minus(Progress.at(10)))
     delivery = Delivery(ORDERS, start, [HALF], explicit=False)
     assert [str(piece.offsets) for piece in delivery.wanted(30)] == ["[5,10)", "[20,30)"]
-    rows = delivery.begin(chunk_of([5, 22]), 23)
+    rows = delivery.begin(chunk_of([5, 22]), 23).messages
     assert next(rows).offset() == 5
     assert delivery.position == 22
     assert delivery.processed(is_batch=False) == Progress.at(5)
@@ -158,7 +158,7 @@ def test_what_is_processed_before_the_start_is_not_wanted() -> None:
 
 def test_only_returned_offsets_can_be_committed() -> None:
     delivery = Delivery(ORDERS, Progress.at(0), [], explicit=True)
-    list(delivery.begin(chunk_of([0, 1, 5]), 6))
+    list(delivery.begin(chunk_of([0, 1, 5]), 6).messages)
     delivery.acknowledge_below(2)
     assert delivery.processed(is_batch=False) == Progress.at(5)
     with pytest.raises(ValueError, match="beyond the position 6"):
@@ -178,7 +178,7 @@ def test_a_key_has_so_many_records_in_flight_and_they_come_in_order(
         [pa.array(keys, pa.binary()), pa.array(range(len(keys)))], ["key", "offset"]
     )
     limit = KeyLimit(most)
-    limit.put(Chunk(ORDERS, batch).messages())
+    limit.put(Chunk(ORDERS, batch).messages().messages)
     out: list[int] = []
     done: set[int] = set()
 
