@@ -27,6 +27,8 @@ class Worker:
     def __init__(self, servers: str, topic: str, log: str, group: str, hashes: HashRange) -> None:
         self.partition = TopicPartition(topic, 0)
         self.hashes = hashes
+        self._since: Progress | None = None  # the start that it has delivered from
+        self._done = Progress.at(0)
         self._options = {"kafka.bootstrap.servers": servers}
         self._session = GroupSession(
             consumer_config(
@@ -53,8 +55,9 @@ class Worker:
         since = self._session.started().get(self.partition)
         if since is None:
             return False
-        done = since
-        pending = since.pending(end, self.hashes)
+        if since is not self._since:
+            self._since, self._done = since, since
+        pending = self._done.pending(end, self.hashes)
         if pending:
             wanted = Slice(*self.partition, pending)
             for batch in read_slice(wanted, self._options):
@@ -64,11 +67,14 @@ class Worker:
                         return False
                     print(time.monotonic_ns(), offset, key.decode(), flush=True)
                     time.sleep(pause)
-                    done = done.commit([Rectangle(OffsetRange(0, offset + 1), self.hashes)])
+                    self._advance(offset + 1)
                     if offset % _COMMIT_EVERY == 0:
-                        self._commit(done, since)
-        done = done.commit([Rectangle(OffsetRange(0, end), self.hashes)])
-        return self._commit(done, since) >= end
+                        self._commit(self._done, since)
+        self._advance(end)
+        return self._commit(self._done, since) >= end
+
+    def _advance(self, position: int) -> None:
+        self._done = self._done.commit([Rectangle(OffsetRange(0, position), self.hashes)])
 
     def _may_deliver(self, since: Progress) -> bool:
         return self._session.may_deliver() and (

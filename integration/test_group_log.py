@@ -146,7 +146,7 @@ class Members:
                 "key": [first[offset].encode() for offset in order],
             }
         )
-        report = check_order(table, {self._topic: {0: (0, RECORDS)}})
+        report = check_order(table, {(self._topic, 0): (0, RECORDS)})
         assert report.ok, f"{report}\n{self.errors()}"
 
 
