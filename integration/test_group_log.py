@@ -332,11 +332,16 @@ def _count(broker: KafkaBroker, topic: str) -> int:
     return len(rows)
 
 
+def wait_for_topic(cluster: KafkaCluster, topic: str) -> None:
+    eventually(lambda: cluster.admin.list_topics(topic, timeout=30).topics[topic].partitions)
+
+
 def test_while_the_log_has_no_leader_delivery_stops(cluster: KafkaCluster) -> None:
     topic = cluster.create_topic()
-    cluster.move_leader(topic, 0, 1)
     log = cluster.create_topic(unique("log"), config={"cleanup.policy": "compact"})
-    cluster.move_leader(log, 0, 2)
+    for name, leader in ((topic, 1), (log, 2)):
+        wait_for_topic(cluster, name)
+        cluster.move_leader(name, 0, leader)
     at = TopicPartition(topic, 0)
     with session(config(cluster.bootstrap_servers, unique("group"), log), at) as member:
         member.commit({at: [rectangle(0, 5)]}, SECONDS)
