@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from kshare.errors import FencedError
+from kshare.errors import FencedError, KshareError
 from kshare.group import KeySharedConsumer
 
 
@@ -29,12 +29,15 @@ def main(servers: str, topic: str, group: str, low: str, high: str, file: str) -
         try:
             for number, message in enumerate(consumer, 1):
                 out.write(f"{message.offset()} {(message.key() or b'').hex()}\n")
-                time.sleep(0.0003)
+                time.sleep(0.001)
                 if number % 300 == 0:
                     consumer.commit()
                     out.write(f"commit {message.offset()}\n")
         except FencedError:
             out.write("fenced -\n")
+        except KshareError:
+            if not consumer.is_closed:  # else the signal came amid a commit
+                raise
 
 
 if __name__ == "__main__":

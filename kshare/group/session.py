@@ -132,6 +132,8 @@ class GroupSession:
         self._thread.wake()
         with self._shared.changed:
             while timeout > 0 and self._shared.fault is None and any(map(_is_open, asked)):
+                if self._thread.closed.is_set():  # by a signal handler, or by another thread
+                    raise KshareError(f"group {self._group}: closed while a commit was under way")
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise self._not_in_time("commit", timeout)

@@ -140,6 +140,8 @@ class SessionThread:
             raise
         finally:
             self.closed.set()
+            with self.shared.changed:
+                self.shared.changed.notify_all()  # a commit that is waited for will not be done
             self._close()
 
     def _step(self) -> None:
