@@ -205,7 +205,7 @@ class KafkaBroker(Topics):
             # Dumped when the JVM ends; later ones then start in half the time.
             self._new_archive = _archive().with_name(f"{_archive().name}.{self._unique}")
             command.append(f"-XX:ArchiveClassesAtExit={self._new_archive}")
-        command += ["-cp", _class_path(), "kafka.Kafka", str(self._properties)]
+        command += ["-cp", class_path(), "kafka.Kafka", str(self._properties)]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -304,7 +304,7 @@ class KafkaBroker(Topics):
         self._properties.write_text("".join(f"{k}={_escaped(v)}\n" for k, v in settings.items()))
         if (self.data_dir / "log" / "meta.properties").exists():
             return
-        command = [java(), "-Xmx128m", *_jvm_flags(), "-cp", _class_path()]
+        command = [java(), "-Xmx128m", *_jvm_flags(), "-cp", class_path()]
         command += ["kafka.tools.StorageTool", "format", "-t", self.cluster_id]
         command += ["-c", str(self._properties)]
         with self.log_file.open("ab") as log:
@@ -424,13 +424,13 @@ def _new_uuid() -> str:
     return text if text[0] != "-" else _new_uuid()
 
 
-def _class_path() -> str:
+def class_path() -> str:
     return os.pathsep.join(str(path) for path in fetched("broker"))
 
 
 def _archive() -> Path:
     # The JVM refuses an archive of another JVM or class path by itself; the name avoids the churn.
-    tag = hashlib.sha256(f"{Path(java()).resolve()}{_class_path()}".encode()).hexdigest()[:12]
+    tag = hashlib.sha256(f"{Path(java()).resolve()}{class_path()}".encode()).hexdigest()[:12]
     return CACHE / f"kafka-{tag}.jsa"
 
 

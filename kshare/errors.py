@@ -13,6 +13,7 @@
     │   ├── AuthorizationError       the principal may not read
     │   ├── UnknownTopicError        topic or partition does not exist
     │   └── FetchTimeoutError        no progress within the stated time
+    ├── FencedError             another member of the group has taken key hashes
     ├── DataLossError           wanted offsets are gone (see failOnDataLoss)
     └── RecordError             the log's bytes
         ├── CorruptRecordError       a length, a checksum or a codec does not fit
@@ -32,6 +33,7 @@ __all__ = [
     "CheckpointVersionError",
     "CorruptRecordError",
     "DataLossError",
+    "FencedError",
     "FetchTimeoutError",
     "KafkaError",
     "KshareError",
@@ -74,10 +76,12 @@ class OptionsError(KshareError):
 
     problems: tuple[str, ...]
 
-    def __init__(self, problems: Sequence[str]) -> None:
+    def __init__(
+        self, problems: Sequence[str], *, of: str = "the options of format('kshare')"
+    ) -> None:
         text = "\n".join(f"  - {problem}" for problem in problems)
         faults = "1 fault" if len(problems) == 1 else f"{len(problems)} faults"
-        super().__init__(f"{faults} in the options of format('kshare'):\n{text}")
+        super().__init__(f"{faults} in {of}:\n{text}")
         self.problems = tuple(problems)
 
 
@@ -170,6 +174,32 @@ class DataLossError(_PlacedError):
         super().__init__(message, **location)
         self.wanted = wanted
         self.available = available
+
+
+class FencedError(KshareError):
+    """Another member of the group has claimed key hashes of this one, which must deliver no more.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition's number.
+        hashes: The key hashes that were taken, as (lowest, end), half-open.
+        other: Id of the member that has claimed them; None if that is not known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str,
+        partition: int,
+        hashes: tuple[tuple[int, int], ...],
+        other: str | None,
+    ) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.hashes = hashes
+        self.other = other
 
 
 class RecordError(_PlacedError):

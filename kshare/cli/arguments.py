@@ -13,7 +13,14 @@ __all__ = ["add_commands", "add_connection"]
 
 def add_commands(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add all commands to the parser of the program."""
-    for add in (_add_keys, _add_status, _add_checkpoint, _add_assign, _add_warm):
+    for add in (
+        _add_keys,
+        _add_status,
+        _add_checkpoint,
+        _add_offsets,
+        _add_assign,
+        _add_warm,
+    ):
         add(commands)
 
 
@@ -104,6 +111,40 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     drop.add_argument("directory", metavar="DIR", help="the query's checkpointLocation")
     _set_module(drop, "checkpoint")
+
+
+def _add_offsets(commands: "argparse._SubParsersAction[Any]") -> None:
+    offsets = commands.add_parser(
+        "offsets",
+        help="stable offsets and individual commits of a consumer group; reset, drop",
+        description="Show what a consumer group has committed: for each partition the stable "
+        "offset (all below it is processed), what is processed above it, and the lag. `reset` "
+        "lets the group start elsewhere, and voids its individual commits. `drop` deletes the "
+        "group's records from the log, if they cannot be read any more; the stable offsets stay. "
+        "Both are refused while a member is alive.",
+    )
+    offsets.add_argument(
+        "action", nargs="?", choices=("list", "reset", "drop"), default="list", help="default: list"
+    )
+    offsets.add_argument("--group", required=True, help="id of the group")
+    offsets.add_argument(
+        "--to",
+        metavar="WHERE",
+        help="for reset: earliest, latest, stable, or JSON: the offsets of some partitions",
+    )
+    offsets.add_argument("--json", action="store_true", help="for programs")
+    offsets.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw offsets x hash space into a .png or .svg (needs the extra: kshare[plot])",
+    )
+    offsets.add_argument("--topic", help="list: only partitions of this topic")
+    offsets.add_argument(
+        "--log-topic", help="the log of individual commits (individual.commit.topic)"
+    )
+    add_connection(offsets)
+    _set_module(offsets, "offsets")
 
 
 def _add_assign(commands: "argparse._SubParsersAction[Any]") -> None:

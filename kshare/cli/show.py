@@ -13,7 +13,7 @@ from kshare.cluster.parked_keys import ParkedInfo
 from kshare.core.hashing import HASH_SPACE
 from kshare.monitor.status import ParkedStatus, PartitionStatus, RangeStatus, Status
 
-__all__ = ["as_json", "as_text", "parked_json", "parked_text", "show_key"]
+__all__ = ["as_json", "as_text", "parked_json", "parked_text", "partition_text", "show_key"]
 
 
 def as_json(status: Status) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def as_text(status: Status) -> str:
         f"{checkpoint.directory}: batch {checkpoint.planned} planned, {committed} committed\n\n"
     ]
     several = len(checkpoint.sources) > 1
-    lines += [_partition_text(partition, several=several) + "\n" for partition in status.partitions]
+    lines += [partition_text(partition, several=several) + "\n" for partition in status.partitions]
     if not status.partitions:
         lines.append("no partition yet: where the first batch began is known when it is done\n")
     if status.parked:
@@ -109,7 +109,8 @@ def as_text(status: Status) -> str:
     return "".join(lines)
 
 
-def _partition_text(partition: PartitionStatus, *, several: bool) -> str:
+def partition_text(partition: PartitionStatus, *, several: bool = False) -> str:
+    """A partition for people: a line of facts, and a table of its ranges."""
     done = partition.done
     source = f" (source {partition.source})" if several else ""
     facts = [f"stable {done.stable:,}"]

@@ -117,7 +117,9 @@ class CompactedTopic:
         seconds = self._kafka.api_timeout_ms / 1000
         client = Client(self._admin, self._kafka)
         config = {"cleanup.policy": "compact", **self._spec.config}
-        new = NewTopic(self.name, self._spec.partitions, config=config)
+        replicas = [*map(list, self._spec.replicas)]
+        placed: dict[str, Any] = {"replica_assignment": replicas} if replicas else {}
+        new = NewTopic(self.name, self._spec.partitions, config=config, **placed)
         try:
             made = client.handle.create_topics([new], operation_timeout=seconds)
             made[self.name].result(seconds)

@@ -34,14 +34,17 @@ INTERNAL_TOPICS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """How a compacted topic is made on first use; its replication factor is the brokers' default.
+    """How a compacted topic is made on first use.
 
     Attributes:
         name: Name of the topic.
         partitions: Number of partitions.
         config: Topic configuration; ``cleanup.policy`` is always ``compact``.
+        replicas: Node ids of the replicas of each partition; empty if the brokers choose, with
+            their default replication factor.
     """
 
     name: str
     partitions: int
     config: Mapping[str, str] = field(default_factory=dict)
+    replicas: tuple[tuple[int, ...], ...] = ()

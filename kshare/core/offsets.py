@@ -7,8 +7,9 @@ Cost: linear in the bounds, at the speed of C (sorting of what is nearly sorted,
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 __all__ = [
@@ -79,15 +80,33 @@ def from_pairs(starts: Iterable[int], ends: Iterable[int]) -> Bounds:
 
 def union(layers: Iterable[Bounds]) -> Bounds:
     """The union of some sets."""
-    some = [bounds for bounds in layers if bounds]
+    some = sorted((bounds for bounds in layers if bounds), key=_first)
     if len(some) < 2:
         return some[0] if some else ()
+    if all(lower[-1] <= upper[0] for lower, upper in pairwise(some)):
+        return _joined(some)
     starts: list[int] = []
     ends: list[int] = []
     for bounds in some:
         starts += bounds[::2]
         ends += bounds[1::2]
     return from_pairs(starts, ends)
+
+
+def _joined(some: Sequence[Bounds]) -> Bounds:
+    """The union of sets that follow each other; neighbours may touch."""
+    joined = list(some[0])
+    for bounds in some[1:]:
+        if joined[-1] == bounds[0]:
+            joined.pop()
+            joined += bounds[1:]
+        else:
+            joined += bounds
+    return tuple(joined)
+
+
+def _first(bounds: Bounds) -> int:
+    return bounds[0]
 
 
 def complement(bounds: Bounds, start: int, end: int) -> Bounds:

@@ -3,3 +3,35 @@
 Several processes of one consumer group share a partition, each a range of key hashes. What they
 have processed they write as individual commits into a compacted topic.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kshare.errors import FencedError
+    from kshare.group.async_consumer import AsyncKeySharedConsumer
+    from kshare.group.consumer import KeySharedConsumer
+    from kshare.group.message import Message
+    from kshare.group.model import OffsetAndMetadata
+
+__all__ = [
+    "AsyncKeySharedConsumer",
+    "FencedError",
+    "KeySharedConsumer",
+    "Message",
+    "OffsetAndMetadata",
+]
+
+_HOMES = {
+    "AsyncKeySharedConsumer": "kshare.group.async_consumer",
+    "FencedError": "kshare.errors",
+    "KeySharedConsumer": "kshare.group.consumer",
+    "Message": "kshare.group.message",
+    "OffsetAndMetadata": "kshare.group.model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,7 @@ wide.
 Cost: at most ``DOTS`` bars for each stripe of the hash space, no matter how many gaps there are.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +19,7 @@ from kshare.monitor.status import ParkedStatus, PartitionStatus, Status
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["PANELS_MAX", "PlotError", "draw", "processed_bars"]
+__all__ = ["PANELS_MAX", "PlotError", "draw", "draw_partitions", "processed_bars"]
 
 PANELS_MAX: Final = 16
 """The partitions drawn: those with the most gaps, then the most lag."""
@@ -33,11 +33,32 @@ class PlotError(KshareError):
 
 
 def draw(status: Status, file: Path) -> None:
-    """Draw each partition: offsets to the right, key hashes upwards.
+    """Draw each partition of a query: offsets to the right, key hashes upwards.
 
     Args:
         status: what to draw.
         file: it ends in ``.png`` or ``.svg``.
+
+    Raises:
+        PlotError: As for :func:`draw_partitions`.
+    """
+    title = f"{status.checkpoint.directory}, batch {status.checkpoint.planned}"
+    draw_partitions(title, status.partitions, file, status.parked)
+
+
+def draw_partitions(
+    title: str,
+    partitions: Sequence[PartitionStatus],
+    file: Path,
+    parked: Sequence[ParkedStatus] = (),
+) -> None:
+    """Draw partitions: offsets to the right, key hashes upwards.
+
+    Args:
+        title: What they belong to.
+        partitions: What to draw.
+        file: It ends in ``.png`` or ``.svg``.
+        parked: Parked keys.
 
     Raises:
         PlotError: it ends in something else, cannot be written, matplotlib is not installed, or
@@ -50,7 +71,7 @@ def draw(status: Status, file: Path) -> None:
         from matplotlib.patches import Patch  # noqa: PLC0415
     except ImportError as error:
         raise PlotError("--plot needs matplotlib: pip install 'kshare[plot]'") from error
-    shown = _chosen(status.partitions)
+    shown = _chosen(partitions)
     if not shown:
         raise PlotError("there is no partition to draw yet")
     columns = 1 if len(shown) < 4 else 2
@@ -60,7 +81,7 @@ def draw(status: Status, file: Path) -> None:
     for panel in panels[len(shown) :]:
         panel.set_axis_off()
     for panel, partition in zip(panels, shown, strict=False):
-        _draw_partition(panel, partition, status.parked)
+        _draw_partition(panel, partition, parked)
     colours = {"processed": _PROCESSED, "pending": _PENDING, "parked key": _PARKED}
     figure.legend(
         handles=[
@@ -70,11 +91,10 @@ def draw(status: Status, file: Path) -> None:
         loc="outside upper right",
         ncols=len(colours),
     )
-    left_out = len(status.partitions) - len(shown)
+    left_out = len(partitions) - len(shown)
     more = f" ({left_out} partitions with less to see are left out)" if left_out else ""
-    batch = f"{status.checkpoint.directory}, batch {status.checkpoint.planned}{more}"
     # A directory's name is no formula.
-    figure.suptitle(batch.replace("$", r"\$"), x=0.01, ha="left", fontsize="medium")
+    figure.suptitle(f"{title}{more}".replace("$", r"\$"), x=0.01, ha="left", fontsize="medium")
     try:
         figure.savefig(file)
     except OSError as error:

@@ -27,6 +27,7 @@ __all__ = [
     "Source",
     "Status",
     "describe",
+    "partition_status",
     "read_checkpoint",
 ]
 
@@ -252,15 +253,47 @@ def _done(planned: Offsets, begun: Offsets | None) -> dict[TopicPartition, Progr
 def _partition(
     source: Source, tp: TopicPartition, log: tuple[int, int] | None, parked: set[int]
 ) -> PartitionStatus:
-    done = source.done[tp]
     limits = source.planned.limits.get(tp, ())
+    planned_to = max([source.planned.progress[tp].front, *(limit.end for limit in limits)])
+    return partition_status(
+        tp,
+        source.done[tp],
+        log,
+        source=source.number,
+        planned_to=planned_to,
+        limits=limits,
+        parked=parked,
+    )
+
+
+def partition_status(
+    tp: TopicPartition,
+    done: Progress,
+    log: tuple[int, int] | None,
+    *,
+    source: int = 0,
+    planned_to: int = 0,
+    limits: Sequence[RangeLimit] = (),
+    parked: Collection[int] = (),
+) -> PartitionStatus:
+    """The status of a partition, from what is processed of it.
+
+    Args:
+        tp: The partition.
+        done: What is processed for sure.
+        log: The broker's first offset and end; None if not known.
+        source: Number of the query's source.
+        planned_to: Up to where the planned batch may read.
+        limits: The record limits of the planned batch.
+        parked: Hashes of parked keys.
+    """
     level = done.is_level and not limits
     end = None if log is None else log[1]
     return PartitionStatus(
-        source=source.number,
+        source=source,
         topic_partition=tp,
         done=done,
-        planned_to=max([source.planned.progress[tp].front, *(limit.end for limit in limits)]),
+        planned_to=planned_to,
         log=log,
         lag=None if end is None else lag(done, end, (WHOLE,)),
         entry_bytes=0 if level else entry_bytes(done, limits),

@@ -45,12 +45,29 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
         metavar="S",
         help="stop reading after this time (default 120)",
     )
+    demo.add_argument(
+        "--consumer",
+        action="store_true",
+        help="without Spark and Java: two processes of a group share the partition, one is killed",
+    )
     demo.set_defaults(run=partial(_run, demo))
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if arguments.topic and not arguments.bootstrap_servers:
         parser.error("--topic needs --bootstrap-servers: the embedded broker has its own topic")
+    if arguments.consumer:
+        if arguments.topic:
+            parser.error("--consumer makes a topic of its own: leave out --topic")
+        # Arrow and the test kit take a while to import.
+        from spark_plugin.demo.consumer_demo import run_consumers  # noqa: PLC0415
+
+        return run_consumers(
+            arguments.bootstrap_servers,
+            arguments.records,
+            arguments.seconds,
+            partial(print, flush=True),
+        )
     try:  # Spark and Arrow take a second to import
         from spark_plugin.demo.run import DemoOptions, run  # noqa: PLC0415
     except ModuleNotFoundError as error:

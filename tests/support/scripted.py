@@ -104,6 +104,9 @@ class ScriptedLog:
 
     # -- a connection -----------------------------------------------------------------------
 
+    def fileno(self) -> int:
+        raise AssertionError("nobody waits for a socket here")
+
     @property
     def idle(self) -> bool:
         return not self._waiting

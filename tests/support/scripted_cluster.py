@@ -144,6 +144,9 @@ class ScriptedConnection:
             ]
         )
 
+    def fileno(self) -> int:
+        raise AssertionError("nobody waits for a socket here")
+
     @property
     def idle(self) -> bool:
         return not self.requests and self.is_open

@@ -19,7 +19,7 @@ from kshare.core.region import overlay
 from kshare.group.protocol.log import BlockKey, PartitionLog
 from kshare.group.protocol.records import STRETCH, Block, Key, Stable
 
-__all__ = ["blocks_to_write", "keys_to_delete", "stable_to_write"]
+__all__ = ["blocks_to_write", "keys_to_delete", "past_to_delete", "stable_to_write"]
 
 
 def blocks_to_write(
@@ -108,6 +108,29 @@ def keys_to_delete(
         ):
             deleted.append(Key(log.incarnation, "block", partition, key))
     return deleted
+
+
+def past_to_delete(partition: TopicPartition, log: PartitionLog, member: str) -> list[Key]:
+    """The keys of what counts no longer: older incarnations, and claims that were taken over.
+
+    Only for a member that runs: it has waited until the members of earlier claims deliver no more.
+    Else a third one that waits for the same members would begin too early. A claim goes if it lies
+    within the member's own hashes.
+
+    Args:
+        partition: The partition.
+        log: What the log says.
+        member: The member that deletes.
+    """
+    mine, owned = log.claims.get(member), log.owned_by(member)
+    claims = [
+        Key(0, "claim", partition, (other,))
+        for other, placed in log.claims.items()
+        if mine is not None
+        and placed.position < mine.position
+        and all(_within(part, owned) for part in placed.claim.hashes)
+    ]
+    return claims + (list(log.outdated) if log.lead == member else [])
 
 
 def _stable_of(log: PartitionLog) -> int:

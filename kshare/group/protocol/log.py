@@ -5,7 +5,7 @@ states. Compaction changes nothing of what is said here, as long as it has delet
 a later one of the same key replaces.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -87,7 +87,26 @@ class PartitionLog:
     @property
     def unclaimed(self) -> tuple[HashRange, ...]:
         """The key hashes that no member has claimed, ascending; they hold the stable offset."""
-        return _minus((WHOLE,), [h for placed in self.claims.values() for h in placed.claim.hashes])
+        return self.unclaimed_by(lambda _: True)
+
+    def unclaimed_by(self, counts: Callable[[str], bool]) -> tuple[HashRange, ...]:
+        """The key hashes that no member has claimed of those that count, ascending."""
+        claimed = [
+            part
+            for member, placed in self.claims.items()
+            if counts(member)
+            for part in placed.claim.hashes
+        ]
+        return _minus((WHOLE,), claimed)
+
+    def taken_from(self, member: str, hashes: Sequence[HashRange]) -> Iterator[PlacedClaim]:
+        """The claims of others on some key hashes that are later than the claim of a member."""
+        mine = self.claims.get(member)
+        for other, placed in self.claims.items():
+            is_later = other != member and (mine is None or placed.position > mine.position)
+            parts = placed.claim.hashes
+            if is_later and any(part.intersect(own) for part in parts for own in hashes):
+                yield placed
 
     @property
     def lead(self) -> str | None:

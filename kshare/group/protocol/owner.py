@@ -8,28 +8,37 @@
                                                                           v
                                                       RUNNING <--anchor written-- ANCHORING
 
+    CLAIMING <--the log was lost-- (any phase but FENCED): then WAITING takes the whole timeout
+
 Nothing here waits, reads a clock or does I/O. The caller feeds a :class:`.GroupLog` from the log,
 asks :meth:`Owner.actions` what to do after every event, does it, and says so. An action that was
 returned is not returned again until it has failed (:meth:`Owner.failed`).
 
 Delivery is safe if the caller hands out no record once the last answered fetch of the log was sent
 longer than the claim timeout ago: a new owner waits as long, from when it has read its own claim
-back, unless those that it replaces have given up their claims before.
+back, unless those that it replaces have given up their claims before. With a log that was lost,
+claims are gone that may still be acted upon, so nobody goes on before the timeout.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from kshare.core.hashing import HashRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
-from kshare.group.protocol.commit import blocks_to_write, keys_to_delete, stable_to_write
+from kshare.group.protocol.commit import (
+    blocks_to_write,
+    keys_to_delete,
+    past_to_delete,
+    stable_to_write,
+)
 from kshare.group.protocol.log import PartitionLog
 from kshare.group.protocol.records import Block, Claim, Key, Record, Reset, Stable
 from kshare.group.protocol.start import (
     Anchor,
     Primary,
+    Reason,
     Start,
     needs_initial_offset,
     resolve_start,
@@ -75,7 +84,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class FetchPrimary:
-    """Fetch the primary offset and the end of the log, then call :meth:`Owner.primary_read`."""
+    """Fetch the primary offset and the log's bounds, then call :meth:`Owner.primary_read`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,9 @@ class WritePrimary:
     offset: int
     anchor: Anchor
 
+
+_GOES_ON: Final = {Reason.CONTINUED, Reason.LOST_LOG}
+"""What has been processed before the log was lost still counts."""
 
 Action: TypeAlias = Write | Delete | FetchPrimary | ResolveInitial | WritePrimary
 
@@ -137,20 +149,24 @@ class Owner:
     done: Progress = field(default_factory=lambda: Progress.at(0))
     commit: Commit | None = None
     _pending: tuple[Action, ...] = ()  # returned, and neither confirmed nor failed
-    _primary: tuple[Primary | None, int] | None = None  # and the end of the log beside it
+    _primary: tuple[Primary | None, int, int] | None = None  # and the log's bounds beside it
     _seen: tuple[int, bool] = (0, False)  # of the log, before the primary was asked for
     _initial: int | None = None
+    _known: tuple[int, Progress] | None = None  # incarnation and progress before the log was lost
+    _voids: Reason | None = None  # why individual commits were given up, while it starts
+    _waits: bool = False  # claims are lost: it has to wait, also if it seems to be alone
+    _has_waited: bool = False
 
     # -- events ----------------------------------------------------------------------------
 
     def waited(self) -> None:
         """The claim timeout has passed since the own claim was read back."""
         if self.phase is Phase.WAITING:
-            self.phase = Phase.STARTING
+            self.phase, self._has_waited = Phase.STARTING, True
 
-    def primary_read(self, primary: Primary | None, log_end: int) -> None:
-        """The primary offset and the end of the log have been fetched, after the own claim."""
-        self._primary = (primary, log_end)
+    def primary_read(self, primary: Primary | None, log_end: int, log_start: int = 0) -> None:
+        """The primary offset and the bounds of the log have been fetched, after the own claim."""
+        self._primary = (primary, log_end, log_start)
         self._pending = ()
 
     def initial_found(self, offset: int) -> None:
@@ -167,8 +183,30 @@ class Owner:
 
     def failed(self) -> None:
         """What was to be done has failed, and is worth another attempt."""
+        if self.commit is not None and self._pending and isinstance(self._pending[0], Write):
+            lost = self._pending[0].records
+            self.commit.facts = tuple(record for record in lost if isinstance(record, Block))
+            self.commit.stable = self.commit.is_lead = None
         self._pending = ()
         self._primary = self._initial = None
+
+    def log_lost(self, topic_id: str = "") -> None:
+        """The log was deleted or truncated: the next one to be read holds no claim of this member.
+
+        It claims again, and writes what it knows to be processed with its next commit.
+
+        Args:
+            topic_id: Id of the log's topic from now on; empty if it is not known.
+        """
+        self.topic_id = topic_id
+        if self.phase is Phase.FENCED:
+            return
+        if self.phase is Phase.RUNNING:
+            assert self.start is not None
+            self._known = (self.start.incarnation, self.done)
+        self.phase, self.start, self.commit = Phase.CLAIMING, None, None
+        self._pending, self._primary, self._initial = (), None, None
+        self._waits, self._has_waited = True, False
 
     def processed(self, pieces: Sequence[Rectangle]) -> None:
         """Some records have been processed."""
@@ -222,7 +260,7 @@ class Owner:
             self.phase, self._pending = Phase.WAITING, ()
         if self.phase is not Phase.FENCED and log.is_fenced(self.member):
             self.phase, self.commit, self._pending = Phase.FENCED, None, ()
-        if self.phase is Phase.WAITING and self.is_alone(log):
+        if self.phase is Phase.WAITING and not self._waits and self.is_alone(log):
             self.phase = Phase.STARTING
         if self.start is not None and log.incarnation > self.start.incarnation:
             # The offsets were reset: what has been processed counts no longer.
@@ -276,17 +314,27 @@ class Owner:
         if self._primary is None or self._seen != seen:
             self._primary, self._seen = None, seen
             return (FetchPrimary(),)
-        primary, log_end = self._primary
+        primary, log_end, log_start = self._primary
         if needs_initial_offset(primary, log) and self._initial is None:
             return (ResolveInitial(),)
         start = resolve_start(
-            primary, log, log_end=log_end, topic_id=self.topic_id, initial=self._initial
+            primary,
+            log,
+            log_end=log_end,
+            log_start=log_start,
+            topic_id=self.topic_id,
+            initial=self._initial,
         )
         self._primary = self._initial = None
+        if start.reason is Reason.LOST_LOG and not self._has_waited:
+            self.phase, self._waits = Phase.WAITING, True
+            return ()
+        if start.reason.voids:
+            self._voids = start.reason  # once it has begun, it looks like any other
         if start.begins:
             # Another member may begin it as well, and elsewhere: the log says who was first.
             return (Write((Reset(self.partition, start.incarnation, start.progress.stable),)),)
-        self.start = start
+        self.start, self._voids = replace(start, reason=self._voids or start.reason), None
         if start.unanchored:
             self.phase = Phase.ANCHORING
             return self._next(log)
@@ -296,27 +344,38 @@ class Owner:
     def _run(self) -> None:
         assert self.start is not None
         self.phase, self.done = Phase.RUNNING, self.start.progress
+        known, self._known = self._known, None
+        is_same = known is not None and known[0] == self.start.incarnation
+        if known is not None and is_same and self.start.reason in _GOES_ON:
+            self.done = known[1].advance(self.done.stable).commit(self.done.individual_commits)
 
     def _commit(self, log: PartitionLog, commit: Commit) -> tuple[Action, ...]:
         """The next step of a commit; each follows from what has been read back."""
+        floor = 0 if self.start is None else self.start.progress.stable
+        is_lead = log.lead == self.member
         if commit.facts:
             facts, commit.facts = commit.facts, ()
-            return (Write(facts),)
+            if is_lead:  # true once they are in the log before it, so one round trip does
+                blocks = {(each.member, each.hashes, each.stretch): each.bounds for each in facts}
+                said = replace(log, blocks={**log.blocks, **blocks})
+                commit.stable = stable_to_write(self.partition, said, floor)
+            return (Write(facts if commit.stable is None else (*facts, commit.stable)),)
         if commit.is_lead is None:
-            commit.is_lead = log.lead == self.member
-            primary = 0 if self.start is None else self.start.progress.stable
-            commit.stable = (
-                stable_to_write(self.partition, log, primary) if commit.is_lead else None
-            )
-            if commit.stable is not None:
-                return (Write((commit.stable,)),)
+            commit.is_lead = is_lead
+            later = stable_to_write(self.partition, log, floor) if is_lead else None
+            commit.stable = (later or commit.stable) if is_lead else None
+            if later is not None:
+                return (Write((later,)),)
         if commit.stable is not None and not commit.is_primary_written:
             anchor = Anchor(log.incarnation, log_position(log), self.topic_id)
             return (WritePrimary(commit.stable.offset, anchor),)
         self.commit = None
         self.done = self.done.commit(()).advance(log.stable.offset if log.stable else 0)
         owned = log.owned_by(self.member)
-        keys = keys_to_delete(self.partition, log, self.member, owned, self.done)
+        keys = [
+            *keys_to_delete(self.partition, log, self.member, owned, self.done),
+            *past_to_delete(self.partition, log, self.member),
+        ]
         return (Delete(tuple(keys)),) if keys else ()
 
 

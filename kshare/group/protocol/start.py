@@ -113,6 +113,7 @@ def resolve_start(
     log: PartitionLog,
     *,
     log_end: int,
+    log_start: int = 0,
     topic_id: str = "",
     initial: int | None = None,
 ) -> Start:
@@ -122,6 +123,7 @@ def resolve_start(
         primary: The primary offset; None if there is none.
         log: What the individual commit log says of the partition, read to its end.
         log_end: The end of the log.
+        log_start: The first offset of the log; compaction leaves it alone.
         topic_id: Id of the log's topic; empty if it is not known.
         initial: What ``auto.offset.reset`` means; given if :func:`needs_initial_offset`.
     """
@@ -139,7 +141,8 @@ def resolve_start(
     if anchor.incarnation < log.incarnation and log.start is not None:
         # An operator's reset, whose second half is still to do.
         return Start(Reason.RESET, log.incarnation, Progress.at(log.start), unanchored=True)
-    is_lost = anchor.position > log_end or _differ(anchor.topic_id, topic_id)
+    is_truncated = not log_start <= anchor.position <= log_end
+    is_lost = is_truncated or _differ(anchor.topic_id, topic_id)
     reason = Reason.LOST_LOG if is_lost else Reason.CONTINUED
     if anchor.incarnation > log.incarnation:  # its reset is gone with the log
         return Start(Reason.LOST_LOG, anchor.incarnation, Progress.at(primary.offset), begins=True)

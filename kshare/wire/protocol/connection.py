@@ -68,6 +68,9 @@ class BrokerConnection(Protocol):
     def idle(self) -> bool:
         """Whether the connection can serve another reader."""
 
+    def fileno(self) -> int:
+        """The socket's descriptor, to wait for a response beside other events."""
+
     def close(self) -> None:
         """Close the connection."""
 
@@ -183,6 +186,10 @@ class Connection:
             return False
         readable, _, _ = select.select([self._socket], [], [], 0)
         return not readable  # readable while nothing was asked: closed by the broker
+
+    def fileno(self) -> int:
+        """The socket's descriptor, to wait for a response beside other events."""
+        return self._socket.fileno()
 
     def close(self) -> None:
         """Close the socket. May be called again."""

@@ -82,6 +82,7 @@ class FetchAnswer:
         records: Record batches, maybe cut off at the end; valid until the next receive.
         preferred_replica: Node that the leader wants to be asked instead (KIP-392); there are no
             records then. None for this one.
+        log_start: The first offset of the log; -1 if unknown.
     """
 
     error_code: int
@@ -90,6 +91,7 @@ class FetchAnswer:
     aborted: tuple[tuple[int, int], ...]
     records: memoryview
     preferred_replica: int | None = None
+    log_start: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,7 @@ def _answers(
         (partitions,) = _INT.unpack_from(body, position)
         position += _INT.size
         for _ in range(partitions):
-            partition, error_code, watermark, stable, _, count = _PARTITION.unpack_from(
+            partition, error_code, watermark, stable, first, count = _PARTITION.unpack_from(
                 body, position
             )
             position += _PARTITION.size
@@ -212,6 +214,7 @@ def _answers(
                     aborted,
                     body[start:position],
                     preferred if preferred >= 0 else None,
+                    first,
                 ),
             )
 

@@ -5,6 +5,7 @@
 
 import random
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.group.protocol.world import (
@@ -63,15 +64,64 @@ def explore(limits: Limits, depth: int, *, records: int = 4) -> tuple[int, Broke
     return len(seen), None
 
 
-def walk(limits: Limits, length: int, seed: int, *, records: int = 4) -> Broken | None:
-    """One random way through the world."""
+def random_steps(
+    world: World, limits: Limits, length: int, seed: int, slow: str | None = None
+) -> Iterator[Step]:
+    """A random step of those that are possible, again and again; the caller takes it.
+
+    Args:
+        world: The world.
+        limits: How much may happen.
+        length: Maximum number of steps.
+        seed: Of the random numbers.
+        slow: A process that does little meanwhile.
+    """
     draw = random.Random(seed)
-    world, trace = new_world(records), []
     for _ in range(length):
         possible = list(steps(world, limits))
         if not possible:
             break
-        step = draw.choice(possible)
+        if slow is not None and slow in world.processes and world.processes[slow].in_flight:
+            weights = [0.03 if name == slow else 1 for _, name in possible]
+            (step,) = draw.choices(possible, weights)
+            yield step
+        else:
+            yield draw.choice(possible)
+
+
+def finish(world: World, until: int | None = None) -> None:
+    """Let no more go wrong: everyone reads, acts, waits and processes all there is, and commits.
+
+    Args:
+        world: The world.
+        until: No record from this offset on is handed out; None for all.
+    """
+    limits = Limits(processes=0, commits=1_000, in_flight=1_000, crashes=0, compactions=0)
+    for _ in range(20):
+        for verb in ("read", "act", "wait", "deliver", "acknowledge", "commit"):
+            if until is not None and verb in {"deliver", "acknowledge", "commit"}:
+                continue
+            for step in list(steps(world, limits)):
+                if step[0].split()[0] == verb:
+                    take(world, step)
+
+
+def walk(
+    limits: Limits, length: int, seed: int, *, records: int = 4, running: bool = False
+) -> Broken | None:
+    """One random way through the world.
+
+    Args:
+        limits: How much may happen.
+        length: Maximum number of steps.
+        seed: Of the random numbers.
+        records: Number of records in the partition.
+        running: Begin when all members run, and let the first of them be slow.
+    """
+    world, trace = new_world(records), []
+    if running:
+        finish(world, until=0)
+    for step in random_steps(world, limits, length, seed, "m0" if running else None):
         trace.append(step)
         try:
             take(world, step)
@@ -84,9 +134,13 @@ def main(depth: int, walks: int) -> None:
     """Explore, and print what was found."""
     states, broken = explore(Limits(processes=3), depth)
     print(f"depth {depth}: {states} states, {broken or 'all laws hold'}")
-    limits = Limits(processes=4, commits=3, in_flight=2, compactions=3)
-    found = [seed for seed in range(walks) if walk(limits, 200, seed)]
-    print(f"{walks} random walks of 200 steps: {len(found)} break a law {found[:5]}")
+    for lost_logs in (0, 1):
+        limits = Limits(processes=4, commits=3, in_flight=2, compactions=3, lost_logs=lost_logs)
+        found = [seed for seed in range(walks) if walk(limits, 200, seed)]
+        print(
+            f"{walks} random walks of 200 steps, {lost_logs} lost logs: {len(found)} break a law "
+            f"{found[:5]}"
+        )
 
 
 if __name__ == "__main__":

@@ -15,11 +15,20 @@ from kshare.group.protocol import commit, log, owner, start
 from kshare.group.protocol.owner import Delete, Owner
 from kshare.group.protocol.records import Key, Stable
 from tests.group.protocol import world as world_module
-from tests.group.protocol.explorer import Broken, explore, walk
-from tests.group.protocol.world import Limits
+from tests.group.protocol.explorer import (
+    Broken,
+    explore,
+    finish,
+    new_world,
+    random_steps,
+    walk,
+)
+from tests.group.protocol.world import Limits, is_pending, take
 
 WALKS, LENGTH = 200, 160
 LIMITS = Limits(processes=4, commits=3, in_flight=2, compactions=2)
+FAILING = replace(LIMITS, failures=3)
+LOST = replace(FAILING, lost_logs=1)
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -32,6 +41,68 @@ def test_every_interleaving_to_a_depth() -> None:
 def test_random_walks() -> None:
     for seed in range(WALKS):
         assert walk(LIMITS, LENGTH, seed) is None, f"seed {seed}"
+
+
+def test_every_interleaving_with_a_lost_log() -> None:
+    states, broken = explore(Limits(processes=3, lost_logs=1), 7)
+    assert broken is None
+    assert states > 1_500
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_random_walks_with_a_lost_log(running: bool) -> None:
+    for seed in range(WALKS):
+        assert walk(LOST, LENGTH, seed, running=running) is None, f"seed {seed}"
+
+
+def test_random_walks_with_failures() -> None:
+    for seed in range(WALKS):
+        assert walk(FAILING, LENGTH, seed, running=seed % 2 == 0) is None, f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_happens_living_members_process_all(seed: int) -> None:
+    world = new_world()
+    for step in random_steps(world, LOST, LENGTH // 2, seed):
+        take(world, step)
+    finish(world, until=0)
+    owned = set()
+    for name, process in list(world.processes.items()):
+        if process.owner.phase is owner.Phase.FENCED:
+            world.crash(name)
+        else:
+            owned.add(process.hashes)
+    for half in {(half,) for half in world_module.HALVES} - owned:
+        world.start(half)
+    finish(world)
+    said = log.GroupLog("g")
+    world_module.replay(world.log, said)
+    progress = said.of(world_module.T0).progress()
+    assert world.acknowledged == set(range(len(world.keys)))
+    assert not any(is_pending(progress, at, hash_) for at, hash_ in enumerate(world.keys))
+    assert world.primary is not None
+    assert world.primary.offset == progress.stable
+
+
+def test_living_members_write_again_what_a_lost_log_said() -> None:
+    world = new_world()
+    finish(world, until=0)
+    upper = world.processes["m1"]  # the lower half, which holds the stable offset, does nothing
+    for offset in (1, 3):
+        world.deliver(upper)
+        take(world, (f"acknowledge {offset}", "m1"))
+    take(world, ("commit", "m1"))
+    finish(world, until=0)
+    take(world, ("lose the log", ""))
+    finish(world, until=0)
+    take(world, ("commit", "m1"))
+    finish(world, until=0)
+    said = log.GroupLog("g")
+    world_module.replay(world.log, said)
+    progress = said.of(world_module.T0).progress(0)
+    assert not any(is_pending(progress, offset, world.keys[1]) for offset in range(4))
+    assert upper.owner.start is not None
+    assert upper.owner.start.reason is start.Reason.LOST_LOG
 
 
 # -- faults that must be found ---------------------------------------------------------------------
@@ -164,6 +235,46 @@ def never_writes_an_anchor(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(owner, "resolve_start", lambda *a, **k: replace(real(*a, **k), unanchored=False))
 
 
+def does_not_wait_after_a_lost_log(patch: pytest.MonkeyPatch) -> None:
+    real = Owner._start
+
+    def hasty(self: Owner, said: log.PartitionLog) -> object:
+        self._has_waited = True
+        return real(self, said)
+
+    patch.setattr(Owner, "_start", hasty)
+
+
+def delivers_on_without_the_lost_log(patch: pytest.MonkeyPatch) -> None:
+    """It takes note of the loss, and does not claim again."""
+    patch.setattr(Owner, "log_lost", lambda self, topic_id: setattr(self, "topic_id", topic_id))
+    real = Owner._look
+
+    def look(self: Owner, said: log.PartitionLog) -> None:
+        if self.phase is not owner.Phase.RUNNING or self.member in said.claims:
+            real(self, said)
+
+    patch.setattr(Owner, "_look", look)
+
+
+def forgets_facts_that_were_not_written(patch: pytest.MonkeyPatch) -> None:
+    real = Owner.failed
+
+    def failed(self: Owner) -> None:
+        self._pending = ()
+        real(self)
+
+    patch.setattr(Owner, "failed", failed)
+
+
+def deletes_claims_that_others_wait_for(patch: pytest.MonkeyPatch) -> None:
+    def greedy(at: TopicPartition, said: log.PartitionLog, member: str) -> list[Key]:
+        gone = [other for other in said.claims if not said.owned_by(other)]
+        return [Key(0, "claim", at, (other,)) for other in gone if other != member]
+
+    patch.setattr(owner, "past_to_delete", greedy)
+
+
 FAULTS: tuple[Patch, ...] = (
     does_not_wait_for_former_owners,
     does_not_fence_itself,
@@ -179,9 +290,23 @@ FAULTS: tuple[Patch, ...] = (
     answers_before_reading_back,
     never_writes_an_anchor,
 )
+FAULTS_OF_RUNNING_MEMBERS: dict[Patch, Limits] = {
+    deletes_claims_that_others_wait_for: LIMITS,
+    forgets_facts_that_were_not_written: FAILING,
+    does_not_wait_after_a_lost_log: LOST,
+    delivers_on_without_the_lost_log: LOST,
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_fault_is_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
     assert any(isinstance(walk(LIMITS, LENGTH, seed), Broken) for seed in range(2_000))
+
+
+@pytest.mark.parametrize("fault", FAULTS_OF_RUNNING_MEMBERS, ids=lambda fault: fault.__name__)
+def test_a_fault_of_running_members_is_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+    limits = FAULTS_OF_RUNNING_MEMBERS[fault]
+    walks = (walk(limits, 60, seed, running=True) for seed in range(6_000))
+    assert any(isinstance(found, Broken) for found in walks)

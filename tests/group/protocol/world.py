@@ -83,6 +83,7 @@ class World:
     started: int = 0  # processes, ever
     lost_logs: int = 0
     compactions: int = 0
+    failures: int = 0
 
     # -- processes ---------------------------------------------------------------------------
 
@@ -157,6 +158,7 @@ class World:
             frozenset(self.promised),
             self.lost_logs,
             self.compactions,
+            self.failures,
             self.started,
         )
 
@@ -208,6 +210,10 @@ def print_of(process: Process) -> tuple[object, ...]:
         owner._pending,
         owner._primary,
         owner._initial,
+        owner._known,
+        owner._voids,
+        owner._waits,
+        owner._has_waited,
         tuple(process.inbox),
         tuple(process.in_flight),
         process.position,
@@ -255,6 +261,7 @@ class Limits:
     crashes: int = 1
     compactions: int = 1
     lost_logs: int = 0
+    failures: int = 0
 
 
 Step = tuple[str, str]
@@ -264,10 +271,13 @@ Step = tuple[str, str]
 def steps(world: World, limits: Limits) -> Iterator[Step]:
     """Everything that can happen next."""
     for name, process in world.processes.items():
-        if process.log.end < world.log.end or not process.is_current:
+        is_behind = process.log.end < world.log.end or process.topic_id != world.log.topic_id
+        if is_behind or not process.is_current:
             yield ("read", name)
         if process.inbox:
             yield ("act", name)
+            if world.failures < limits.failures and not isinstance(process.inbox[0], Delete):
+                yield ("fail", name)
         may_deliver = process.is_current and len(process.in_flight) < limits.in_flight
         if may_deliver and next_record(world, process) is not None:
             yield ("deliver", name)
@@ -298,7 +308,7 @@ def take(world: World, step: Step) -> None:
         world.log.compact()
         world.compactions += 1
     elif what == "lose the log":
-        world.log = Log(topic_id="b")
+        world.log = Log(topic_id=f"lost {world.lost_logs}")
         world.lost_logs += 1
     else:
         _happen(world, world.processes[name], what)
@@ -309,10 +319,13 @@ def _happen(world: World, process: Process, what: str) -> None:
     verb, *rest = what.split()
     match verb:
         case "read":
-            replay(world.log, process.log)
-            process.is_current = True
+            _read(world, process)
         case "act":
             _act(world, process)
+        case "fail":
+            world.failures += 1
+            process.inbox.pop(0)
+            process.owner.failed()
         case "deliver":
             world.deliver(process)
             return
@@ -335,6 +348,15 @@ def _happen(world: World, process: Process, what: str) -> None:
             world.start(process.hashes)
             return
     _decide(world, process)
+
+
+def _read(world: World, process: Process) -> None:
+    if process.topic_id != world.log.topic_id:
+        process.log, process.topic_id = GroupLog("g"), world.log.topic_id
+        process.owner.log_lost(world.log.topic_id)
+        process.inbox, process.in_flight, process.position = [], [], 0
+    replay(world.log, process.log)
+    process.is_current = True
 
 
 def processed(world: World, process: Process) -> Iterator[Rectangle]:

@@ -41,6 +41,9 @@ class FakeConnection:
     def receive(self) -> memoryview:
         raise AssertionError("nothing is fetched")
 
+    def fileno(self) -> int:
+        raise AssertionError("nothing is waited for")
+
     def call(self, request: Any) -> Any:
         return self._cluster.metadata(self._address, request)
 

@@ -1,0 +1,172 @@
+"""Processes of one group on one partition of a real broker: killed at any point, swapped hot."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from integration.kafka import KafkaBroker
+from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.errors import FencedError
+from kshare.group import KeySharedConsumer
+from kshare.group.offsets import list_offsets
+from kshare.testing import check_order
+
+RECORDS = 6_000
+SECONDS = 120.0
+Start = Callable[[HashRange], tuple[subprocess.Popen[bytes], Path]]
+
+
+@pytest.fixture
+def filled(broker: KafkaBroker, topic: str) -> str:
+    broker.produce(topic, [(f"key-{i * i % 331}", f"{i}") for i in range(RECORDS)])
+    return topic
+
+
+@pytest.fixture
+def start(broker: KafkaBroker, filled: str, tmp_path: Path) -> Iterator[Start]:
+    """Starts a process of the group ``filled`` with a key range."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start(hashes: HashRange) -> tuple[subprocess.Popen[bytes], Path]:
+        file = tmp_path / f"{len(running):03}"
+        file.touch()
+        command = [sys.executable, "-m", "integration.consumer_process"]
+        command += [broker.bootstrap_servers, filled, filled]
+        command += [str(hashes.lo), str(hashes.hi), str(file)]
+        running.append(subprocess.Popen(command))
+        return running[-1], file
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def rows_of(file: Path) -> list[tuple[str, str]]:
+    """The whole lines of a file."""
+    text = file.read_text()
+    lines = text[: text.rfind("\n") + 1].splitlines()
+    return [(first, second) for first, second in map(str.split, lines)]
+
+
+def delivered(file: Path) -> list[tuple[int, str]]:
+    return [(int(first), second) for first, second in rows_of(file) if first.isdigit()]
+
+
+def eventually(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def table(number: int, rows: list[tuple[int, str]]) -> pa.Table:
+    columns = {
+        "offset": pa.array([offset for offset, _ in rows], pa.int64()),
+        "key": pa.array([bytes.fromhex(key) for _, key in rows], pa.binary()),
+        "batch": pa.array([number] * len(rows), pa.int64()),
+    }
+    return pa.table(columns)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_processes_are_killed_at_random_points(
+    broker: KafkaBroker, filled: str, start: Start, seed: int
+) -> None:
+    chance = random.Random(seed)
+    halves = split(WHOLE, 2)
+    members = [[start(half)] for half in halves]
+    for _ in range(3):
+        number = chance.randrange(2)
+        process, file = members[number][-1]
+        goal = chance.randrange(50, 700)
+        eventually(lambda file=file, goal=goal: len(delivered(file)) >= goal)  # type: ignore[misc]
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        members[number].append(start(halves[number]))
+
+    def is_all_read() -> bool:
+        files = [file for side in members for _, file in side]
+        return len({row for file in files for row in delivered(file)}) == RECORDS
+
+    eventually(is_all_read)
+    for side in members:
+        process, _ = side[-1]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    for side in members:
+        files = [file for _, file in side]
+        for earlier, later in pairwise(files):
+            check_commits(earlier, later)
+    kept: list[pa.Table] = []
+    for side in members:
+        seen: set[int] = set()
+        for run, (_, file) in reversed(list(enumerate(side))):
+            rows = [row for row in delivered(file) if row[0] not in seen]
+            seen |= {offset for offset, _ in rows}
+            kept.append(table(run, rows))
+    report = check_order(pa.concat_tables(kept), {0: (0, RECORDS)})
+    assert report.ok, str(report)
+
+
+def check_commits(earlier: Path, later: Path) -> None:
+    """What a killed process had committed does not come again."""
+    lines = rows_of(earlier)
+    commits = [number for number, (first, _) in enumerate(lines) if first == "commit"]
+    committed = {
+        int(first) for first, _ in lines[: commits[-1] if commits else 0] if first.isdigit()
+    }
+    assert not committed & {offset for offset, _ in delivered(later)}
+
+
+def test_a_hot_swap_fences_the_older_one(broker: KafkaBroker, filled: str, start: Start) -> None:
+    older, file = start(WHOLE)
+    eventually(lambda: len(delivered(file)) >= 500)
+    newer, its_file = start(WHOLE)
+    assert older.wait(60) == 0
+    assert rows_of(file)[-1][0] == "fenced"
+    eventually(lambda: len({*delivered(file), *delivered(its_file)}) == RECORDS)
+    newer.send_signal(signal.SIGTERM)
+    assert newer.wait(30) == 0
+    check_commits(file, its_file)
+    again = set(delivered(its_file))
+    rows = [row for row in delivered(file) if row not in again]
+    kept = [table(0, rows), table(1, delivered(its_file))]
+    report = check_order(pa.concat_tables(kept), {0: (0, RECORDS)})
+    assert report.ok, str(report)
+
+
+def test_acknowledged_records_do_not_come_again_and_others_do(
+    broker: KafkaBroker, filled: str
+) -> None:
+    config = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": f"{filled}-explicit",
+        "auto.offset.reset": "earliest",
+        "acknowledgement.mode": "explicit",
+        "claim.timeout.ms": 500,
+    }
+    waiting = {7, 8, 3000, RECORDS - 1}
+    with KeySharedConsumer(config) as consumer:
+        consumer.assign({(filled, 0): []})
+        for message in consumer.consume(RECORDS, 60):
+            if message.offset() not in waiting:
+                consumer.acknowledge(message)
+        assert list((consumer.commit() or {}).values()) == [7]
+        with KeySharedConsumer(config) as other:
+            other.assign({(filled, 0): []})
+            assert {message.offset() for message in other.consume(4, 30)} == waiting
+            with pytest.raises(FencedError, match=f"{filled}-0"):
+                consumer.poll(30)
+    (found,) = list_offsets(str(config["group.id"]), config).values()
+    assert found.offset == 7
+    done = [(piece.offsets.start, piece.offsets.end) for piece in found.individual_commits]
+    assert done == [(9, 3000), (3001, RECORDS - 1)]

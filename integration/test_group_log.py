@@ -1,0 +1,396 @@
+"""The individual commit log on real brokers: killed members, and a log that breaks under way."""
+
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AclOperation, AlterConfigOpType, ConfigEntry, ConfigResource
+
+from integration.cluster import KafkaCluster
+from integration.group_member import FENCED
+from integration.jars import java
+from integration.kafka import KafkaBroker, class_path
+from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.errors import AuthorizationError
+from kshare.group.config import ConsumerConfig, consumer_config
+from kshare.group.log_topic import log_partition
+from kshare.group.offsets import list_offsets
+from kshare.group.session import GroupSession
+from kshare.testing import check_order
+
+LOWER, UPPER = split(WHOLE, 2)
+SECONDS = 60.0
+RECORDS, KEYS = 300, 30
+
+
+def unique(name: str) -> str:
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+def eventually(holds: Callable[[], Any], seconds: float = SECONDS) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.01)
+    return found
+
+
+def config(servers: str, group: str, log: str, **given: object) -> ConsumerConfig:
+    return consumer_config(
+        {
+            "bootstrap.servers": servers,
+            "group.id": group,
+            "individual.commit.topic": log,
+            "auto.offset.reset": "earliest",
+            "claim.timeout.ms": 1_000,
+            **{name.replace("_", "."): value for name, value in given.items()},
+        }
+    )
+
+
+@contextmanager
+def session(settings: ConsumerConfig, at: TopicPartition, *hashes: HashRange) -> Iterator[Any]:
+    """A member that has started."""
+    member = GroupSession(settings)
+    try:
+        member.claim({at: hashes})
+        eventually(lambda: starts(member, at))
+        yield member
+    finally:
+        member.close(10)
+
+
+def starts(member: GroupSession, at: TopicPartition) -> Progress | None:
+    member.check()
+    return member.started().get(at)
+
+
+def wait_for_start(member: GroupSession, at: TopicPartition, before: Progress) -> None:
+    """Wait for another start than the one before."""
+    eventually(lambda: starts(member, at) is not None and starts(member, at) is not before)
+
+
+def rectangle(start: int, end: int, hashes: HashRange = WHOLE) -> Rectangle:
+    return Rectangle(OffsetRange(start, end), hashes)
+
+
+@pytest.fixture
+def at(broker: KafkaBroker) -> TopicPartition:
+    topic = broker.create_topic()
+    records = [(f"k{i % KEYS}".encode(), b"v") for i in range(RECORDS)]
+    broker.produce(topic, records, partition=0)
+    return TopicPartition(topic, 0)
+
+
+# -- members in processes of their own -------------------------------------------------------------
+
+
+class Members:
+    """Processes of one group, and what they have handed out."""
+
+    def __init__(self, servers: str, topic: str, folder: Path, pause: float) -> None:
+        self.group, self.log = unique("group"), unique("log")
+        self._servers = servers
+        self._topic = topic
+        self._folder = folder
+        self._pause = pause
+        self.running: list[tuple[HashRange, subprocess.Popen[bytes]]] = []
+
+    def start(self, hashes: HashRange) -> subprocess.Popen[bytes]:
+        name = unique("member")
+        given = (self._servers, self._topic, self.log, self.group, hashes.lo, hashes.hi)
+        command = [sys.executable, "-m", "integration.group_member", *map(str, given)]
+        files = [self._folder / f"{name}.{kind}" for kind in ("out", "err")]
+        with files[0].open("wb") as out, files[1].open("wb") as err:
+            process = subprocess.Popen(
+                [*command, str(RECORDS), str(self._pause)], stdout=out, stderr=err
+            )
+        self.running.append((hashes, process))
+        return process
+
+    def delivered(self) -> list[tuple[int, int, str, str]]:
+        """Time, offset, key and process of each record that was handed out, in time's order."""
+        rows = []
+        for file in self._folder.glob("*.out"):
+            for line in file.read_text().splitlines():
+                when, offset, *key = line.split()
+                if key:
+                    rows.append((int(when), int(offset), key[0], file.stem))
+        return sorted(rows)
+
+    def errors(self) -> str:
+        return "".join(file.read_text() for file in self._folder.glob("*.err"))
+
+    def check(self) -> None:
+        """Nothing is lost, and each key's records come in order, when first seen."""
+        first = {offset: key for _, offset, key, _ in reversed(self.delivered())}
+        order = dict.fromkeys(offset for _, offset, _, _ in self.delivered())
+        table = pa.table(
+            {
+                "topic": [self._topic] * len(order),
+                "partition": [0] * len(order),
+                "offset": list(order),
+                "key": [first[offset].encode() for offset in order],
+            }
+        )
+        report = check_order(table, {(self._topic, 0): (0, RECORDS)})
+        assert report.ok, f"{report}\n{self.errors()}"
+
+
+@pytest.fixture
+def members(broker: KafkaBroker, at: TopicPartition, tmp_path: Path) -> Iterator[Members]:
+    group = Members(broker.bootstrap_servers, at.topic, tmp_path, 0.01)
+    yield group
+    for _, process in group.running:
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+
+
+def test_members_that_are_killed_at_random_points(
+    broker: KafkaBroker, at: TopicPartition, members: Members
+) -> None:
+    draw = random.Random(7)
+    for half in (LOWER, UPPER):
+        members.start(half)
+    for _ in range(4):
+        wait_for_more(members)
+        time.sleep(draw.random() * 0.3)
+        hashes, victim = draw.choice(_alive(members) or members.running)
+        victim.kill()
+        victim.wait(10)
+        members.start(hashes)
+    for _, process in _alive(members):
+        assert process.wait(120) == 0, members.errors()
+    members.check()
+    committed = list_offsets(members.group, _given(broker, members.log))
+    assert committed[at].offset == RECORDS
+    again = len(members.delivered()) - RECORDS
+    assert again <= 4 * 6  # what was not committed when its member was killed
+
+
+def wait_for_more(members: Members) -> None:
+    count = len(members.delivered())
+    eventually(lambda: len(members.delivered()) > count + 5 or not _alive(members))
+
+
+def _alive(members: Members) -> list[tuple[HashRange, subprocess.Popen[bytes]]]:
+    return [each for each in members.running if each[1].poll() is None]
+
+
+def _given(broker: KafkaBroker, log: str) -> dict[str, str]:
+    return {"bootstrap.servers": broker.bootstrap_servers, "individual.commit.topic": log}
+
+
+def test_a_stopped_process_that_goes_on_is_fenced(members: Members) -> None:
+    old = members.start(WHOLE)
+    eventually(lambda: len(members.delivered()) > 20)
+    os.kill(old.pid, signal.SIGSTOP)
+    before = len(members.delivered())
+    new = members.start(WHOLE)
+    eventually(lambda: len(members.delivered()) > before + 20)
+    os.kill(old.pid, signal.SIGCONT)
+    assert old.wait(60) == FENCED, members.errors()
+    assert new.wait(120) == 0
+    members.check()
+    assert "has claimed key hashes" in members.errors()
+    # It was in the middle of a record when it was stopped, and hands out no other.
+    taken_over = min(when for when, _, _, name in members.delivered() if name != first(members))
+    late = [row for row in members.delivered() if row[3] == first(members) and row[0] > taken_over]
+    assert len(late) == 0
+
+
+def first(members: Members) -> str:
+    return members.delivered()[0][3]
+
+
+# -- the log breaks --------------------------------------------------------------------------------
+
+
+def test_the_log_is_made_as_the_offsets_topic_is() -> None:
+    with KafkaCluster(2, config={"offsets.topic.num.partitions": "7"}) as brokers:
+        topic, log = brokers.create_topic(), unique("log")
+        for group in ("a", *map(unique, "bcdefg")):  # hashes of both signs
+            settings = config(brokers.bootstrap_servers, group, log)
+            at = TopicPartition(topic, 0)
+            with session(settings, at) as member:
+                member.commit({at: [rectangle(0, 1)]}, SECONDS)
+            topics = brokers.admin.list_topics(timeout=30).topics
+            ours, theirs = topics[log].partitions, topics["__consumer_offsets"].partitions
+            assert [ours[n].replicas for n in ours] == [theirs[n].replicas for n in ours]
+            assert len(ours) == len(theirs) == 7
+            found = brokers.admin.describe_consumer_groups([group])[group].result(30)
+            number = log_partition(group, 7)
+            assert found.coordinator.id == ours[number].leader
+        resource = ConfigResource(ConfigResource.Type.TOPIC, log)
+        entries = brokers.admin.describe_configs([resource])[resource].result(30)
+        assert entries["cleanup.policy"].value == "compact"
+        assert entries["segment.bytes"].value == str(10 << 20)
+
+
+def lose(broker: KafkaBroker, log: str, how: str) -> None:
+    if how == "deleted":
+        broker.delete_topic(log)
+        return
+    resource = ConfigResource(ConfigResource.Type.TOPIC, log)
+    policy = ConfigEntry(
+        "cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET
+    )
+    resource.add_incremental_config(policy)
+    broker.admin.incremental_alter_configs([resource])[resource].result(30)
+    broker.trim(log, 0, broker.latest(log))
+
+
+@pytest.mark.parametrize("how", ["deleted", "truncated"])
+def test_living_members_write_a_lost_log_again(
+    broker: KafkaBroker, at: TopicPartition, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = config(broker.bootstrap_servers, unique("group"), unique("log"))
+    with session(settings, at, LOWER) as lower, session(settings, at, UPPER) as upper:
+        upper.commit({at: [rectangle(0, 50, UPPER), rectangle(60, 70, UPPER)]}, SECONDS)
+        lower.commit({at: [rectangle(0, 10, LOWER)]}, SECONDS)
+        before = {member: member.started()[at] for member in (lower, upper)}
+        with caplog.at_level(logging.WARNING, "kshare.group"):
+            lose(broker, settings.log_topic, how)
+            for member, start in before.items():
+                wait_for_start(member, at, start)
+        assert upper.commit({at: [rectangle(50, 55, UPPER)]}, SECONDS)[at] <= 10
+        assert lower.commit({at: [rectangle(10, 20, LOWER)]}, SECONDS)[at] == 20
+    lost = [r.getMessage() for r in caplog.records if "log was lost" in r.getMessage()]
+    assert len(lost) == 2, lost  # once for each member
+    assert all(f"{at} at stable offset" in text for text in lost)
+    found = list_offsets(settings.group, _given(broker, settings.log_topic))[at]
+    assert found.offset == 20
+    assert found.individual_commits == (
+        rectangle(20, 55, UPPER),
+        rectangle(60, 70, UPPER),
+    )
+
+
+def test_a_log_that_was_deleted_while_nobody_lived(
+    broker: KafkaBroker, at: TopicPartition, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = config(broker.bootstrap_servers, unique("group"), unique("log"))
+    with session(settings, at) as member:
+        assert member.commit({at: [rectangle(0, 10), rectangle(20, 30)]}, SECONDS) == {at: 10}
+    broker.delete_topic(settings.log_topic)
+    with caplog.at_level(logging.WARNING, "kshare.group"), session(settings, at) as member:
+        assert member.started()[at] == Progress.at(10)
+        assert member.commit({at: [rectangle(10, 15)]}, SECONDS) == {at: 15}
+    (said,) = [r.getMessage() for r in caplog.records if r.name == "kshare.group"]
+    assert str(at) in said
+    assert "offset 10" in said
+
+
+def test_a_log_that_is_compacted_under_way(broker: KafkaBroker, at: TopicPartition) -> None:
+    log = broker.create_topic(
+        unique("log"),
+        config={
+            "cleanup.policy": "compact",
+            "segment.ms": 100,
+            "min.cleanable.dirty.ratio": 0.001,
+            "delete.retention.ms": 0,
+            "file.delete.delay.ms": 0,
+        },
+    )
+    settings = config(broker.bootstrap_servers, unique("group"), log)
+    with session(settings, at, LOWER) as lower, session(settings, at, UPPER) as upper:
+        deadline = time.monotonic() + 8
+        count = 0
+        while time.monotonic() < deadline:
+            count += 1
+            piece = rectangle(count, count + 1, UPPER if count % 3 else LOWER)
+            (upper if count % 3 else lower).commit({at: [piece]}, SECONDS)
+        expected = list_offsets(settings.group, _given(broker, log))[at]
+    kept = _count(broker, log)
+    assert kept < count
+    with session(settings, at) as member:
+        assert member.started()[at] == expected.progress
+
+
+def _count(broker: KafkaBroker, topic: str) -> int:
+    """Number of records that compaction has left."""
+    from kshare.cluster.compacted_topic import CompactedTopic
+    from kshare.cluster.topics import TopicSpec
+
+    table = CompactedTopic(config(broker.bootstrap_servers, "g", topic).kafka, TopicSpec(topic, 1))
+    rows = table.read().rows
+    table.close()
+    return len(rows)
+
+
+def wait_for_topic(cluster: KafkaCluster, topic: str) -> None:
+    eventually(lambda: cluster.admin.list_topics(topic, timeout=30).topics[topic].partitions)
+
+
+def test_while_the_log_has_no_leader_delivery_stops(cluster: KafkaCluster) -> None:
+    topic = cluster.create_topic()
+    log = cluster.create_topic(unique("log"), config={"cleanup.policy": "compact"})
+    for name, leader in ((topic, 1), (log, 2)):
+        wait_for_topic(cluster, name)
+        cluster.move_leader(name, 0, leader)
+    at = TopicPartition(topic, 0)
+    with session(config(cluster.bootstrap_servers, unique("group"), log), at) as member:
+        member.commit({at: [rectangle(0, 5)]}, SECONDS)
+        start = member.started()[at]
+        cluster.brokers[2].kill9()
+        eventually(lambda: not member.may_deliver(), 10)
+        member.commit({at: [rectangle(5, 9)]}, 0)  # in memory
+        cluster.brokers[2].start()
+        eventually(member.may_deliver)
+        assert member.commit({at: []}, SECONDS) == {at: 9}
+        assert member.started()[at] is start
+
+
+def test_no_right_to_write_to_the_log(secure_broker: KafkaBroker) -> None:
+    topic = secure_broker.create_topic()
+    log = secure_broker.create_topic(unique("log"), config={"cleanup.policy": "compact"})
+    secure_broker.deny(log, operation=AclOperation.WRITE)
+    options = secure_broker.client_options("SASL_PLAINTEXT", user="stranger")
+    given = {name.removeprefix("kafka."): value for name, value in options.items()}
+    settings = consumer_config(
+        {**given, "group.id": unique("group"), "individual.commit.topic": log}
+    )
+    member = GroupSession(settings)
+    try:
+        member.claim({TopicPartition(topic, 0): []})
+        with pytest.raises(AuthorizationError, match=f"not authorized to write to {log}"):
+            eventually(lambda: starts(member, TopicPartition(topic, 0)))
+    finally:
+        member.close(10)
+
+
+def test_kafkas_own_tool_resets_the_offsets(
+    broker: KafkaBroker, at: TopicPartition, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = config(broker.bootstrap_servers, unique("group"), unique("log"))
+    with session(settings, at) as member:
+        assert member.commit({at: [rectangle(0, 10), rectangle(20, 30)]}, SECONDS) == {at: 10}
+    tool = [java(), "-Xmx128m", "-cp", class_path()]
+    tool += ["org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"]
+    tool += ["--bootstrap-server", broker.bootstrap_servers, "--group", settings.group]
+    described = subprocess.run([*tool, "--describe"], capture_output=True, text=True, check=True)
+    assert at.topic in described.stdout
+    reset = ["--reset-offsets", "--to-offset", "4", "--topic", f"{at.topic}:0", "--execute"]
+    subprocess.run([*tool, *reset], capture_output=True, text=True, check=True)
+    found = list_offsets(settings.group, _given(broker, settings.log_topic))[at]
+    assert (found.offset, found.individual_commits) == (4, ())
+    with caplog.at_level(logging.WARNING, "kshare.group"), session(settings, at) as member:
+        assert member.started()[at] == Progress.at(4)
+        assert member.commit({at: [rectangle(4, 6)]}, SECONDS) == {at: 6}
+    (said,) = [r.getMessage() for r in caplog.records if r.name == "kshare.group"]
+    assert "reset by Kafka's own tool" in said
+    assert f"{at}" in said

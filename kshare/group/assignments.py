@@ -1,0 +1,90 @@
+"""Partitions and key ranges as users write them: tuples, or objects of confluent-kafka."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kshare.core.hashing import HASH_SPACE, HashRange
+from kshare.core.progress import TopicPartition
+from kshare.options.kinds import topic_fault
+
+__all__ = ["parse_assignment", "parse_partition", "partition_and_offset"]
+
+
+def parse_assignment(
+    partitions: Mapping[Any, Sequence[Any]] | Sequence[Any], *, individual: bool
+) -> tuple[dict[TopicPartition, tuple[HashRange, ...]], dict[TopicPartition, int]]:
+    """Parse what is to be assigned.
+
+    Args:
+        partitions: Key ranges by partition, or partitions.
+        individual: Whether key ranges are allowed.
+
+    Returns:
+        The key hashes of each partition, ascending, and empty for all; and the offsets to start at.
+
+    Raises:
+        ValueError: A range or partition is wrong, or two ranges overlap.
+    """
+    offsets: dict[TopicPartition, int] = {}
+    assignment: dict[TopicPartition, tuple[HashRange, ...]] = {}
+    ranges = partitions if isinstance(partitions, Mapping) else {}
+    for entry in partitions:
+        topic_partition, offset = partition_and_offset(entry)
+        if topic_partition in assignment:
+            raise ValueError(f"{topic_partition} is assigned twice")
+        if offset is not None and offset >= 0:
+            offsets[topic_partition] = offset
+        wanted = ranges.get(entry, ())
+        assignment[topic_partition] = _hash_ranges(topic_partition, wanted)
+        if assignment[topic_partition] and not individual:
+            raise ValueError(
+                f"{topic_partition}: key ranges need allow.individual.commit=true; [] is all of it"
+            )
+    return assignment, offsets
+
+
+def parse_partition(partition: Any) -> TopicPartition:
+    """Parse a partition: ``(topic, partition)``, or an object with these attributes.
+
+    Raises:
+        ValueError: It is none.
+    """
+    return partition_and_offset(partition)[0]
+
+
+def partition_and_offset(partition: Any) -> tuple[TopicPartition, int | None]:
+    """Parse a partition, and its attribute ``offset`` if it has one.
+
+    Raises:
+        ValueError: It is no partition.
+    """
+    if isinstance(partition, tuple) and len(partition) == 2:
+        topic, number = partition
+        offset = None
+    else:
+        topic, number = getattr(partition, "topic", None), getattr(partition, "partition", None)
+        offset = getattr(partition, "offset", None)
+    if not isinstance(topic, str) or not isinstance(number, int) or number < 0:
+        raise ValueError(f"not a partition: {partition!r}; wanted for example ('orders', 0)")
+    wrong = topic_fault(topic)
+    if wrong is not None:
+        raise ValueError("; ".join(wrong))
+    return TopicPartition(topic, number), offset if isinstance(offset, int) else None
+
+
+def _hash_ranges(topic_partition: TopicPartition, wanted: Sequence[Any]) -> tuple[HashRange, ...]:
+    try:
+        ranges = sorted(
+            part if isinstance(part, HashRange) else HashRange(*map(int, part)) for part in wanted
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{topic_partition}: {error}") from None
+    joined: list[HashRange] = []
+    for part in ranges:
+        if joined and part.lo < joined[-1].hi:
+            raise ValueError(f"{topic_partition}: key ranges {joined[-1]} and {part} overlap")
+        if joined and part.lo == joined[-1].hi:
+            joined[-1] = HashRange(joined[-1].lo, part.hi)
+        else:
+            joined.append(part)
+    return () if joined == [HashRange(0, HASH_SPACE)] else tuple(joined)

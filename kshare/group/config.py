@@ -1,0 +1,431 @@
+"""The configuration of a group's consumer: the names of librdkafka and of Kafka's Java client.
+
+Guarantees: nothing is contacted and no file is read. Either the configuration comes back, or one
+:class:`~kshare.errors.OptionsError` that lists every fault; what has no effect is warned of in the
+log ``kshare.group``. No text form of it holds a secret.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, NamedTuple
+
+from kshare.errors import OptionsError
+from kshare.options import KafkaConfig
+from kshare.options.faults import Faults
+from kshare.options.kafka import parse_kafka
+from kshare.options.kafka_table import (
+    CONSUMER_NO_EFFECT,
+    LIBRDKAFKA_NAMES,
+    NO_EFFECT,
+    NOT_BUILT,
+    PROPERTIES,
+    REFUSED,
+)
+from kshare.options.kinds import BOOLEAN, INT_MAX, BadValueError, Kind, choice, integer, topic_fault
+from kshare.options.raw import RawProperties
+from kshare.options.table import OPTIONS
+
+__all__ = ["CONFIGS", "LOG_TOPIC", "Config", "ConsumerConfig", "consumer_config"]
+
+_log = logging.getLogger("kshare.group")
+
+LOG_TOPIC: Final = "__individual_commit_offsets"
+"""The topic of individual commits, unless ``individual.commit.topic`` names another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """The configuration of one consumer, checked. Times are in milliseconds.
+
+    Attributes:
+        kafka: How to reach Kafka.
+        group: Id of the group (``group.id``).
+        individual: Whether it shares partitions and commits individual offsets
+            (``allow.individual.commit``).
+        auto_commit: Whether it commits by itself (``enable.auto.commit``).
+        auto_commit_interval_ms: How often (``auto.commit.interval.ms``).
+        max_ranges: Number of processed ranges after which it commits earlier
+            (``max.num.ranges.to.commit``).
+        log_topic: The topic of individual commits (``individual.commit.topic``).
+        log_segment_bytes: Segment size of that topic, if it has to be created
+            (``individual.commit.log.segment.bytes``).
+        claim_timeout_ms: How long after its last contact with the log a member hands out records,
+            and how long a new owner waits for it (``claim.timeout.ms``).
+        explicit: Whether records are acknowledged one by one (``acknowledgement.mode``).
+        in_flight_per_key: Maximum number of unacknowledged records of a key
+            (``max.in.flight.per.key``); None for no limit.
+        columns: The columns of record batches (``columns``); empty for all but ``headers``.
+        queued_max_kbytes: Maximum size of what is fetched and not handed out, in KiB
+            (``queued.max.messages.kbytes``).
+        offset_reset: Where to start without a committed offset, and where to go on if wanted
+            offsets are gone (``auto.offset.reset``).
+        client_id: Name of the client in the brokers' logs (``client.id``).
+        on_commit: Called with the error (or None) and the stable offsets after each commit that
+            nobody waits for (``on_commit``); from ``poll``.
+    """
+
+    kafka: KafkaConfig
+    group: str
+    individual: bool = True
+    auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    max_ranges: int = 10_000
+    log_topic: str = LOG_TOPIC
+    log_segment_bytes: int = 10 << 20
+    claim_timeout_ms: int = 3_000
+    explicit: bool = False
+    in_flight_per_key: int | None = None
+    columns: tuple[str, ...] = ()
+    queued_max_kbytes: int = 64 << 10
+    offset_reset: Literal["earliest", "latest", "error"] = "latest"
+    client_id: str = "kshare"
+    on_commit: Callable[[Exception | None, Any], None] | None = None
+
+
+class Config(NamedTuple):
+    """A configuration of the consumer itself.
+
+    Attributes:
+        name: Its name.
+        kind: Its values.
+        field: The field of :class:`ConsumerConfig` that gets the value.
+        doc: What it does, as Markdown on one line.
+        aliases: Other names of it.
+    """
+
+    name: str
+    kind: Kind
+    field: str
+    doc: str
+    aliases: tuple[str, ...] = ()
+
+
+_RESETS: Final = {
+    "earliest": "earliest",
+    "smallest": "earliest",
+    "beginning": "earliest",
+    "latest": "latest",
+    "largest": "latest",
+    "end": "latest",
+    "error": "error",
+    "none": "error",
+}
+
+
+def _parse_reset(text: str) -> str:
+    reset = _RESETS.get(text.strip().lower())
+    if reset is None:
+        raise BadValueError("is not known", f"allowed: {', '.join(_RESETS)}")
+    return reset
+
+
+def _parse_topic(text: str) -> str:
+    fault = topic_fault(text.strip())
+    if fault is not None:
+        raise BadValueError(*fault)
+    return text.strip()
+
+
+_MODE: Final = choice("implicit", "explicit", default="implicit")
+_COLUMNS: Final = OPTIONS["columns"].kind
+assert _COLUMNS is not None
+
+CONFIGS: Final = {
+    entry.name: entry
+    for entry in (
+        Config(
+            "acknowledgement.mode",
+            Kind(_MODE.values, lambda text: _MODE.parse(text) == "explicit"),
+            "explicit",
+            "`implicit`: what `poll` returned is processed when `poll` is called again; "
+            "`explicit`: when it is acknowledged.",
+            ("share.acknowledgement.mode",),
+        ),
+        Config(
+            "allow.individual.commit",
+            BOOLEAN,
+            "individual",
+            "Share partitions by key range, and commit individual offsets.",
+        ),
+        Config("auto.commit.interval.ms", integer(0, INT_MAX), "auto_commit_interval_ms", "How "
+               "often to commit, with `enable.auto.commit`."),
+        Config(
+            "auto.offset.reset",
+            Kind(", ".join(f"`{name}`" for name in _RESETS), _parse_reset),
+            "offset_reset",
+            "Where to start if the group has no offset, or if wanted offsets are gone.",
+        ),
+        Config(
+            "claim.timeout.ms",
+            integer(100, INT_MAX),
+            "claim_timeout_ms",
+            "How long after its last contact with the log a member hands out records, and how long "
+            "a new owner of its hashes waits.",
+        ),
+        Config("columns", _COLUMNS, "columns", "The columns of `consume_batch`, separated by "
+               "commas."),
+        Config("enable.auto.commit", BOOLEAN, "auto_commit", "Commit from time to time."),
+        Config(
+            "individual.commit.log.segment.bytes",
+            integer(14, INT_MAX),
+            "log_segment_bytes",
+            "Segment size of the log of individual commits, if it has to be created.",
+        ),
+        Config(
+            "individual.commit.topic",
+            Kind("name of a topic", _parse_topic),
+            "log_topic",
+            "The log of individual commits. Whoever may write to it can mark records as processed.",
+        ),
+        Config(
+            "max.in.flight.per.key",
+            integer(1, INT_MAX),
+            "in_flight_per_key",
+            "Maximum number of unacknowledged records of one key (explicit mode only).",
+        ),
+        Config(
+            "max.num.ranges.to.commit",
+            integer(1, INT_MAX),
+            "max_ranges",
+            "Commit earlier if this many processed ranges have gathered.",
+        ),
+        Config(
+            "queued.max.messages.kbytes",
+            integer(1, 2_097_151),
+            "queued_max_kbytes",
+            "Maximum size of what is fetched and not handed out, in KiB.",
+        ),
+    )
+}  # fmt: skip
+"""The configurations of the consumer itself, by name; all others are those of Kafka's client."""
+
+_BY_NAME: Final = CONFIGS | {alias: entry for entry in CONFIGS.values() for alias in entry.aliases}
+_TOKEN_PROVIDER: Final = "oauthTokenProvider"  # noqa: S105
+
+_JAVA_NAMES: Final = {
+    **{entry.librdkafka[0]: name for name, entry in PROPERTIES.items() if entry.librdkafka},
+    "bootstrap.servers": "bootstrap.servers",
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+    "fetch.wait.max.ms": "fetch.max.wait.ms",
+    "metadata.broker.list": "bootstrap.servers",
+    "sasl.mechanisms": "sasl.mechanism",
+    "sasl.oauthbearer.client.id": "sasl.oauthbearer.client.credentials.client.id",
+    "sasl.oauthbearer.client.secret": "sasl.oauthbearer.client.credentials.client.secret",
+    "ssl.ca.location": "ssl.truststore.location",
+    "ssl.ca.pem": "ssl.truststore.certificates",
+    "ssl.certificate.pem": "ssl.keystore.certificate.chain",
+    "ssl.key.pem": "ssl.keystore.key",
+}
+"""Java's names by librdkafka's."""
+
+_STORES: Final = {
+    "ssl.ca.location": "ssl.truststore.type",
+    "ssl.ca.pem": "ssl.truststore.type",
+    "ssl.certificate.pem": "ssl.keystore.type",
+    "ssl.key.pem": "ssl.keystore.type",
+}
+"""Properties of librdkafka that are PEM, and Java's property that says so."""
+
+_MODULES: Final = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+_NO_EFFECT: Final = frozenset(
+    {
+        *(set(CONSUMER_NO_EFFECT) - _BY_NAME.keys()),
+        *NO_EFFECT,
+        "api.version.request",
+        "broker.address.family",
+        "broker.address.ttl",
+        "builtin.features",
+        "coordinator.query.interval.ms",
+        "debug",
+        "enable.sparse.connections",
+        "error_cb",
+        "fetch.error.backoff.ms",
+        "fetch.queue.backoff.ms",
+        "log.connection.close",
+        "log.queue",
+        "log.thread.name",
+        "log_level",
+        "logger",
+        "max.in.flight",
+        "queued.min.messages",
+        "sasl.oauthbearer.method",
+        "socket.keepalive.enable",
+        "socket.max.fails",
+        "socket.nagle.disable",
+        "statistics.interval.ms",
+        "stats_cb",
+        "throttle_cb",
+        "topic.metadata.refresh.fast.interval.ms",
+        "topic.metadata.refresh.interval.ms",
+        "topic.metadata.refresh.sparse",
+    }
+)
+"""Names that change neither what is read, nor as whom, nor whom is trusted."""
+
+_BYTES: Final = "keys and values are bytes; decode what Message.key() and value() return"
+
+_REFUSED: Final = {
+    "consume.callback.max.messages": "there are no consume callbacks",
+    "default.topic.config": "give its properties with the others",
+    "enable.auto.offset.store": "set acknowledgement.mode=explicit, and acknowledge records",
+    "enable.ssl.certificate.verification": "set ssl.truststore.location to what is trusted",
+    "key.deserializer": _BYTES,
+    "message.copy.max.bytes": "it is librdkafka's own",
+    "oauth_cb": "set oauthTokenProvider=package.module:function",
+    "ssl.certificate.location": "put certificate and key into one PEM file: ssl.keystore.location",
+    "ssl.key.location": "put certificate and key into one PEM file: ssl.keystore.location",
+    "value.deserializer": _BYTES,
+}
+"""Names that would change what is read, or whom is trusted; and what to do instead."""
+
+_HARMLESS: Final = {
+    "enable.auto.offset.store": "true",
+    "enable.ssl.certificate.verification": "true",
+}
+"""Values with which a refused name asks for what is done anyway."""
+
+_KNOWN: Final = {*PROPERTIES, *LIBRDKAFKA_NAMES, *NOT_BUILT, *REFUSED}
+_SUGGESTED: Final = (
+    *_BY_NAME,
+    *PROPERTIES,
+    *_JAVA_NAMES,
+    *sorted({*_NO_EFFECT, *_REFUSED}),
+    *("on_commit", "sasl.password", "sasl.username", _TOKEN_PROVIDER),
+)
+
+# Faults name Java's properties as Spark's options. A value that is shown is in quotes.
+_PREFIXED: Final = re.compile(r"(?<!['\w.-])kafka\.(?=[a-z]+\.[a-z])")
+
+
+def consumer_config(given: Mapping[str, Any]) -> ConsumerConfig:
+    """Check and parse the configuration of a consumer.
+
+    Args:
+        given: Values by name: names of librdkafka or of Kafka's Java client, with or without the
+            prefix ``kafka.``, and those of :data:`CONFIGS`.
+
+    Raises:
+        OptionsError: Something is wrong; all of it is listed.
+    """
+    faults = Faults()
+    return _ConsumerParser(given, faults).parse()
+
+
+class _ConsumerParser:
+    """Parses one configuration once."""
+
+    def __init__(self, given: Mapping[str, Any], faults: Faults) -> None:
+        self._faults = faults
+        self._fields: dict[str, Any] = {}
+        self._on_commit = given.get("on_commit")
+        self._token_provider: str | None = None
+        # From here on no local variable's text shows a secret, in any traceback.
+        self._raw = RawProperties(self._texts(given), faults)
+
+    def parse(self) -> ConsumerConfig:
+        if self._on_commit is not None and not callable(self._on_commit):
+            self._faults.add("on_commit", None, "must be callable")
+        kafka = parse_kafka(self._raw, self._token_provider)
+        group = (self._raw.get("group.id") or "").strip()
+        if not group:
+            self._faults.add("group.id", None, "must be specified", "give the group's name")
+        fields = self._fields
+        if fields.get("in_flight_per_key") is not None and not fields.get("explicit", False):
+            self._faults.add(
+                "max.in.flight.per.key", None, "needs acknowledgement.mode=explicit",
+                "without it, a record is processed when the next poll begins",
+            )  # fmt: skip
+        for warning in self._faults.warnings:
+            _log.warning("%s", _PREFIXED.sub("", warning))
+        if self._faults.problems:
+            problems = [_PREFIXED.sub("", problem) for problem in self._faults.problems]
+            raise OptionsError(problems, of="the consumer's configuration")
+        assert kafka is not None
+        return ConsumerConfig(
+            kafka=replace(kafka, group_id=group),
+            group=group,
+            client_id=kafka.client_id,
+            on_commit=self._on_commit,
+            **{name: value for name, value in fields.items() if value is not None},
+        )
+
+    def _texts(self, given: Mapping[str, Any]) -> dict[str, str]:
+        """Take what is the consumer's own; return Kafka's properties by Java's names."""
+        login: dict[str, str] = {}
+        kafka: dict[str, str] = {}
+        for name, value in given.items():
+            if name in {_TOKEN_PROVIDER, f"kafka.{_TOKEN_PROVIDER}"}:
+                self._token_provider = value
+                continue
+            plain = name.lower().removeprefix("kafka.")
+            if plain == "on_commit" or self._is_answered(plain, value):
+                continue
+            if not isinstance(value, str | int | float):
+                wrong = f"must be a string or a number, not {type(value).__name__}"
+                self._faults.add(plain, None, wrong)
+                continue
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            if plain in _BY_NAME:
+                entry = _BY_NAME[plain]
+                self._fields[entry.field] = self._faults.parse(plain, text, entry.kind)
+            elif plain in {"sasl.username", "sasl.password"}:
+                login[plain] = text
+            else:
+                self._put(kafka, plain, text)
+        self._put_login(kafka, login)
+        return kafka
+
+    def _is_answered(self, name: str, value: Any) -> bool:
+        """Report what there is to say of a name alone; return whether there was something."""
+        if name in _NO_EFFECT:
+            self._faults.warn(name, "has no effect in kshare")
+        elif name == "enable.partition.eof" and str(value).lower() != "false":
+            self._faults.add(name, None, "is not supported", "poll returns None at the end")
+        elif name in _REFUSED and str(value).lower() != _HARMLESS.get(name):
+            self._faults.add(name, None, "is not supported", _REFUSED[name])
+        elif name not in _REFUSED and name != "enable.partition.eof":
+            return False
+        return True
+
+    def _put(self, kafka: dict[str, str], name: str, text: str) -> None:
+        java = _JAVA_NAMES.get(name, name)
+        if java not in _KNOWN:
+            self._faults.warn_unknown(name, "property", _SUGGESTED)
+            return
+        if name == "ssl.endpoint.identification.algorithm" and text.lower() == "none":
+            text = ""
+        if kafka.setdefault(java, text) != text:
+            self._faults.add(java, None, f"is given twice, also as {name}, with different values")
+        if name in _STORES:
+            kafka.setdefault(_STORES[name], "PEM")
+
+    def _put_login(self, kafka: dict[str, str], login: Mapping[str, str]) -> None:
+        """Write user name and password of librdkafka as Java's ``sasl.jaas.config``."""
+        if not login:
+            return
+        mechanism = kafka.get("sasl.mechanism", "").upper()
+        if "sasl.jaas.config" in kafka:
+            self._faults.add("sasl.username", None, "contradicts sasl.jaas.config", "give one")
+        elif len(login) < 2:
+            self._faults.add("sasl.username, sasl.password", None, "need each other")
+        elif mechanism not in _MODULES:
+            self._faults.add(
+                "sasl.username", None, "needs sasl.mechanism", f"one of {', '.join(_MODULES)}"
+            )
+        else:
+            user, password = (_quoted(login[f"sasl.{name}"]) for name in ("username", "password"))
+            module = _MODULES[mechanism]
+            kafka["sasl.jaas.config"] = f"{module} required username={user} password={password};"
+
+
+def _quoted(text: str) -> str:
+    """A text as JAAS has it in double quotes."""
+    escaped = re.sub(r'[\\"]', r"\\\g<0>", text).replace("\n", r"\n").replace("\r", r"\r")
+    return f'"{escaped}"'

@@ -1,0 +1,292 @@
+"""What a consumer has handed out of one partition, and what of that is processed.
+
+::
+
+    span start                          position              end of the chunk
+        |  handed out, acknowledged or not  |  still to be handed out  |
+        +----+------+--+--------------------+--------------------------+--> offsets
+             unacknowledged: gaps
+
+All that is owned is read in one pass, in offset order. So everything below the position has been
+handed out, or was processed before, or is not there; and *processed* is everything below it but
+what has been handed out and is not acknowledged. In implicit mode, what the last call returned is
+not acknowledged; a call acknowledges what the calls before it returned.
+
+Guarantees: no record counts as processed that was not handed out, or that was and is not
+acknowledged. No I/O, no clock. Cost: a byte a record until all of its chunk are acknowledged.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.offsets import Bounds, OffsetRange, union
+from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
+from kshare.group.message import Chunk, Message, Rows
+
+__all__ = ["Delivery", "KeyLimit"]
+
+Offsets = npt.NDArray[np.int64]
+
+
+class KeyLimit:
+    """Keeps a key's next records back while some of it are not acknowledged.
+
+    Args:
+        most: Maximum number of unacknowledged records of a key. Records without a key have none.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._in_flight: dict[int, bytes] = {}  # keys by offset
+        self._counts: dict[bytes, int] = {}
+        self._waiting: dict[bytes, deque[Message]] = {}
+        self.ready: deque[Message] = deque()
+
+    @property
+    def held(self) -> int:
+        """Number of records that are kept back or not handed out yet."""
+        return len(self.ready) + sum(map(len, self._waiting.values()))
+
+    def put(self, messages: Iterable[Message]) -> None:
+        """Take the next records, in offset order; :attr:`ready` has those that may go out."""
+        for message in messages:
+            key = message.key()
+            if key is None:
+                self.ready.append(message)
+            elif key in self._waiting or self._counts.get(key, 0) >= self._most:
+                self._waiting.setdefault(key, deque()).append(message)
+            else:
+                self._admit(key, message)
+
+    def acknowledge(self, offset: int) -> None:
+        """A record is acknowledged; it may be so already, or unknown."""
+        key = self._in_flight.pop(offset, None)
+        if key is None:
+            return
+        self._counts[key] -= 1
+        waiting = self._waiting.get(key)
+        if waiting:
+            self._admit(key, waiting.popleft())
+        if not waiting:
+            self._waiting.pop(key, None)
+            if not self._counts[key]:
+                del self._counts[key]
+
+    def _admit(self, key: bytes, message: Message) -> None:
+        self._counts[key] = self._counts.get(key, 0) + 1
+        self._in_flight[message.offset()] = key
+        self.ready.append(message)
+
+
+class Delivery:
+    """What is handed out of one partition, from one start on.
+
+    Not for use by several threads at a time, but for :attr:`.Chunk.acknowledged`.
+
+    Args:
+        topic_partition: The partition.
+        start: What had been processed when delivery started.
+        hashes: The key hashes that the consumer owns; empty for all.
+        explicit: Whether records are acknowledged one by one.
+
+    Attributes:
+        start: What had been processed when delivery started.
+        explicit: Whether records are acknowledged one by one.
+        owned: The key hashes that the consumer owns, ascending.
+    """
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        start: Progress,
+        hashes: Sequence[HashRange],
+        *,
+        explicit: bool,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.start = start
+        self.explicit = explicit
+        self.owned = tuple(sorted(hashes)) or (WHOLE,)
+        self._passed: Bounds = ()  # processed, before the last seek
+        self._first = self._position = self._settled = start.position_of(self.owned)
+        self._before_last = self._position  # the position before the last record was handed out
+        self._rereads = False  # whether what is processed already is handed out again
+        self._chunks: list[Chunk] = []  # explicit: with rows that are not acknowledged
+        self._current: tuple[Chunk, Rows, int] | None = None  # and its end
+
+    # -- what to read -----------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """The offset after the last record that was handed out."""
+        return self._position_at(self._handed)
+
+    def wanted(self, end: int) -> tuple[Rectangle, ...]:
+        """What is still to be read of the offsets below ``end``; never empty."""
+        position = self.position
+        if self._rereads:
+            rest = OffsetRange(position, end)
+            return tuple(Rectangle(rest, part) for part in self.owned)
+        return self.start.advance(position).pending_of(end, self.owned)
+
+    def seek(self, offset: int) -> None:
+        """Hand out what comes from an offset on, whether it is processed or not.
+
+        What is passed over is not processed: it comes again after a restart.
+        """
+        self._passed = self._processed()
+        self.stop()
+        for chunk in self._chunks:  # what is handed out again counts then
+            chunk.acknowledged[int(np.searchsorted(chunk.offsets, offset)) :] = b"\1" * int(
+                np.count_nonzero(chunk.offsets >= offset)
+            )
+        self._sweep()
+        self._first = self._position = self._settled = self._before_last = offset
+        self._rereads = True
+
+    # -- handing out ------------------------------------------------------------------------
+
+    def begin(self, chunk: Chunk, end: int) -> Rows:
+        """Hand out the next chunk: messages that are taken are handed out.
+
+        Args:
+            chunk: The rows; the chunk before is handed out.
+            end: The offset up to which everything is handed out with it.
+        """
+        self._finish()
+        rows = chunk.messages()
+        self._current = chunk, rows, end
+        if self.explicit:
+            self._sweep()
+            self._chunks.append(chunk)
+        return rows
+
+    def hand_out(self, chunk: Chunk, end: int) -> None:
+        """A chunk is handed out as a whole."""
+        self._finish()
+        self._position = end
+        if self.explicit:
+            self._sweep()
+            self._chunks.append(chunk)
+
+    def stop(self) -> None:
+        """Hand out no more of the current chunk: what is left of it is to be read again."""
+        if self._current is None:
+            return
+        (chunk, _, _), handed = self._current, self._handed
+        self._before_last = self._position_at(max(handed - 1, 0))
+        self._position, self._current = self._position_at(handed), None
+        if self.explicit:  # what was not handed out must not count as a gap
+            rest = len(chunk.acknowledged) - handed
+            chunk.acknowledged[handed:] = b"\1" * rest
+
+    def settle(self) -> None:
+        """In implicit mode, what was handed out so far is processed."""
+        self._settled = self.position
+
+    # -- what is processed ------------------------------------------------------------------
+
+    def acknowledge(self, offsets: Offsets) -> None:
+        """Records are acknowledged, by their offsets; unknown ones change nothing."""
+        wanted = np.sort(offsets)
+        for chunk in self._chunks:
+            low, high = np.searchsorted(wanted, (chunk.offsets[0], chunk.offsets[-1] + 1))
+            if low == high:
+                continue
+            rows = np.searchsorted(chunk.offsets, wanted[low:high])
+            matches = chunk.offsets[rows] == wanted[low:high]
+            np.frombuffer(chunk.acknowledged, np.uint8)[rows[matches]] = 1
+
+    def acknowledge_below(self, offset: int) -> None:
+        """What was handed out below an offset is processed, in both modes.
+
+        Raises:
+            ValueError: Nothing was handed out there.
+        """
+        position = self.position
+        if offset > position:
+            raise ValueError(
+                f"{self.topic_partition}: cannot commit offset {offset}, which is beyond the "
+                f"position {position}"
+            )
+        self._settled = max(self._settled, offset)
+        for chunk in self._chunks:
+            rows = int(np.searchsorted(chunk.offsets, offset))
+            chunk.acknowledged[:rows] = b"\1" * rows
+
+    def processed(self, *, is_batch: bool) -> Progress:
+        """What is processed, apart from what had been before the start.
+
+        Args:
+            is_batch: Implicit mode: whether all that was handed out since :meth:`settle` was
+                returned by one call, so that none of it is processed. Else only the last record
+                is not.
+        """
+        bounds = self._processed(is_batch=is_batch)
+        layers = [Stripe(part, bounds) for part in self.owned if bounds]
+        return Progress.of_stripes(self.start.stable, layers)
+
+    @property
+    def gaps(self) -> int:
+        """Number of stretches that are handed out and not acknowledged (explicit mode)."""
+        waiting = self._unacknowledged()
+        return int(np.count_nonzero(np.diff(waiting) > 1)) + bool(len(waiting))
+
+    @property
+    def unacknowledged(self) -> int:
+        """Number of records that are handed out and not acknowledged (explicit mode)."""
+        return sum(chunk.acknowledged.count(0) for chunk in self._chunks)
+
+    def _processed(self, *, is_batch: bool = False) -> Bounds:
+        if not self.explicit:
+            handed = self._handed
+            before_last = self._position_at(handed - 1) if handed else self._before_last
+            end = self._settled if is_batch else max(self._settled, before_last)
+            return union([self._passed, (self._first, end) if self._first < end else ()])
+        position = self.position
+        waiting = self._unacknowledged()
+        waiting = waiting[(waiting >= self._first) & (waiting < position)]
+        starts = np.append(self._first, waiting + 1)
+        ends = np.append(waiting, position)
+        filled = starts < ends
+        flat: Bounds = tuple(np.stack([starts[filled], ends[filled]], 1).ravel().tolist())
+        return union([self._passed, flat])
+
+    def _unacknowledged(self) -> Offsets:
+        """Offsets that are not acknowledged, ascending; those still to be handed out, too."""
+        self._sweep()
+        parts = [
+            chunk.offsets[np.frombuffer(chunk.acknowledged, np.uint8) == 0]
+            for chunk in self._chunks
+        ]
+        return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+
+    # -- the current chunk ------------------------------------------------------------------
+
+    @property
+    def _handed(self) -> int:
+        """How many rows of the current chunk are handed out."""
+        if self._current is None:
+            return 0
+        chunk, rows, _ = self._current
+        return len(chunk.acknowledged) - rows.left
+
+    def _position_at(self, handed: int) -> int:
+        """The position when so many rows of the current chunk are handed out."""
+        if self._current is None or not handed:
+            return self._position
+        chunk, _, end = self._current
+        return int(chunk.offsets[handed]) if handed < len(chunk.offsets) else end
+
+    def _finish(self) -> None:
+        if self._current is not None:
+            assert self._handed == len(self._current[0].acknowledged)
+            self._position, self._current = self._current[2], None
+
+    def _sweep(self) -> None:
+        """Forget the chunks that are acknowledged."""
+        self._chunks = [chunk for chunk in self._chunks if 0 in chunk.acknowledged]

@@ -1,0 +1,250 @@
+"""The end of an individual commit log, followed by long polls.
+
+Guarantees: records come in the order of the log, and none is passed over. That the log was lost
+(deleted, made again, truncated) is found before anything of another log is handed out, as the
+topic's id is asked for after each fault.
+
+Cost: one Fetch request at a time, which the broker holds until there is a record.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from kshare.core.hashing import WHOLE
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Rectangle, Slice, TopicPartition
+from kshare.errors import AuthorizationError, KafkaError
+from kshare.options import KafkaConfig
+from kshare.wire.decode.records import Decoder, index_batches
+from kshare.wire.protocol import error_codes
+from kshare.wire.protocol.broker_pool import Brokers
+from kshare.wire.protocol.connection import BrokerConnection
+from kshare.wire.protocol.error_codes import ErrorCode, Kind
+from kshare.wire.protocol.messages import (
+    Address,
+    FetchAnswer,
+    PartitionFetch,
+    fetch_request,
+    fetch_version,
+    list_offsets,
+    parse_fetch_response,
+)
+from kshare.wire.protocol.retry import Backoff
+
+__all__ = ["LogLostError", "LogTail", "Row", "boot_time"]
+
+_log = logging.getLogger("kshare.group")
+
+_ALL: Final = OffsetRange(0, 2**63 - 1)
+_FETCH_BYTES: Final = 4 << 20
+
+
+def boot_time() -> float:
+    """Seconds since the machine was started; a suspended machine's clock goes on."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class Row(NamedTuple):
+    """A record of the log; without a value it is a tombstone."""
+
+    offset: int
+    key: bytes
+    value: bytes | None
+
+
+class LogLostError(OSError):
+    """The log is not the one that was read: it was deleted or truncated."""
+
+
+class LogTail:
+    """Follows one partition of the log. For use by one thread.
+
+    Args:
+        kafka: How to reach the cluster.
+        partition: The log's partition.
+        brokers: Where connections come from.
+        wait_ms: How long the broker may hold a request when there is no record.
+        now: Source of time; suspension counts.
+
+    Attributes:
+        position: Offset of the next record to read; None before the first request.
+        caught_up: Whether all records that the last answer knew of have been read.
+        log_start: The first offset of the log, by the last answer.
+        read_at: When the last request that was answered was sent; minus infinity before.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaConfig,
+        partition: TopicPartition,
+        brokers: Brokers,
+        *,
+        wait_ms: int,
+        now: Callable[[], float] = boot_time,
+    ) -> None:
+        self.position: int | None = None
+        self.caught_up = False
+        self.log_start = 0
+        self.read_at = float("-inf")
+        self._partition = partition
+        self._brokers = brokers
+        self._now = now
+        self._kafka = replace(
+            kafka,
+            fetch_max_wait_ms=wait_ms,
+            fetch_min_bytes=1,
+            max_partition_fetch_bytes=_FETCH_BYTES,
+            read_committed=False,
+        )
+        self._decoder = Decoder(
+            Slice(*partition, (Rectangle(_ALL, WHOLE),)), columns=("offset", "key", "value")
+        )
+        self._open: tuple[Address, BrokerConnection] | None = None
+        self._sent_at: float | None = None  # None: no request is under way
+        self._pause = _Pause(Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms), now)
+
+    @property
+    def fileno(self) -> int | None:
+        """What becomes readable when an answer is there; None if no request is under way."""
+        return self._open[1].fileno() if self._open and self._sent_at is not None else None
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a request is under way."""
+        return self._sent_at is not None
+
+    @property
+    def pause_left(self) -> float:
+        """Seconds until the next request may be sent after a fault; 0 if at once."""
+        return self._pause.left
+
+    def is_overdue(self, seconds: float) -> bool:
+        """Whether the request under way was sent longer ago, plus what the broker may wait."""
+        waits = self._kafka.fetch_max_wait_ms / 1000 + seconds
+        return self._sent_at is not None and self._now() - self._sent_at > waits
+
+    def ask(self) -> None:
+        """Send a request, unless one is under way; connects if need be.
+
+        Raises:
+            OSError: A retry helps, after :meth:`drop`.
+            KafkaError: No retry helps.
+        """
+        if self._sent_at is not None or self._pause.left:
+            return
+        connection = self._connection()
+        if self.position is None:
+            bounds = list_offsets(connection, [self._partition])[self._partition]
+            if isinstance(bounds, OSError):
+                raise bounds
+            self.position = bounds[0]
+        fetch = PartitionFetch(self._partition, self.position, _FETCH_BYTES)
+        self._sent_at = self._now()  # before: what is answered later was true then
+        connection.send(
+            fetch_request(connection, self._kafka, [fetch], max_bytes=self._kafka.fetch_max_bytes)
+        )
+
+    def take(self) -> list[Row]:
+        """Receive the answer to the request under way.
+
+        Raises:
+            LogLostError: The log does not reach to where it was read.
+            OSError: A retry helps, after :meth:`drop`.
+            KshareError: No retry helps.
+        """
+        assert self._open is not None
+        assert self._sent_at is not None
+        assert self.position is not None
+        connection = self._open[1]
+        response = parse_fetch_response(connection.receive(), fetch_version(connection))
+        sent_at, self._sent_at = self._sent_at, None
+        answer = response.answers.get(self._partition)
+        code = response.error_code or (answer.error_code if answer else 0)
+        if code:
+            self._refuse(code)
+        if answer is None:
+            raise OSError(f"broker {connection.broker} answered without {self._partition}")
+        rows = list(self._rows(answer))
+        self.caught_up = self.position >= answer.high_watermark
+        self.log_start = answer.log_start
+        self.read_at = sent_at
+        self._pause.clear()
+        return rows
+
+    def drop(self) -> None:
+        """Give up the connection after a fault; the next request is sent after a pause."""
+        opened, self._open, self._sent_at = self._open, None, None
+        self._brokers.forget(self._partition)
+        if opened is not None:
+            self._brokers.discard(*opened)
+        self._pause.begin()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        opened, self._open, self._sent_at = self._open, None, None
+        if opened is not None:
+            opened[1].close()
+
+    def restart(self) -> None:
+        """Read from the first offset of the log: it is another one."""
+        self.position, self.caught_up = None, False
+
+    def _connection(self) -> BrokerConnection:
+        if self._open is None:
+            leader = self._brokers.leaders([self._partition])[self._partition]
+            if isinstance(leader, Exception):
+                raise leader
+            self._open = (leader, self._brokers.lease(leader))
+        return self._open[1]
+
+    def _rows(self, answer: FetchAnswer) -> "list[Row]":
+        assert self.position is not None
+        topic, number = self._partition
+        index = index_batches(
+            answer.records, topic=topic, partition=number, fetch_offset=self.position
+        )
+        rows: list[Row] = []
+        for found in self._decoder.decode(index):
+            columns = (found.batch.column(name).to_pylist() for name in ("offset", "key", "value"))
+            rows += [Row(at, key or b"", value) for at, key, value in zip(*columns, strict=True)]
+        if index.next_offset is not None:
+            self.position = index.next_offset
+        return rows
+
+    def _refuse(self, code: int) -> None:
+        topic, number = self._partition
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise LogLostError(f"{self._partition} does not reach to offset {self.position}")
+        kind, text = error_codes.kind(code), f"read {self._partition}: {error_codes.name(code)}"
+        if kind is Kind.AUTHORIZATION:
+            raise AuthorizationError(
+                f"not authorized to {text}: grant the principal Read on topic {topic}",
+                topic=topic,
+                partition=number,
+            )
+        if error_codes.is_permanent(code):
+            raise KafkaError(f"cannot {text}", topic=topic, partition=number)
+        raise OSError(f"cannot {text}")
+
+
+class _Pause:
+    """A pause after each fault in a row, longer each time."""
+
+    def __init__(self, backoff: Backoff, now: Callable[[], float]) -> None:
+        self._backoff = backoff
+        self._now = now
+        self._until = 0.0
+
+    @property
+    def left(self) -> float:
+        return max(self._until - self._now(), 0.0)
+
+    def begin(self) -> None:
+        self._until = self._now() + self._backoff.pause()
+
+    def clear(self) -> None:
+        self._until = 0.0
+        self._backoff.reset()

@@ -1,0 +1,248 @@
+"""The topic of the individual commit log: how it is made, which partition is a group's, writing.
+
+The log of a group is one partition: the one with the number that the group's partition of
+``__consumer_offsets`` has. A topic that kshare makes has as many partitions as that one, on the
+same replicas, so a group's log is on the broker that coordinates the group.
+"""
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, Final
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+)
+from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType, TopicDescription
+
+from kshare.cluster.client import Client, code_of, kafka_error, kind_of
+from kshare.cluster.compacted_topic import CompactedTopic
+from kshare.cluster.topics import TopicSpec
+from kshare.core.progress import TopicPartition
+from kshare.errors import AuthenticationError, KafkaError, UnknownTopicError
+from kshare.options import KafkaConfig
+from kshare.security.librdkafka import librdkafka_config
+from kshare.wire.protocol.error_codes import Kind
+from kshare.wire.protocol.retry import RetryDeadline
+
+__all__ = ["LogTopic", "LogWriter", "log_partition", "log_table"]
+
+_OFFSETS_TOPIC: Final = "__consumer_offsets"
+_SIGN: Final = 1 << 31
+_ISR: Final = "min.insync.replicas"
+
+
+def log_partition(group: str, partitions: int) -> int:
+    """The partition of a group, of the log as of ``__consumer_offsets``.
+
+    ``Utils.abs(groupId.hashCode()) % n`` of Kafka: Java's hash of a text, over UTF-16 code units,
+    and 0 for the number that has no absolute value.
+
+    Args:
+        group: Id of the group.
+        partitions: Number of the topic's partitions.
+    """
+    units = memoryview(group.encode("utf-16-le", "surrogatepass")).cast("H")
+    hashed = 0
+    for unit in units:
+        hashed = (31 * hashed + unit) & 0xFFFFFFFF
+    absolute = hashed if hashed < _SIGN else 2 * _SIGN - hashed
+    return absolute % _SIGN % partitions
+
+
+def log_table(kafka: KafkaConfig, topic: str, group: str) -> CompactedTopic:
+    """A group's partition of the log, as a table that can be read to its end."""
+    return CompactedTopic(
+        kafka, TopicSpec(topic, 1), choose=lambda count: (log_partition(group, count),), group=group
+    )
+
+
+class LogTopic:
+    """The log's topic, on the cluster.
+
+    Args:
+        kafka: How to reach the cluster.
+        name: Name of the topic.
+        segment_bytes: Its ``segment.bytes``, if it has to be made.
+        group: Id of the group.
+        admin: Makes the client that is asked.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaConfig,
+        name: str,
+        segment_bytes: int,
+        group: str,
+        *,
+        admin: Callable[..., AdminClient] = AdminClient,
+    ) -> None:
+        self.name = name
+        self._kafka = kafka
+        self._segment_bytes = segment_bytes
+        self._group = group
+        self._client = Client(admin, kafka)
+
+    def find(self) -> tuple[TopicPartition, str]:
+        """The partition of the group's log, and the topic's id (empty if brokers give none).
+
+        Raises:
+            UnknownTopicError: The topic does not exist.
+            KafkaError: The cluster did not answer, or refused.
+        """
+        found = self._described(self.name)
+        topic_id = "" if found.topic_id is None else str(found.topic_id)
+        number = log_partition(self._group, len(found.partitions))
+        return TopicPartition(self.name, number), topic_id
+
+    def make(self) -> None:
+        """Make the topic, unless it exists.
+
+        Raises:
+            AuthorizationError: The principal may not.
+            KafkaError: The cluster did not answer, or refused.
+        """
+        with closing(CompactedTopic(self._kafka, self._spec(), group=self._group)) as topic:
+            topic.create()
+
+    def close(self) -> None:
+        """Let go of the cluster."""
+        self._client.close()
+
+    def _spec(self) -> TopicSpec:
+        """As ``__consumer_offsets`` is, which brokers make when a coordinator is asked for."""
+        config = {"segment.bytes": str(self._segment_bytes)}
+        try:
+            self._ask_for_coordinator()
+            offsets = self._offsets_topic()
+        except UnknownTopicError:
+            return TopicSpec(self.name, 1, config)
+        isr = self._config_of(_OFFSETS_TOPIC).get(_ISR)
+        replicas = tuple(tuple(node.id for node in part.replicas) for part in offsets.partitions)
+        if isr is not None:
+            config[_ISR] = isr
+        return TopicSpec(self.name, len(replicas), config, replicas)
+
+    def _offsets_topic(self) -> TopicDescription:
+        """Wait for what brokers have begun to make."""
+        deadline = RetryDeadline.for_requests(self._kafka)
+        deadline.start()
+        while True:
+            try:
+                return self._described(_OFFSETS_TOPIC)
+            except UnknownTopicError:
+                if deadline.expired or deadline.seconds - deadline.seconds_left > 5:
+                    raise
+                deadline.sleep()
+
+    def _ask_for_coordinator(self) -> None:
+        asked = [ConsumerGroupTopicPartitions(self._group)]
+        future = self._client.handle.list_consumer_group_offsets(asked, request_timeout=self._time)
+        self._answer(future[self._group], f"find the coordinator of group {self._group}")
+
+    def _described(self, topic: str) -> TopicDescription:
+        topics = TopicCollection([topic])
+        future = self._client.handle.describe_topics(topics, request_timeout=self._time)
+        found: TopicDescription = self._answer(future[topic], f"describe topic {topic}", topic)
+        return found
+
+    def _config_of(self, topic: str) -> dict[str, str]:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        future = self._client.handle.describe_configs([resource], request_timeout=self._time)
+        try:
+            entries = self._answer(future[resource], f"read the configuration of {topic}", topic)
+        except KafkaError:  # no right to: the brokers' default is what is left
+            return {}
+        return {name: entry.value for name, entry in entries.items() if entry.value is not None}
+
+    @property
+    def _time(self) -> float:
+        return self._kafka.api_timeout_ms / 1000
+
+    def _answer(self, future: Any, action: str, topic: str | None = None) -> Any:
+        self._client.handle.poll(0)
+        try:
+            return future.result(self._time + 1)
+        except (KafkaException, TimeoutError) as error:
+            raise kafka_error(error, action, topic=topic) from error
+
+
+class LogWriter:
+    """Appends to the log, in order, without waiting. For use by one thread.
+
+    Args:
+        kafka: How to reach the cluster.
+        partition: The log's partition.
+        timeout_ms: After this time, a record that brokers have not taken has failed.
+    """
+
+    def __init__(self, kafka: KafkaConfig, partition: TopicPartition, *, timeout_ms: int) -> None:
+        self._partition = partition
+        self._client = Client(
+            Producer, kafka, lambda: _producer_config(kafka, timeout_ms), making="write to the log"
+        )
+
+    def append(
+        self, key: bytes, value: bytes | None, failed: Callable[[KafkaError, Kind], None]
+    ) -> None:
+        """Append a record; brokers have it a moment later.
+
+        Args:
+            key: Its key.
+            value: Its value; None for a tombstone.
+            failed: Called by :meth:`serve` with the error and its kind if it was not taken.
+        """
+        topic, number = self._partition
+
+        def delivered(error: RdKafkaError | None, _: Message) -> None:
+            if error is not None:
+                failed(
+                    kafka_error(error, f"write to {topic}", topic=topic, partition=number),
+                    kind_of(error),
+                )
+                if error.fatal():  # the producer is of no more use
+                    self._client.close()
+
+        try:
+            self._client.handle.produce(topic, value, key, number, on_delivery=delivered)
+        except KafkaError as error:  # the client cannot be made
+            refused = isinstance(error, AuthenticationError)
+            failed(error, Kind.AUTHENTICATION if refused else Kind.TRANSIENT)
+        except (KafkaException, BufferError) as error:
+            failed(kafka_error(error, f"write to {topic}", topic=topic), kind_of(error))
+            if code_of(error) == RdKafkaError._FATAL:  # noqa: SLF001
+                self._client.close()
+
+    def serve(self) -> None:
+        """Report failures.
+
+        Raises:
+            KafkaError: The login was refused.
+        """
+        self._client.handle.poll(0)
+        self._client.raise_refusal()
+
+    def flush(self, seconds: float) -> int:
+        """Wait until brokers have what was appended; the number of records that they have not."""
+        left: int = self._client.handle.flush(seconds)
+        return left
+
+    def close(self) -> None:
+        """Let go of the cluster; what was not flushed is lost."""
+        self._client.close()
+
+
+def _producer_config(kafka: KafkaConfig, timeout_ms: int) -> dict[str, Any]:
+    config = {
+        **librdkafka_config(kafka),
+        "acks": "all",
+        "enable.idempotence": True,
+        "linger.ms": 0,
+        "message.timeout.ms": timeout_ms,
+    }
+    config.pop("client.rack", None)  # a consumer's
+    return config

@@ -1,0 +1,217 @@
+"""A record as an object: ``confluent_kafka.Message``'s methods over a row of Arrow columns.
+
+Cost: 0.2 us a message. A column is converted for all rows of a chunk when the first message is
+asked for it; values are converted ahead. A message keeps its chunk alive, 2,048 rows at most.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from operator import length_hint
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kshare.core.progress import TopicPartition
+from kshare.errors import KshareError
+
+__all__ = ["CHUNK_ROWS", "NO_ROWS", "Chunk", "Message", "Rows", "chunks", "rows_of"]
+
+CHUNK_ROWS: Final = 2_048
+"""Maximum number of rows of a chunk."""
+
+
+def _milliseconds(array: pa.Array) -> list[int]:
+    times: list[int] = (array.view(pa.int64()).to_numpy() // 1000).tolist()
+    return times
+
+
+def _integers(array: pa.Array) -> list[int]:
+    integers: list[int] = array.to_numpy().tolist()
+    return integers
+
+
+_CONVERSIONS: Final = {"timestamp": _milliseconds, "offset": _integers}
+
+
+class Chunk:
+    """Some rows of a partition, in offset order.
+
+    Args:
+        topic_partition: The partition.
+        batch: The rows, with a column ``offset``.
+
+    Attributes:
+        topic_partition: The partition.
+        batch: The rows.
+        acknowledged: For each row, 1 if it is acknowledged. Any thread may set it.
+        offsets: The offset of each row.
+    """
+
+    __slots__ = ("_columns", "acknowledged", "batch", "offsets", "topic_partition")
+
+    def __init__(self, topic_partition: TopicPartition, batch: pa.RecordBatch) -> None:
+        self.topic_partition = topic_partition
+        self.batch = batch
+        self.acknowledged = bytearray(batch.num_rows)
+        self.offsets: npt.NDArray[np.int64] = batch.column("offset").to_numpy()
+        self._columns: dict[str, list[Any]] = {}
+
+    def column(self, name: str) -> list[Any]:
+        """The values of a column as Python objects.
+
+        Raises:
+            ValueError: It is not read (``columns``).
+        """
+        values = self._columns.get(name)
+        if values is None:
+            if name not in self.batch.schema.names:
+                raise ValueError(f"{name} is not read: add it to the configuration 'columns'")
+            array = self.batch.column(name)
+            convert = _CONVERSIONS.get(name)
+            values = self._columns[name] = convert(array) if convert else array.to_pylist()
+        return values
+
+    def messages(self) -> "Rows":
+        """A message for each row, made when it is taken."""
+        rows = iter(range(self.batch.num_rows))
+        if "value" in self.batch.schema.names:
+            return Rows(map(Message, zip(repeat(self), rows, self.column("value"))), rows)
+        return Rows(map(_WithoutValue, zip(repeat(self), rows)), rows)
+
+
+class Rows(NamedTuple):
+    """Messages that may be handed out.
+
+    Attributes:
+        messages: Those that are taken from it are handed out.
+        rest: An iterator of which as many are left; not to be used otherwise.
+    """
+
+    messages: "Iterator[Message]"
+    rest: Iterator[Any]
+
+    @property
+    def left(self) -> int:
+        """How many are not taken yet."""
+        return length_hint(self.rest)
+
+
+def rows_of(messages: "Sequence[Message]") -> Rows:
+    """Messages that are there already."""
+    rest = iter(messages)
+    return Rows(rest, rest)
+
+
+NO_ROWS: Final = rows_of(())
+
+
+def chunks(topic_partition: TopicPartition, batch: pa.RecordBatch) -> Iterator[Chunk]:
+    """Cut a record batch into chunks."""
+    for start in range(0, batch.num_rows, CHUNK_ROWS):
+        yield Chunk(topic_partition, batch.slice(start, CHUNK_ROWS))
+
+
+# A tuple: objects of a class with slots take twice as long to make.
+class Message(tuple[Any, ...]):
+    """A record of Kafka, as ``confluent_kafka.Message``.
+
+    Hold on to what you need of it rather than to the message: a message keeps its whole chunk.
+    """
+
+    __slots__ = ()
+
+    def value(self) -> bytes | None:
+        """The value; None for a tombstone."""
+        value: bytes | None = self[2]
+        return value
+
+    def key(self) -> bytes | None:
+        """The key; None if there is none."""
+        key: bytes | None = self[0].column("key")[self[1]]
+        return key
+
+    def topic(self) -> str:
+        """The topic."""
+        topic: str = self[0].topic_partition.topic
+        return topic
+
+    def partition(self) -> int:
+        """The partition's number."""
+        partition: int = self[0].topic_partition.partition
+        return partition
+
+    def offset(self) -> int:
+        """The offset."""
+        offset: int = self[0].column("offset")[self[1]]
+        return offset
+
+    def timestamp(self) -> tuple[int, int]:
+        """Type and milliseconds since 1970: (1, ...) set by the producer, (2, ...) by the broker.
+
+        (0, -1) if there is none.
+        """
+        milliseconds = self[0].column("timestamp")[self[1]]
+        if milliseconds < 0:
+            return 0, -1
+        return self[0].column("timestampType")[self[1]] + 1, milliseconds
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        """The headers in their order; None if there are none."""
+        headers = self[0].column("headers")[self[1]]
+        return headers and [(header["key"], header["value"]) for header in headers]
+
+    def error(self) -> KshareError | None:
+        """None: errors are raised."""
+        return None
+
+    def leader_epoch(self) -> int | None:
+        """None: it is not read."""
+        return None
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition."""
+        topic_partition: TopicPartition = self[0].topic_partition
+        return topic_partition
+
+    def __len__(self) -> int:
+        """Size of the value in bytes."""
+        return len(self.value() or b"")
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError("a message is no sequence")
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"<Message {self.topic_partition} offset {self.offset()}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a message cannot be pickled; take what you need of it")
+
+
+class _WithoutValue(Message):
+    """A message whose values are not read."""
+
+    __slots__ = ()
+
+    def value(self) -> bytes | None:
+        """The value.
+
+        Raises:
+            ValueError: Values are not read (``columns``).
+        """
+        value: bytes | None = self[0].column("value")[self[1]]
+        return value
+
+    def __len__(self) -> int:
+        return len(self.value() or b"")

@@ -1,0 +1,284 @@
+"""What a group has committed, from anywhere: listed, reset, dropped. Nothing is joined or claimed.
+
+Guarantees: nothing is changed while a member of the group is alive. What is listed is true at the
+end of the log and for the primary offsets that were read before it.
+"""
+
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from kshare.cluster.client import Client, code_of, kafka_error
+from kshare.cluster.cluster import Cluster
+from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
+from kshare.core.progress import TopicPartition
+from kshare.errors import KafkaError, KshareError, UnknownTopicError
+from kshare.group.group_reader import LIFE_SECONDS, GroupReader
+from kshare.group.log_topic import LogTopic, LogWriter, log_table
+from kshare.group.model import OffsetAndMetadata, committed_offset
+from kshare.group.primary import PrimaryOffsets, StoredOffset
+from kshare.group.protocol.log import GroupLog, members_seen
+from kshare.group.protocol.records import Reset, encode
+from kshare.group.protocol.start import Anchor, Primary
+from kshare.options import KafkaConfig
+from kshare.wire.protocol.error_codes import Kind
+
+__all__ = ["GroupAliveError", "GroupOffsets", "ResetTo", "list_offsets"]
+
+ResetTo = Literal["earliest", "latest", "stable"] | Mapping[TopicPartition, int]
+"""Where a group shall start: at its stable offsets, or at offsets of some partitions."""
+
+_SEGMENT_BYTES: Final = 10 << 20
+_UNSUPPORTED: Final = RdKafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001 - the mock cluster
+_NO_GROUP: Final = RdKafkaError.GROUP_ID_NOT_FOUND
+
+
+class GroupAliveError(KshareError):
+    """A member of the group is alive: its offsets cannot be changed from outside."""
+
+
+def list_offsets(
+    group: str, config: Mapping[str, Any] | KafkaConfig
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """What a group has committed.
+
+    Args:
+        group: Id of the group.
+        config: The configuration of a consumer, as :class:`KeySharedConsumer` takes it; its
+            ``group.id`` does not matter.
+
+    Raises:
+        OptionsError: The configuration cannot be used.
+        CommitLogError: A record of the group cannot be read.
+        KafkaError: The cluster did not answer, or refused.
+    """
+    if isinstance(config, KafkaConfig):
+        kafka, topic = config, INDIVIDUAL_COMMITS_TOPIC
+    else:
+        from kshare.group.config import consumer_config  # noqa: PLC0415 - only for this form
+
+        parsed = consumer_config({**config, "group.id": group})
+        kafka, topic = parsed.kafka, parsed.log_topic
+    with closing(GroupOffsets(kafka, group, topic)) as offsets:
+        return offsets.committed()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a group: the primary offsets, and the log that was read after them."""
+
+    partition: TopicPartition
+    topic_id: str
+    bounds: tuple[int, int]
+    stored: Mapping[TopicPartition, StoredOffset]
+    reader: GroupReader
+
+    @property
+    def log(self) -> GroupLog:
+        return self.reader.log
+
+    def committed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        found = {}
+        for tp, each in sorted(self.stored.items()):
+            said = self.log.of(tp)
+            offset = committed_offset(each.primary, said, self.bounds, self.topic_id, each.metadata)
+            if offset is not None:
+                found[tp] = offset
+        return found
+
+    def anchored(self, partition: TopicPartition) -> int:
+        """The incarnation of a primary offset; 0 without one."""
+        stored = self.stored.get(partition)
+        anchor = stored.primary.anchor if stored is not None else None
+        return anchor.incarnation if anchor is not None else 0
+
+
+class GroupOffsets:
+    """The offsets of one group.
+
+    Args:
+        kafka: How to reach the cluster.
+        group: Id of the group.
+        log_topic: Name of the individual commit log's topic.
+    """
+
+    def __init__(
+        self, kafka: KafkaConfig, group: str, log_topic: str = INDIVIDUAL_COMMITS_TOPIC
+    ) -> None:
+        self._kafka = kafka
+        self._group = group
+        self._primary = PrimaryOffsets(kafka, group)
+        self._topic = LogTopic(kafka, log_topic, _SEGMENT_BYTES, group)
+        self._cluster = Cluster(kafka)
+
+    def committed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed of each partition.
+
+        Raises:
+            CommitLogError: A record of the group cannot be read.
+            KafkaError: The cluster did not answer, or refused.
+        """
+        known = self._read()
+        known.reader.check()
+        return known.committed()
+
+    def reset(self, to: ResetTo) -> dict[TopicPartition, int]:
+        """Let the group start elsewhere; its individual commits of these partitions are void.
+
+        Args:
+            to: Where to. By name: all partitions of which the group has committed anything.
+
+        Returns:
+            The offset of each partition that was reset.
+
+        Raises:
+            GroupAliveError: A member is alive.
+            KshareError: There is nothing to reset, or the log cannot be read.
+            KafkaError: The cluster did not answer, or refused.
+        """
+        known = self._read()
+        known.reader.check()
+        self._check_dead(known.log)
+        offsets = self._wanted(to, known.committed())
+        try:
+            partition, topic_id = self._topic.find()
+        except UnknownTopicError:
+            self._topic.make()
+            partition, topic_id = self._topic.find()
+        resets = [
+            Reset(tp, max(known.log.of(tp).incarnation, known.anchored(tp)) + 1, offset)
+            for tp, offset in offsets.items()
+        ]
+        position = self._append([encode(self._group, reset) for reset in resets], partition)
+        self._store(
+            {
+                each.partition: Primary(each.offset, Anchor(each.incarnation, position, topic_id))
+                for each in resets
+            }
+        )
+        return offsets
+
+    def drop(self) -> int:
+        """Delete all records of the group from the log; the stable offsets stay.
+
+        For a log that cannot be read any more. What had been committed above the stable offsets is
+        delivered again.
+
+        Returns:
+            The number of records that were deleted.
+
+        Raises:
+            GroupAliveError: A member is alive.
+            KafkaError: The cluster did not answer, or refused.
+        """
+        known = self._read()
+        self._check_dead(known.log)
+        stable = {
+            tp: Primary(max(each.offset, said.stable.offset if said.stable else 0))
+            for tp, each in known.stored.items()
+            for said in [known.log.of(tp)]
+        }
+        keys = known.reader.keys
+        if keys:
+            self._append([(key, None) for key in keys], known.partition)
+        self._store(stable)
+        return len(keys)
+
+    def close(self) -> None:
+        """Let go of the cluster."""
+        self._primary.close()
+        self._topic.close()
+        self._cluster.close()
+
+    # -- the log -------------------------------------------------------------------------------
+
+    def _read(self) -> "_Known":
+        """The primary offsets, and then the log to its end."""
+        try:
+            partition, topic_id = self._topic.find()
+        except UnknownTopicError:
+            partition, topic_id = TopicPartition(self._topic.name, 0), ""
+        reader = GroupReader(partition, GroupLog(self._group))
+        with closing(log_table(self._kafka, self._topic.name, self._group)) as table:
+            for _ in range(2):  # the second time, what was written meanwhile
+                for row in table.read().rows:
+                    reader.apply(row.offset, row.key or b"", row.value)
+                stored = self._primary.fetch()
+                unknown = reader.log.partitions.keys() - stored.keys()
+                stored |= self._primary.fetch(unknown) if unknown else {}
+        bounds = self._primary.log_bounds(partition) if topic_id else (0, 0)
+        return _Known(partition, topic_id, bounds, stored, reader)
+
+    def _append(self, records: list[tuple[bytes, bytes | None]], partition: TopicPartition) -> int:
+        """Append records, wait until brokers have them, and return the last one's offset."""
+        refused: list[KafkaError] = []
+
+        def failed(error: KafkaError, _: Kind) -> None:
+            refused.append(error)
+
+        seconds = self._kafka.api_timeout_ms / 1000
+        writer = LogWriter(self._kafka, partition, timeout_ms=self._kafka.api_timeout_ms)
+        with closing(writer):
+            for key, value in records:
+                writer.append(key, value, failed)
+            left = writer.flush(seconds)
+            writer.serve()
+        if refused:
+            raise refused[0]
+        if left:
+            raise KafkaError(f"cannot write to {partition} within {seconds:g} s")
+        return self._primary.log_bounds(partition)[1] - 1
+
+    # -- the group -----------------------------------------------------------------------------
+
+    def _check_dead(self, log: GroupLog) -> None:
+        """Refuse while a member is alive, standalone or joined."""
+        alive = members_seen(log, int((time.time() - LIFE_SECONDS) * 1000))
+        names = [f"{name} on {each.host}" for name, each in sorted(alive.items())]
+        if names := names or self._joined():
+            raise GroupAliveError(
+                f"group {self._group} is alive: {', '.join(names)}; stop its members first. One "
+                f"that was killed counts as alive for {LIFE_SECONDS:g} s"
+            )
+
+    def _joined(self) -> list[str]:
+        """The members that the broker knows."""
+        client = Client(AdminClient, self._kafka)
+        seconds = self._kafka.api_timeout_ms / 1000
+        with closing(client):
+            future = client.handle.describe_consumer_groups([self._group], request_timeout=seconds)
+            try:
+                found = future[self._group].result(seconds + 1)
+            except (KafkaException, TimeoutError) as error:
+                if code_of(error) in {_UNSUPPORTED, _NO_GROUP}:
+                    return []
+                raise kafka_error(error, f"describe group {self._group}") from error
+        return [f"{member.client_id} on {member.host}" for member in found.members]
+
+    def _wanted(
+        self, to: ResetTo, known: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, int]:
+        if isinstance(to, Mapping):
+            return dict(to)
+        if not known:
+            raise KshareError(
+                f"group {self._group} has committed nothing: there is nothing to reset. Give "
+                'offsets such as {"orders": {"0": 123}}'
+            )
+        if to == "stable":
+            return {tp: each.offset for tp, each in known.items()}
+        ask = self._cluster.earliest if to == "earliest" else self._cluster.latest
+        return ask(known)
+
+    def _store(self, offsets: Mapping[TopicPartition, Primary]) -> None:
+        if not offsets:
+            return
+        for error in self._primary.stored(self._primary.store(offsets)).values():
+            if error is not None:
+                raise error

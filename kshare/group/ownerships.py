@@ -1,0 +1,312 @@
+"""What a session owns: an owner for each partition, the commits asked of it, and what is new.
+
+No I/O, no threads: the session calls this with its lock held.
+"""
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.errors import FencedError
+from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.owner import Action, Delete, Owner, Phase, committed
+from kshare.group.protocol.records import Key
+from kshare.group.protocol.start import Reason
+from kshare.wire.protocol.retry import Backoff
+
+__all__ = ["Ownership", "Ownerships", "Processed", "claimed_hashes"]
+
+_log = logging.getLogger("kshare.group")
+
+Processed = Progress | Sequence[Rectangle]
+"""What has been processed of a partition: the rectangles may overlap, and repeat what is known."""
+
+_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 50, 2_000
+_UNCLAIMED_SECONDS: Final = 10.0
+
+
+@dataclass(slots=True)
+class Ownership:
+    """An owner, and what the session wants of it.
+
+    Attributes:
+        owner: The protocol's core.
+        wanted: Number of commits that were asked for.
+        begun: How many of them the last one that was begun includes.
+        finished: How many of them are done.
+        start: From where delivery has begun; None while it may not deliver.
+        action: Number of the last actions: what becomes of earlier ones does not matter.
+        waits_since: When its claim was read back; None if it does not wait.
+        retry_at: Before this time it does nothing: something has failed.
+        backoff: Pauses after failures.
+        trouble: What failed last; empty if nothing did.
+    """
+
+    owner: Owner
+    wanted: int = 0
+    begun: int = 0
+    finished: int = 0
+    start: Progress | None = None
+    action: int = 0
+    waits_since: float | None = None
+    retry_at: float = 0.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS))
+    trouble: str = ""
+
+    def failed(self, action: int, why: str, now: float) -> None:
+        """Some actions have failed: try again after a pause."""
+        if action == self.action:
+            self.owner.failed()
+            self.action += 1
+            self.trouble, self.retry_at = why, now + self.backoff.pause()
+
+    def processed(self, what: Processed) -> None:
+        """Some records have been processed."""
+        done = self.owner.done
+        self.owner.processed(what.minus(done) if isinstance(what, Progress) else what)
+
+
+class Ownerships:
+    """The ownerships of a session.
+
+    Args:
+        member: Id of the session's member.
+        group: Id of the group.
+        claim_timeout: Seconds to wait for former owners.
+
+    Attributes:
+        log: What the group's log says, as far as it has been read.
+        by_partition: The ownership of each partition.
+        topic_id: Id of the log's topic; empty if it is not known.
+    """
+
+    def __init__(self, member: str, group: str, claim_timeout: float) -> None:
+        self.log = GroupLog(group)
+        self.by_partition: dict[TopicPartition, Ownership] = {}
+        self.topic_id = ""
+        self._member = member
+        self._group = group
+        self._claim_timeout = claim_timeout
+        self._claims = 0
+        self._given_up: list[Key] = []
+        self._unclaimed: dict[TopicPartition, tuple[float, tuple[HashRange, ...]]] = {}
+
+    # -- what the consumer wants -------------------------------------------------------------
+
+    def claim(self, assignment: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+        """Own these key hashes, and no others."""
+        self._claims += 1
+        name = f"{self._member}#{self._claims}"  # nothing late is taken for the new claim's
+        for partition in list(self.by_partition):
+            owner = self.by_partition[partition].owner
+            is_same = assignment.get(partition) == owner.hashes and owner.phase is not Phase.FENCED
+            if not is_same:
+                self._given_up.append(Key(0, "claim", partition, (owner.member,)))
+                del self.by_partition[partition]
+        for partition, hashes in assignment.items():
+            if partition not in self.by_partition:
+                owner = Owner(partition, name, hashes, self.topic_id)
+                self.by_partition[partition] = Ownership(owner)
+
+    def give_up(self) -> list[Key]:
+        """The claims that are to be deleted now."""
+        keys, self._given_up = self._given_up, []
+        return keys
+
+    def claims(self) -> list[Key]:
+        """The keys of all claims."""
+        return [
+            Key(0, "claim", partition, (each.owner.member,))
+            for partition, each in self.by_partition.items()
+        ]
+
+    # -- what happens ------------------------------------------------------------------------
+
+    def advance(self, now: float) -> Iterator[tuple[Ownership, tuple[Action, ...]]]:
+        """What is to be done now; each action must be confirmed, or said to have failed."""
+        for ownership in list(self.by_partition.values()):
+            actions = self._advance(ownership, now)
+            if actions:
+                if not all(isinstance(action, Delete) for action in actions):
+                    ownership.action += 1
+                yield ownership, actions
+
+    def _advance(self, each: Ownership, now: float) -> tuple[Action, ...]:
+        owner, log = each.owner, self.log.of(each.owner.partition)
+        if now < each.retry_at:
+            return ()
+        each.retry_at = 0.0
+        if each.waits_since is not None and now - each.waits_since >= self._claim_timeout:
+            owner.waited()
+        if owner.phase is Phase.RUNNING and owner.commit is None and each.wanted > each.finished:
+            each.begun = each.wanted
+            owner.begin_commit(log)
+        was_running = each.start is not None
+        actions = owner.actions(log, self.log.end)
+        if owner.phase is not Phase.WAITING:
+            each.waits_since = None
+        elif each.waits_since is None:
+            each.waits_since = now
+        if owner.phase is Phase.RUNNING:
+            if not was_running:
+                each.start = owner.done
+                each.backoff.reset()
+                self._report_start(owner)
+            if owner.commit is None and each.begun > each.finished:
+                each.finished, each.trouble = each.begun, ""
+        else:
+            each.start = None
+            each.begun = each.finished
+        return actions
+
+    def found(self, topic_id: str) -> None:
+        """The log's topic was found for the first time."""
+        self.topic_id = topic_id
+        for each in self.by_partition.values():
+            each.owner.topic_id = topic_id
+
+    def oldest_claim(self) -> float:
+        """Log offset of the oldest claim of this session; infinity if there is none."""
+        placed = (
+            self.log.of(partition).claims.get(each.owner.member)
+            for partition, each in self.by_partition.items()
+        )
+        return min((each.position for each in placed if each is not None), default=float("inf"))
+
+    def lost(self, topic_id: str, what: str) -> None:
+        """The log is another one now: claim again, and say so.
+
+        Args:
+            topic_id: Id of the log's topic.
+            what: Which log, and how it was lost.
+        """
+        offsets = ", ".join(
+            f"{tp} at stable offset {self.stable(tp)}" for tp in sorted(self.by_partition)
+        )
+        _log.warning(
+            "group %s: the individual commit log was lost: %s. Member %s writes what it knows "
+            "again; what members knew that do not live any more is delivered again (%s)",
+            self._group,
+            what,
+            self._member,
+            offsets or "nothing is assigned",
+        )
+        self.topic_id = topic_id
+        self.log = GroupLog(self._group)
+        for each in self.by_partition.values():
+            each.owner.log_lost(topic_id)
+            each.action += 1
+            each.start, each.waits_since, each.begun = None, None, each.finished
+            each.wanted += 1  # what is known goes into the new log
+
+    def next_time(self) -> float:
+        """When something is to be done although nothing happens; infinity if never."""
+        times = [float("inf")]
+        for each in self.by_partition.values():
+            if each.waits_since is not None:
+                times.append(each.waits_since + self._claim_timeout)
+            if each.retry_at:
+                times.append(each.retry_at)
+        return min(times)
+
+    # -- what is said ------------------------------------------------------------------------
+
+    def started(self) -> dict[TopicPartition, Progress]:
+        """From where each partition is delivered, of those that may be."""
+        return {tp: each.start for tp, each in self.by_partition.items() if each.start is not None}
+
+    def stable(self, partition: TopicPartition) -> int:
+        """The stable offset that the log names."""
+        return committed(self.log.of(partition), self.by_partition[partition].owner.start)
+
+    def fenced(self) -> FencedError | None:
+        """The error of the first partition that another member has taken."""
+        for partition, each in self.by_partition.items():
+            if each.owner.phase is Phase.FENCED:
+                return self._fenced(partition, each.owner)
+        return None
+
+    def _fenced(self, partition: TopicPartition, owner: Owner) -> FencedError:
+        later = list(self.log.of(partition).taken_from(owner.member, owner.hashes))
+        taken = tuple(
+            shared
+            for placed in later
+            for part in placed.claim.hashes
+            for own in owner.hashes
+            if (shared := part.intersect(own)) is not None
+        )
+        shown = ", ".join(map(str, taken or owner.hashes))
+        other = later[-1].claim.member if later else None
+        return FencedError(
+            f"{partition}: {other or 'another member'} of group {self._group} has claimed key "
+            f"hashes {shown} of {owner.member}, which delivers and commits them no more",
+            topic=partition.topic,
+            partition=partition.partition,
+            hashes=tuple((part.lo, part.hi) for part in taken or owner.hashes),
+            other=other,
+        )
+
+    def _report_start(self, owner: Owner) -> None:
+        start = owner.start
+        assert start is not None
+        if start.reason.voids:
+            what = (
+                "what had been committed above it and is not known any more is delivered again"
+                if start.reason is Reason.LOST_LOG
+                else "individual commits of before count no longer"
+            )
+            _log.warning(
+                "group %s, %s: %s; it goes on from offset %d: %s",
+                self._group,
+                owner.partition,
+                start.reason.value,
+                owner.done.stable,
+                what,
+            )
+
+    def warn_of_unclaimed(self, now: float, living: Collection[str]) -> None:
+        """Warn of key hashes that no living member has claimed for a while.
+
+        Args:
+            now: The time.
+            living: Ids of members that have given a sign of life lately.
+        """
+        for partition, each in self.by_partition.items():
+            if each.start is None:
+                self._unclaimed.pop(partition, None)
+                continue
+            free = self.log.of(partition).unclaimed_by(
+                lambda member: member.rpartition("#")[0] in living
+            )
+            since, seen = self._unclaimed.get(partition, (now, ()))
+            if free != seen:
+                self._unclaimed[partition] = (now, free)
+            elif free and now - since >= _UNCLAIMED_SECONDS:
+                self._unclaimed[partition] = (float("inf"), free)  # said
+                _log.warning(
+                    "group %s, %s: no living member has claimed key hashes %s: their records "
+                    "wait, and the stable offset does not pass them",
+                    self._group,
+                    partition,
+                    ", ".join(map(str, free)),
+                )
+
+
+def claimed_hashes(hashes: Sequence[HashRange]) -> tuple[HashRange, ...]:
+    """Key hashes as a claim holds them: ascending, neighbours joined; all of them if none given.
+
+    Raises:
+        ValueError: Two ranges overlap.
+    """
+    joined: list[HashRange] = []
+    for part in sorted(hashes) or [WHOLE]:
+        if joined and part.lo < joined[-1].hi:
+            raise ValueError(f"key hashes {joined[-1]} and {part} overlap")
+        if joined and part.lo == joined[-1].hi:
+            joined[-1] = HashRange(joined[-1].lo, part.hi)
+        else:
+            joined.append(part)
+    return tuple(joined)

@@ -1,0 +1,229 @@
+"""A member of a standalone key-shared group: its claims, its starts and its commits.
+
+A background thread reads the group's individual commit log by long polls and runs an
+:class:`~kshare.group.protocol.owner.Owner` for each partition. Nothing is opened before
+:meth:`GroupSession.claim`. All methods may be called from any thread.
+"""
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+
+from kshare.core.hashing import HashRange
+from kshare.core.progress import Progress, TopicPartition
+from kshare.errors import FetchTimeoutError, KshareError
+from kshare.group.log_tail import boot_time
+from kshare.group.model import OffsetAndMetadata, SessionConfig, committed_offset
+from kshare.group.ownerships import Ownership, Processed, claimed_hashes
+from kshare.group.protocol.owner import Phase
+from kshare.group.session_thread import SessionThread
+
+__all__ = ["GroupSession", "OffsetAndMetadata", "Processed", "SessionConfig"]
+
+
+class GroupSession:
+    """A member of a standalone group.
+
+    Args:
+        config: The consumer's configuration.
+        on_change: Called from the session's thread when :meth:`started`, :meth:`check` or
+            :meth:`may_deliver` may answer differently. It must not block.
+        now: Source of time, in seconds; the time during which the machine is suspended counts.
+
+    Attributes:
+        member: Its id, such as ``host-1234-5f0c2a9e``.
+    """
+
+    def __init__(
+        self,
+        config: SessionConfig,
+        *,
+        on_change: Callable[[], None] | None = None,
+        now: Callable[[], float] = boot_time,
+    ) -> None:
+        self.member = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._group = config.group
+        self._now = now
+        self._claim_seconds = config.claim_timeout_ms / 1000
+        self._thread = SessionThread(config, self.member, on_change or (lambda: None), now)
+        self._shared = self._thread.shared
+        self._is_started = False
+
+    def claim(self, assignment: Mapping[TopicPartition, Sequence[HashRange]]) -> None:
+        """Own these key hashes from now on, and no others; an empty sequence is all hashes.
+
+        Returns at once; :meth:`started` says when delivery may begin. Partitions whose hashes do
+        not change go on undisturbed. Hashes that are given up are free at once, so commit before.
+
+        Raises:
+            ValueError: Hash ranges of a partition overlap.
+        """
+        hashes = {tp: claimed_hashes(parts) for tp, parts in assignment.items()}
+        with self._shared.changed:
+            if self._shared.is_closing:
+                raise KshareError(f"group {self._group}: the session is closed")
+            self._shared.ownerships.claim(hashes)
+            is_first, self._is_started = not self._is_started, True
+        if is_first:
+            self._thread.start()
+        self._thread.wake()
+
+    def started(self) -> Mapping[TopicPartition, Progress]:
+        """From where to deliver: the progress of each partition whose claims are in place.
+
+        The object of a partition stays the same while it goes on. Another object, or none, means
+        that what is buffered or in flight counts no more: offsets were reset, or the log was lost.
+        Then deliver again from the new one.
+        """
+        with self._shared.changed:
+            return self._shared.ownerships.started()
+
+    def check(self) -> None:
+        """Raise the fault of the session, if there is one.
+
+        Raises:
+            FencedError: Another member has claimed some of the hashes; the error names partition,
+                hashes and member. It is raised until the partition is claimed again or given up.
+            KshareError: The session cannot go on: no right to use the log, a record of a later
+                version in it, no offset to start from.
+        """
+        with self._shared.changed:
+            fault = self._shared.fault or self._shared.ownerships.fenced()
+        if fault is not None:
+            raise fault
+
+    def may_deliver(self) -> bool:
+        """Whether records may be handed out: whether the log has been read lately.
+
+        Ask before each hand-out; it costs a look at the clock.
+        """
+        return self._now() - self._thread.read_at <= self._claim_seconds
+
+    def commit(
+        self,
+        processed: Mapping[TopicPartition, Processed],
+        timeout: float,
+        *,
+        since: Mapping[TopicPartition, Progress] | None = None,
+    ) -> dict[TopicPartition, int]:
+        """Commit what has been processed, and wait until the log says so.
+
+        Args:
+            processed: What has been processed of each partition, in total or since the last commit.
+            timeout: Maximum time to wait, in seconds; 0 asks for the commit and does not wait.
+            since: The starts from which it was delivered, as :meth:`started` has answered. What
+                belongs to another start (offsets were reset meanwhile) is passed over.
+
+        Returns:
+            The stable offset of each partition: true at the log position that was read. With
+            timeout 0, those that are known.
+
+        Raises:
+            FencedError: As for :meth:`check`; other partitions are committed.
+            FetchTimeoutError: It was not done in time. It goes on in the background.
+            KshareError: As for :meth:`check`.
+        """
+        deadline = time.monotonic() + timeout
+        with self._shared.changed:
+            self._raise_fault()
+            asked = self._ask(processed, since)
+        self._thread.wake()
+        with self._shared.changed:
+            while timeout > 0 and self._shared.fault is None and any(map(_is_open, asked)):
+                if self._thread.closed.is_set():  # by a signal handler, or by another thread
+                    raise KshareError(f"group {self._group}: closed while a commit was under way")
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise self._not_in_time("commit", timeout)
+                self._shared.changed.wait(left)
+            self._raise_fault()
+            fenced = any(each.owner.phase is Phase.FENCED for each, _ in asked)
+            error = self._shared.ownerships.fenced() if fenced else None
+            if error is not None:
+                raise error
+            return self._stable(processed)
+
+    def committed(
+        self, partitions: Sequence[TopicPartition], timeout: float
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed of some partitions; nothing of one without commits.
+
+        Raises:
+            FetchTimeoutError: It was not known in time.
+            KshareError: As for :meth:`check`.
+        """
+        deadline = time.monotonic() + timeout
+        stored = self._thread.primary.fetch(partitions)
+        log = self._thread.log_partition()
+        if log is None:
+            raise self._not_in_time("find the log", timeout)
+        bounds = self._thread.primary.log_bounds(log)
+        with self._shared.changed:
+            ownerships = self._shared.ownerships
+            while ownerships.log.end < bounds[1]:
+                self._raise_fault()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise self._not_in_time("read the log", timeout)
+                self._shared.changed.wait(left)
+            found = {}
+            for partition, each in stored.items():
+                said = ownerships.log.of(partition)
+                offset = committed_offset(
+                    each.primary, said, bounds, ownerships.topic_id, each.metadata
+                )
+                if offset is not None:
+                    found[partition] = offset
+            return found
+
+    def close(self, timeout: float) -> None:
+        """Give up all claims, and stop. May be called again.
+
+        Returns within 0.1 s if nothing is under way: what was to be committed is not waited for.
+        """
+        with self._shared.changed:
+            was_closing, self._shared.is_closing = self._shared.is_closing, True
+            if not was_closing:
+                self._shared.close_by = time.monotonic() + timeout
+        if self._is_started:
+            self._thread.wake()
+            self._thread.closed.wait(timeout)
+
+    def _raise_fault(self) -> None:
+        if self._shared.fault is not None:
+            raise self._shared.fault
+
+    def _ask(
+        self,
+        processed: Mapping[TopicPartition, Processed],
+        since: Mapping[TopicPartition, Progress] | None,
+    ) -> list[tuple[Ownership, int]]:
+        """Ask for commits; the ownerships, and which of their commits it is."""
+        asked = []
+        for partition, what in processed.items():
+            each = self._shared.ownerships.by_partition.get(partition)
+            if each is None or (since is not None and since.get(partition) is not each.start):
+                continue
+            if each.start is not None:
+                each.processed(what)
+            each.wanted += 1
+            asked.append((each, each.wanted))
+        return asked
+
+    def _stable(self, partitions: Mapping[TopicPartition, Processed]) -> dict[TopicPartition, int]:
+        ownerships = self._shared.ownerships
+        started = ownerships.started()
+        return {tp: ownerships.stable(tp) for tp in partitions if tp in started}
+
+    def _not_in_time(self, what: str, timeout: float) -> FetchTimeoutError:
+        trouble = self._shared.trouble
+        why = f"; the last trouble: {trouble}" if trouble else ""
+        return FetchTimeoutError(f"group {self._group}: cannot {what} within {timeout:g} s{why}")
+
+
+def _is_open(asked: tuple[Ownership, int]) -> bool:
+    """Whether a commit is neither done nor given up."""
+    each, number = asked
+    return each.finished < number and each.owner.phase is not Phase.FENCED

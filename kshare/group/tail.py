@@ -1,0 +1,316 @@
+"""What a consumer reads of its partitions: where the session lets it start, and on from there.
+
+Guarantees: what is handed out comes from a start of the session, is not processed by it, and comes
+once. What an interrupted call has fetched is fetched again. Cost: one fetch for all ranges of a
+partition; buffers are those of :class:`~kshare.wire.reader.tail_reader.TailReader`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import pyarrow as pa
+
+from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
+from kshare.group.config import ConsumerConfig
+from kshare.group.delivery import Delivery, KeyLimit
+from kshare.group.message import NO_ROWS, Chunk, Message, Rows, chunks, rows_of
+from kshare.group.model import OffsetAndMetadata
+from kshare.options import EARLIEST, SOURCE_COLUMNS, SourceOptions
+from kshare.options.frozen import FrozenMapping
+from kshare.options.model import Assign
+from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords, Waker
+
+__all__ = ["Assignment", "Session", "Tail"]
+
+Assignment = Mapping[TopicPartition, tuple[HashRange, ...]]
+"""Key hashes of each partition; empty for all."""
+
+_HELD_MAX = 10_000
+"""Number of records that are kept back for their keys, above which nothing more is read."""
+_UNACKNOWLEDGED_MAX = 1_000_000
+"""The same of records that are handed out and not acknowledged."""
+
+
+class Session(Protocol):
+    """What a consumer needs of a :class:`~kshare.group.session.GroupSession`."""
+
+    member: str
+
+    def claim(self, assignment: Mapping[TopicPartition, Sequence[HashRange]]) -> None:
+        """Own these key hashes from now on, and no others."""
+
+    def started(self) -> Mapping[TopicPartition, Progress]:
+        """From where to deliver: the progress of each partition whose claims are in place."""
+
+    def check(self) -> None:
+        """Raise the fault of the session, if there is one."""
+
+    def may_deliver(self) -> bool:
+        """Whether records may be handed out now."""
+
+    def commit(
+        self,
+        processed: Mapping[TopicPartition, Progress | Sequence[Rectangle]],
+        timeout: float,
+        *,
+        since: Mapping[TopicPartition, Progress] | None = None,
+    ) -> dict[TopicPartition, int]:
+        """Commit what has been processed; answer the stable offsets."""
+
+    def committed(
+        self, partitions: Sequence[TopicPartition], timeout: float
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed of some partitions."""
+
+    def close(self, timeout: float) -> None:
+        """Give up all claims, and stop."""
+
+
+class Tail:
+    """Hands out the records of some partitions, chunk by chunk.
+
+    For one thread at a time.
+
+    Args:
+        config: The consumer's configuration.
+        session: Says where to start.
+        waker: What ends waiting.
+
+    Attributes:
+        assignment: The partitions that are claimed, and their key hashes.
+        paused: Partitions that are not read for now.
+        deliveries: What is handed out of the partitions that have started.
+        rows: Messages that may be handed out now; those that are taken from it are.
+    """
+
+    def __init__(self, config: ConsumerConfig, session: Session, waker: Waker) -> None:
+        self.assignment: dict[TopicPartition, tuple[HashRange, ...]] = {}
+        self.paused: set[TopicPartition] = set()
+        self.deliveries: dict[TopicPartition, Delivery] = {}
+        self.rows = NO_ROWS
+        self._config = config
+        self._session = session
+        self._reader = TailReader(_source_options(config), config.offset_reset, waker)
+        self._limits: dict[TopicPartition, KeyLimit] = {}
+        self._seeks: dict[TopicPartition, int] = {}  # of partitions that have not started
+        self._rest: Iterator[tuple[Chunk, int]] = iter(())  # of the batch that was fetched last
+        self._current: TopicPartition | None = None  # what it is of
+        self._batch: TailRecords | None = None  # as a whole, and not handed out yet
+        self._is_clean = True
+
+    # -- which partitions -------------------------------------------------------------------
+
+    def assign(self, assignment: Assignment) -> None:
+        """Read these partitions, as soon as the session has started them, and no others."""
+        for topic_partition in self.deliveries.keys() - assignment.keys():
+            self._stop(topic_partition)
+        self.paused &= assignment.keys()
+        self._seeks = {}
+        self.assignment = dict(assignment)
+
+    def refresh(self) -> None:
+        """Follow the session: start what has started, drop what has not."""
+        started = self._session.started()
+        for topic_partition, hashes in self.assignment.items():
+            start = started.get(topic_partition)
+            delivery = self.deliveries.get(topic_partition)
+            if delivery is not None and (
+                start is not delivery.start or delivery.owned != (hashes or (WHOLE,))
+            ):
+                self._stop(topic_partition)
+                delivery = None
+            if delivery is None and start is not None:
+                self._start(topic_partition, start, hashes)
+
+    def _start(
+        self, topic_partition: TopicPartition, start: Progress, hashes: tuple[HashRange, ...]
+    ) -> None:
+        delivery = Delivery(topic_partition, start, hashes, explicit=self._config.explicit)
+        self.deliveries[topic_partition] = delivery
+        if self._config.in_flight_per_key is not None:
+            self._limits[topic_partition] = KeyLimit(self._config.in_flight_per_key)
+        offset = self._seeks.pop(topic_partition, None)
+        if offset is not None:
+            delivery.seek(offset)
+        self._read(topic_partition)
+
+    def _stop(self, topic_partition: TopicPartition) -> None:
+        self._give_up(topic_partition)
+        self._limits.pop(topic_partition, None)
+        del self.deliveries[topic_partition]
+
+    def pause(self, topic_partition: TopicPartition) -> None:
+        """Read a partition no more for now."""
+        self.paused.add(topic_partition)
+        if topic_partition in self.deliveries:
+            self._give_up(topic_partition)
+
+    def resume(self, topic_partition: TopicPartition) -> None:
+        """Read a partition again."""
+        self.paused.discard(topic_partition)
+        if topic_partition in self.deliveries:
+            self._read(topic_partition)
+
+    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Go on at an offset."""
+        delivery = self.deliveries.get(topic_partition)
+        if delivery is None:
+            self._seeks[topic_partition] = offset
+            return
+        self._give_up(topic_partition)
+        delivery.seek(offset)
+        if topic_partition in self._limits:
+            assert self._config.in_flight_per_key is not None
+            self._limits[topic_partition] = KeyLimit(self._config.in_flight_per_key)
+        self._read(topic_partition)
+
+    def _give_up(self, topic_partition: TopicPartition) -> None:
+        """What is read and not handed out is to be read again."""
+        self._reader.drop(topic_partition)
+        self.deliveries[topic_partition].stop()
+        if self._batch is not None and self._batch.topic_partition == topic_partition:
+            self._batch = None
+        if self._current == topic_partition:
+            self._put_back(topic_partition)
+            self._rest, self._current, self.rows = iter(()), None, NO_ROWS
+
+    def _put_back(self, topic_partition: TopicPartition) -> None:
+        """What was let out for its key, and not taken, stays ready."""
+        limit = self._limits.get(topic_partition)
+        if limit is not None:
+            limit.ready.extendleft(self.rows.messages)
+
+    def _read(self, topic_partition: TopicPartition) -> None:
+        """Read a partition from its position on."""
+        if topic_partition not in self.paused:
+            wanted = self.deliveries[topic_partition].wanted(NO_END)
+            self._reader.read(Slice(*topic_partition, wanted))
+
+    # -- records ----------------------------------------------------------------------------
+
+    def next_rows(self, seconds: float) -> bool:
+        """Put the next messages of one partition into :attr:`rows`, which is exhausted.
+
+        Args:
+            seconds: Maximum time to wait. May return False before it is over.
+        """
+        self._is_clean &= self._batch is None
+        self._clean()
+        self._is_clean = False
+        self.rows = self._limited() or self._begun() or self._fetched_rows(seconds) or NO_ROWS
+        self._is_clean = True
+        return self.rows.left > 0
+
+    def _limited(self) -> Rows | None:
+        """What was kept back for its key, and may go out now."""
+        for topic_partition, limit in self._limits.items():
+            if limit.ready and topic_partition not in self.paused:
+                self._current = topic_partition
+                return rows_of([limit.ready.popleft()])
+        return None
+
+    def _begun(self) -> Rows | None:
+        """The next chunk of the batch that was fetched last."""
+        for chunk, end in self._rest:
+            assert self._current is not None
+            delivery = self.deliveries[self._current]
+            limit = self._limits.get(self._current)
+            if limit is None:
+                return delivery.begin(chunk, end)
+            delivery.hand_out(chunk, end)
+            limit.put(chunk.messages().messages)
+            return self._limited()
+        return None
+
+    def _fetched_rows(self, seconds: float) -> Rows | None:
+        self._current = None
+        records = self._fetch(seconds)
+        if records is None:
+            return None
+        self._current = records.topic_partition
+        self._rest = _ends(chunks(records.topic_partition, records.batch), records.end)
+        return self._begun()
+
+    def fetch_batch(self, seconds: float) -> bool:
+        """Have the next record batch of one partition ready for :meth:`take_batch`.
+
+        What is left of a batch whose messages were handed out comes first.
+
+        Args:
+            seconds: Maximum time to wait. May return False before it is over.
+        """
+        if self._batch is None:
+            self._is_clean &= self._current is None  # else it was read as messages so far
+            self._clean()
+            self._is_clean = False
+            self._batch = self._fetch(seconds)
+            self._is_clean = True
+        return self._batch is not None
+
+    def take_batch(self) -> pa.RecordBatch:
+        """Hand out the record batch that is ready."""
+        records, self._batch = self._batch, None
+        assert records is not None
+        chunk = Chunk(records.topic_partition, records.batch)
+        self.deliveries[records.topic_partition].hand_out(chunk, records.end)
+        return records.batch.select(self._config.columns or SOURCE_COLUMNS[:-1])
+
+    def _clean(self) -> None:
+        """After an error or an interrupt, read again what may have been fetched and lost."""
+        if not self._is_clean:
+            for topic_partition in self.deliveries:
+                self._give_up(topic_partition)
+                self._read(topic_partition)
+            self._is_clean = True
+
+    def _fetch(self, seconds: float) -> TailRecords | None:
+        if self._is_full():
+            self._reader.wait(seconds)
+            return None
+        return self._reader.next_records(seconds)
+
+    def _is_full(self) -> bool:
+        """Whether so much is kept back or not acknowledged that nothing more is to be read."""
+        if not self._config.explicit:
+            return False
+        held = sum(limit.held for limit in self._limits.values())
+        waiting = sum(delivery.unacknowledged for delivery in self.deliveries.values())
+        return held >= _HELD_MAX or waiting >= _UNACKNOWLEDGED_MAX
+
+    # -- acknowledgement --------------------------------------------------------------------
+
+    def acknowledge(self, message: Message) -> None:
+        """Let the next record of a message's key out (``max.in.flight.per.key``)."""
+        limit = self._limits.get(message.topic_partition)
+        if limit is not None:
+            limit.acknowledge(message.offset())
+
+    def close(self) -> None:
+        """Give back all connections."""
+        self._reader.close()
+
+
+def _source_options(config: ConsumerConfig) -> SourceOptions:
+    columns = dict.fromkeys([*(config.columns or SOURCE_COLUMNS), "offset"])
+    if config.in_flight_per_key is not None:
+        columns["key"] = None
+    largest = max(config.queued_max_kbytes * 1024 // 4, 1)
+    kafka = config.kafka
+    kafka = replace(kafka, max_partition_fetch_bytes=min(kafka.max_partition_fetch_bytes, largest))
+    return SourceOptions(
+        topics=Assign(FrozenMapping({})),
+        kafka=kafka,
+        starting=EARLIEST,
+        columns=tuple(columns),
+        include_headers="headers" in columns,
+    )
+
+
+def _ends(parts: Iterator[Chunk], end: int) -> Iterator[tuple[Chunk, int]]:
+    """Chunks, each with the offset up to which all is handed out with it."""
+    listed = list(parts)
+    for chunk in listed[:-1]:
+        yield chunk, int(chunk.offsets[-1]) + 1
+    yield listed[-1], end

@@ -1,0 +1,352 @@
+"""The reader of logs that go on: partitions without an end offset, and long polls.
+
+The records of a partition come in offset order, each at most once, as from
+:class:`~kshare.wire.reader.slice_reader.SliceReader`, whose loop it is. Where that one waits, this
+one returns when it is woken. A fault that passes is retried for ever, with a warning now and then;
+an error leaves the reader in order, and the next call goes on after the last record that was taken.
+
+Cost: as for a slice. One request is under way at each leader; memory is two fetch responses and one
+output batch, whatever the backlog.
+"""
+
+import logging
+import math
+import os
+import select
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from kshare.core.progress import Slice, TopicPartition
+from kshare.errors import DataLossError, UnknownTopicError
+from kshare.options import SourceOptions
+from kshare.wire.decode.codecs import Arena
+from kshare.wire.protocol.broker_pool import BrokerPool, Brokers
+from kshare.wire.protocol.messages import FetchAnswer
+from kshare.wire.protocol.retry import Backoff, Clock, RetryDeadline
+from kshare.wire.reader.fetcher import Fetcher
+from kshare.wire.reader.partition_reader import Outcome, PartitionReader
+from kshare.wire.reader.slice_reader import SliceReader
+from kshare.wire.reader.slice_records import SliceRecords, WantedSlice
+
+__all__ = ["NO_END", "OffsetReset", "TailReader", "TailRecords", "Waker"]
+
+_log = logging.getLogger(__name__)
+
+NO_END = 1 << 62
+"""The end of a slice that has none."""
+
+OffsetReset = Literal["earliest", "latest", "error"]
+_WARNING_SECONDS = 30.0
+_MANY = 8  # partitions, from which on each gives up its buffers after each response
+
+
+class Waker:
+    """Ends waiting from another thread or a signal handler, before its time.
+
+    A call of :meth:`wake` ends the wait under way, or else the next one.
+    """
+
+    def __init__(self) -> None:
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        os.set_blocking(self._writing, False)
+
+    def wake(self) -> None:
+        """End the wait under way, or else the next one."""
+        with suppress(OSError):  # full, so that it is readable; or closed
+            os.write(self._writing, b"w")
+
+    def wait(self, seconds: float, sockets: Sequence[int] = ()) -> list[int]:
+        """Wait until a socket can be read, or :meth:`wake` is called, or time is over.
+
+        Returns:
+            The sockets that can be read.
+        """
+        ready, _, _ = select.select([self._reading, *sockets], [], [], max(seconds, 0.0))
+        if self._reading in ready:
+            with suppress(BlockingIOError):
+                os.read(self._reading, 1 << 16)
+        return [socket for socket in ready if socket != self._reading]
+
+    def close(self) -> None:
+        """Close the pipe."""
+        os.close(self._reading)
+        os.close(self._writing)
+
+
+@dataclass(frozen=True, slots=True)
+class TailRecords:
+    """Some records of a partition.
+
+    Attributes:
+        topic_partition: The partition.
+        batch: The records, in offset order.
+        end: The offset after the last one.
+    """
+
+    topic_partition: TopicPartition
+    batch: pa.RecordBatch
+    end: int
+
+
+class _TailPartition(PartitionReader):
+    """A partition without an end: an answer without records is as good as one with records.
+
+    Attributes:
+        is_closed: Whether what is on its way is not wanted any more.
+        high_watermark: The end of what can be read, by the last answer; -1 if there was none.
+    """
+
+    def __init__(
+        self,
+        records: SliceRecords,
+        options: SourceOptions,
+        brokers: Brokers,
+        clock: Clock,
+        reset: OffsetReset,
+    ) -> None:
+        super().__init__([records], options, brokers, clock)
+        self.is_closed = False
+        self.high_watermark = -1
+        self._slice = records
+        self._reset = reset
+        kafka = options.kafka
+        backoff = Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms)
+        self._pauses = RetryDeadline(math.inf, backoff, clock)
+        self._warned: float | None = None
+
+    @property
+    def due(self) -> float:
+        return max(super().due, self._pauses.due)
+
+    @property
+    def delivered(self) -> int:
+        """The offset after the last record that was delivered, or was not wanted."""
+        return self._slice.cursor.delivered
+
+    def rewind(self) -> None:
+        """What was not delivered will be asked for again."""
+        self._records.rewind()
+
+    def handle(self, answer: FetchAnswer, asked: int, *, others_have_records: bool) -> Outcome:
+        if not answer.error_code:
+            self.high_watermark = self._visible(answer)
+            self._pauses.reset()
+            self._deadline.reset()
+            self._warned = None
+        return super().handle(answer, asked, others_have_records=others_have_records)
+
+    def deliver(self) -> Iterator[pa.RecordBatch]:
+        for batch in super().deliver():
+            yield batch
+            if self.is_closed:
+                return
+
+    def pause(self, cause: Exception) -> None:
+        """Ask nothing for a while; raises only if the topic or partition does not exist."""
+        if isinstance(cause, UnknownTopicError):
+            super().pause(cause)
+            return
+        self._pauses.postpone()
+        now = self._pauses.due
+        if self._warned is None or now - self._warned >= _WARNING_SECONDS:
+            level = logging.INFO if self._warned is None else logging.WARNING
+            self._warned = now
+            _log.log(level, "%s: trying again after: %s", self.topic_partition, cause)
+
+    def _starved(self, answer: FetchAnswer, asked: int, others_have_records: bool) -> Outcome:  # noqa: ARG002
+        if len(answer.records):
+            self._records.grow()
+        return Outcome.EMPTY
+
+    def _skip(self, earliest: int, last: int, latest: int) -> None:  # noqa: ARG002
+        offset = self.offset
+        if offset is None or earliest <= offset <= latest:
+            return
+        is_deleted = offset < earliest
+        why = (
+            "was deleted by retention or by an operator"
+            if is_deleted
+            else "is beyond the end of the log (truncated, or the topic was made anew)"
+        )
+        what = (
+            f"{self.topic_partition}: offset {offset} is wanted, the log holds {earliest} to "
+            f"{latest} (end not included): what is missing {why}"
+        )
+        if self._reset == "error" or not is_deleted:
+            hint = "set auto.offset.reset to go on" if is_deleted else "reset the group's offsets"
+            raise DataLossError(
+                f"{what}; {hint}",
+                wanted=(offset, earliest if is_deleted else offset + 1),
+                available=(earliest, latest),
+                **self.position.facts,
+            )
+        target = earliest if self._reset == "earliest" else latest
+        _log.warning("%s. Going on at %d (auto.offset.reset=%s)", what, target, self._reset)
+        self._slice.cursor = self._slice.cursor.deliver_to(target)
+
+
+class TailReader(SliceReader):
+    """Reads some partitions from given offsets on, without an end.
+
+    Not for use by several threads, but for ``waker``.
+
+    Args:
+        options: Options of the source; columns, and how to reach Kafka.
+        reset: Where to go on if wanted offsets were deleted.
+        waker: What ends waiting.
+        brokers: The brokers of the cluster; None for those that the options name.
+        clock: Source of time.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        reset: OffsetReset,
+        waker: Waker,
+        *,
+        brokers: Brokers | None = None,
+        clock: Clock = time,
+    ) -> None:
+        wakeable = _WakeableClock(clock, waker)
+        super().__init__(
+            (),
+            options,
+            brokers=brokers or BrokerPool(options.kafka, clock=wakeable),
+            clock=wakeable,
+        )
+        self._reset: OffsetReset = reset
+        self._waker = waker
+        self._arena = Arena()
+        self._reading: dict[TopicPartition, _TailPartition] = {}
+        self._batches: Iterator[TailRecords | None] | None = None
+        self._wait_seconds = 0.0
+
+    # -- which partitions -------------------------------------------------------------------
+
+    def read(self, slice_: Slice) -> None:
+        """Read a slice from now on, in place of what was read of its partition."""
+        topic_partition = slice_.topic_partition
+        self.drop(topic_partition)
+        records = SliceRecords(
+            WantedSlice(slice_),
+            self._options,
+            arena=self._arena,
+            is_one_of_many=len(self._reading) >= _MANY,
+        )
+        partition = _TailPartition(records, self._options, self._brokers, self._clock, self._reset)
+        self._reading[topic_partition] = self._waiting[topic_partition] = partition
+
+    def drop(self, topic_partition: TopicPartition) -> None:
+        """Read a partition no more."""
+        partition = self._reading.pop(topic_partition, None)
+        if partition is not None:
+            partition.is_closed = True
+            self._waiting.pop(topic_partition, None)
+            for fetcher in self._fetchers.values():
+                if fetcher.partitions.pop(topic_partition, None) and fetcher.is_waiting:
+                    fetcher.close(failed=False)  # or what is asked next waited for a long poll
+
+    def high_watermark(self, topic_partition: TopicPartition) -> int:
+        """The end of what can be read, by the last answer; -1 if it is not known."""
+        return self._reading[topic_partition].high_watermark
+
+    # -- records ----------------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> None:
+        """Wait without reading."""
+        self._waker.wait(seconds)
+
+    def next_records(self, seconds: float) -> TailRecords | None:
+        """The next records of any partition; None if there are none within that time.
+
+        May return None before the time is over.
+
+        Raises:
+            KshareError: A partition cannot be read now. The next call tries again.
+        """
+        self._wait_seconds = seconds
+        if self._batches is None:
+            self._batches = self._tail()
+        try:
+            return next(self._batches)
+        except BaseException:
+            self._start_again()
+            raise
+
+    def close(self) -> None:
+        """Give back all connections."""
+        for topic_partition in list(self._reading):
+            self.drop(topic_partition)
+        self._start_again()
+
+    def _tail(self) -> Iterator[TailRecords | None]:
+        """The records of all partitions; None whenever there is nothing to be had at once."""
+        while True:
+            got_none = True
+            for batch in self._turn():
+                got_none = False
+                partition = self._delivering
+                with self._clock.stopped():
+                    yield TailRecords(partition.topic_partition, batch, partition.delivered)
+            if got_none:
+                with self._clock.stopped():
+                    yield None
+
+    def _turn(self) -> Iterator[pa.RecordBatch]:
+        self._route(self._due())
+        self._send()
+        for fetcher in self._ready():
+            yield from self._receive(fetcher)
+        for fetcher in self._fetchers.values():
+            if not fetcher.partitions:
+                fetcher.close(failed=False)
+
+    def _deliver(self, fetcher: Fetcher, partition: PartitionReader) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _TailPartition)
+        for batch in super()._deliver(fetcher, partition):
+            self._delivering = partition
+            yield batch
+
+    def _ready(self) -> list[Fetcher]:
+        """Wait for answers; return the fetchers that have one."""
+        now = self._clock.monotonic()
+        asked = {
+            fetcher.connection.fileno(): fetcher
+            for fetcher in self._fetchers.values()
+            if fetcher.is_waiting and fetcher.connection is not None
+        }
+        pauses = [partition.due - now for partition in self._waiting.values()]
+        pauses += [fetcher.throttle_left for fetcher in self._active if not fetcher.is_waiting]
+        pauses = [pause for pause in pauses if pause > 0]
+        ready = self._waker.wait(min([self._wait_seconds, *pauses]), list(asked))
+        return [asked[socket] for socket in ready]
+
+    def _start_again(self) -> None:
+        """After an error, what was under way is not wanted: ask again for what was not taken."""
+        self._batches = None
+        for fetcher in self._fetchers.values():
+            fetcher.close(failed=False)
+            fetcher.partitions = {}
+        for partition in self._reading.values():
+            partition.rewind()
+        self._waiting = dict(self._reading)
+
+
+class _WakeableClock:
+    """Time, with pauses that end when the reader is woken."""
+
+    def __init__(self, actual: Clock, waker: Waker) -> None:
+        self._actual = actual
+        self._waker = waker
+
+    def monotonic(self) -> float:
+        return self._actual.monotonic()
+
+    def sleep(self, seconds: float, /) -> None:
+        self._waker.wait(seconds)

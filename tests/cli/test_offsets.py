@@ -1,0 +1,150 @@
+"""``kshare offsets`` on a mock cluster."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kshare.cli import main
+from kshare.testing import FakeCluster
+from tests.support.groups import GROUP, LOG, LOWER, UPPER, commit, eventually, member, rectangle
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"orders": 1, LOG: 1}) as running:
+        running.produce("orders", [(b"k", b"v")] * 100, partition=0)
+        yield running
+
+
+@pytest.fixture
+def run(cluster: FakeCluster, capsys: Any) -> Run:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        servers = ["--bootstrap-servers", cluster.bootstrap_servers]
+        code = main(["offsets", *arguments, "--group", GROUP, *servers])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def committed(cluster: FakeCluster) -> None:
+    servers = cluster.bootstrap_servers
+    with member(servers, LOWER) as lower, member(servers, UPPER) as upper:
+        commit(upper, rectangle(0, 20, UPPER), rectangle(30, 40, UPPER))
+        commit(lower, rectangle(0, 10, LOWER), rectangle(30, 35, LOWER))
+        eventually(lambda: commit(lower) == 10)
+
+
+def test_a_group_without_offsets(run: Run) -> None:
+    assert run() == (0, f"group {GROUP} has committed nothing\n", "")
+    assert run("--json") == (0, "[]\n", "")
+
+
+@pytest.mark.usefixtures("committed")
+def test_what_is_committed(run: Run, tmp_path: Path) -> None:
+    code, out, err = run()
+    assert (code, err) == (0, "")
+    head, _, *ranges = out.splitlines()
+    assert head.startswith("orders-0: stable 10, front 40, log 0 to 100, lag 85, ")
+    assert [line.split() for line in ranges] == [
+        ["0.00", "%", "to", "50.00", "%", "10", "85"],
+        ["50.00", "%", "to", "100.00", "%", "20", "70"],
+    ]
+    code, out, _ = run("list", "--json")
+    assert (code, json.loads(out)) == (
+        0,
+        [
+            {
+                "topic": "orders",
+                "partition": 0,
+                "offset": 10,
+                "front": 40,
+                "end": 100,
+                "lag": 85,
+                "range_offsets": [[30, 35]],
+                "individual_commits": [
+                    {"offsets": [10, 20], "hashes": [UPPER.lo, UPPER.hi]},
+                    {"offsets": [30, 35], "hashes": [LOWER.lo, LOWER.hi]},
+                    {"offsets": [30, 40], "hashes": [UPPER.lo, UPPER.hi]},
+                ],
+                "metadata": "",
+                "leader_epoch": None,
+            }
+        ],
+    )
+    assert run("--topic", "other")[1] == f"group {GROUP} has committed nothing\n"
+    picture = tmp_path / "offsets.svg"
+    assert run("--plot", str(picture))[0] == 0
+    assert f"group {GROUP}" in picture.read_text()
+
+
+@pytest.mark.usefixtures("committed")
+@pytest.mark.parametrize(
+    ("to", "offset"),
+    [("earliest", 0), ("latest", 100), ("stable", 10), ('{"orders": {"0": 7}}', 7)],
+)
+def test_a_reset(run: Run, to: str, offset: int) -> None:
+    assert run("reset", "--to", to) == (0, f"orders-0: starts at offset {offset}\n", "")
+    (shown,) = json.loads(run("--json")[1])
+    assert (shown["offset"], shown["individual_commits"]) == (offset, [])
+
+
+def test_a_reset_of_a_group_without_offsets(run: Run) -> None:
+    code, out, err = run("reset", "--to", "stable")
+    assert (code, out) == (1, "")
+    assert err == (
+        f"kshare offsets: group {GROUP} has committed nothing: there is nothing to reset. Give "
+        'offsets such as {"orders": {"0": 123}}\n'
+    )
+    assert run("reset", "--to", '{"orders": {"0": 5}}')[:2] == (
+        0,
+        "orders-0: starts at offset 5\n",
+    )
+
+
+def test_while_a_member_lives(cluster: FakeCluster, run: Run) -> None:
+    with member(cluster.bootstrap_servers) as session:
+        commit(session, rectangle(0, 5))
+        for action in (("reset", "--to", "earliest"), ("drop",)):
+            code, out, err = run(*action)
+            assert (code, out) == (1, "")
+            assert err.startswith(f"kshare offsets: group {GROUP} is alive: {session.member} on ")
+
+
+@pytest.mark.usefixtures("committed")
+def test_a_drop(run: Run) -> None:
+    code, out, _ = run("drop")
+    assert code == 0
+    assert out.endswith(f" records of group {GROUP} deleted\n")
+    (shown,) = json.loads(run("--json")[1])
+    assert (shown["offset"], shown["individual_commits"]) == (10, [])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("reset",),
+        ("list", "--to", "latest"),
+        ("reset", "--to", "newest"),
+        ("reset", "--to", "{}"),
+        ("reset", "--to", '{"orders": {"0": -1}}'),
+        ("reset", "--to", '{"orders": {"x": 1}}'),
+        ("reset", "--to", '{"orders": 1}'),
+    ],
+)
+def test_what_is_not_understood(run: Run, arguments: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(*arguments)
+    assert caught.value.code == 2
+
+
+def test_which_cluster(capsys: Any) -> None:
+    with pytest.raises(SystemExit):
+        main(["offsets", "--group", GROUP])
+    assert "which cluster?" in capsys.readouterr().err

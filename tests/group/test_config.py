@@ -1,0 +1,174 @@
+"""The configuration of a group's consumer: names of two clients, all faults at once, no secrets."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from kshare.errors import OptionsError
+from kshare.group.config import CONFIGS, ConsumerConfig, consumer_config
+
+BASE: dict[str, Any] = {"bootstrap.servers": "kafka.ssl.example:9092", "group.id": "billing"}
+
+
+def config(**given: Any) -> ConsumerConfig:
+    return consumer_config(BASE | {name.replace("__", "."): given[name] for name in given})
+
+
+def problems(given: dict[str, Any]) -> list[str]:
+    with pytest.raises(OptionsError) as caught:
+        consumer_config(given)
+    assert "the consumer's configuration" in str(caught.value)
+    return list(caught.value.problems)
+
+
+def test_defaults_are_those_of_kafka_and_of_the_proposal() -> None:
+    parsed = config()
+    assert parsed.group == parsed.kafka.group_id == "billing"
+    assert parsed.individual
+    assert parsed.auto_commit
+    assert not parsed.explicit
+    assert (parsed.auto_commit_interval_ms, parsed.max_ranges) == (5_000, 10_000)
+    assert (parsed.log_topic, parsed.log_segment_bytes) == (
+        "__individual_commit_offsets",
+        10_485_760,
+    )
+    assert (parsed.offset_reset, parsed.queued_max_kbytes) == ("latest", 65_536)
+    assert parsed.columns == ()
+    assert parsed.in_flight_per_key is None
+
+
+def test_each_configuration_is_taken_under_each_of_its_names() -> None:
+    values: dict[str, tuple[str, Any]] = {
+        "acknowledgement.mode": ("Explicit", True),
+        "allow.individual.commit": ("false", False),
+        "auto.commit.interval.ms": ("7", 7),
+        "auto.offset.reset": ("smallest", "earliest"),
+        "claim.timeout.ms": ("5000", 5000),
+        "columns": ("offset, VALUE", ("offset", "value")),
+        "enable.auto.commit": ("false", False),
+        "individual.commit.log.segment.bytes": ("1048576", 1 << 20),
+        "individual.commit.topic": ("team.log", "team.log"),
+        "max.num.ranges.to.commit": ("9", 9),
+        "queued.max.messages.kbytes": ("512", 512),
+        "max.in.flight.per.key": ("2", 2),
+    }
+    assert values.keys() == CONFIGS.keys()
+    for name, (text, value) in values.items():
+        for alias in (name, name.upper(), f"kafka.{name}", *CONFIGS[name].aliases):
+            given = {**BASE, "acknowledgement.mode": "explicit", alias: text}
+            assert getattr(consumer_config(given), CONFIGS[name].field) == value, alias
+
+
+def test_values_may_be_numbers_and_booleans() -> None:
+    parsed = config(enable__auto__commit=False, max__num__ranges__to__commit=3)
+    assert (parsed.auto_commit, parsed.max_ranges) == (False, 3)
+
+
+def test_properties_of_both_clients_reach_kafka() -> None:
+    java = config(fetch__max__wait__ms="9", client__id="me", request__timeout__ms="4000")
+    librdkafka = consumer_config(
+        {
+            "metadata.broker.list": "kafka.ssl.example:9092",
+            "group.id": "billing",
+            "fetch.wait.max.ms": 9,
+            "client.id": "me",
+            "socket.timeout.ms": 4000,
+        }
+    )
+    assert java.client_id == "me"
+    assert java.kafka.fetch_max_wait_ms == 9
+    assert java.kafka.request_timeout_ms == 4000
+    assert librdkafka == java
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_a_login_of_librdkafka_is_java_s(mechanism: str) -> None:
+    secret = 'a"b\\c;\n/*'
+    parsed = consumer_config(
+        BASE
+        | {
+            "security.protocol": "sasl_ssl",
+            "sasl.mechanisms": mechanism,
+            "sasl.username": "u",
+            "sasl.password": secret,
+            "ssl.ca.location": "/ca.pem",
+        }
+    )
+    assert parsed.kafka.sasl_username == "u"
+    password = parsed.kafka.sasl_password
+    assert password is not None
+    assert password.reveal() == secret
+    assert parsed.kafka.properties["ssl.truststore.type"] == "PEM"
+    assert secret not in repr(parsed)
+    assert "a\\" not in repr(parsed)
+
+
+def test_all_faults_are_told_at_once_without_a_prefix_and_without_secrets() -> None:
+    found = problems(
+        {
+            "bootstrap.servers": "kafka.ssl.x:9092,nonsense",
+            "sasl.username": "u",
+            "sasl.password": "hunter2",
+            "enable.auto.commit": "maybe",
+            "auto.offset.reset": "by_duration:PT1H",
+            "value.deserializer": "x",
+            "isolation.level": "snapshot",
+            "max.in.flight.per.key": "1",
+            "on_commit": 3,
+            "error.code": [],
+            "ssl.key.location": "/k",
+            "ssl.provider": "x",
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+        }
+    )
+    assert sorted(text.split(":")[0] for text in found) == [
+        "auto.offset.reset",
+        "bootstrap.servers",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.partition.eof",
+        "error.code",
+        "group.id",
+        "isolation.level",
+        "max.in.flight.per.key",
+        "on_commit",
+        "sasl.username",
+        "ssl.key.location",
+        "ssl.provider",
+        "value.deserializer",
+    ]
+    text = "\n".join(found)
+    assert "hunter2" not in text
+    assert "acknowledgement.mode=explicit" in text
+
+
+def test_a_value_that_looks_like_a_prefix_is_shown_as_it_is() -> None:
+    found = problems({**BASE, "bootstrap.servers": "kafka.ssl.x"})
+    assert any("'kafka.ssl.x'" in text for text in found), found
+
+
+def test_harmless_values_of_refused_names_are_taken() -> None:
+    parsed = consumer_config(
+        BASE | {"enable.auto.offset.store": True, "enable.partition.eof": "False"}
+    )
+    assert parsed == config()
+
+
+def test_misspelt_names_are_warned_of_with_the_nearest(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "kshare.group"):
+        config(auto__ofset__reset="latest", isolation__levl="x", session__timeout__ms=6000)
+    unknown = "option {} is ignored, no such property is known; the nearest known one is {}"
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        unknown.format("auto.ofset.reset", "auto.offset.reset"),
+        unknown.format("isolation.levl", "isolation.level"),
+        "option session.timeout.ms has no effect in kshare",
+    ]
+
+
+def test_a_property_given_twice_with_different_values_is_a_fault() -> None:
+    given = {**BASE, "fetch.max.wait.ms": 1, "fetch.wait.max.ms": 2}
+    (fault,) = problems(given)
+    assert "given twice" in fault
+    assert "fetch.wait.max.ms" in fault

@@ -1,0 +1,587 @@
+"""The consumer on an embedded cluster, with a session that needs no log."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import TopicPartition as RdTopicPartition
+
+from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
+from kshare.core.progress import Progress, TopicPartition
+from kshare.errors import DataLossError, KshareError
+from kshare.group.consumer import KeySharedConsumer
+from kshare.group.message import CHUNK_ROWS, Message
+from kshare.testing import FakeCluster, Record
+from tests.support.fake_session import FakeSessions
+
+ORDERS = TopicPartition("orders", 0)
+MIDDLE = HASH_SPACE // 2
+KEYS = [f"k{number}" for number in range(20)]
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"orders": 2}) as running:
+        yield running
+
+
+@pytest.fixture
+def group() -> FakeSessions:
+    return FakeSessions()
+
+
+@pytest.fixture
+def make(cluster: FakeCluster, group: FakeSessions) -> Iterator[Callable[..., KeySharedConsumer]]:
+    made = []
+
+    def consumer(**config: Any) -> KeySharedConsumer:
+        given = {name.replace("__", "."): value for name, value in config.items()}
+        base = {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+        made.append(KeySharedConsumer(base | given, session=group))
+        return made[-1]
+
+    yield consumer
+    for each in made:
+        each.close()
+
+
+def fill(cluster: FakeCluster, records: int, partition: int = 0, first: int = 0) -> None:
+    rows = [(KEYS[i % len(KEYS)], str(i)) for i in range(first, first + records)]
+    cluster.produce("orders", rows, partition=partition)
+
+
+def take(consumer: KeySharedConsumer, records: int) -> list[Message]:
+    messages = consumer.consume(records, 10)
+    assert len(messages) == records
+    return messages
+
+
+def offsets(messages: list[Message]) -> list[int]:
+    return [message.offset() for message in messages]
+
+
+# -- messages ------------------------------------------------------------------------------------
+
+
+def test_a_message_has_all_of_its_record(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    cluster.produce(
+        "orders",
+        [
+            Record(b"k", b"value", [("a", b"1"), ("a", None)], 1_700_000_000_123),
+            Record(None, None),
+        ],
+        partition=0,
+    )
+    consumer = make()
+    consumer.assign({("orders", 0): []})
+    full, bare = consumer.poll(10), consumer.poll(10)
+    assert full is not None
+    assert (full.key(), full.value(), full.topic(), full.partition(), full.offset()) == (
+        b"k",
+        b"value",
+        "orders",
+        0,
+        0,
+    )
+    assert full.timestamp() == (1, 1_700_000_000_123)
+    assert full.headers() == [("a", b"1"), ("a", None)]
+    assert full.error() is None
+    assert full.leader_epoch() is None
+    assert (len(full), bool(full), full.topic_partition) == (5, True, ORDERS)
+    assert bare is not None
+    assert (bare.key(), bare.value(), bare.headers(), len(bare), bool(bare)) == (
+        None,
+        None,
+        None,
+        0,
+        True,
+    )
+    assert bare != full
+    assert len({bare, full}) == 2
+    assert consumer.poll(0.05) is None
+
+
+def test_columns_that_are_not_read_are_named(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 1)
+    consumer = make(columns="key")
+    consumer.assign({("orders", 0): []})
+    message = consumer.poll(10)
+    assert message is not None
+    assert (message.key(), message.offset()) == (b"k0", 0)
+    for method in (message.value, message.headers, message.timestamp):
+        with pytest.raises(ValueError, match="'columns'"):
+            method()
+
+
+# -- receiving -----------------------------------------------------------------------------------
+
+
+def test_ranges_of_one_partition_get_their_keys_in_order(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 5_000)
+    low, high = make(), make()
+    low.assign({("orders", 0): [(0, MIDDLE)]})
+    high.assign([("orders", 1)])
+    high.assign({("orders", 0): [HashRange(MIDDLE, HASH_SPACE)]})
+    expected: dict[bool, list[int]] = {False: [], True: []}
+    for offset in range(5_000):
+        key = KEYS[offset % len(KEYS)].encode()
+        expected[key_hash(key, offset) >= MIDDLE].append(offset)
+    assert offsets(take(low, len(expected[False]))) == expected[False]
+    assert offsets(take(high, len(expected[True]))) == expected[True]
+    assert low.consume(1, 0.05) == []
+    assert high.assignment() == {ORDERS: (HashRange(MIDDLE, HASH_SPACE),)}
+
+
+def test_it_follows_the_log(cluster: FakeCluster, make: Callable[..., KeySharedConsumer]) -> None:
+    consumer = make()
+    consumer.assign([("orders", 0), RdTopicPartition("orders", 1)])
+    assert consumer.poll(0.2) is None
+    for round_ in range(3):
+        fill(cluster, 3, partition=round_ % 2, first=3 * round_)
+        assert [message.value() for message in take(consumer, 3)] == [
+            str(i).encode() for i in range(3 * round_, 3 * round_ + 3)
+        ]
+    assert consumer.position() == {ORDERS: 6, TopicPartition("orders", 1): 3}
+
+
+def test_poll_consume_and_iteration_go_on_where_the_other_stopped(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 3 * CHUNK_ROWS)
+    consumer = make()
+    consumer.assign({("orders", 0): []})
+    seen: list[int] = []
+    for message in consumer:
+        seen.append(message.offset())
+        if len(seen) == 10:
+            break
+    while len(seen) < 3 * CHUNK_ROWS - 7:
+        one = consumer.poll(10)
+        assert one is not None
+        seen.append(one.offset())
+        seen += offsets(take(consumer, min(1_000, 3 * CHUNK_ROWS - 7 - len(seen))))
+    batch = consumer.consume_batch(10)
+    assert batch is not None
+    assert seen + batch.column("offset").to_pylist() == list(range(3 * CHUNK_ROWS))
+    assert batch.schema.names == [
+        "key",
+        "value",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestampType",
+    ]
+    assert consumer.consume_batch(0.05) is None
+
+
+def test_what_is_committed_is_not_delivered(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 100)
+    group.done[ORDERS] = Progress.at(10).commit(list(Progress.at(50).minus(Progress.at(30))))
+    consumer = make()
+    consumer.assign({("orders", 0): []})
+    assert offsets(take(consumer, 70)) == [*range(10, 30), *range(50, 100)]
+
+
+# -- what is processed ---------------------------------------------------------------------------
+
+
+def test_implicitly_what_poll_returned_is_processed_when_poll_is_called_again(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 100)
+    consumer = make(enable__auto__commit=True, auto__commit__interval__ms=600_000)
+    consumer.assign({("orders", 0): []})
+    for _ in range(5):
+        consumer.poll(10)
+    consumer.close()
+    assert group.done[ORDERS] == Progress.at(4)
+    again = make(enable__auto__commit=True, auto__commit__interval__ms=600_000)
+    again.assign({("orders", 0): []})
+    assert offsets(take(again, 10)) == list(range(4, 14))
+    again.close()
+    assert group.done[ORDERS] == Progress.at(4)
+    third = make()
+    third.assign({("orders", 0): []})
+    take(third, 10)
+    batch = third.consume_batch(10)
+    assert batch is not None
+    assert batch.num_rows == 86
+    assert third.commit() == {ORDERS: 100}
+
+
+def test_commits_of_a_message_or_of_offsets(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 100)
+    fill(cluster, 100, partition=1)
+    other = TopicPartition("orders", 1)
+    consumer = make()
+    consumer.assign([ORDERS, other])
+    messages = take(consumer, 200)
+    of = {tp: [m for m in messages if m.topic_partition == tp] for tp in (ORDERS, other)}
+    assert consumer.commit(message=of[ORDERS][9]) == {ORDERS: 10}
+    assert consumer.commit(offsets=[RdTopicPartition("orders", 1, 7)]) == {other: 7}
+    assert consumer.commit(offsets={("orders", 1): 8, ORDERS: 11}) == {other: 8, ORDERS: 11}
+    with pytest.raises(ValueError, match="beyond the position 100"):
+        consumer.commit(offsets={ORDERS: 101})
+    with pytest.raises(ValueError, match="not both"):
+        consumer.commit(of[ORDERS][0], {ORDERS: 1})
+    with pytest.raises(ValueError, match="not assigned"):
+        consumer.commit(offsets={("payments", 0): 1})
+    assert consumer.committed()[other].offset == 8
+    assert consumer.commit() == {ORDERS: 100, other: 100}
+
+
+def test_explicitly_what_is_acknowledged_is_processed_in_any_order_and_nothing_else(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    records = 2 * CHUNK_ROWS
+    fill(cluster, records + 50)
+    consumer = make(acknowledgement__mode="explicit")
+    consumer.assign({("orders", 0): []})
+    messages = take(consumer, records)
+    waiting = {3, 4, CHUNK_ROWS, records - 1}
+    for message in reversed(messages):
+        if message.offset() not in waiting:
+            consumer.acknowledge(message)
+    assert consumer.commit() == {ORDERS: 3}
+    for offset in range(records + 50):
+        is_done = offset < records and offset not in waiting
+        assert group.processed(ORDERS, offset) is is_done, offset
+    again = make(acknowledgement__mode="explicit")
+    again.assign({("orders", 0): []})
+    assert offsets(take(again, 54)) == sorted([*waiting, *range(records, records + 50)])
+    consumer.acknowledge(messages[3])
+    assert consumer.commit() == {ORDERS: 4}
+    assert consumer.commit(message=messages[4]) == {ORDERS: CHUNK_ROWS}
+
+
+def test_batches_are_acknowledged_whole_or_in_parts(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 100)
+    fill(cluster, 100, partition=1)
+    other = TopicPartition("orders", 1)
+    consumer = make(acknowledgement__mode="explicit")
+    consumer.assign([ORDERS, other])
+    batches = [consumer.consume_batch(10), consumer.consume_batch(10)]
+    assert None not in batches
+    table = pa.Table.from_batches(batches)
+    assert table.num_rows == 200
+    consumer.acknowledge_batch(table.slice(150))
+    consumer.acknowledge_batch(table.slice(0, 20))
+    first = TopicPartition("orders", table.column("partition")[0].as_py())
+    second = other if first == ORDERS else ORDERS
+    assert consumer.commit() == {first: 20, second: 0}
+    consumer.acknowledge_batch(table)
+    assert consumer.commit() == {first: 100, second: 100}
+    with pytest.raises(ValueError, match="topic and partition"):
+        consumer.acknowledge_batch(table.select(["offset"]))
+
+
+def test_acknowledging_from_many_threads(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    records = 5 * CHUNK_ROWS
+    fill(cluster, records)
+    consumer = make(acknowledgement__mode="explicit", auto__commit__interval__ms=1)
+    consumer.assign({("orders", 0): []})
+    threads = []
+    for _ in range(10):
+        messages = take(consumer, records // 10)
+
+        def acknowledge(messages: list[Message] = messages) -> None:
+            for message in messages:
+                consumer.acknowledge(message)
+
+        threads.append(threading.Thread(target=acknowledge))
+        threads[-1].start()
+        consumer.commit()
+    for thread in threads:
+        thread.join()
+    assert consumer.commit() == {ORDERS: records}
+
+
+def test_a_key_s_next_record_waits_for_the_one_before(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    rows = [("a", "0"), ("a", "1"), ("b", "2"), (None, "3"), (None, "4"), ("a", "5"), ("b", "6")]
+    cluster.produce("orders", rows, partition=0)
+    consumer = make(acknowledgement__mode="explicit", max__in__flight__per__key=1)
+    consumer.assign({("orders", 0): []})
+    first = consumer.consume(7, 0.5)
+    assert offsets(first) == [0, 2, 3, 4]
+    consumer.acknowledge(first[0])
+    consumer.acknowledge(first[0])
+    (second,) = consumer.consume(7, 0.3)
+    assert second.offset() == 1
+    assert consumer.commit() == {ORDERS: 1}
+    threading.Timer(0.2, consumer.acknowledge, [second]).start()
+    third = consumer.poll(10)
+    assert third is not None
+    assert third.offset() == 5
+    consumer.pause([ORDERS])
+    for message in (*first, third):
+        consumer.acknowledge(message)
+    assert consumer.poll(0.1) is None
+    consumer.resume([ORDERS])
+    (last,) = consumer.consume(1, 10)
+    assert last.offset() == 6
+    consumer.acknowledge(last)
+    assert consumer.commit() == {ORDERS: 7}
+    with pytest.raises(ValueError, match="record by record"):
+        consumer.consume_batch(0)
+
+
+def test_automatic_and_asynchronous_commits_call_back_from_poll(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 100)
+    answers: list[Any] = []
+    consumer = make(
+        enable__auto__commit=True,
+        auto__commit__interval__ms=20,
+        on_commit=lambda error, stable: answers.append((threading.get_ident(), error, stable)),
+    )
+    consumer.assign({("orders", 0): []})
+    take(consumer, 60)
+    consumer.pause([ORDERS])
+    while (threading.get_ident(), None, {ORDERS: 60}) not in answers:
+        assert consumer.poll(0.02) is None
+    assert consumer.commit(asynchronous=True) is None
+    group.members[0].error = KshareError("no right to write")
+    answers.clear()
+    consumer.commit(asynchronous=True)
+    while not any(str(error) == "no right to write" for _, error, _ in answers):
+        with pytest.raises(KshareError, match="no right"):
+            consumer.poll(0.02)
+
+
+# -- control -------------------------------------------------------------------------------------
+
+
+def test_seek_pause_and_resume(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 100)
+    consumer = make()
+    consumer.assign([RdTopicPartition("orders", 0, 90)])
+    assert offsets(take(consumer, 5)) == list(range(90, 95))
+    consumer.seek(("orders", 0), 10)
+    assert offsets(take(consumer, 3)) == [10, 11, 12]
+    consumer.pause([ORDERS])
+    assert consumer.poll(0.1) is None
+    consumer.resume([("orders", 0)])
+    assert offsets(take(consumer, 2)) == [13, 14]
+    assert consumer.position() == {ORDERS: 15}
+    # What was passed over is pending: only what was returned is processed.
+    assert consumer.commit() == {ORDERS: 0}
+    assert not group.processed(ORDERS, 9)
+    assert group.processed(ORDERS, 14)
+    assert not group.processed(ORDERS, 15)
+    assert group.processed(ORDERS, 92)
+    for wrong in [("orders", 1), ("", 0), "orders"]:
+        with pytest.raises(ValueError, match="not "):
+            consumer.pause([wrong])
+    with pytest.raises(ValueError, match="cannot seek"):
+        consumer.seek(("orders", 0), -1)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "fault"),
+    [
+        ({("orders", 0): [(0, 10), (5, 20)]}, "overlap"),
+        ({("orders", 0): [(10, 5)]}, "not a hash range"),
+        ({("orders", 0): [(1, 2, 3)]}, "orders-0"),
+        ({("or ders", 0): []}, "cannot be a topic"),
+        ([("orders", 0), RdTopicPartition("orders", 0)], "twice"),
+        ([("orders", -1)], "not a partition"),
+    ],
+)
+def test_wrong_assignments(
+    make: Callable[..., KeySharedConsumer], assignment: Any, fault: str
+) -> None:
+    with pytest.raises(ValueError, match=fault):
+        make().assign(assignment)
+
+
+def test_whole_partitions_only_without_individual_commits(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 20)
+    consumer = make(allow__individual__commit=False, acknowledgement__mode="explicit")
+    with pytest.raises(ValueError, match=r"allow\.individual\.commit"):
+        consumer.assign({("orders", 0): [(0, 5)]})
+    consumer.assign({("orders", 0): [(0, MIDDLE), (MIDDLE, HASH_SPACE)]})
+    messages = take(consumer, 20)
+    for message in messages[:5] + messages[6:]:
+        consumer.acknowledge(message)
+    assert consumer.commit() == {ORDERS: 5}
+    assert group.done[ORDERS] == Progress.at(5)
+
+
+def test_faults_of_the_session_are_raised_and_nothing_is_handed_out(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 100)
+    consumer = make()
+    consumer.assign({("orders", 0): []})
+    assert consumer.poll(10) is not None
+    session = group.members[0]
+    session.error = KshareError("fenced")
+    session.change()
+    with pytest.raises(KshareError, match="fenced"):
+        consumer.poll(10)
+    session.error, session.can_deliver = None, False
+    session.change()
+    assert consumer.poll(0.1) is None
+    assert consumer.consume_batch(0.1) is None
+    assert consumer.consume(5, 0.1) == []
+    session.can_deliver = True
+    assert offsets(take(consumer, 99)) == list(range(1, 100))
+
+
+def test_a_new_start_drops_what_is_buffered(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 100)
+    consumer = make()
+    consumer.assign({("orders", 0): []})
+    assert offsets(take(consumer, 5)) == list(range(5))
+    group.members[0].restart(ORDERS, Progress.at(50))
+    assert offsets(take(consumer, 5)) == list(range(50, 55))
+    group.holds_back = True
+    group.members[0].change()
+    assert consumer.poll(0.1) is None
+
+
+def test_a_fence_amid_an_iteration_stops_it_at_the_next_record(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 100)
+    consumer = make()
+    consumer.assign({("orders", 0): []})
+    seen = []
+
+    def consume() -> None:
+        for message in consumer:
+            seen.append(message.offset())
+            if len(seen) == 7:
+                group.members[0].error = KshareError("fenced")
+                group.members[0].change()
+
+    with pytest.raises(KshareError, match="fenced"):
+        consume()
+    assert seen == list(range(7))
+
+
+@pytest.mark.parametrize(("reset", "first"), [("earliest", 40), ("latest", None), ("error", None)])
+def test_deleted_records_are_passed_over_or_an_error(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer], reset: str, first: int | None
+) -> None:
+    fill(cluster, 100)
+    cluster.trim("orders", 0, 40)
+    consumer = make(auto__offset__reset=reset)
+    consumer.assign({("orders", 0): []})
+    if reset == "error":
+        for _ in range(2):
+            with pytest.raises(DataLossError, match=r"offset 0 is wanted.*40 to 100.*reset"):
+                consumer.poll(10)
+        return
+    message = consumer.poll(2 if first is None else 10)
+    assert (None if message is None else message.offset()) == first
+
+
+def test_faults_that_pass_do_not_show(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 50)
+    consumer = make(fetch__max__wait__ms=50)
+    consumer.assign({("orders", 0): []})
+    assert len(take(consumer, 50)) == 50
+    cluster.fail("Fetch", ["_TRANSPORT", "NOT_LEADER_FOR_PARTITION", "REQUEST_TIMED_OUT"])
+    fill(cluster, 50, first=50)
+    assert offsets(take(consumer, 50)) == list(range(50, 100))
+
+
+# -- the end -------------------------------------------------------------------------------------
+
+
+def test_close_wakes_a_poll_of_another_thread(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make(fetch__max__wait__ms=20_000, request__timeout__ms=30_000)
+    consumer.assign({("orders", 0): []})
+    returned: list[Any] = []
+    thread = threading.Thread(target=lambda: returned.append(list(consumer)))
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not consumer.position() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    consumer.close()
+    thread.join(10)
+    assert returned == [[]]
+    assert group.members[0].is_closed
+    consumer.close()
+    for call in (consumer.poll, consumer.consume, consumer.consume_batch):
+        with pytest.raises(RuntimeError, match="closed"):
+            call()
+
+
+def test_a_signal_ends_an_iteration(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 10)
+    consumer = make(fetch__max__wait__ms=20_000, request__timeout__ms=30_000)
+    consumer.assign({("orders", 0): []})
+    seen: list[int] = []
+
+    def consume() -> None:
+        for message in consumer:
+            seen.append(message.offset())
+            if len(seen) == 10:
+                later(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        consume()
+    assert seen == list(range(10))
+    fill(cluster, 5, first=10)
+    assert offsets(take(consumer, 5)) == list(range(10, 15))
+
+
+def test_a_signal_handler_may_close(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make(fetch__max__wait__ms=20_000, request__timeout__ms=30_000)
+    consumer.assign({("orders", 0): []})
+    before = signal.signal(signal.SIGUSR1, lambda *_: consumer.close())
+    try:
+        later(signal.SIGUSR1)
+        assert list(consumer) == []
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def later(number: signal.Signals) -> None:
+    """Send the main thread a signal, most likely while it waits."""
+    thread = threading.main_thread().ident
+    assert thread is not None
+    threading.Timer(0.3, signal.pthread_kill, [thread, number]).start()

@@ -1,0 +1,146 @@
+"""What a session owns: claims as they are given, commits that are asked for, warnings."""
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.group.ownerships import Ownerships, claimed_hashes
+from kshare.group.protocol.owner import FetchPrimary, Phase, Write
+from kshare.group.protocol.records import Claim, Key, key_of
+from tests.support.groups import LOWER, T0, T1, UPPER
+
+QUARTERS = split(WHOLE, 4)
+
+
+def ownerships() -> Ownerships:
+    return Ownerships("m", "g", 1.0)
+
+
+def write(owned: Ownerships, claim: Claim) -> None:
+    owned.log.apply(owned.log.end, key_of(claim), claim)
+
+
+def claim_written(owned: Ownerships, now: float = 0.0) -> Claim:
+    """Let the only ownership write its claim; the claim."""
+    ((_, (action,)),) = owned.advance(now)
+    assert isinstance(action, Write)
+    (claim,) = action.records
+    assert isinstance(claim, Claim)
+    write(owned, claim)
+    return claim
+
+
+@pytest.mark.parametrize(
+    ("given_hashes", "claimed"),
+    [
+        ((), (WHOLE,)),
+        ((UPPER, LOWER), (WHOLE,)),
+        ((QUARTERS[2], QUARTERS[0]), (QUARTERS[0], QUARTERS[2])),
+        ((QUARTERS[1], QUARTERS[0], QUARTERS[3]), (LOWER, QUARTERS[3])),
+    ],
+)
+def test_hashes_of_a_claim(
+    given_hashes: tuple[HashRange, ...], claimed: tuple[HashRange, ...]
+) -> None:
+    assert claimed_hashes(given_hashes) == claimed
+
+
+@given(st.permutations(QUARTERS), st.integers(0, 4))
+def test_hashes_that_overlap_are_refused(parts: list[HashRange], count: int) -> None:
+    claimed_hashes(parts[:count])
+    with pytest.raises(ValueError, match="overlap"):
+        claimed_hashes([*parts, parts[0]])
+
+
+def test_each_claim_has_a_name_of_its_own() -> None:
+    owned = ownerships()
+    owned.claim({T0: (LOWER,), T1: (WHOLE,)})
+    first = owned.by_partition[T0].owner.member
+    owned.claim({T0: (WHOLE,), T1: (WHOLE,)})
+    assert owned.by_partition[T0].owner.member != first
+    assert owned.by_partition[T1].owner.member == first
+    assert owned.give_up() == [Key(0, "claim", T0, (first,))]
+    assert owned.give_up() == []
+
+
+def test_it_waits_for_former_owners_as_long_as_the_timeout() -> None:
+    owned = ownerships()
+    write(owned, Claim(T0, "other#1", (UPPER,)))
+    owned.claim({T0: (WHOLE,)})
+    claim_written(owned)
+    assert list(owned.advance(5.0)) == []
+    assert owned.by_partition[T0].owner.phase is Phase.WAITING
+    assert owned.next_time() == 6.0
+    assert list(owned.advance(5.9)) == []
+    ((_, actions),) = owned.advance(6.0)
+    assert actions == (FetchPrimary(),)
+
+
+def test_a_failure_is_tried_again_after_a_pause() -> None:
+    owned = ownerships()
+    owned.claim({T0: (WHOLE,)})
+    claim_written(owned)
+    ((each, _),) = owned.advance(0.0)
+    each.failed(each.action - 1, "of old", 0.0)  # late news of earlier actions
+    assert list(owned.advance(100.0)) == []
+    each.failed(each.action, "why", 100.0)
+    assert list(owned.advance(100.0)) == []
+    assert 100.0 < owned.next_time() < 100.1
+    ((_, actions),) = owned.advance(101.0)
+    assert actions == (FetchPrimary(),)
+    assert owned.next_time() == float("inf")
+
+
+def run(owned: Ownerships) -> None:
+    """Let the only ownership start, of a group without offsets."""
+    each = owned.by_partition[T0]
+    for _ in range(20):
+        for _, actions in list(owned.advance(0.0)):
+            for action in actions:
+                if isinstance(action, Write):
+                    for record in action.records:
+                        owned.log.apply(owned.log.end, key_of(record), record)
+                elif isinstance(action, FetchPrimary):
+                    each.owner.primary_read(None, owned.log.end)
+                elif type(action).__name__ == "ResolveInitial":
+                    each.owner.initial_found(0)
+                else:
+                    each.owner.primary_written()
+
+
+def test_hashes_that_nobody_claims_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    owned = ownerships()
+    owned.claim({T0: (QUARTERS[0],)})
+    run(owned)
+    assert T0 in owned.started()
+    write(owned, Claim(T0, "other#1", (QUARTERS[1],)))
+    write(owned, Claim(T0, "dead#1", (QUARTERS[2],)))
+    with caplog.at_level(logging.WARNING, "kshare.group"):
+        for now in (0.0, 5.0, 9.9):
+            owned.warn_of_unclaimed(now, {"m", "other"})
+        assert not caplog.records
+        for now in (10.0, 20.0, 60.0):
+            owned.warn_of_unclaimed(now, {"m", "other"})
+        (said,) = caplog.messages
+        assert f"orders-0: no living member has claimed key hashes {UPPER}" in said
+        owned.warn_of_unclaimed(61.0, {"m", "other", "dead"})
+        owned.warn_of_unclaimed(71.5, {"m", "other", "dead"})
+        assert str(QUARTERS[3]) in caplog.messages[1]
+
+
+def test_after_a_lost_log_it_claims_and_commits_again(caplog: pytest.LogCaptureFixture) -> None:
+    owned = ownerships()
+    owned.claim({T0: (WHOLE,)})
+    run(owned)
+    assert owned.next_time() == float("inf")
+    with caplog.at_level(logging.WARNING, "kshare.group"):
+        owned.lost("new", "log-0, read up to offset 7: it was deleted")
+    assert owned.started() == {}
+    assert "log-0, read up to offset 7" in caplog.text
+    assert "orders-0 at stable offset 0" in caplog.text
+    claim_written(owned)
+    assert list(owned.advance(0.0)) == []  # the claims of others are lost, too: it waits
+    assert owned.by_partition[T0].owner.phase is Phase.WAITING

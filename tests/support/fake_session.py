@@ -1,0 +1,117 @@
+"""A session of a group without a log: starts at given offsets, and remembers what is committed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+
+from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.errors import KshareError
+from kshare.group.config import ConsumerConfig
+from kshare.group.session import OffsetAndMetadata
+
+__all__ = ["FakeSession", "FakeSessions"]
+
+
+class FakeSession:
+    """A session of one consumer; what is committed lives in :class:`FakeSessions`."""
+
+    def __init__(
+        self, group: "FakeSessions", on_change: Callable[[], None] | None, number: int
+    ) -> None:
+        self.member = f"member-{number}"
+        self.commits: list[dict[TopicPartition, Progress]] = []
+        self.error: KshareError | None = None
+        self.can_deliver = True
+        self.is_closed = False
+        self._group = group
+        self._on_change = on_change
+        self._started: dict[TopicPartition, Progress] = {}
+        self._claimed: dict[TopicPartition, tuple[HashRange, ...]] = {}
+
+    def claim(self, assignment: Mapping[TopicPartition, Sequence[HashRange]]) -> None:
+        started = {}
+        for tp, hashes in assignment.items():
+            if tp in self._started and self._claimed[tp] == tuple(hashes):
+                started[tp] = self._started[tp]
+            else:
+                done = self._group.done.get(tp, Progress.at(self._group.initial.get(tp, 0)))
+                started[tp] = Progress(done.stable, done.stripes)
+        self._started = started
+        self._claimed = {tp: tuple(hashes) for tp, hashes in assignment.items()}
+        self.change()
+
+    def started(self) -> Mapping[TopicPartition, Progress]:
+        return dict(self._started) if not self._group.holds_back else {}
+
+    def restart(self, tp: TopicPartition, start: Progress) -> None:
+        self._group.done[tp] = self._started[tp] = start
+        self.change()
+
+    def change(self) -> None:
+        if self._on_change is not None:
+            self._on_change()
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def may_deliver(self) -> bool:
+        return self.can_deliver
+
+    def commit(
+        self,
+        processed: Mapping[TopicPartition, Progress | Sequence[Rectangle]],
+        timeout: float,
+        *,
+        since: Mapping[TopicPartition, Progress] | None = None,
+    ) -> dict[TopicPartition, int]:
+        self.check()
+        stable = {}
+        with self._group.lock:
+            for tp, progress in processed.items():
+                assert isinstance(progress, Progress)
+                if since is not None and since[tp] is not self._started.get(tp):
+                    continue
+                done = self._group.done.get(tp, Progress.at(self._group.initial.get(tp, 0)))
+                pieces = [*progress.individual_commits]
+                done = done.commit(pieces).advance(progress.stable)
+                self._group.done[tp] = done
+                stable[tp] = done.stable
+        self.commits.append({tp: p for tp, p in processed.items() if isinstance(p, Progress)})
+        return stable
+
+    def committed(
+        self, partitions: Sequence[TopicPartition], timeout: float
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {
+            tp: OffsetAndMetadata(done.stable, individual_commits=tuple(done.individual_commits))
+            for tp in partitions
+            if (done := self._group.done.get(tp)) is not None
+        }
+
+    def close(self, timeout: float) -> None:
+        self.is_closed = True
+
+
+class FakeSessions:
+    """The group: what all its sessions have committed."""
+
+    def __init__(self, initial: Mapping[TopicPartition, int] | None = None) -> None:
+        self.done: dict[TopicPartition, Progress] = {}
+        self.initial = dict(initial or {})
+        self.members: list[FakeSession] = []
+        self.holds_back = False
+        self.lock = Lock()
+
+    def __call__(
+        self, config: ConsumerConfig, *, on_change: Callable[[], None] | None = None
+    ) -> FakeSession:
+        self.members.append(FakeSession(self, on_change, len(self.members)))
+        return self.members[-1]
+
+    def processed(self, tp: TopicPartition, offset: int) -> bool:
+        """Whether an offset counts as processed for all hashes."""
+        done = self.done.get(tp, Progress.at(0))
+        return not done.pending_of(offset + 1, (WHOLE,)) or all(
+            offset not in piece.offsets for piece in done.pending_of(offset + 1, (WHOLE,))
+        )

@@ -1,0 +1,79 @@
+"""What the tests of key-shared groups share: configurations, members, and waiting for them."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.group.config import ConsumerConfig, consumer_config
+from kshare.group.session import GroupSession
+
+LOG = "__individual_commit_offsets"
+T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+LOWER, UPPER = split(WHOLE, 2)
+GROUP = "billing"
+SECONDS = 20.0
+
+
+def group_config(servers: str, claim_timeout_ms: int = 400, **given: Any) -> ConsumerConfig:
+    """The configuration of a member; names with underscores for dots."""
+    return consumer_config(
+        {
+            "bootstrap.servers": servers,
+            "group.id": GROUP,
+            "auto.offset.reset": "earliest",
+            "claim.timeout.ms": claim_timeout_ms,
+            **{name.replace("_", "."): value for name, value in given.items()},
+        }
+    )
+
+
+@contextmanager
+def member(servers: str, *hashes: HashRange, **given: Any) -> Iterator[GroupSession]:
+    """A session that owns some hashes of T0, and has started."""
+    with closing_session(GroupSession(group_config(servers, **given))) as session:
+        session.claim({T0: hashes})
+        start_of(session)
+        yield session
+
+
+@contextmanager
+def closing_session(session: GroupSession) -> Iterator[GroupSession]:
+    """Close a session at the end."""
+    try:
+        yield session
+    finally:
+        session.close(5)
+
+
+def start_of(session: GroupSession, partition: TopicPartition = T0) -> Progress:
+    """From where a partition is delivered; waits for it."""
+
+    def has_started() -> bool:
+        session.check()
+        return partition in session.started()
+
+    eventually(has_started)
+    return session.started()[partition]
+
+
+def eventually(holds: Callable[[], Any], seconds: float = SECONDS) -> Any:
+    """Wait until something holds, and return it."""
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.005)
+    return found
+
+
+def rectangle(start: int, end: int, hashes: HashRange = WHOLE) -> Rectangle:
+    """Offsets and key hashes."""
+    return Rectangle(OffsetRange(start, end), hashes)
+
+
+def commit(session: GroupSession, *pieces: Rectangle, seconds: float = SECONDS) -> int:
+    """Commit rectangles of T0; the stable offset that is answered."""
+    return session.commit({T0: pieces}, seconds)[T0]
