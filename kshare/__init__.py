@@ -1,9 +1,9 @@
 """kshare: many key-ordered tasks on one Kafka partition.
 
-What this package names is enough to read slices without Spark; the plug-in for Spark is
-``spark_plugin``, and the test kit is :mod:`kshare.testing`.
+These names are enough to read slices without Spark. The plug-in for Spark is ``spark_plugin``, and
+the test kit is :mod:`kshare.testing`.
 
-Law: the names of ``__all__`` and no others are public here.
+Of this module, only the names in ``__all__`` are public.
 Cost: nothing until a name is used: planners and ``kshare --help`` start without Arrow and the
 kernels.
 """

@@ -24,7 +24,7 @@ never hold a secret.
 """
 
 from collections.abc import Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict
 
 __all__ = [
     "AuthenticationError",
@@ -48,7 +48,7 @@ __all__ = [
 
 
 class Location(TypedDict, total=False):
-    """Where in Kafka an error was found: the facts of the errors that have a place."""
+    """The broker, topic, partition and offset of an error."""
 
     broker: str | None
     topic: str | None
@@ -169,9 +169,12 @@ class DataLossError(_PlacedError):
         *,
         wanted: tuple[int, int] | None = None,
         available: tuple[int, int] | None = None,
-        **location: Unpack[Location],
+        broker: str | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
     ) -> None:
-        super().__init__(message, **location)
+        super().__init__(message, broker=broker, topic=topic, partition=partition, offset=offset)
         self.wanted = wanted
         self.available = available
 

@@ -224,7 +224,9 @@ def kafka_error(
         missing = missing or f"cannot {action}: the topic or its partition does not exist"
         return UnknownTopicError(f"{missing}: {text}", **facts)
     if kind is Kind.FENCED:
-        return KafkaError(f"cannot {action}: fenced by a later producer of the same query: {text}")
+        return KafkaError(
+            f"cannot {action}: fenced by a later producer of the same query: {text}", **facts
+        )
     if code_of(error) == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
         text += (
             "; kafka.transaction.timeout.ms must not be more than the brokers' "

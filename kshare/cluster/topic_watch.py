@@ -1,4 +1,4 @@
-"""A table in a topic, as a running query goes by it.
+"""Keeps a running query's copy of a table topic up to date.
 
 Guarantees: the table is as it was at some moment of the last seconds, or as last known if it cannot
 be read. A query that has never read it does not start without it, unless it is not authorized to

@@ -71,7 +71,8 @@ class RangeStatus:
     Attributes:
         hashes: ascending, disjoint.
         position: the first offset that is not processed for all of them.
-        lag: offsets below the end that are pending: at most so many records; None without an end.
+        lag: Number of pending offsets, an upper bound on pending records; None if the log's end is
+            unknown.
         limit: what the planned batch reads of it, if that has record limits.
     """
 

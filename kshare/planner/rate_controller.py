@@ -87,7 +87,7 @@ class RateController:
         return self._last.observed.get(partition, ())
 
     def shown(self, partition: TopicPartition) -> Sequence[RangeObservation]:
-        """What progress events show of a partition's ranges: also what nothing else goes by."""
+        """What progress events show of a partition's ranges, used for limits or not."""
         return self.observed(partition) or self._shown.ranges.get(partition, ())
 
     def limits(self, ranges: Mapping[TopicPartition, Sequence[HashRange]]) -> NextLimits:

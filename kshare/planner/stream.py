@@ -112,7 +112,7 @@ class StreamPlanner:
         return encode(Offsets(progress={}, started=starts))
 
     def pin_latest(self) -> None:
-        """Let what is there now be all that this run reads (``Trigger.AvailableNow``)."""
+        """Make the present end offsets the end of this run (``Trigger.AvailableNow``)."""
         self._view.pin()
 
     def latest_offsets(

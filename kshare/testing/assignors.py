@@ -124,8 +124,8 @@ def check_assignor(
     Args:
         assignor: An assignor, or a class or function that makes one for each situation.
         states: The situations; None: the first hundred of :func:`situations`.
-        spread_max: Active tasks a thread by which two processes may differ, if that is more than
-            Kafka's assignors need; None: any number.
+        spread_max: Maximum allowed difference in active tasks per thread between two processes, if
+            that is more than Kafka's assignors need; None for no limit.
         rounds_max: Maximum number of follow-ups; None: one for each copy that may have to warm up;
             0: there may be one each time.
         settles: Whether a further run must change nothing. False for an assignor that rotates tasks

@@ -110,8 +110,8 @@ class FakeCluster:
             ...  # cluster.bootstrap_servers
 
     Args:
-        brokers: how many.
-        topics: names and numbers of partitions, to begin with.
+        brokers: Number of brokers.
+        topics: Names and numbers of partitions of the first topics.
 
     Raises:
         ValueError: there must be at least one broker.
@@ -216,11 +216,11 @@ class FakeCluster:
         self._do("mock_broker_set_up", broker)
 
     def delay(self, broker: int, milliseconds: int) -> None:
-        """Let a broker take so long to answer each request."""
+        """Delay each response of a broker."""
         self._do("mock_broker_set_rtt", broker, milliseconds)
 
     def set_rack(self, broker: int, rack: str) -> None:
-        """Say where a broker stands."""
+        """Set a broker's rack."""
         self._do("mock_broker_set_rack", broker, rack.encode())
 
     def fail(self, api: str, errors: Sequence[str | int]) -> None:
@@ -229,7 +229,7 @@ class FakeCluster:
         Args:
             api: the request's name in Kafka's protocol: ``Fetch``, ``Metadata``, ...
             errors: names of ``confluent_kafka.KafkaError``, or codes of Kafka. ``_TRANSPORT``
-                closes the connection instead of an answer; ``NO_ERROR`` answers as ever.
+                closes the connection instead of an answer; ``NO_ERROR`` answers normally.
         """
         codes = [_error_code(error) for error in errors]
         array = (_INT * len(codes))(*codes)

@@ -92,8 +92,8 @@ def produce(
 
     Args:
         bootstrap_servers: ``host:port`` of one broker or more, separated by commas.
-        topic: where to.
-        records: what.
+        topic: Topic to write to.
+        records: Records to write.
         partition: where records go that name no partition; None: chosen by their keys.
         config: properties of librdkafka; they win over those of :func:`producer_config`.
         seconds_max: how long to wait for the last of them.
@@ -152,14 +152,14 @@ def skewed_records(
     value_bytes: int = 32,
     seed: int = 0,
 ) -> Iterator[Record]:
-    """Records with keys of which few are hot, as in real topics: a Zipf distribution.
+    """Records whose keys follow a Zipf distribution: a few are hot, as in real topics.
 
     Args:
         n: how many records.
         keys: how many different keys; rare ones may not occur.
         skew: key number ``i`` (from 1) is drawn in proportion to ``i ** -skew``; 0 is even.
         value_bytes: the length of a value, at least that of its number.
-        seed: another seed, other records.
+        seed: Seed of the random choice; the same seed gives the same records.
 
     Yields:
         Records with keys ``key-000000``, ... and values that begin with the record's number.

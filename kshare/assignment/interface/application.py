@@ -123,7 +123,7 @@ class KafkaStreamsState:
         tasks_by_consumer: Tasks whose state each member has reported.
 
     Raises:
-        ValueError: there are fewer threads than 1.
+        ValueError: ``num_processing_threads`` is below 1.
     """
 
     process_id: ProcessId

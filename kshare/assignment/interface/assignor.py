@@ -50,7 +50,7 @@ class KafkaStreamsAssignment:
         active: The tasks that it processes.
         standby: The tasks whose state it keeps warm, warm-ups among them.
         followup_rebalance_deadline: When this process asks for another rebalance, in ms since 1970;
-            0: as soon as possible; None: it does not.
+            0 for as soon as possible, None for no follow-up.
 
     Raises:
         ValueError: a task is both active and standby.

@@ -43,7 +43,7 @@ def directories(environment: Mapping[str, str], package: Path) -> list[Path]:
 
 
 def cached(name: str, make: Callable[[], bytes], folders: list[Path]) -> bytes:
-    """The code of a name, which tells its source and its processor; made if no folder has it.
+    """Return the machine code for a name (a digest of its source); make it if it is missing.
 
     Args:
         name: Name of the file.

@@ -329,7 +329,12 @@ class Metadata:
             return UnknownTopicError(
                 f"topic {topic} does not exist", **self._facts(topic_partition)
             )
-        return LeaderUnknownError(f"topic {topic}: {error_codes.name(code)}") if code else None
+        if not code:
+            return None
+        said = f"topic {topic}: {error_codes.name(code)}"
+        if error_codes.is_retriable(code):
+            return LeaderUnknownError(said)
+        return KafkaError(said, **self._facts(topic_partition))
 
     def _facts(self, topic_partition: TopicPartition) -> Location:
         topic, partition = topic_partition

@@ -311,7 +311,7 @@ class PartitionReader:
         return Outcome.REROUTE
 
     def _redirected(self) -> Outcome:
-        """Another replica is to be asked. To and fro without a record: not at once."""
+        """Switch to another replica; pause if the last switch brought no record."""
         if self._was_redirected:
             self.pause(OSError("the leader names a follower that answers nothing"))
         self._was_redirected = True

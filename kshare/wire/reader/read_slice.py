@@ -58,10 +58,10 @@ def read_slices(
 ) -> Iterator[pa.RecordBatch]:
     """Read the records of several slices together, with one Fetch request at a time to each leader.
 
-    The rows of each slice are those that :func:`read_slice` delivers, in the same order: in offset
-    order, and up to the same end. So the order within each key holds, and a task that is run again
-    reads the same. How rows of different slices alternate depends on the sizes of responses; slices
-    of one partition are read in one pass.
+    Each slice yields the same rows as :func:`read_slice`, in offset order, and up to the same end.
+    So the order within each key holds, and a task that is run again reads the same. How rows of
+    different slices alternate depends on the sizes of responses; slices of one partition are read
+    in one pass.
 
     A leader that moves, a fault that passes, and offsets that are lost concern their partition
     alone: others are read on meanwhile. An error ends the reading of all slices.
