@@ -191,7 +191,7 @@ class KeySharedConsumer:
     def _has_some(self, take: Callable[[float], bool], seconds: float) -> bool:
         """Look at everything once; whether there is something that may be handed out."""
         self._state.is_changed = False
-        self._commits.serve(self._work)
+        self._commits.serve(self._work, self._ranges)
         with self._state.lock:
             self._tail.refresh()
         self._session.check()
@@ -315,6 +315,11 @@ class KeySharedConsumer:
                     progress = Progress.at(progress.position_of(delivery.owned))
                 processed[topic_partition] = progress
             return Work(processed, {tp: deliveries[tp].start for tp in processed})
+
+    def _ranges(self) -> int:
+        """Number of processed ranges: as many as there are gaps."""
+        with self._state.lock:
+            return sum(delivery.gaps for delivery in self._tail.deliveries.values())
 
     def _by_partition(self, batch: Any) -> Iterator[tuple[TopicPartition, Any]]:
         names = batch.schema.names
