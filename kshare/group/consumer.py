@@ -195,7 +195,7 @@ class KeySharedConsumer:
         with self._state.lock:
             self._tail.refresh()
         self._session.check()
-        if not self._session.may_deliver():
+        if self._session.seconds_to_deliver() < 0:
             self._waker.wait(seconds)
             return False
         return self._took(take, min(seconds, self._commits.seconds_left)) and self._may_hand_out()
@@ -213,10 +213,12 @@ class KeySharedConsumer:
 
         What may not stays where it is.
         """
-        self._until = _wall() + _FRESH_SECONDS
+        seconds = min(self._session.seconds_to_deliver(), _FRESH_SECONDS)
+        self._until = _wall() + seconds
         if self._state.is_changed:
             self._until = 0.0
-        return not self._state.is_changed and self._session.may_deliver()
+            return False
+        return seconds >= 0
 
     def _settle(self) -> None:
         """What the calls before this one returned is processed, in implicit mode."""
