@@ -288,6 +288,56 @@ def chunk_rows(servers: str, runs: int) -> list[Row]:
     return rows
 
 
+def group_rows(servers: str, runs: int) -> list[Row]:
+    """The consumer of a key-shared group, without Spark, against confluent-kafka's."""
+    data.make_topics(servers)
+
+    def job(name: str, module: str = "bench.group_jobs") -> dict[str, float]:
+        command = [sys.executable, "-m", module, name, servers, data.MAIN]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        measured: dict[str, float] = json.loads(done.stdout)
+        return measured
+
+    def seconds(name: str, module: str = "bench.group_jobs") -> Callable[[], float]:
+        return lambda: job(name, module)["seconds"]
+
+    rows = []
+    loop = seconds("confluent-loop")
+    for name, peer, ours, target in (
+        (
+            "consume_batch / consume(10000) into Arrow",
+            seconds("confluent", "bench.wire_jobs"),
+            "batches",
+            8.0,
+        ),
+        ("consume_batch / a loop over consume(500)", loop, "batches", 3.5),
+        ("for message in consumer / the same loop", loop, "loop", 1.2),
+        ("with acknowledge(message) / the same loop", loop, "explicit", 0.7),
+    ):
+        times = interleaved(peer, seconds(ours), runs)
+        rows.append(speed_row(name, data.MAIN_RECORDS, times, target))
+        print(rows[-1], flush=True)
+    median = statistics.median(job("commits")["seconds"] for _ in range(runs)) * 1000
+    rows.append(Row("commit() to its answer", "-", f"{median:.1f} ms", "-", "< 20 ms", median < 20))
+    cost = job("acknowledge")
+    share = cost["cpu"] / cost["seconds"]
+    rows.append(
+        Row(
+            "100,000 acknowledgements/s: of a core",
+            "-",
+            f"{share:.2f}",
+            "-",
+            "< 0.25",
+            share < 0.25,
+        )
+    )
+    above = max(job("batches")["above"], job("loop")["above"])
+    rows.append(
+        Row("memory above imports", "-", f"{above:.0f} MiB", "-", "<= 100 MiB", above <= 100)
+    )
+    return rows
+
+
 def slow_rows(servers: str, runs: int) -> list[Row]:
     """A slow key among a thousand."""
     runs = max(1, runs // 3)
@@ -328,6 +378,7 @@ GROUPS: dict[str, Callable[[str, int], list[Row]]] = {
     "columns": column_rows,
     "tasks": task_rows,
     "chunks": chunk_rows,
+    "groups": group_rows,
     "sink": sink_rows,
     "slow": slow_rows,
 }

@@ -103,8 +103,18 @@ def confluent_loop(servers: str, topic: str) -> Measured:
     from confluent_kafka import Consumer, TopicPartition
 
     end = end_of(servers, topic)
-    config = {"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False}
-    consumer = Consumer(config | {"queued.max.messages.kbytes": 1 << 17})
+    config: dict[str, Any] = {
+        "bootstrap.servers": servers,
+        "group.id": "bench",
+        "enable.auto.commit": False,
+    }
+    config |= {
+        "queued.max.messages.kbytes": 1 << 17,
+        "queued.min.messages": 1_000_000,  # or it stops fetching for a second, now and then
+        "fetch.queue.backoff.ms": 10,
+        "fetch.message.max.bytes": 4 << 20,
+    }
+    consumer = Consumer(config)
     consumer.assign([TopicPartition(topic, 0, 0)])
 
     def read() -> int:

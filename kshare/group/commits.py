@@ -16,6 +16,8 @@ __all__ = ["Commits", "Work"]
 
 _log = logging.getLogger("kshare.group")
 
+_LOOK_SECONDS = 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -24,12 +26,10 @@ class Work:
     Attributes:
         processed: What is processed of each partition.
         since: The start of each: what belongs to an older one counts no more.
-        gaps: Number of stretches that are handed out and not acknowledged.
     """
 
     processed: Mapping[TopicPartition, Progress]
     since: Mapping[TopicPartition, Progress]
-    gaps: int = 0
 
 
 Answer: TypeAlias = dict[TopicPartition, int]
@@ -52,6 +52,8 @@ class Commits:
         self._session = session
         self._interval = config.auto_commit_interval_ms / 1000
         self._due = time.monotonic() + self._interval
+        self._ranges = 0  # that the last commit has written
+        self._next_look = 0.0
         self._executor: ThreadPoolExecutor | None = None
         self._under_way: list[Future[Answer]] = []
 
@@ -67,16 +69,28 @@ class Commits:
             self._executor = ThreadPoolExecutor(1, "kshare-commits")
         self._under_way.append(self._executor.submit(self.commit, work))
 
-    def serve(self, work: Callable[[], Work]) -> None:
+    def serve(self, work: Callable[[], Work], ranges: Callable[[], int]) -> None:
         """Call back what is done, and commit if it is time. From the thread that polls.
 
         Args:
             work: What is processed.
+            ranges: Number of processed ranges that a commit would write.
         """
         self._call_back()
-        if self._config.auto_commit and not self._under_way and time.monotonic() >= self._due:
-            self._due = time.monotonic() + self._interval
+        if not self._config.auto_commit or self._under_way:
+            return
+        now = time.monotonic()
+        if now >= self._due or self._have_gathered(ranges, now):
+            self._due = now + self._interval
+            self._ranges = ranges()
             self.begin(work())
+
+    def _have_gathered(self, ranges: Callable[[], int], now: float) -> bool:
+        """Whether ``max.num.ranges.to.commit`` have gathered; looked at now and then only."""
+        if not self._config.explicit or now < self._next_look:
+            return False
+        self._next_look = now + _LOOK_SECONDS
+        return ranges() - self._ranges >= self._config.max_ranges
 
     def _call_back(self) -> None:
         while self._under_way and self._under_way[0].done():
@@ -89,10 +103,6 @@ class Commits:
                 self._config.on_commit(failure, None if error else answer.result())
             elif error is not None:
                 _log.warning("a commit has failed, the next one does it again: %s", error)
-
-    def hurry(self) -> None:
-        """So much has gathered that the next commit is due now."""
-        self._due = 0.0
 
     @property
     def seconds_left(self) -> float:

@@ -191,11 +191,11 @@ class KeySharedConsumer:
     def _has_some(self, take: Callable[[float], bool], seconds: float) -> bool:
         """Look at everything once; whether there is something that may be handed out."""
         self._state.is_changed = False
-        self._commits.serve(self._work)
+        self._commits.serve(self._work, self._ranges)
         with self._state.lock:
             self._tail.refresh()
         self._session.check()
-        if not self._session.may_deliver():
+        if self._session.seconds_to_deliver() < 0:
             self._waker.wait(seconds)
             return False
         return self._took(take, min(seconds, self._commits.seconds_left)) and self._may_hand_out()
@@ -213,10 +213,12 @@ class KeySharedConsumer:
 
         What may not stays where it is.
         """
-        self._until = _wall() + _FRESH_SECONDS
+        seconds = min(self._session.seconds_to_deliver(), _FRESH_SECONDS)
+        self._until = _wall() + seconds
         if self._state.is_changed:
             self._until = 0.0
-        return not self._state.is_changed and self._session.may_deliver()
+            return False
+        return seconds >= 0
 
     def _settle(self) -> None:
         """What the calls before this one returned is processed, in implicit mode."""
@@ -315,6 +317,11 @@ class KeySharedConsumer:
                     progress = Progress.at(progress.position_of(delivery.owned))
                 processed[topic_partition] = progress
             return Work(processed, {tp: deliveries[tp].start for tp in processed})
+
+    def _ranges(self) -> int:
+        """Number of processed ranges: as many as there are gaps."""
+        with self._state.lock:
+            return sum(delivery.gaps for delivery in self._tail.deliveries.values())
 
     def _by_partition(self, batch: Any) -> Iterator[tuple[TopicPartition, Any]]:
         names = batch.schema.names

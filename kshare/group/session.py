@@ -99,7 +99,11 @@ class GroupSession:
 
         Ask before each hand-out; it costs a look at the clock.
         """
-        return self._now() - self._thread.read_at <= self._claim_seconds
+        return self.seconds_to_deliver() >= 0
+
+    def seconds_to_deliver(self) -> float:
+        """For how long records may be handed out without asking again; below 0: not now."""
+        return self._claim_seconds - (self._now() - self._thread.read_at)
 
     def commit(
         self,

@@ -47,8 +47,8 @@ class Session(Protocol):
     def check(self) -> None:
         """Raise the fault of the session, if there is one."""
 
-    def may_deliver(self) -> bool:
-        """Whether records may be handed out now."""
+    def seconds_to_deliver(self) -> float:
+        """For how long records may be handed out without asking again; below 0: not now."""
 
     def commit(
         self,

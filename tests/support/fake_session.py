@@ -55,8 +55,8 @@ class FakeSession:
         if self.error is not None:
             raise self.error
 
-    def may_deliver(self) -> bool:
-        return self.can_deliver
+    def seconds_to_deliver(self) -> float:
+        return 1.0 if self.can_deliver else -1.0
 
     def commit(
         self,

@@ -99,7 +99,6 @@ class _TailPartition(PartitionReader):
 
     Attributes:
         is_closed: Whether what is on its way is not wanted any more.
-        high_watermark: The end of what can be read, by the last answer; -1 if there was none.
     """
 
     def __init__(
@@ -112,7 +111,6 @@ class _TailPartition(PartitionReader):
     ) -> None:
         super().__init__([records], options, brokers, clock)
         self.is_closed = False
-        self.high_watermark = -1
         self._slice = records
         self._reset = reset
         kafka = options.kafka
@@ -135,7 +133,6 @@ class _TailPartition(PartitionReader):
 
     def handle(self, answer: FetchAnswer, asked: int, *, others_have_records: bool) -> Outcome:
         if not answer.error_code:
-            self.high_watermark = self._visible(answer)
             self._pauses.reset()
             self._deadline.reset()
             self._warned = None
@@ -251,10 +248,6 @@ class TailReader(SliceReader):
             for fetcher in self._fetchers.values():
                 if fetcher.partitions.pop(topic_partition, None) and fetcher.is_waiting:
                     fetcher.close(failed=False)  # or what is asked next waited for a long poll
-
-    def high_watermark(self, topic_partition: TopicPartition) -> int:
-        """The end of what can be read, by the last answer; -1 if it is not known."""
-        return self._reading[topic_partition].high_watermark
 
     # -- records ----------------------------------------------------------------------------
 
