@@ -9,14 +9,13 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any, Final
 
+from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
     KafkaException,
     Message,
     Producer,
     TopicCollection,
 )
-from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType, TopicDescription
 
 from kshare.cluster.client import Client, code_of, kafka_error, kind_of
@@ -24,6 +23,7 @@ from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.topics import TopicSpec
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, KafkaError, UnknownTopicError
+from kshare.group.coordinator import find_coordinator
 from kshare.options import KafkaConfig
 from kshare.security.librdkafka import librdkafka_config
 from kshare.wire.protocol.error_codes import Kind
@@ -117,7 +117,7 @@ class LogTopic:
         """As ``__consumer_offsets`` is, which brokers make when a coordinator is asked for."""
         config = {"segment.bytes": str(self._segment_bytes)}
         try:
-            self._ask_for_coordinator()
+            find_coordinator(self._kafka, self._group)
             offsets = self._offsets_topic()
         except UnknownTopicError:
             return TopicSpec(self.name, 1, config)
@@ -138,11 +138,6 @@ class LogTopic:
                 if deadline.expired or deadline.seconds - deadline.seconds_left > 5:
                     raise
                 deadline.sleep()
-
-    def _ask_for_coordinator(self) -> None:
-        asked = [ConsumerGroupTopicPartitions(self._group)]
-        future = self._client.handle.list_consumer_group_offsets(asked, request_timeout=self._time)
-        self._answer(future[self._group], f"find the coordinator of group {self._group}")
 
     def _described(self, topic: str) -> TopicDescription:
         topics = TopicCollection([topic])

@@ -17,6 +17,7 @@ from kshare.cluster.client import Client, code_of, kafka_error
 from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError
+from kshare.group.coordinator import fetch_offsets
 from kshare.group.protocol.start import Anchor, Primary
 from kshare.options import KafkaConfig
 
@@ -54,6 +55,7 @@ class PrimaryOffsets:
     def __init__(
         self, kafka: KafkaConfig, group: str, *, admin: Callable[..., AdminClient] = AdminClient
     ) -> None:
+        self._kafka = kafka
         self._group = group
         self._seconds = kafka.api_timeout_ms / 1000
         self._client = Client(admin, kafka)
@@ -67,21 +69,8 @@ class PrimaryOffsets:
         Raises:
             KafkaError: The cluster did not answer, or refused.
         """
-        wanted = None if partitions is None else [RdTopicPartition(*tp) for tp in partitions]
-        asked = [ConsumerGroupTopicPartitions(self._group, wanted)]
-        action = f"fetch the offsets of group {self._group}"
-        self._client.handle.poll(0)  # serves the callbacks that fetch tokens
-        future = self._client.handle.list_consumer_group_offsets(
-            asked, require_stable=True, request_timeout=self._seconds
-        )[self._group]
-        found = {}
-        for part in self._answer(future, action).topic_partitions:
-            tp = TopicPartition(part.topic, part.partition)
-            if part.error is not None and code_of(part.error) != _NO_SUCH_PARTITION:
-                raise kafka_error(part.error, action, topic=tp.topic, partition=tp.partition)
-            if part.error is None and part.offset >= 0:
-                found[tp] = StoredOffset(part.offset, part.metadata or "", part.leader_epoch)
-        return found
+        fetched = fetch_offsets(self._kafka, self._group, partitions)
+        return {tp: StoredOffset(*each) for tp, each in fetched.items()}
 
     def log_bounds(self, partition: TopicPartition) -> tuple[int, int]:
         """The first offset of the log, and its end.
@@ -159,6 +148,3 @@ class PrimaryOffsets:
                 "them, or use another group.id"
             )
         return kafka_error(error, action, hint=hint, topic=topic, partition=partition)
-
-
-_NO_SUCH_PARTITION = RdKafkaError.UNKNOWN_TOPIC_OR_PART

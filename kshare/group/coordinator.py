@@ -1,0 +1,149 @@
+"""A group's coordinator, and the offsets that it stores: asked on connections of our own.
+
+Not by librdkafka: version 2.16 ends the process when a coordinator has moved or still loads, and
+an admin client asks it for offsets (``rd_kafka_handle_OffsetFetch`` queries the coordinator of a
+consumer group, which an admin client has not).
+
+Cost: a connection to a bootstrap server, one to the coordinator, and two round trips a call.
+"""
+
+from collections.abc import Callable, Collection
+from contextlib import closing
+from itertools import groupby
+from typing import NamedTuple, TypeVar
+
+from kafka.protocol.consumer import OffsetFetchRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
+
+from kshare.core.progress import TopicPartition
+from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
+from kshare.options import KafkaConfig
+from kshare.wire.protocol import error_codes
+from kshare.wire.protocol.connection import Connection
+from kshare.wire.protocol.error_codes import ErrorCode, Kind
+from kshare.wire.protocol.messages import Address
+from kshare.wire.protocol.retry import RetryDeadline
+
+__all__ = ["FetchedOffset", "fetch_offsets", "find_coordinator"]
+
+_GROUP = 0
+_UNKNOWN = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
+_UNSTABLE_OFFSET_COMMIT = 88
+_Answer = TypeVar("_Answer")
+
+
+class FetchedOffset(NamedTuple):
+    """A committed offset, as the coordinator stores it."""
+
+    offset: int
+    metadata: str
+    leader_epoch: int | None
+
+
+class _NotNowError(OSError):
+    """The broker cannot answer now."""
+
+
+def find_coordinator(kafka: KafkaConfig, group: str) -> Address:
+    """The broker that coordinates a group; brokers make ``__consumer_offsets`` when first asked.
+
+    Raises:
+        AuthorizationError: The principal may not describe the group.
+        KafkaError: No broker answered in time, or it refused.
+    """
+    return _retried(kafka, f"find the coordinator of group {group}", lambda: _find(kafka, group))
+
+
+def fetch_offsets(
+    kafka: KafkaConfig, group: str, partitions: Collection[TopicPartition] | None = None
+) -> dict[TopicPartition, FetchedOffset]:
+    """The committed offsets of some partitions, or of all; those without one are left out.
+
+    Raises:
+        AuthorizationError: The principal may not describe the group or a topic.
+        KafkaError: The coordinator did not answer in time, or refused.
+    """
+
+    def ask() -> dict[TopicPartition, FetchedOffset]:
+        with closing(Connection(*_find(kafka, group), kafka)) as connection:
+            return _fetch(connection, group, partitions)
+
+    return _retried(kafka, f"fetch the offsets of group {group}", ask)
+
+
+def _find(kafka: KafkaConfig, group: str) -> Address:
+    faults: list[OSError] = []
+    for server in kafka.bootstrap_servers:
+        try:
+            with closing(Connection(*server, kafka)) as connection:
+                version = connection.version(FindCoordinatorRequest, 1, 3)
+                request = FindCoordinatorRequest(version=version, key=group, key_type=_GROUP)
+                answer = connection.call(request)
+        except OSError as error:
+            faults.append(error)
+            continue
+        _check(answer.error_code)
+        return str(answer.host), int(answer.port)
+    raise faults[-1]
+
+
+def _fetch(
+    connection: Connection, group: str, partitions: Collection[TopicPartition] | None
+) -> dict[TopicPartition, FetchedOffset]:
+    topic_class = OffsetFetchRequest.OffsetFetchRequestTopic
+    topics = partitions and [
+        topic_class(name=topic, partition_indexes=[tp.partition for tp in of_topic])
+        for topic, of_topic in groupby(sorted(partitions), lambda tp: tp.topic)
+    ]
+    request = OffsetFetchRequest(
+        version=connection.version(OffsetFetchRequest, 2, 7),
+        group_id=group,
+        topics=topics if partitions is not None else None,
+        require_stable=True,
+    )
+    response = connection.call(request)
+    _check(response.error_code)
+    found = {}
+    for topic in response.topics or ():  # none at all, from librdkafka's mock
+        for each in topic.partitions:
+            if each.error_code in _UNKNOWN:
+                continue
+            _check(each.error_code)
+            if each.committed_offset >= 0:
+                epoch = getattr(each, "committed_leader_epoch", -1)
+                found[TopicPartition(topic.name, each.partition_index)] = FetchedOffset(
+                    each.committed_offset,
+                    (each.metadata or "").rstrip("\0"),  # librdkafka's mock ends it so
+                    epoch if epoch is not None and epoch >= 0 else None,
+                )
+    return found
+
+
+def _check(code: int) -> None:
+    if not code:
+        return
+    if error_codes.is_retriable(code) or code == _UNSTABLE_OFFSET_COMMIT:
+        raise _NotNowError(error_codes.name(code))
+    kind = AuthorizationError if error_codes.kind(code) is Kind.AUTHORIZATION else KafkaError
+    raise kind(error_codes.name(code))
+
+
+def _retried(kafka: KafkaConfig, action: str, ask: Callable[[], _Answer]) -> _Answer:
+    deadline = RetryDeadline.for_requests(kafka)
+    deadline.start()
+    while True:
+        try:
+            return ask()
+        except AuthenticationError:
+            raise
+        except AuthorizationError as error:
+            raise AuthorizationError(f"not authorized to {action}: {error}") from error
+        except KafkaError as error:
+            raise KafkaError(f"cannot {action}: {error}") from error
+        except OSError as error:
+            if deadline.expired:
+                raise KafkaError(
+                    f"cannot {action} within {deadline.seconds:g} s: "
+                    f"{error or type(error).__name__}"
+                ) from error
+        deadline.sleep()
