@@ -76,7 +76,7 @@ class StreamPlanner:
         cluster: Where the topics are.
         parking: Where parked keys are kept; None reads Kafka's list.
         feedback: What tasks report to; None starts a server when it is needed.
-        scan: Finds the end of a limited slice in the log.
+        scan: Finds the ends of limited slices of a partition in the log.
         clock: Seconds, for the speed of batches.
     """
 
