@@ -13,6 +13,7 @@ from kshare.core.progress import Slice, TopicPartition
 from kshare.core.tasks import PlannedSlice, Task
 from kshare.feedback.messages import Executor
 from kshare.options import SourceOptions
+from kshare.planner.recent_batches import Run
 from kshare.planner.slot_count import SlotCount
 from kshare.planner.task_order import TaskOrder
 
@@ -56,20 +57,21 @@ class TaskPlan:
         """Take note of where the tasks of a batch ran."""
         self._order.observe(slices, executors)
 
-    def tasks(
-        self, batch: str, slices: Sequence[PlannedSlice], speed: Speed | None = None
-    ) -> tuple[Task, ...]:
+    def tasks(self, batch: str, run: Run, speed: Speed | None = None) -> tuple[Task, ...]:
         """The tasks of a batch.
 
         Args:
             batch: The batch's name.
-            slices: What they read.
+            run: What they read.
             speed: Seconds per record of a slice, None if not known; None if no speed is known.
         """
         self._slots = self._slots.see(sum(self._order.executors.values()))
-        grouped = with_fetch_groups(self._options, self._query, batch, slices)
+        grouped = with_fetch_groups(self._options, self._query, batch, run.slices)
         self._has_fetch_groups |= any(planned.fetch_group is not None for planned in grouped)
-        return self._order.order(packed(self._options, grouped, speed))
+        tasks = packed(self._options, grouped, speed)
+        if run.locates_only:
+            tasks = tuple(map(_reporting_once, tasks))
+        return self._order.order(tasks)
 
     def close(self) -> None:
         """Let go of what tasks have fetched for each other on this host."""
@@ -108,6 +110,12 @@ def packed(
         numbers = pack(parts, records, max(1, options.max_tasks - measured))
     tasks = [Task((planned,)) for planned in slices if _is_measured(planned)]
     return (*tasks, *(Task(tuple(together[number] for number in each)) for each in numbers))
+
+
+def _reporting_once(task: Task) -> Task:
+    """A task that reports for its first slice alone: a report is a connection to the planner."""
+    first, *others = task.slices
+    return Task((first, *(replace(planned, ticket=None) for planned in others)))
 
 
 def _is_measured(planned: PlannedSlice) -> bool:
