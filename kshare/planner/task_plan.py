@@ -14,7 +14,7 @@ from kshare.core.tasks import PlannedSlice, Task
 from kshare.feedback.messages import Executor
 from kshare.options import SourceOptions
 from kshare.planner.recent_batches import Run
-from kshare.planner.slot_count import SlotCount
+from kshare.planner.slot_count import TaskSlots
 from kshare.planner.task_order import TaskOrder
 
 __all__ = ["TaskPlan", "packed", "with_fetch_groups"]
@@ -40,7 +40,7 @@ class TaskPlan:
         self._order = TaskOrder(options, clock=clock)
         self._query = token_hex(8)  # by which tasks on a host know their fetch group
         self._has_fetch_groups = False
-        self._slots = SlotCount()
+        self._slots = TaskSlots()
 
     @property
     def options(self) -> SourceOptions:
@@ -55,6 +55,7 @@ class TaskPlan:
 
     def observe(self, slices: Sequence[PlannedSlice], executors: Mapping[Slice, Executor]) -> None:
         """Take note of where the tasks of a batch ran."""
+        self._slots.observe(executor.name for executor in executors.values())
         self._order.observe(slices, executors)
 
     def tasks(self, batch: str, run: Run, speed: Speed | None = None) -> tuple[Task, ...]:
@@ -65,10 +66,11 @@ class TaskPlan:
             run: What they read.
             speed: Seconds per record of a slice, None if not known; None if no speed is known.
         """
-        self._slots = self._slots.see(sum(self._order.executors.values()))
+        self._slots.finish_batch(self._order.executors)
         grouped = with_fetch_groups(self._options, self._query, batch, run.slices)
         self._has_fetch_groups |= any(planned.fetch_group is not None for planned in grouped)
         tasks = packed(self._options, grouped, speed)
+        self._slots.start_batch(len(tasks))
         if run.locates_only:
             tasks = tuple(map(_reporting_once, tasks))
         return self._order.order(tasks)
