@@ -24,7 +24,7 @@ class BatchHistory:
         options: The query's options.
         keys: Which key hashes the query reads.
         rates: Gets the reports of tasks.
-        scan: Finds the end of a limited slice in the log.
+        scan: Finds the ends of limited slices of a partition in the log.
     """
 
     def __init__(

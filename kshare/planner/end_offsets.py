@@ -3,11 +3,12 @@
 Guarantees: a function of the offset dict and of the log. What tasks report saves looking, and
 changes nothing; a report that cannot be true is ignored. If the log has lost what would have to be
 looked at, records that may have been delivered are read again: rather twice than never.
-Cost: nothing for a slice whose task has reported; for another one, the keys of its records are read
-again.
+Cost: nothing for slices whose tasks have reported; for the others of a partition, one pass over
+their records' keys.
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -24,20 +25,23 @@ __all__ = ["EndOffsetResolver", "Scan", "scan_log"]
 
 _log = logging.getLogger("kshare.planner")
 
-Scan: TypeAlias = Callable[[Slice, SourceOptions, int], int]
-"""Finds in the log where the reading of a slice ends that stops after a number of records."""
+Scan: TypeAlias = Callable[[Sequence[tuple[Slice, int]], SourceOptions], Sequence[int]]
+"""Finds in the log, in one pass, where the reading of slices of a partition ends.
+
+Each slice comes with the maximum number of records to read.
+"""
 
 
-def scan_log(slice_: Slice, options: SourceOptions, max_records: int) -> int:
-    """Find the end of a limited slice in Kafka's log: as its reader does, but of keys only.
+def scan_log(limited: Sequence[tuple[Slice, int]], options: SourceOptions) -> list[int]:
+    """Find the ends of limited slices in Kafka's log: as their readers do, but of keys only.
 
     Raises:
         KafkaError: The cluster did not answer.
-        DataLossError: The log no longer holds the slice, and ``failOnDataLoss`` is true.
+        DataLossError: The log no longer holds a slice, and ``failOnDataLoss`` is true.
     """
-    from kshare.wire.reader.find_end import find_end  # noqa: PLC0415 - brings the compiled kernels
+    from kshare.wire.reader.find_ends import find_ends  # noqa: PLC0415 - brings compiled kernels
 
-    return find_end(slice_, options, max_records)
+    return find_ends(limited, options)
 
 
 class EndOffsetResolver:
@@ -119,30 +123,52 @@ class EndOffsetResolver:
     ) -> dict[Slice, int]:
         kafka = replace(self._strict.kafka, read_committed=read_committed)
         options = replace(self._strict, kafka=kafka)
-        return {slice_: self._find(slice_, limit.records, options) for limit, slice_ in limited}
+        by_partition: defaultdict[TopicPartition, list[tuple[Slice, int]]] = defaultdict(list)
+        for limit, slice_ in limited:
+            by_partition[slice_.topic_partition].append((slice_, limit.records))
+        ends: dict[Slice, int] = {}
+        for slices in by_partition.values():
+            ends |= self._find(slices, options)
+        return ends
 
-    def _find(self, slice_: Slice, max_records: int, options: SourceOptions) -> int:
-        """Where the reading of a slice ends or ended, by the log."""
-        offsets = slice_.offsets
+    def _find(
+        self, limited: Sequence[tuple[Slice, int]], options: SourceOptions
+    ) -> dict[Slice, int]:
+        """Where the reading of slices of one partition ends or ended, by the log."""
+        slices = [slice_ for slice_, _ in limited]
         try:
-            return self._scan(slice_, options, max_records)
-        except UnknownTopicError:
-            return offsets.start  # reported when partitions are compared
+            return dict(zip(slices, self._scan(limited, options), strict=True))
+        except UnknownTopicError:  # reported when partitions are compared
+            return {slice_: slice_.offsets.start for slice_ in slices}
         except DataLossError as error:
-            if self._options.fail_on_data_loss:
-                raise
-            first = error.available[0] if error.available else offsets.start
-            end = min(max(first, offsets.start), offsets.end)
-            _log.warning(
-                "%s: the log no longer holds the offsets %s, and how far their task came for the "
-                "key hashes %s is not known. Going on at offset %d, since failOnDataLoss is false: "
-                "what is there may come a second time.",
-                slice_.topic_partition,
-                offsets,
-                slice_.hashes,
-                end,
-            )
-            return end
+            if len(limited) == 1:
+                return {slices[0]: self._end_after_loss(slices[0], error)}
+        # Some of the slices are lost, others may not be.
+        return {
+            slice_: end for each in limited for slice_, end in self._find([each], options).items()
+        }
+
+    def _end_after_loss(self, slice_: Slice, error: DataLossError) -> int:
+        """From where to go on with a slice whose end is lost.
+
+        Raises:
+            DataLossError: ``failOnDataLoss`` is true.
+        """
+        if self._options.fail_on_data_loss:
+            raise error
+        offsets = slice_.offsets
+        first = error.available[0] if error.available else offsets.start
+        end = min(max(first, offsets.start), offsets.end)
+        _log.warning(
+            "%s: the log no longer holds the offsets %s, and how far their task came for the "
+            "key hashes %s is not known. Going on at offset %d, since failOnDataLoss is false: "
+            "what is there may come a second time.",
+            slice_.topic_partition,
+            offsets,
+            slice_.hashes,
+            end,
+        )
+        return end
 
 
 def _can_be(slice_: Slice, max_records: int, reported: SliceEnd) -> bool:

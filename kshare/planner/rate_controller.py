@@ -135,7 +135,7 @@ class RateController:
                 ticket = self._feedback.ticket(batch.name, number, hold=hold)
                 numbered.append(replace(planned, ticket=ticket))
             slices = numbered
-        return Run(tuple(slices), self._clock())
+        return Run(tuple(slices), self._clock(), not self._listens and not shows)
 
     def finish_batch(self, batch: RecentBatch) -> dict[Slice, SliceEnd]:
         """Wait for what the tasks of a batch report, and learn from it; to be called once.
@@ -153,7 +153,9 @@ class RateController:
             if planned.ticket is not None and planned.ticket.task in reports
         }
         observed = self._observations(batch, run, ends)
-        self._shown = self._shown.see(observed)
+        # Of packed tasks, only some slices report then: what they read is not that of all ranges.
+        is_partial = run.locates_only and self._options.max_tasks is not None
+        self._shown = self._shown.see(observed, is_partial=is_partial)
         # Workers that had to start do not make a batch slow.
         began = max((end.began for end in ends.values() if end.began is not None), default=0.0)
         self._last = learn_from(
@@ -241,9 +243,15 @@ class _ShownRanges:
     has_answers: bool = False
     measure_at: float = float("-inf")
 
-    def see(self, observed: Mapping[TopicPartition, Sequence[RangeObservation]]) -> "_ShownRanges":
-        """What is shown after a batch."""
-        return replace(self, ranges=observed, has_answers=self.has_answers or bool(observed))
+    def see(
+        self,
+        observed: Mapping[TopicPartition, Sequence[RangeObservation]],
+        *,
+        is_partial: bool = False,
+    ) -> "_ShownRanges":
+        """What is shown after a batch; nothing if only some of its slices were to report."""
+        has_answers = self.has_answers or bool(observed)
+        return replace(self, ranges={} if is_partial else observed, has_answers=has_answers)
 
 
 def _share_partitions(slices: Sequence[PlannedSlice]) -> bool:

@@ -30,10 +30,12 @@ class Run:
     Attributes:
         slices: What its tasks read.
         started: When, in seconds of the planner's clock.
+        locates_only: Whether tasks report for nothing but where they run.
     """
 
     slices: tuple[PlannedSlice, ...]
     started: float
+    locates_only: bool = False
 
 
 @dataclass(slots=True)

@@ -76,7 +76,7 @@ class StreamPlanner:
         cluster: Where the topics are.
         parking: Where parked keys are kept; None reads Kafka's list.
         feedback: What tasks report to; None starts a server when it is needed.
-        scan: Finds the end of a limited slice in the log.
+        scan: Finds the ends of limited slices of a partition in the log.
         clock: Seconds, for the speed of batches.
     """
 
@@ -179,7 +179,7 @@ class StreamPlanner:
         batch.run = self._rates.start_batch(
             batch, slices, self._history.names, locate=self._tasks.should_locate(slices)
         )
-        return self._tasks.tasks(batch.name, batch.run.slices, self._rates.speed_in(batch))
+        return self._tasks.tasks(batch.name, batch.run, self._rates.speed_in(batch))
 
     def close(self) -> None:
         """Let go of the cluster, and of what tasks have fetched for each other on this host."""

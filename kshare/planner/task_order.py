@@ -35,7 +35,7 @@ _log = logging.getLogger("kshare.planner")
 
 _LOCATED_AT_FIRST = 3  # batches
 _LOCATE_EVERY_SECONDS = 60.0
-_EXECUTOR_SECONDS_MAX = 600.0  # one that was not seen for so long is gone
+_EXECUTOR_SECONDS_MAX = 600.0  # one that was not seen for so long is gone: tasks report rarely
 
 _Key = tuple[tuple["TaskId", ...], tuple[tuple["ProcessId", int], ...]]
 

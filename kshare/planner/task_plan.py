@@ -13,7 +13,8 @@ from kshare.core.progress import Slice, TopicPartition
 from kshare.core.tasks import PlannedSlice, Task
 from kshare.feedback.messages import Executor
 from kshare.options import SourceOptions
-from kshare.planner.slot_count import SlotCount
+from kshare.planner.recent_batches import Run
+from kshare.planner.slot_count import TaskSlots
 from kshare.planner.task_order import TaskOrder
 
 __all__ = ["TaskPlan", "packed", "with_fetch_groups"]
@@ -39,7 +40,7 @@ class TaskPlan:
         self._order = TaskOrder(options, clock=clock)
         self._query = token_hex(8)  # by which tasks on a host know their fetch group
         self._has_fetch_groups = False
-        self._slots = SlotCount()
+        self._slots = TaskSlots()
 
     @property
     def options(self) -> SourceOptions:
@@ -54,22 +55,25 @@ class TaskPlan:
 
     def observe(self, slices: Sequence[PlannedSlice], executors: Mapping[Slice, Executor]) -> None:
         """Take note of where the tasks of a batch ran."""
+        self._slots.observe(executor.name for executor in executors.values())
         self._order.observe(slices, executors)
 
-    def tasks(
-        self, batch: str, slices: Sequence[PlannedSlice], speed: Speed | None = None
-    ) -> tuple[Task, ...]:
+    def tasks(self, batch: str, run: Run, speed: Speed | None = None) -> tuple[Task, ...]:
         """The tasks of a batch.
 
         Args:
             batch: The batch's name.
-            slices: What they read.
+            run: What they read.
             speed: Seconds per record of a slice, None if not known; None if no speed is known.
         """
-        self._slots = self._slots.see(sum(self._order.executors.values()))
-        grouped = with_fetch_groups(self._options, self._query, batch, slices)
+        self._slots.finish_batch(self._order.executors)
+        grouped = with_fetch_groups(self._options, self._query, batch, run.slices)
         self._has_fetch_groups |= any(planned.fetch_group is not None for planned in grouped)
-        return self._order.order(packed(self._options, grouped, speed))
+        tasks = packed(self._options, grouped, speed)
+        self._slots.start_batch(len(tasks))
+        if run.locates_only:
+            tasks = tuple(map(_reporting_once, tasks))
+        return self._order.order(tasks)
 
     def close(self) -> None:
         """Let go of what tasks have fetched for each other on this host."""
@@ -108,6 +112,12 @@ def packed(
         numbers = pack(parts, records, max(1, options.max_tasks - measured))
     tasks = [Task((planned,)) for planned in slices if _is_measured(planned)]
     return (*tasks, *(Task(tuple(together[number] for number in each)) for each in numbers))
+
+
+def _reporting_once(task: Task) -> Task:
+    """A task that reports for its first slice alone: a report is a connection to the planner."""
+    first, *others = task.slices
+    return Task((first, *(replace(planned, ticket=None) for planned in others)))
 
 
 def _is_measured(planned: PlannedSlice) -> bool:

@@ -1,17 +1,19 @@
 """Where limited slices ended: what tasks report saves a look into the log, and changes nothing."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.batch import limit_ranges
+from kshare.core.batch import end_of_batch, limit_ranges
 from kshare.core.checkpoint import Offsets
 from kshare.core.hashing import WHOLE, split
-from kshare.core.progress import Progress, Slice
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle, Slice
 from kshare.core.slice_end import SliceEnd
-from kshare.errors import DataLossError
+from kshare.errors import DataLossError, UnknownTopicError
 from kshare.options import SourceOptions, parse_options
 from kshare.planner.end_offsets import EndOffsetResolver
 from kshare.planner.key_selection import KeySelection
@@ -31,17 +33,31 @@ class Scans:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.slices: list[Slice] = []
+        self.passes = 0
         self.levels: set[bool] = set()
 
-    def __call__(self, slice_: Slice, options: SourceOptions, max_records: int) -> int:
+    def __call__(
+        self, limited: Sequence[tuple[Slice, int]], options: SourceOptions
+    ) -> Sequence[int]:
         assert options.fail_on_data_loss  # or it would count records that no task had
-        self.slices.append(slice_)
+        self.passes += 1
+        self.slices += [slice_ for slice_, _ in limited]
         self.levels.add(options.kafka.read_committed)
-        return self.log.read(slice_, max_records)[1]
+        if self.log.subscribed:
+            return [self.log.read(slice_, most)[1] for slice_, most in limited]
+        raise UnknownTopicError("t-0: there is no such topic or partition")
 
 
 def resolver(scans: Scans, **given: str) -> EndOffsetResolver:
     return EndOffsetResolver(options(**given), KeySelection(), scans)
+
+
+def alone(log: Log, slice_: Slice, max_records: int) -> int:
+    """Where a slice ends, by the log; what may be lost comes again."""
+    try:
+        return log.read(slice_, max_records)[1]
+    except DataLossError:
+        return min(max(log.first[T0], slice_.offsets.start), slice_.offsets.end)
 
 
 LIMITED = limit_ranges(T0, REACHED, 90, [(part, 5) for part in split(WHOLE, 4)], frozenset())
@@ -104,3 +120,42 @@ def test_what_the_log_has_lost_comes_a_second_time(caplog: pytest.LogCaptureFixt
     found = lenient.resolve("b", OFFSETS, LIMITED, {}, read_committed=False)
     assert found == {T0: Progress(40)}
     assert caplog.text.count("Going on at offset 40") == 4
+
+
+@given(st.lists(st.integers(10, 89), min_size=8, max_size=8), st.integers(0, 100))
+def test_each_range_has_its_own_answer_if_the_log_has_lost_some(
+    fronts: list[int], first: int
+) -> None:
+    """One that has lost nothing keeps its end; the error is that of the first that has."""
+    log = grown(100)
+    log.first[T0] = first
+    ranges = split(WHOLE, 8)
+    reached = Progress.of(
+        10,
+        [
+            Rectangle(OffsetRange(10, front), hashes)
+            for front, hashes in zip(fronts, ranges, strict=True)
+            if front > 10
+        ],
+    )
+    limited = limit_ranges(T0, reached, 90, [(hashes, 5) for hashes in ranges], frozenset())
+    slices = [slice_ for _, slice_ in limited]
+    scans = Scans(log)
+    found = resolver(scans, failOnDataLoss="false").resolve_ahead({T0: reached}, limited)
+    ends = [(slice_, alone(log, slice_, 5)) for slice_ in slices]
+    assert found == {T0: reached, **end_of_batch({T0: reached}, ends, KeySelection().unassigned)}
+    lost = [slice_ for slice_ in slices if slice_.offsets.start < first]
+    assert scans.passes == (1 + len(slices) if lost else 1)
+    if lost:
+        with pytest.raises(DataLossError) as raised:
+            resolver(Scans(log)).resolve_ahead({T0: reached}, limited)
+        assert raised.value.wanted == (lost[0].offsets.start, lost[0].offsets.end)
+
+
+def test_the_ends_of_a_topic_that_is_gone_are_their_starts() -> None:
+    log = grown(100)
+    log.subscribed.clear()
+    scans = Scans(log)
+    found = resolver(scans).resolve("b", OFFSETS, LIMITED, {}, read_committed=False)
+    assert found == {T0: REACHED}
+    assert scans.passes == 1

@@ -197,6 +197,16 @@ def test_an_end_is_looked_for_once() -> None:
     assert query.scans == 2
 
 
+def test_all_ends_of_a_partition_are_found_in_one_pass() -> None:
+    query = Query(grown(400, partitions=2), keyRanges="8", maxRecordsPerTask="5")
+    query.loss = 1.0
+    assert len(query.trigger()) == 16
+    query.trigger()
+    assert (query.passes, query.scans) == (2, 16)
+    query.drain()
+    query.check_all()
+
+
 def test_only_what_was_not_told_is_looked_for(caplog: pytest.LogCaptureFixture) -> None:
     query = Query(grown(100), keyRanges="4", maxRecordsPerTask="5")
     query.trigger()

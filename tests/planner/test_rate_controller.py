@@ -183,6 +183,21 @@ def test_plain_ranges_show_records_and_times() -> None:
     query.check_all()
 
 
+def test_of_packed_tasks_either_all_ranges_are_shown_or_none() -> None:
+    """In the first batch, tasks say only where they run, and do so for one range."""
+    log = Log()
+    query = WholeQuery(log, keyRanges="3", maxTasks="2")
+    counts = []
+    for _ in range(3):
+        log.grow(KEYS * 3)
+        query.trigger()
+        log.grow(KEYS)
+        query.planner.latest_offsets(query.at, None)
+        counts.append([records for records, _ in shown(query)])
+    assert [len(records) for records in counts] == [0, 3, 3]
+    assert sum(records or 0 for records in counts[1]) == 4 * len(KEYS)
+
+
 def test_tasks_that_cannot_report_are_not_asked_for_long() -> None:
     log = Log()
     query = WholeQuery(log, keyRanges="3")

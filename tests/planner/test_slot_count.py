@@ -12,7 +12,7 @@ from kshare.core.progress import TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.feedback.messages import Executor
 from kshare.planner import StreamPlanner
-from kshare.planner.slot_count import SlotCount
+from kshare.planner.slot_count import SlotCount, TaskSlots
 from tests.support.fake_logs import FakeCluster, NothingParked, stream
 from tests.support.planner import Feedback
 
@@ -44,6 +44,52 @@ def test_the_number_is_one_that_was_seen(seen: list[int]) -> None:
     slots = slots_after(*seen)
     assert slots is None or slots in seen
     assert (slots is None) == (not any(seen))
+
+
+def executors_counted(batches: list[tuple[int, set[str]]], known: set[str]) -> list[int | None]:
+    """The slots after each of some batches, given by its tasks and by who ran them.
+
+    A number is given often enough to count; each executor has one slot.
+    """
+    slots, counts = TaskSlots(), []
+    for tasks, ran in batches:
+        slots.start_batch(tasks)
+        slots.observe(ran)
+        slots.finish_batch(dict.fromkeys(known, 1))
+        counts.append(slots.slots)
+    return counts
+
+
+ALL = {"1@a", "2@b", "3@c"}
+SOME = {"1@a"}
+
+
+def test_an_executor_without_a_task_in_three_batches_does_not_count() -> None:
+    # Two batches without the others, three with the smaller number.
+    gone = [(3, ALL), *[(3, SOME)] * 6]
+    assert executors_counted(gone, ALL) == [3, 3, 3, 3, 3, 1, 1]
+    # It comes back before the third, and they begin anew.
+    back = [(3, ALL), *[(3, SOME), (3, SOME), (3, ALL)] * 4]
+    assert executors_counted(back, ALL) == [3] * 13
+
+
+def test_batches_without_reports_say_nothing_of_who_is_gone() -> None:
+    lost: list[tuple[int, set[str]]] = [(3, ALL), *[(3, set[str]())] * 9]
+    assert executors_counted(lost, ALL) == [3] * 10
+
+
+def test_batches_with_fewer_tasks_than_slots_say_nothing_of_who_is_gone() -> None:
+    """As with maxTasks: an executor without a task may just not have been needed."""
+    assert executors_counted([(3, ALL), *[(2, SOME)] * 9], ALL) == [3] * 10
+
+
+def test_an_executor_that_is_not_known_does_not_count() -> None:
+    assert executors_counted([(1, SOME), *[(3, ALL)] * 3], {"1@a", "2@b"}) == [1, 1, 1, 2]
+
+
+def test_an_executor_that_is_replaced_counts_once() -> None:
+    others = {"1@a", "2@b", "4@d"}
+    assert executors_counted([(3, ALL), *[(3, others)] * 9], ALL | others) == [3] * 10
 
 
 class Located(Feedback):
@@ -80,3 +126,6 @@ def test_ranges_follow_the_executors() -> None:
     feedback.hosts += ["2@b", "3@c"]
     # Two tasks show two executors, and then four tasks show the third.
     assert list(islice(counts, 9)) == [2, 2, 2, 4, 4, 4, 4, 6, 6]
+    # All but one have gone.
+    feedback.hosts = feedback.hosts[:1]
+    assert list(islice(counts, 8)) == [6, 6, 6, 6, 6, 2, 2, 2]

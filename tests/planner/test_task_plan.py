@@ -9,7 +9,8 @@ from kshare.core.tasks import PlannedSlice, Ticket
 from kshare.planner import StreamPlanner, plan_batch
 from kshare.planner.task_plan import packed
 from kshare.wire.sharing import chunks
-from tests.support.fake_logs import FakeCluster, batch, planner
+from tests.support.fake_logs import FakeCluster, NothingParked, batch, planner, stream
+from tests.support.planner import Feedback
 
 Logs = dict[tuple[str, int], tuple[int, int]]
 LOGS: Logs = {("t", 0): (0, 9_000), ("t", 1): (5, 8_000)}
@@ -139,3 +140,27 @@ def test_what_is_measured_has_a_task_of_its_own() -> None:
     tasks = packed(batch(maxTasks="2"), planned)
     assert [len(task.slices) for task in tasks] == [1, 29]
     assert tasks[0].slices == (planned[3],)
+
+
+def reporting(given: dict[str, str], logs: Logs = MANY) -> list[list[bool]]:
+    """Which slices of each task of a stream's first batch report."""
+    options = stream(startingOffsets="earliest", **given)
+    made = StreamPlanner(options, FakeCluster(logs), parking=NothingParked(), feedback=Feedback())
+    start = made.initial_offsets()
+    tasks = made.tasks(start, made.latest_offsets(start, None))
+    return [[planned.ticket is not None for planned in task.slices] for task in tasks]
+
+
+@pytest.mark.parametrize("given", [{"minPartitions": "auto"}, {"keyRanges": "3"}])
+def test_a_packed_task_says_once_where_it_runs(given: dict[str, str]) -> None:
+    tasks = reporting({**given, "maxTasks": "4"})
+    assert len(tasks) == 4
+    assert all(task == [True] + [False] * (len(task) - 1) for task in tasks)
+    assert all(task == [True] for task in reporting(given))
+
+
+@pytest.mark.parametrize("limit", [{"maxRecordsPerTask": "5"}, {"rangeAssignor": "adaptive"}])
+def test_a_packed_task_reports_each_slice_if_something_depends_on_it(limit: dict[str, str]) -> None:
+    tasks = reporting({"minPartitions": "auto", "maxTasks": "4", **limit})
+    assert len(tasks) == 4
+    assert all(all(task) for task in tasks)

@@ -134,7 +134,8 @@ class Query:
 
     def __init__(self, log: Log, **given: str) -> None:
         self.log, self.given = log, given
-        self.parking, self.scans = Parking(), 0
+        self.parking = Parking()
+        self.passes = self.scans = 0  # over the log; and for slices
         self.delivered: list[tuple[TopicPartition, int]] = []
         self.lost_messages = random.Random(0)
         self.loss = 0.0
@@ -167,10 +168,15 @@ class Query:
             clock=lambda: self.now,
         )
 
-    def scan(self, slice_: Slice, options: SourceOptions, most: int) -> int:
-        self.scans += 1
+    def scan(self, limited: Sequence[tuple[Slice, int]], options: SourceOptions) -> list[int]:
+        assert len({slice_.topic_partition for slice_, _ in limited}) == 1
+        self.passes += 1
+        self.scans += len(limited)
         lenient, committed = not options.fail_on_data_loss, options.kafka.read_committed
-        return self.log.read(slice_, most, lenient=lenient, committed=committed)[1]
+        return [
+            self.log.read(slice_, most, lenient=lenient, committed=committed)[1]
+            for slice_, most in limited
+        ]
 
     def trigger(self, max_offsets: int | None = None) -> Sequence[PlannedSlice]:
         """One batch. Returns what its tasks read; nothing if there was nothing new."""

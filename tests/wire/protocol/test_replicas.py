@@ -22,7 +22,7 @@ from kshare.wire.protocol import broker_pool
 from kshare.wire.protocol.messages import Address
 from kshare.wire.protocol.replicas import LEADER_ALONE_SECONDS
 from kshare.wire.reader import slice_records
-from kshare.wire.reader.find_end import find_end
+from kshare.wire.reader.find_ends import find_ends
 from kshare.wire.reader.read_slice import reader_options
 from tests.support.batches import Rec, batch_of, numbered
 from tests.support.clock import Clock
@@ -233,7 +233,7 @@ def test_a_follower_whose_copy_is_damaged(
     cluster = brokers(leader, follower)
     follower.response_bytes = 1
     options = reader_options(IN_RACK, "t")
-    assert find_end(whole(3, 97), options, 90, brokers=cluster) == 93
+    assert find_ends([(whole(3, 97), 90)], options, brokers=cluster) == [93]
     assert len(follower.fetches) > 1
     cluster = brokers(replica(batches=batches), None)
     with pytest.raises(CorruptRecordError):

@@ -13,26 +13,7 @@ from kshare.wire.protocol.broker_pool import Brokers
 from kshare.wire.reader.slice_reader import SliceReader
 from kshare.wire.reader.slice_records import WantedSlice
 
-__all__ = ["find_end", "find_ends"]
-
-
-def find_end(
-    slice_: Slice, options: SourceOptions, max_records: int, *, brokers: Brokers | None = None
-) -> int:
-    """The offset where the reading of a slice with a limit ends.
-
-    Args:
-        slice_: The slice.
-        options: Options as for :func:`kshare.wire.reader.read_slice.read_slice`.
-        max_records: Maximum number of records to read, at least 1.
-        brokers: The brokers of the cluster; None for those that the options name.
-
-    Raises:
-        ValueError: ``max_records`` is less than 1.
-        KshareError: As for :func:`kshare.wire.reader.read_slice.read_slice`.
-    """
-    (end,) = find_ends([(slice_, max_records)], options, brokers=brokers)
-    return end
+__all__ = ["find_ends"]
 
 
 def find_ends(

@@ -11,10 +11,11 @@ import kshare
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, key_hash, split
 from kshare.core.slice_end import SliceEnd
 from kshare.errors import CorruptRecordError, DataLossError
+from kshare.options import SourceOptions
 from kshare.testing import FakeCluster, Record
 from kshare.wire.protocol import broker_pool
 from kshare.wire.protocol.broker_pool import BrokerPool, Brokers
-from kshare.wire.reader.find_end import find_end, find_ends
+from kshare.wire.reader.find_ends import find_ends
 from kshare.wire.reader.read_slice import reader_options
 from tests.support.batches import (
     ABORT,
@@ -40,6 +41,14 @@ def slice_of(*pieces: tuple[int, int, HashRange]) -> kshare.Slice:
             for start, end, hashes in pieces
         ),
     )
+
+
+def find_end(
+    slice_: kshare.Slice, options: SourceOptions, limit: int, brokers: Brokers | None = None
+) -> int:
+    """The end of one slice, found alone."""
+    (end,) = find_ends([(slice_, limit)], options, brokers=brokers)
+    return end
 
 
 def scan(brokers: Brokers, slice_: kshare.Slice, limit: int) -> int:
