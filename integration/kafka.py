@@ -33,7 +33,8 @@ from integration.jars import CACHE, fetched, java
 from integration.topics import Topics
 
 HOST = "127.0.0.1"
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 180.0
+SILENT_TIMEOUT_S = 60.0  # a JVM that has printed nothing by then is started again, once
 # What each listener speaks. MISNAMED: with a certificate for another host. EXPIRED: with one
 # that was good until yesterday. MUTUAL: wants the client's certificate.
 LISTENERS = {
@@ -191,6 +192,9 @@ class KafkaBroker(Topics):
             BrokerError: It ended, or does not serve within ``START_TIMEOUT_S``.
         """
         self.launch()
+        if self._is_silent():
+            self.kill9()
+            self.launch()
         return self.wait_until_started()
 
     def launch(self) -> None:
@@ -226,8 +230,9 @@ class KafkaBroker(Topics):
             if self._process.poll() is not None:
                 raise BrokerError(f"broker ended with {self._process.returncode}:\n{self.log()}")
             if time.monotonic() > deadline:
+                self._print_threads()
                 self.kill9()
-                raise BrokerError(f"broker not up in {START_TIMEOUT_S:.0f} s:\n{self.log()}")
+                raise BrokerError(f"broker not up in {START_TIMEOUT_S:.0f} s:\n{self.log(400)}")
             time.sleep(0.02)
         if any(name.startswith("SASL") for name in self.listeners):
             self._create_scram_users()
@@ -292,6 +297,22 @@ class KafkaBroker(Topics):
     @property
     def _unique(self) -> str:
         return f"{os.getpid()}-{self.node_id}"
+
+    def _is_silent(self) -> bool:
+        assert self._process
+        deadline = time.monotonic() + SILENT_TIMEOUT_S
+        while not self._log_since_start() and self._process.poll() is None:
+            if time.monotonic() > deadline:
+                self._print_threads()
+                return True
+            time.sleep(0.02)
+        return False
+
+    def _print_threads(self) -> None:
+        """Let the JVM print where its threads stand, into its log."""
+        assert self._process
+        self._process.send_signal(signal.SIGQUIT)
+        time.sleep(1)
 
     def _log_since_start(self) -> bytes:
         with self.log_file.open("rb") as log:

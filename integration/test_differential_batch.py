@@ -89,6 +89,16 @@ READS: dict[str, Callable[[World], Options]] = {
         "splitBy": "offset",
     },
     "maxRecordsPerPartition": lambda w: {"subscribe": w.plain, "maxRecordsPerPartition": "9"},
+    "maxTasks=2": lambda w: {
+        "subscribe": f"{w.plain},{w.dated},{w.empty}",
+        "minPartitions": "7",
+        "maxTasks": "2",
+    },
+    "maxTasks=auto": lambda w: {
+        "subscribe": f"{w.plain},{w.trimmed}",
+        "minPartitions": "5",
+        "maxTasks": "auto",
+    },
     "transactions": lambda w: {"subscribe": w.transactions},
     "read_committed": lambda w: {
         "subscribe": w.transactions,

@@ -82,6 +82,18 @@ READS: dict[str, Callable[[World], Options]] = {
         "maxRecordsPerPartition": "10",
         "maxOffsetsPerTrigger": "60",
     },
+    "maxTasks=2": lambda w: {
+        "subscribe": f"{w.plain},{w.dated},{w.trimmed}",
+        "minPartitions": "7",
+        "maxOffsetsPerTrigger": "30",
+        "maxTasks": "2",
+    },
+    "maxTasks=auto": lambda w: {
+        "subscribe": f"{w.plain},{w.transactions}",
+        "minPartitions": "6",
+        "maxOffsetsPerTrigger": "50",
+        "maxTasks": "auto",
+    },
     "assign": lambda w: {"assign": json.dumps({w.plain: [1]}), "maxOffsetsPerTrigger": "25"},
     "an empty topic beside": lambda w: {"subscribe": f"{w.empty},{w.dated}"},
 }

@@ -29,7 +29,8 @@ from kshare.options.table import NO_EFFECT, NOT_BUILT, OPTIONS
 __all__ = ["parse_options"]
 
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
-_BY_KEY = ("keys", "maxRecordsPerTask", "targetTaskDuration", "parkedKeys")
+_BY_RECORDS = ("maxRecordsPerTask", "targetTaskDuration")
+_BY_KEY = ("keys", *_BY_RECORDS, "parkedKeys")
 
 
 def parse_options(
@@ -77,6 +78,7 @@ class _SourceParser:
         fields = self._fields()
         fields |= self._task_assignor()
         self._check_splitting(topics, fields)
+        self._check_keys()
         if not self._streaming:
             offsets.check_batch(topics, starting, ending)
         self._check_offsets_per_trigger()
@@ -219,6 +221,20 @@ class _SourceParser:
                 self._faults.warn(
                     name, "has no effect on partitions whose key ranges are given in assign"
                 )
+
+    def _check_keys(self) -> None:
+        """Report limits of records beside ``keys``.
+
+        They would count the records of these keys: after a restart with other keys, a batch would
+        end at other offsets, and records would be lost or come again.
+        """
+        limits = [name for name in _BY_RECORDS if name in self._raw and self._counts(name)]
+        if limits and "keys" in self._raw:
+            self._raw.fault(
+                "keys",
+                f"reads whole batches, which contradicts {' and '.join(limits)}",
+                "limit with maxOffsetsPerTrigger",
+            )
 
     def _check_offsets_per_trigger(self) -> None:
         """Report a minimum above the maximum, in batch queries too, as Spark's source does."""

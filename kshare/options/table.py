@@ -182,7 +182,8 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
         ),
         Option(
             "keys",
-            "Read only the records of these keys.",
+            "Read only the records of these keys. Not with `maxRecordsPerTask` or "
+            "`targetTaskDuration`; `maxOffsetsPerTrigger` limits a micro-batch.",
             kind=Kind(_KEYS, _parse_some_keys),
             field="keys",
             default="all keys",

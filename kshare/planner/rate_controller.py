@@ -124,7 +124,12 @@ class RateController:
             assert self._feedback is not None
             self._feedback.retain({*recent, batch.name})
             measured = batch.limits.measured
-            holds_all = shows and self._clock() >= self._shown.measure_at
+            # A measured slice has a task of its own, so with maxTasks there would be more tasks.
+            holds_all = (
+                shows
+                and self._options.max_tasks is None
+                and self._clock() >= self._shown.measure_at
+            )
             if holds_all:
                 measure_at = self._clock() + _SHOW_TIMES_EVERY_SECONDS
                 self._shown = replace(self._shown, measure_at=measure_at)

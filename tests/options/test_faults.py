@@ -339,6 +339,26 @@ def test_cuts_by_offset_contradict_what_goes_by_key(name: str, value: str) -> No
     assert "contradicts splitBy=offset" in problem({"splitBy": "offset", name: value})
 
 
+LIMITS = {"maxRecordsPerTask": "2", "targetTaskDuration": "2s"}
+
+
+@pytest.mark.parametrize(
+    "limits", [("maxRecordsPerTask",), ("targetTaskDuration",), tuple(LIMITS)], ids="/".join
+)
+def test_limits_of_records_contradict_keys(limits: tuple[str, ...]) -> None:
+    """Told with all other faults; a batch query has no such limits."""
+    given = {"keys": '["k"]', **{name: LIMITS[name] for name in limits}}
+    says = (
+        f"keys: reads whole batches, which contradicts {' and '.join(limits)} "
+        "(given: '[\"k\"]'); limit with maxOffsetsPerTrigger"
+    )
+    assert problem(given) == says
+    assert says in problems({**given, "keyRanges": "0", "failOnDataLoss": "maybe"})
+    assert len(problems({**given, "keyRanges": "0", "failOnDataLoss": "maybe"})) == 3
+    assert parse_options({**BASE, **given}, streaming=False).options.keys == (b"k",)
+    assert options({"keys": '["k"]', "maxOffsetsPerTrigger": "5"}).keys == (b"k",)
+
+
 def test_an_assignor_of_key_ranges_has_no_effect_on_cuts_by_offset() -> None:
     found = warnings({"splitBy": "offset", "rangeAssignor": "adaptive"})
     assert found == ("option rangeAssignor has no effect with splitBy=offset",)

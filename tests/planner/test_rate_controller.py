@@ -198,6 +198,29 @@ def test_of_packed_tasks_either_all_ranges_are_shown_or_none() -> None:
     assert sum(records or 0 for records in counts[1]) == 4 * len(KEYS)
 
 
+@pytest.mark.parametrize("max_tasks", ["2", "auto"])
+def test_what_is_only_shown_does_not_undo_max_tasks(max_tasks: str) -> None:
+    """A measured slice has a task of its own: times are not measured, records are shown."""
+    log = Log()
+    query = WholeQuery(log, keyRanges="6", maxTasks=max_tasks)
+    query.pace = lambda key: 0.0001
+    events = []
+    for _ in range(5):
+        log.grow(KEYS * 3)
+        end = query.planner.latest_offsets(query.at, None)
+        events.append(shown(query))
+        tasks = query.planner.tasks(query.at, end)
+        assert len(tasks) == (1 if max_tasks == "auto" else 2)
+        query.now += max(sum(map(query.run, task.slices)) for task in tasks) + 20.0
+        query.at = end
+    assert not any(query.feedback.held)
+    for ranges in events[1:]:
+        assert sum(records or 0 for records, _ in ranges) == 3 * len(KEYS)
+        assert [seconds for _, seconds in ranges] == [None] * 6
+    query.drain()
+    query.check_all()
+
+
 def test_tasks_that_cannot_report_are_not_asked_for_long() -> None:
     log = Log()
     query = WholeQuery(log, keyRanges="3")
