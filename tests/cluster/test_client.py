@@ -102,7 +102,7 @@ def test_an_error_names_what_was_tried(code: int, kind: type[KafkaError], text: 
     )
     assert type(error) is kind
     assert str(error) == text
-    assert error.topic == ("t" if code != 90 else None)
+    assert error.topic == "t"
 
 
 def test_a_sentence_of_ones_own_for_what_is_missing_and_for_logins() -> None:
