@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kshare.group.consumer import KeySharedConsumer
     from kshare.group.message import Message
     from kshare.group.model import OffsetAndMetadata
+    from kshare.group.subscriber import partitions_only
 
 __all__ = [
     "AsyncKeySharedConsumer",
@@ -20,6 +21,7 @@ __all__ = [
     "KeySharedConsumer",
     "Message",
     "OffsetAndMetadata",
+    "partitions_only",
 ]
 
 _HOMES = {
@@ -28,6 +30,7 @@ _HOMES = {
     "KeySharedConsumer": "kshare.group.consumer",
     "Message": "kshare.group.message",
     "OffsetAndMetadata": "kshare.group.model",
+    "partitions_only": "kshare.group.subscriber",
 }
 
 

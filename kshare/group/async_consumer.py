@@ -18,6 +18,7 @@ from kshare.group.config import ConsumerConfig
 from kshare.group.consumer import KeySharedConsumer
 from kshare.group.message import Message
 from kshare.group.model import OffsetAndMetadata
+from kshare.group.subscriber import Listener
 
 __all__ = ["AsyncKeySharedConsumer"]
 
@@ -110,6 +111,21 @@ class AsyncKeySharedConsumer:
     async def unassign(self) -> None:
         """Give up all partitions."""
         await self.assign({})
+
+    async def subscribe(
+        self,
+        topics: Iterable[str],
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        """Join the group; the callbacks are plain functions, called by the thread that polls."""
+        subscribe = self._consumer.subscribe
+        await asyncio.to_thread(subscribe, topics, on_assigned, on_revoked, on_lost)
+
+    async def unsubscribe(self) -> None:
+        """Give up all partitions, and leave the group."""
+        await asyncio.to_thread(self._consumer.unsubscribe)
 
     def assignment(self) -> dict[TopicPartition, tuple[HashRange, ...]]:
         """The key ranges that are claimed, by partition; ``()`` is the whole partition."""

@@ -34,6 +34,10 @@ _log = logging.getLogger("kshare.group")
 LOG_TOPIC: Final = "__individual_commit_offsets"
 """The topic of individual commits, unless ``individual.commit.topic`` names another."""
 
+_SESSION_MS: Final = 45_000
+_BEAT_MS: Final = 3_000
+"""Kafka's defaults; with a shorter session, a heartbeat at each third of it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
@@ -62,6 +66,15 @@ class ConsumerConfig:
         offset_reset: Where to start without a committed offset, and where to go on if wanted
             offsets are gone (``auto.offset.reset``).
         client_id: Name of the client in the brokers' logs (``client.id``).
+        session_timeout_ms: Time after which the group's coordinator drops a member that it has not
+            heard of, and before which the member hands out nothing more (``session.timeout.ms``).
+        heartbeat_interval_ms: How often a member says that it is alive
+            (``heartbeat.interval.ms``).
+        max_poll_interval_ms: Time after which a member that does not poll leaves its group, and
+            how long a rebalance waits for members (``max.poll.interval.ms``).
+        instance_id: Id of a static member (``group.instance.id``); None for a dynamic one.
+        application_server: Where others reach this process, as ``host:port``
+            (``application.server``); empty for the host's name.
         on_commit: Called with the error (or None) and the stable offsets after each commit that
             nobody waits for (``on_commit``); from ``poll``.
     """
@@ -81,6 +94,11 @@ class ConsumerConfig:
     queued_max_kbytes: int = 64 << 10
     offset_reset: Literal["earliest", "latest", "error"] = "latest"
     client_id: str = "kshare"
+    session_timeout_ms: int = _SESSION_MS
+    heartbeat_interval_ms: int = _BEAT_MS
+    max_poll_interval_ms: int = 300_000
+    instance_id: str | None = None
+    application_server: str = ""
     on_commit: Callable[[Exception | None, Any], None] | None = None
 
 
@@ -128,6 +146,12 @@ def _parse_topic(text: str) -> str:
     return text.strip()
 
 
+def _parse_instance(text: str) -> str:
+    if not text.strip():
+        raise BadValueError("is empty", "give an id, or leave it out")
+    return text.strip()
+
+
 _MODE: Final = choice("implicit", "explicit", default="implicit")
 _COLUMNS: Final = OPTIONS["columns"].kind
 assert _COLUMNS is not None
@@ -149,6 +173,12 @@ CONFIGS: Final = {
             "individual",
             "Share partitions by key range, and commit individual offsets.",
         ),
+        Config(
+            "application.server",
+            Kind("host:port", str.strip),
+            "application_server",
+            "Where others reach this process, for a group's members and `kshare groups`.",
+        ),
         Config("auto.commit.interval.ms", integer(0, INT_MAX), "auto_commit_interval_ms", "How "
                "often to commit, with `enable.auto.commit`."),
         Config(
@@ -167,6 +197,19 @@ CONFIGS: Final = {
         Config("columns", _COLUMNS, "columns", "The columns of `consume_batch`, separated by "
                "commas."),
         Config("enable.auto.commit", BOOLEAN, "auto_commit", "Commit from time to time."),
+        Config(
+            "group.instance.id",
+            Kind("text", _parse_instance),
+            "instance_id",
+            "Id of a static member (`subscribe`): it does not leave when it closes, and its "
+            "successor of the same id gets its partitions without a rebalance.",
+        ),
+        Config(
+            "heartbeat.interval.ms",
+            integer(1, INT_MAX),
+            "heartbeat_interval_ms",
+            "How often a member says that it is alive (`subscribe`).",
+        ),
         Config(
             "individual.commit.log.segment.bytes",
             integer(14, INT_MAX),
@@ -192,10 +235,23 @@ CONFIGS: Final = {
             "Commit earlier if this many processed ranges have gathered.",
         ),
         Config(
+            "max.poll.interval.ms",
+            integer(1, INT_MAX),
+            "max_poll_interval_ms",
+            "After this time without a poll a member leaves its group (`subscribe`).",
+        ),
+        Config(
             "queued.max.messages.kbytes",
             integer(1, 2_097_151),
             "queued_max_kbytes",
             "Maximum size of what is fetched and not handed out, in KiB.",
+        ),
+        Config(
+            "session.timeout.ms",
+            integer(1, INT_MAX),
+            "session_timeout_ms",
+            "A member that is not heard of for so long is dropped, and hands out nothing before "
+            "that (`subscribe`).",
         ),
     )
 }  # fmt: skip
@@ -342,6 +398,7 @@ class _ConsumerParser:
                 "max.in.flight.per.key", None, "needs acknowledgement.mode=explicit",
                 "without it, a record is processed when the next poll begins",
             )  # fmt: skip
+        self._check_times(fields)
         for warning in self._faults.warnings:
             _log.warning("%s", _PREFIXED.sub("", warning))
         if self._faults.problems:
@@ -355,6 +412,15 @@ class _ConsumerParser:
             on_commit=self._on_commit,
             **{name: value for name, value in fields.items() if value is not None},
         )
+
+    def _check_times(self, fields: dict[str, Any]) -> None:
+        session = fields.get("session_timeout_ms") or _SESSION_MS
+        beat = fields.setdefault("heartbeat_interval_ms", max(min(_BEAT_MS, session // 3), 1))
+        if beat is not None and beat >= session:
+            self._faults.add(
+                "heartbeat.interval.ms", None, "must be lower than session.timeout.ms",
+                "a third of it is usual",
+            )  # fmt: skip
 
     def _texts(self, given: Mapping[str, Any]) -> dict[str, str]:
         """Take what is the consumer's own; return Kafka's properties by Java's names."""

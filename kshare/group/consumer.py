@@ -13,13 +13,14 @@ import pyarrow.compute as pc
 
 from kshare.core.hashing import HashRange
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import KshareError
+from kshare.errors import FencedError, KshareError
 from kshare.group.assignments import parse_assignment, parse_partition, partition_and_offset
 from kshare.group.commits import Commits, Work
 from kshare.group.config import ConsumerConfig, consumer_config
 from kshare.group.message import Message
 from kshare.group.model import OffsetAndMetadata
 from kshare.group.session import GroupSession
+from kshare.group.subscriber import Callbacks, Listener, Subscriber, topics_to_subscribe
 from kshare.group.tail import Session, Tail
 from kshare.wire.reader.tail_reader import Waker
 
@@ -67,6 +68,7 @@ class KeySharedConsumer:
         self._until = 0.0  # until when records may be handed out without a look at the session
         self._state = _State()
         self._commits = Commits(config, self._session)
+        self._subscriber: Subscriber | None = None
 
     # -- receiving --------------------------------------------------------------------------
 
@@ -178,6 +180,8 @@ class KeySharedConsumer:
         if not continues:
             self._settle()
         while True:
+            if not self._follow_group(continues=continues):
+                return False
             with self._state.gate:
                 pass  # one who changes what is read comes first
             with self._state.polling:
@@ -194,11 +198,36 @@ class KeySharedConsumer:
         self._commits.serve(self._work, self._ranges)
         with self._state.lock:
             self._tail.refresh()
-        self._session.check()
+        self._check_session()
         if self._session.seconds_to_deliver() < 0:
             self._waker.wait(seconds)
             return False
         return self._took(take, min(seconds, self._commits.seconds_left)) and self._may_hand_out()
+
+    def _follow_group(self, *, continues: bool) -> bool:
+        """Do what the group wants; whether to go on: not amid what one call returns."""
+        subscriber = self._subscriber
+        if subscriber is None:
+            return True
+        if subscriber.is_rebalancing:
+            raise RuntimeError("poll in a callback of subscribe: return from it first")
+        subscriber.member.polled()
+        if not subscriber.member.has_change:
+            subscriber.member.check()
+            return True
+        if not continues:
+            with self._state.polling:
+                subscriber.follow()
+        return not continues
+
+    def _check_session(self) -> None:
+        try:
+            self._session.check()
+        except FencedError as error:
+            if self._subscriber is None:
+                raise
+            _log.warning("%s; the member joins its group again", error)
+            self._subscriber.member.fenced()
 
     def _took(self, take: Callable[[float], bool], seconds: float) -> bool:
         try:
@@ -360,6 +389,8 @@ class KeySharedConsumer:
         Raises:
             ValueError: A range or partition is wrong, or two ranges overlap.
         """
+        if self._subscriber is not None:
+            raise ValueError("subscribed: call unsubscribe() before assign()")
         assignment, offsets = parse_assignment(partitions, individual=self._config.individual)
         if self._config.auto_commit:
             self._commits.flush(self._work())
@@ -372,6 +403,67 @@ class KeySharedConsumer:
     def unassign(self) -> None:
         """Give up all partitions."""
         self.assign({})
+
+    def subscribe(
+        self,
+        topics: Iterable[str],
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        """Join the group, and read what its leader assigns: key ranges of partitions.
+
+        The callbacks are called by poll (:meth:`close` calls ``on_revoked``), with the key hashes
+        of each partition that have changed; an empty tuple is the whole partition. See also
+        :func:`kshare.group.partitions_only`.
+
+        Args:
+            topics: The topics, in place of those that were subscribed before.
+            on_assigned: Called with what is gained; its records come after that.
+            on_revoked: Called with what others shall get, before it is committed and given up.
+            on_lost: Called with what others may have already; it may still be committed.
+
+        Raises:
+            ValueError: A topic is wrong, or partitions were assigned by :meth:`assign`.
+        """
+        names = topics_to_subscribe(topics)
+        if self._state.is_closed:
+            raise RuntimeError("Consumer closed")
+        if self._subscriber is None:
+            if self._tail.assignment:
+                raise ValueError("partitions are assigned: call unassign() before subscribe()")
+            member = self._session.join(self._config, self._interrupt)
+            self._subscriber = Subscriber(member, _Group(self))
+        self._subscriber.subscribe(names, Callbacks(on_assigned, on_revoked, on_lost))
+
+    def unsubscribe(self) -> None:
+        """Commit (with ``enable.auto.commit``), give up all partitions, and leave the group."""
+        subscriber = self._subscriber
+        if subscriber is None:
+            return
+        with self._state.gate:
+            self._interrupt()
+            with self._state.polling:
+                try:
+                    subscriber.revoke_all()
+                finally:
+                    self._commit_before_revocation()
+                    self._subscriber = None
+                    self._take_over({}, None)
+                    self._session.leave(_CLOSE_SECONDS)
+
+    def _commit_before_revocation(self) -> None:
+        if self._config.auto_commit:
+            self._commits.flush(self._work())
+
+    def _take_over(
+        self,
+        assignment: Mapping[TopicPartition, tuple[HashRange, ...]],
+        epoch: tuple[int, str] | None,
+    ) -> None:
+        with self._stopped():
+            self._tail.assign(assignment)
+            self._session.claim(assignment, epoch=epoch)
 
     def assignment(self) -> dict[TopicPartition, tuple[HashRange, ...]]:
         """The key ranges that are claimed, by partition; ``()`` is the whole partition."""
@@ -462,6 +554,8 @@ class KeySharedConsumer:
         self._interrupt()
         with self._state.polling:
             try:
+                if self._subscriber is not None:
+                    self._subscriber.revoke_all()
                 self._commits.close(self._work)
             finally:
                 self._session.close(_CLOSE_SECONDS)
@@ -478,6 +572,14 @@ class KeySharedConsumer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Group:
+    """What a subscriber may do with its consumer."""
+
+    def __init__(self, consumer: KeySharedConsumer) -> None:
+        self.commit_before_revocation = consumer._commit_before_revocation  # noqa: SLF001
+        self.take_over = consumer._take_over  # noqa: SLF001
 
 
 class _State:

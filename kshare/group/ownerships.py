@@ -96,8 +96,20 @@ class Ownerships:
 
     # -- what the consumer wants -------------------------------------------------------------
 
-    def claim(self, assignment: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
-        """Own these key hashes, and no others."""
+    def claim(
+        self,
+        assignment: Mapping[TopicPartition, tuple[HashRange, ...]],
+        *,
+        epoch: tuple[int, str] | None = None,
+        self_fencing: bool = False,
+    ) -> None:
+        """Own these key hashes, and no others.
+
+        Args:
+            assignment: The key hashes of each partition.
+            epoch: The group's epoch in which they were assigned, and the id of the log's topic.
+            self_fencing: Whether this member delivers no more before the coordinator drops it.
+        """
         self._claims += 1
         name = f"{self._member}#{self._claims}"  # nothing late is taken for the new claim's
         for partition in list(self.by_partition):
@@ -109,6 +121,8 @@ class Ownerships:
         for partition, hashes in assignment.items():
             if partition not in self.by_partition:
                 owner = Owner(partition, name, hashes, self.topic_id)
+                if epoch is not None and epoch[1] == self.topic_id:
+                    owner.epoch, owner.self_fencing = epoch[0], self_fencing
                 self.by_partition[partition] = Ownership(owner)
 
     def give_up(self) -> list[Key]:
@@ -139,6 +153,8 @@ class Ownerships:
         if now < each.retry_at:
             return ()
         each.retry_at = 0.0
+        if owner.peers is None and owner.epoch is not None and owner.epoch in self.log.epochs:
+            owner.peers = self.log.epochs[owner.epoch].names
         if each.waits_since is not None and now - each.waits_since >= self._claim_timeout:
             owner.waited()
         if owner.phase is Phase.RUNNING and owner.commit is None and each.wanted > each.finished:

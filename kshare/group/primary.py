@@ -50,11 +50,15 @@ class PrimaryOffsets:
         kafka: How to reach the cluster.
         group: Id of the group.
         admin: Makes the client that is asked.
+
+    Attributes:
+        as_member: Commits offsets as a member of the group; None while it has no members.
     """
 
     def __init__(
         self, kafka: KafkaConfig, group: str, *, admin: Callable[..., AdminClient] = AdminClient
     ) -> None:
+        self.as_member: Callable[[Mapping[TopicPartition, Primary]], Future[Any]] | None = None
         self._kafka = kafka
         self._group = group
         self._seconds = kafka.api_timeout_ms / 1000
@@ -103,6 +107,8 @@ class PrimaryOffsets:
         Raises:
             KafkaError: The client cannot be made.
         """
+        if self.as_member is not None:
+            return self.as_member(offsets)
         self._client.handle.poll(0)
         listed = [
             RdTopicPartition(*tp, each.offset, metadata=each.anchor.encode() if each.anchor else "")
@@ -120,11 +126,14 @@ class PrimaryOffsets:
             KafkaError: The whole commit was refused.
         """
         action = f"commit offsets of group {self._group}"
+        outcome = self._answer(answer, action)
+        if isinstance(outcome, dict):
+            return outcome
         return {
             TopicPartition(part.topic, part.partition): None
             if part.error is None
             else self._refusal(part.error, action, part.topic, part.partition)
-            for part in self._answer(answer, action).topic_partitions
+            for part in outcome.topic_partitions
         }
 
     def close(self) -> None:

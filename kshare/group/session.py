@@ -14,10 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from kshare.core.hashing import HashRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FetchTimeoutError, KshareError
+from kshare.group.config import ConsumerConfig
+from kshare.group.epoch_writer import Written
 from kshare.group.log_tail import boot_time
+from kshare.group.member_thread import MemberThread
 from kshare.group.model import OffsetAndMetadata, SessionConfig, committed_offset
 from kshare.group.ownerships import Ownership, Processed, claimed_hashes
 from kshare.group.protocol.owner import Phase
+from kshare.group.protocol.records import Epoch
 from kshare.group.session_thread import SessionThread
 
 __all__ = ["GroupSession", "OffsetAndMetadata", "Processed", "SessionConfig"]
@@ -50,12 +54,46 @@ class GroupSession:
         self._thread = SessionThread(config, self.member, on_change or (lambda: None), now)
         self._shared = self._thread.shared
         self._is_started = False
+        self._group_member: MemberThread | None = None
 
-    def claim(self, assignment: Mapping[TopicPartition, Sequence[HashRange]]) -> None:
+    def join(self, config: ConsumerConfig, on_change: Callable[[], None]) -> MemberThread:
+        """Become a member of the group; nothing is sent before the member subscribes.
+
+        From now on records may be handed out only while the member is sure to be one, and offsets
+        are committed by it.
+        """
+        member = MemberThread(config, self.member, self._write_epoch, on_change, self._now)
+        self._group_member = member
+        self._thread.primary.as_member = member.commit
+        self._thread.epochs.on_lost = member.rebalance
+        self.claim({})
+        return member
+
+    def leave(self, timeout: float) -> None:
+        """Leave the group; the session is a standalone one again."""
+        member, self._group_member = self._group_member, None
+        if member is not None:
+            member.close(timeout)
+            self._thread.primary.as_member = None
+
+    def _write_epoch(self, epoch: Epoch, written: Written) -> None:
+        self._thread.epochs.write(epoch, written)
+        self._thread.wake()
+
+    def claim(
+        self,
+        assignment: Mapping[TopicPartition, Sequence[HashRange]],
+        *,
+        epoch: tuple[int, str] | None = None,
+    ) -> None:
         """Own these key hashes from now on, and no others; an empty sequence is all hashes.
 
         Returns at once; :meth:`started` says when delivery may begin. Partitions whose hashes do
         not change go on undisturbed. Hashes that are given up are free at once, so commit before.
+
+        Args:
+            assignment: The key hashes of each partition.
+            epoch: The group's epoch in which they were assigned, and the id of the log's topic.
 
         Raises:
             ValueError: Hash ranges of a partition overlap.
@@ -64,7 +102,8 @@ class GroupSession:
         with self._shared.changed:
             if self._shared.is_closing:
                 raise KshareError(f"group {self._group}: the session is closed")
-            self._shared.ownerships.claim(hashes)
+            fences = self._group_member is not None and not self._group_member.is_static
+            self._shared.ownerships.claim(hashes, epoch=epoch, self_fencing=fences)
             is_first, self._is_started = not self._is_started, True
         if is_first:
             self._thread.start()
@@ -103,7 +142,9 @@ class GroupSession:
 
     def seconds_to_deliver(self) -> float:
         """For how long records may be handed out without asking again; below 0: not now."""
-        return self._claim_seconds - (self._now() - self._thread.read_at)
+        seconds = self._claim_seconds - (self._now() - self._thread.read_at)
+        member = self._group_member
+        return seconds if member is None else min(seconds, member.seconds_left())
 
     def commit(
         self,
@@ -194,6 +235,8 @@ class GroupSession:
         if self._is_started:
             self._thread.wake()
             self._thread.closed.wait(timeout)
+        if self._group_member is not None:
+            self._group_member.close(timeout)
 
     def _raise_fault(self) -> None:
         if self._shared.fault is not None:

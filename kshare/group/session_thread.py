@@ -26,6 +26,7 @@ from kshare.errors import (
     KafkaError,
     KshareError,
 )
+from kshare.group.epoch_writer import EpochWriter
 from kshare.group.group_reader import LIFE_SECONDS
 from kshare.group.log_follower import ANSWER_MS, LASTING, LogFollower, LogLink
 from kshare.group.log_tail import boot_time
@@ -86,6 +87,7 @@ class SessionThread:
         primary: The group's offsets.
         read_at: When the log was last known to be read to its end.
         closed: Set when all claims have been given up.
+        epochs: Writes epochs of the group.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class SessionThread:
         self._events: deque[Callable[[], None]] = deque()
         self._waker = Waker()
         self._said: tuple[Any, ...] = ()
+        self.epochs = EpochWriter(config.group)
 
     def start(self) -> None:
         """Start the thread."""
@@ -153,6 +156,7 @@ class SessionThread:
         if link is not None:
             self._live(link)
             self._act(link)
+            self.epochs.serve(link, self.shared.ownerships.log, self._now())
         self._report()
 
     def _wait(self) -> bool:
@@ -166,7 +170,7 @@ class SessionThread:
         if self._follower.link is not None:
             with self.shared.changed:
                 until = min(until, self.shared.ownerships.next_time())
-            until = min(until, self._times.beat, self._times.look)
+            until = min(until, self._times.beat, self._times.look, self.epochs.retry_at)
         seconds = 0.0 if self._events else min(max(until - self._now(), 0.0), _LOOK_SECONDS)
         ready = {descriptor for descriptor, _ in poll.poll(seconds * 1000 + 0.5)}
         if self._waker.fileno() in ready:

@@ -5,7 +5,7 @@ once. What an interrupted call has fetched is fetched again. Cost: one fetch for
 partition; buffers are those of :class:`~kshare.wire.reader.tail_reader.TailReader`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.group.config import ConsumerConfig
 from kshare.group.delivery import Delivery, KeyLimit
+from kshare.group.member_thread import MemberThread
 from kshare.group.message import NO_ROWS, Chunk, Message, Rows, chunks, rows_of
 from kshare.group.model import OffsetAndMetadata
 from kshare.options import EARLIEST, SOURCE_COLUMNS, SourceOptions
@@ -38,8 +39,19 @@ class Session(Protocol):
 
     member: str
 
-    def claim(self, assignment: Mapping[TopicPartition, Sequence[HashRange]]) -> None:
+    def claim(
+        self,
+        assignment: Mapping[TopicPartition, Sequence[HashRange]],
+        *,
+        epoch: tuple[int, str] | None = None,
+    ) -> None:
         """Own these key hashes from now on, and no others."""
+
+    def join(self, config: ConsumerConfig, on_change: Callable[[], None]) -> MemberThread:
+        """Become a member of the group."""
+
+    def leave(self, timeout: float) -> None:
+        """Leave the group."""
 
     def started(self) -> Mapping[TopicPartition, Progress]:
         """From where to deliver: the progress of each partition whose claims are in place."""

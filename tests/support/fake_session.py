@@ -7,6 +7,7 @@ from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KshareError
 from kshare.group.config import ConsumerConfig
+from kshare.group.member_thread import MemberThread
 from kshare.group.session import OffsetAndMetadata
 
 __all__ = ["FakeSession", "FakeSessions"]
@@ -28,7 +29,18 @@ class FakeSession:
         self._started: dict[TopicPartition, Progress] = {}
         self._claimed: dict[TopicPartition, tuple[HashRange, ...]] = {}
 
-    def claim(self, assignment: Mapping[TopicPartition, Sequence[HashRange]]) -> None:
+    def join(self, config: ConsumerConfig, on_change: Callable[[], None]) -> MemberThread:
+        raise NotImplementedError
+
+    def leave(self, timeout: float) -> None:
+        raise NotImplementedError
+
+    def claim(
+        self,
+        assignment: Mapping[TopicPartition, Sequence[HashRange]],
+        *,
+        epoch: tuple[int, str] | None = None,
+    ) -> None:
         started = {}
         for tp, hashes in assignment.items():
             if tp in self._started and self._claimed[tp] == tuple(hashes):

@@ -7,14 +7,25 @@ a later one of the same key replaces.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from kshare.core.hashing import WHOLE, HashRange, complement
 from kshare.core.offsets import Bounds, union
 from kshare.core.progress import Progress, Stripe, TopicPartition
-from kshare.group.protocol.records import Block, Claim, Key, Member, Record, Reset, Stable
+from kshare.group.protocol.records import (
+    Block,
+    Claim,
+    Epoch,
+    Key,
+    Member,
+    Record,
+    Reset,
+    Stable,
+)
 
 __all__ = ["BlockKey", "GroupLog", "PartitionLog", "PlacedClaim"]
+
+_EPOCHS_MAX: Final = 8
 
 BlockKey: TypeAlias = tuple[str, HashRange, int]
 """Author, key hashes and stretch of a block."""
@@ -22,10 +33,22 @@ BlockKey: TypeAlias = tuple[str, HashRange, int]
 
 @dataclass(frozen=True, slots=True)
 class PlacedClaim:
-    """A claim and its offset in the log; of two that overlap, the higher offset wins."""
+    """A claim and its offset in the log; of two that overlap, the one of higher :attr:`age` wins.
+
+    A claim's epoch is a log offset, too: that of the epoch's record, or its own if it has none. So
+    what a member of an older epoch claims late takes nothing from a member of a later one. An epoch
+    behind the claim itself is one of a log that was lost, and counts no more.
+    """
 
     claim: Claim
     position: int
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """What orders claims: a pair of log offsets."""
+        epoch = self.claim.epoch
+        is_known = epoch is not None and epoch < self.position
+        return (epoch if epoch is not None and is_known else self.position, self.position)
 
 
 @dataclass(slots=True)
@@ -74,7 +97,7 @@ class PartitionLog:
         later = [
             part
             for other in self.claims.values()
-            if other.position > mine.position
+            if other.age > mine.age
             for part in other.claim.hashes
         ]
         return _minus(mine.claim.hashes, later)
@@ -103,7 +126,7 @@ class PartitionLog:
         """The claims of others on some key hashes that are later than the claim of a member."""
         mine = self.claims.get(member)
         for other, placed in self.claims.items():
-            is_later = other != member and (mine is None or placed.position > mine.position)
+            is_later = other != member and (mine is None or placed.age > mine.age)
             parts = placed.claim.hashes
             if is_later and any(part.intersect(own) for part in parts for own in hashes):
                 yield placed
@@ -123,6 +146,7 @@ class GroupLog:
         end: The log offset after the last record that was applied.
         partitions: What it says of each partition.
         members: The last sign of life of each standalone member.
+        epochs: The last epochs, by their log offsets, ascending.
     """
 
     def __init__(self, group: str) -> None:
@@ -130,6 +154,7 @@ class GroupLog:
         self.end = 0
         self.partitions: dict[TopicPartition, PartitionLog] = {}
         self.members: dict[str, Member] = {}
+        self.epochs: dict[int, Epoch] = {}
 
     def of(self, partition: TopicPartition) -> PartitionLog:
         """What it says of a partition; empty if there is no record."""
@@ -145,10 +170,7 @@ class GroupLog:
         """
         self.end = max(self.end, position + 1)
         if key.partition is None:
-            if isinstance(record, Member):
-                self.members[record.member] = record
-            else:
-                self.members.pop(key.detail[0], None)
+            self._apply_of_group(position, key, record)
             return
         log = self.of(key.partition)
         if key.kind == "claim":
@@ -166,6 +188,17 @@ class GroupLog:
                 log.blocks.pop(_block_key(key), None)
         else:
             _apply(log, record)
+
+    def _apply_of_group(self, position: int, key: Key, record: Record | None) -> None:
+        match record:
+            case Epoch():
+                self.epochs[position] = record
+                for oldest in list(self.epochs)[:-_EPOCHS_MAX]:
+                    del self.epochs[oldest]
+            case Member():
+                self.members[record.member] = record
+            case None if key.kind == "member":
+                self.members.pop(key.detail[0], None)
 
 
 def _begin_incarnation(log: PartitionLog, key: Key) -> None:

@@ -16,8 +16,9 @@ returned is not returned again until it has failed (:meth:`Owner.failed`).
 
 Delivery is safe if the caller hands out no record once the last answered fetch of the log was sent
 longer than the claim timeout ago: a new owner waits as long, from when it has read its own claim
-back, unless those that it replaces have given up their claims before. With a log that was lost,
-claims are gone that may still be acted upon, so nobody goes on before the timeout.
+back, unless those that it replaces have given up their claims before. Nor does it wait for members
+that the group's coordinator has dropped, if they fence themselves before that. With a log that was
+lost, claims are gone that may still be acted upon, so nobody goes on before the timeout.
 """
 
 from collections.abc import Sequence
@@ -54,6 +55,7 @@ __all__ = [
     "ResolveInitial",
     "Write",
     "WritePrimary",
+    "session_of",
 ]
 
 
@@ -134,6 +136,9 @@ class Owner:
         member: Id of the member.
         hashes: The key hashes that it claims, ascending, not adjacent.
         topic_id: Id of the log's topic; empty if it is not known.
+        epoch: The group's epoch in which they were assigned; None for a standalone consumer.
+        self_fencing: Whether it delivers no more before the group's coordinator drops it.
+        peers: Names of the members of its epoch; None if they are not known.
         phase: How far it is.
         start: Where it starts, from phase ANCHORING on.
         done: What has been processed, as far as it knows; from phase RUNNING on.
@@ -144,6 +149,9 @@ class Owner:
     member: str
     hashes: tuple[HashRange, ...]
     topic_id: str = ""
+    epoch: int | None = None
+    self_fencing: bool = False
+    peers: frozenset[str] | None = None
     phase: Phase = Phase.CLAIMING
     start: Start | None = None
     done: Progress = field(default_factory=lambda: Progress.at(0))
@@ -199,6 +207,7 @@ class Owner:
             topic_id: Id of the log's topic from now on; empty if it is not known.
         """
         self.topic_id = topic_id
+        self.epoch = self.peers = None  # an offset of the log that was lost
         if self.phase is Phase.FENCED:
             return
         if self.phase is Phase.RUNNING:
@@ -241,14 +250,25 @@ class Owner:
         return actions
 
     def is_alone(self, log: PartitionLog) -> bool:
-        """Whether no earlier claim of another member overlaps the own one any more."""
+        """Whether there is no earlier claim on the own hashes that may still be acted upon."""
         mine = log.claims.get(self.member)
         return mine is not None and not any(
             part.intersect(own) is not None
             for other in log.claims.values()
-            if other.position < mine.position
+            if other.age < mine.age and not self._is_of_the_past(other.claim)
             for part in other.claim.hashes
             for own in self.hashes
+        )
+
+    def _is_of_the_past(self, claim: Claim) -> bool:
+        """Whether a claim's member was dropped from the group, and so has fenced itself before."""
+        return (
+            self.peers is not None
+            and self.epoch is not None
+            and claim.self_fencing
+            and claim.epoch is not None
+            and claim.epoch < self.epoch
+            and session_of(claim.member) not in self.peers
         )
 
     def _look(self, log: PartitionLog) -> None:
@@ -294,7 +314,14 @@ class Owner:
     def _next(self, log: PartitionLog) -> tuple[Action, ...]:
         match self.phase:
             case Phase.CLAIMING:
-                return (Write((Claim(self.partition, self.member, self.hashes),)),)
+                claim = Claim(
+                    self.partition,
+                    self.member,
+                    self.hashes,
+                    self.epoch,
+                    self_fencing=self.self_fencing,
+                )
+                return (Write((claim,)),)
             case Phase.STARTING:
                 return self._start(log)
             case Phase.ANCHORING:
@@ -377,6 +404,11 @@ class Owner:
             *past_to_delete(self.partition, log, self.member),
         ]
         return (Delete(tuple(keys)),) if keys else ()
+
+
+def session_of(member: str) -> str:
+    """The session that has made a claim, from the claim's member: ``session#number``."""
+    return member.rpartition("#")[0] or member
 
 
 def log_position(log: PartitionLog) -> int:

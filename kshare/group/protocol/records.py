@@ -14,6 +14,8 @@ record    key, after version, group, incarnation        value                   
 `Reset`   "reset", topic, partition                     offset                           who starts
                                                                                          a partition
 `Member`  "member", member                              host, time                       each member
+`Epoch`   "epoch"                                       generation, leader, members with the group's
+                                                        what each is assigned            leader
 ========= ============================================= ================================ ===========
 
 A block is a fact: these offsets of these key hashes have been processed. Facts stay true, so their
@@ -22,13 +24,13 @@ one author's block cannot delete what another one has written meanwhile.
 
 The incarnation is a number for each group and partition. A `Reset` begins a new one, and facts and
 stable offsets of an older one do not count. Kafka's own tools reset offsets for single partitions,
-so a number for each group would void the individual commits of all of its partitions. Claims and
-members have incarnation 0: they outlive a reset.
+so a number for each group would void the individual commits of all of its partitions. Claims,
+members and epochs have incarnation 0: they outlive a reset.
 """
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -45,12 +47,16 @@ __all__ = [
     "Block",
     "Claim",
     "CommitLogError",
+    "Epoch",
+    "EpochMember",
     "Key",
     "LaterVersionError",
     "Member",
     "Record",
     "Reset",
     "Stable",
+    "assignment_of",
+    "assignment_value",
     "decode",
     "decode_key",
     "encode",
@@ -102,6 +108,8 @@ class Claim:
         hashes: The key hashes: ascending, disjoint, not adjacent.
         epoch: The group's epoch in which they were assigned; None for a standalone consumer.
         transactional_id: Transactional id of the member; None if it has none.
+        self_fencing: Whether the member delivers no more before the group's coordinator drops it,
+            so that nobody has to wait for it who belongs to an epoch without it.
     """
 
     partition: TopicPartition
@@ -109,6 +117,7 @@ class Claim:
     hashes: tuple[HashRange, ...]
     epoch: int | None = None
     transactional_id: str | None = None
+    self_fencing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +190,44 @@ class Member:
     seen_ms: int
 
 
-Record: TypeAlias = Claim | Block | Stable | Reset | Member
+@dataclass(frozen=True, slots=True)
+class EpochMember:
+    """A member of an epoch.
+
+    Attributes:
+        name: Name of its session, which begins the names of its claims.
+        member_id: Its id at the group's coordinator.
+        host: Where it runs: ``application.server``, or the host's name.
+        assigned: The key hashes of each partition that it was assigned, in order; empty for all.
+    """
+
+    name: str
+    member_id: str
+    host: str
+    assigned: tuple[tuple[TopicPartition, tuple[HashRange, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A generation of the group, and what its leader has assigned; its log offset is the epoch.
+
+    Attributes:
+        generation: The generation.
+        leader: Name of the leader's session.
+        members: The members, in the order of their names.
+    """
+
+    generation: int
+    leader: str
+    members: tuple[EpochMember, ...]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the members' sessions."""
+        return frozenset(member.name for member in self.members)
+
+
+Record: TypeAlias = Claim | Block | Stable | Reset | Member | Epoch
 
 
 # -- bytes ---------------------------------------------------------------------------------------
@@ -213,6 +259,8 @@ def key_of(record: Record) -> Key:
             return Key(record.incarnation, "reset", record.partition)
         case Member():
             return Key(0, "member", None, (record.member,))
+        case Epoch():
+            return Key(0, "epoch", None)
 
 
 def decode_key(key: bytes) -> tuple[str, Key]:
@@ -239,7 +287,7 @@ def decode_key(key: bytes) -> tuple[str, Key]:
     if read is None:
         raise CommitLogError(f"not a kind of record of an individual commit log: {kind!r}")
     partition = None
-    if kind != "member":
+    if kind not in _OF_GROUPS:
         _check(len(rest) >= 2 and _is_partition(*rest[:2]), "partition", rest[:2])
         partition = TopicPartition(rest[0], rest[1])
         rest = rest[2:]
@@ -276,6 +324,7 @@ def _value_of(record: Record) -> dict[str, Any]:
                 "hashes": [[part.lo, part.hi] for part in record.hashes],
                 "epoch": record.epoch,
                 "transactional_id": record.transactional_id,
+                **({"self_fencing": True} if record.self_fencing else {}),
             }
         case Block():
             packed = pack(record.bounds, record.stretch * STRETCH)
@@ -290,6 +339,15 @@ def _value_of(record: Record) -> dict[str, Any]:
             return {"offset": record.offset}
         case Member():
             return {"host": record.host, "seen_ms": record.seen_ms}
+        case Epoch():
+            return {
+                "generation": record.generation,
+                "leader": record.leader,
+                "members": [
+                    [each.name, each.member_id, each.host, assignment_value(each.assigned)]
+                    for each in record.members
+                ],
+            }
 
 
 def _claim(key: Key, fields: Mapping[str, Any]) -> Claim:
@@ -301,7 +359,9 @@ def _claim(key: Key, fields: Mapping[str, Any]) -> Claim:
     is_id = transactional_id is None or isinstance(transactional_id, str)
     _check(is_id, "transactional_id", transactional_id)
     assert key.partition is not None
-    return Claim(key.partition, key.detail[0], hashes, epoch, transactional_id)
+    fences = fields.get("self_fencing", False)
+    _check(type(fences) is bool, "self_fencing", fences)
+    return Claim(key.partition, key.detail[0], hashes, epoch, transactional_id, fences)
 
 
 def _block(key: Key, fields: Mapping[str, Any]) -> Block:
@@ -337,13 +397,51 @@ def _member(key: Key, fields: Mapping[str, Any]) -> Member:
     return Member(key.detail[0], host, seen_ms)
 
 
+def _epoch(_: Key, fields: Mapping[str, Any]) -> Epoch:
+    generation, leader = fields["generation"], fields["leader"]
+    _check(_is_offset(generation), "generation", generation)
+    _check(isinstance(leader, str), "leader", leader)
+    members = []
+    for name, member_id, host, assigned in fields["members"]:
+        for text in (name, member_id, host):
+            _check(isinstance(text, str), "member of an epoch", text)
+        members.append(EpochMember(name, member_id, host, assignment_of(assigned)))
+    return Epoch(generation, leader, tuple(members))
+
+
+def assignment_value(
+    assigned: Iterable[tuple[TopicPartition, Sequence[HashRange]]],
+) -> list[list[Any]]:
+    """Key hashes by partition, for JSON: ``[topic, partition, [[lo, hi], ...]]`` each."""
+    return [[*tp, [[part.lo, part.hi] for part in hashes]] for tp, hashes in assigned]
+
+
+def assignment_of(value: Any) -> tuple[tuple[TopicPartition, tuple[HashRange, ...]], ...]:
+    """Key hashes by partition, from JSON.
+
+    Raises:
+        CommitLogError, TypeError, ValueError: It is something else.
+    """
+    assigned = []
+    for topic, number, ranges in value:
+        _check(_is_partition(topic, number), "partition", [topic, number])
+        hashes = tuple(HashRange(lo, hi) for lo, hi in ranges)
+        if any(lower.hi >= upper.lo for lower, upper in pairwise(hashes)):
+            raise ValueError("hashes are not ascending, with gaps between them")
+        assigned.append((TopicPartition(topic, number), hashes))
+    return tuple(assigned)
+
+
 _VALUES: Final[dict[str, Callable[[Key, Mapping[str, Any]], Record]]] = {
     "claim": _claim,
     "block": _block,
     "stable": _stable,
     "reset": _reset,
     "member": _member,
+    "epoch": _epoch,
 }
+_OF_GROUPS: Final = {"member", "epoch"}
+"""Kinds of records that speak of no partition."""
 
 
 # -- keys ----------------------------------------------------------------------------------------
@@ -377,6 +475,7 @@ _DETAILS: Final[dict[str, Callable[[list[Any]], tuple[Any, ...]]]] = {
     "stable": _no_detail,
     "reset": _no_detail,
     "member": _member_id,
+    "epoch": _no_detail,
 }
 
 

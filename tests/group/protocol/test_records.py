@@ -16,6 +16,8 @@ from kshare.group.protocol.records import (
     Block,
     Claim,
     CommitLogError,
+    Epoch,
+    EpochMember,
     LaterVersionError,
     Member,
     Record,
@@ -40,6 +42,15 @@ EXAMPLES: dict[str, Record] = {
     "stable": Stable(T0, 1, 10_432, 4, "by hand"),
     "reset": Reset(T0, 2, 40),
     "member": Member("m-1", "pod-3", 1_767_323_045_000),
+    "claim of a member that fences itself": Claim(T0, "m-1", (HALF,), 7, self_fencing=True),
+    "epoch": Epoch(
+        3,
+        "m-1",
+        (
+            EpochMember("m-1", "kshare-5f0c", "pod-3:8080", ((T0, (HALF,)),)),
+            EpochMember("m-2", "kshare-77aa", "pod-4", ((TopicPartition("orders", 1), ()),)),
+        ),
+    ),
 }
 
 topics = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
@@ -71,8 +82,24 @@ def blocks(draw: st.DrawFn) -> Block:
     return Block(draw(partitions), draw(offsets), draw(topics), hashes, stretch, bounds)
 
 
+epoch_members = st.builds(
+    EpochMember,
+    topics,
+    topics,
+    topics,
+    st.lists(st.tuples(partitions, hash_ranges()), max_size=3).map(tuple),
+)
 records = st.one_of(
-    st.builds(Claim, partitions, topics, hash_ranges(), st.none() | offsets, st.none() | topics),
+    st.builds(
+        Claim,
+        partitions,
+        topics,
+        hash_ranges(),
+        st.none() | offsets,
+        st.none() | topics,
+        st.booleans(),
+    ),
+    st.builds(Epoch, offsets, topics, st.lists(epoch_members, max_size=3).map(tuple)),
     blocks(),
     st.builds(Stable, partitions, offsets, offsets, st.none() | offsets, topics),
     st.builds(Reset, partitions, offsets, offsets),
@@ -131,6 +158,7 @@ def test_a_later_version_is_named() -> None:
         b'[1,"g",0,["member"],"m"]',
         b'[1,"g",0,"member"]',
         b'[1,"g",0,"member",3]',
+        b'[1,"g",0,"epoch",3]',
         b'[1,"g",0,"stable"]',
         b'[1,"g",0,"stable","t",-1]',
         b'[1,"g",0,"stable","t",0,0]',
@@ -159,6 +187,15 @@ def test_what_is_no_key(key: bytes) -> None:
         ("claim", b'{"hashes":[[0,5]],"epoch":-1,"transactional_id":null}'),
         ("claim", b'{"hashes":[[0,5]],"epoch":null,"transactional_id":3}'),
         ("claim", b'{"hashes":[[0,5]]}'),
+        (
+            "claim",
+            b'{"hashes":[[0,5]],"epoch":1,"transactional_id":null,"self_fencing":1}',
+        ),
+        ("epoch", b'{"generation":-1,"leader":"m","members":[]}'),
+        ("epoch", b'{"generation":1,"leader":3,"members":[]}'),
+        ("epoch", b'{"generation":1,"leader":"m","members":[["m","m"]]}'),
+        ("epoch", b'{"generation":1,"leader":"m","members":[["m","m","h",[["t",-1,[]]]]]}'),
+        ("epoch", b'{"generation":1,"leader":"m","members":[["m","m","h",[["t",0,[[5,5]]]]]]}'),
         ("block", b'{"o":""}'),
         ("block", b'{"o":"AAE"}'),
         ("block", b'{"o":7}'),

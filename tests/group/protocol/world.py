@@ -63,6 +63,7 @@ class Process:
     in_flight: list[int] = field(default_factory=list)  # handed out, not acknowledged
     position: int = 0  # all records of its hashes below are handed out
     is_current: bool = False  # has read the log since the last time out of somebody
+    is_member: bool = True  # the group's coordinator has not dropped it, as far as it may tell
     commits: int = 0
 
     def part(self) -> PartitionLog:
@@ -225,7 +226,7 @@ def print_of(process: Process) -> tuple[object, ...]:
 
 def is_living(process: Process) -> bool:
     """Whether a process may hand out records: it has read the log, and knows of no later claim."""
-    return process.is_current and process.owner.phase is Phase.RUNNING
+    return process.is_current and process.is_member and process.owner.phase is Phase.RUNNING
 
 
 def next_record(world: World, process: Process) -> int | None:
@@ -278,7 +279,7 @@ def steps(world: World, limits: Limits) -> Iterator[Step]:
             yield ("act", name)
             if world.failures < limits.failures and not isinstance(process.inbox[0], Delete):
                 yield ("fail", name)
-        may_deliver = process.is_current and len(process.in_flight) < limits.in_flight
+        may_deliver = is_living(process) and len(process.in_flight) < limits.in_flight
         if may_deliver and next_record(world, process) is not None:
             yield ("deliver", name)
         for offset in process.in_flight:

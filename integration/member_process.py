@@ -1,0 +1,63 @@
+"""A member of a group: ``python -m integration.member_process SERVERS TOPIC GROUP FILE [CONFIG]``.
+
+It appends a line to the file for each thing that happens, with the time (CLOCK_MONOTONIC, ns):
+``record TIME PARTITION OFFSET KEY``; ``assigned``, ``revoked`` or ``lost``, with the time and how
+wide the key hashes are, in partitions. CONFIG is JSON. It ends at SIGTERM.
+"""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from kshare.core.hashing import HASH_SPACE, HashRange
+from kshare.core.progress import TopicPartition
+from kshare.errors import KshareError
+from kshare.group import KeySharedConsumer
+
+
+def main(servers: str, topic: str, group: str, file: str, config: str = "{}") -> None:
+    settings = json.loads(config)
+    pause = settings.pop("pause", 0.001)
+    consumer = KeySharedConsumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "auto.commit.interval.ms": 200,
+            "claim.timeout.ms": 1000,
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 500,
+            **settings,
+        }
+    )
+    signal.signal(signal.SIGTERM, lambda *_: consumer.close())
+    with Path(file).open("a", buffering=1) as out:
+
+        def note(
+            what: str,
+        ) -> Callable[[Mapping[TopicPartition, tuple[HashRange, ...]]], None]:
+            def write(changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+                wide = sum(
+                    sum(part.width for part in hashes) or HASH_SPACE for hashes in changed.values()
+                )
+                out.write(f"{what} {time.monotonic_ns()} {wide / HASH_SPACE:.4f} x\n")
+
+            return write
+
+        consumer.subscribe([topic], note("assigned"), note("revoked"), note("lost"))
+        try:
+            for message in consumer:
+                where = f"{message.partition()} {message.offset()}"
+                key = (message.key() or b"").hex()
+                out.write(f"record {time.monotonic_ns()} {where} {key}\n")
+                time.sleep(pause)
+        except KshareError:
+            if not consumer.is_closed:
+                raise
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

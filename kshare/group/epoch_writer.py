@@ -1,0 +1,81 @@
+"""Writes epochs into the group's log, and says where they are once they have been read back."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from kshare.errors import KafkaError
+from kshare.group.log_follower import LASTING, LogLink
+from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.records import Epoch, encode
+from kshare.wire.protocol.error_codes import Kind
+
+__all__ = ["EpochWriter", "Written"]
+
+_PAUSE_SECONDS: Final = 0.5
+
+Written = Callable[[int, str], None]
+"""Takes the log offset of an epoch, and the id of the log's topic."""
+
+
+class EpochWriter:
+    """Writes epochs, the last one that was asked for; :meth:`serve` is for the session's thread.
+
+    Args:
+        group: Id of the group.
+
+    Attributes:
+        retry_at: When to call :meth:`serve` again, if nothing happens before.
+        on_lost: Called when the log is another one, so that all epochs count no more.
+    """
+
+    def __init__(self, group: str) -> None:
+        self.retry_at = float("inf")
+        self.on_lost: Callable[[], None] = lambda: None
+        self._group = group
+        self._lock = threading.Lock()
+        self._asked: deque[tuple[Epoch, Written]] = deque()
+        self._waiting: tuple[Epoch, Written] | None = None
+        self._log: GroupLog | None = None
+
+    def write(self, epoch: Epoch, written: Written) -> None:
+        """Ask for an epoch; wake the session's thread after that. From any thread."""
+        with self._lock:
+            self._asked.append((epoch, written))
+
+    def serve(self, link: LogLink, log: GroupLog, now: float) -> None:
+        """Write what was asked for, and look for what was written."""
+        if self._log is not log:
+            was_lost, self._log = self._log is not None, log
+            if was_lost:
+                self._waiting = None  # its generation ends
+                self.on_lost()
+        with self._lock:
+            asked = [self._asked.popleft() for _ in range(len(self._asked))]
+        if asked:
+            self._waiting = asked[-1]
+            self._append(link, now)
+        elif self._waiting is not None and now >= self.retry_at:
+            self._append(link, now)
+        if self._waiting is None:
+            return
+        epoch, written = self._waiting
+        for position, record in log.epochs.items():
+            if record == epoch:
+                self._waiting, self.retry_at = None, float("inf")
+                written(position, link.topic_id)
+                return
+
+    def _append(self, link: LogLink, now: float) -> None:
+        assert self._waiting is not None
+        self.retry_at = float("inf")
+        failed = partial(self._failed, link, now + _PAUSE_SECONDS)
+        link.writer.append(*encode(self._group, self._waiting[0]), failed)
+
+    def _failed(self, link: LogLink, retry_at: float, error: KafkaError, kind: Kind) -> None:
+        if isinstance(error, LASTING):
+            raise error
+        link.is_sure &= kind is Kind.TRANSIENT
+        self.retry_at = retry_at

@@ -1,0 +1,504 @@
+"""The thread of a group's member: it joins, plans if it leads, and says that it is alive.
+
+::
+
+    what the core wants --> ask the coordinator --> wait: an answer | a heartbeat | a wake-up
+         ^                                                                |
+         +---------------- tell the core <--------------------------------+
+
+A leader's plan is made in a thread of its own, as topics and the log are asked for it. Callbacks of
+users are never called here: the thread that polls takes what has changed.
+"""
+
+import logging
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from kshare.cluster.cluster import Cluster
+from kshare.core.progress import TopicPartition
+from kshare.errors import KafkaError, KshareError, UnknownTopicError
+from kshare.group.config import ConsumerConfig
+from kshare.group.log_follower import LASTING
+from kshare.group.log_tail import boot_time
+from kshare.group.member_link import MemberLink
+from kshare.group.protocol.leader import Generation, plan_generation, topics_of
+from kshare.group.protocol.membership import (
+    Change,
+    Code,
+    Join,
+    Leave,
+    Liveness,
+    Membership,
+    Plan,
+    State,
+    Sync,
+)
+from kshare.group.protocol.records import Epoch
+from kshare.group.protocol.start import Primary
+from kshare.group.protocol.subscription import Subscription
+from kshare.group.shared import Waker
+from kshare.options.model import Subscribe
+from kshare.wire.protocol import error_codes
+from kshare.wire.protocol.retry import Backoff
+
+__all__ = ["MemberThread", "WriteEpoch"]
+
+_log = logging.getLogger("kshare.group")
+
+_CODES: Final = {code.value: code for code in Code}
+_LONGEST_WAIT: Final = 1.0
+_MISSING_SECONDS: Final = 5.0
+
+WriteEpoch = Callable[[Epoch, Callable[[int, str], None]], None]
+"""Writes an epoch into the log; calls back with its log offset and the id of the log's topic."""
+
+
+class MemberThread:
+    """A member of a group. Methods may be called from any thread.
+
+    Args:
+        config: The consumer's configuration.
+        name: Name of the member's session.
+        write_epoch: Writes an epoch into the log.
+        on_change: Called when there is something to take. It must not block.
+        now: Source of time; suspension counts.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        name: str,
+        write_epoch: WriteEpoch,
+        on_change: Callable[[], None],
+        now: Callable[[], float] = boot_time,
+    ) -> None:
+        host = config.application_server or socket.gethostname()
+        said = Subscription(
+            name, (), config.individual, host=host, rack=config.kafka.client_rack or None
+        )
+        self._config = config
+        self._write_epoch = write_epoch
+        self._on_change = on_change
+        self._now = now
+        self._lock = threading.RLock()
+        self._core = Membership(config.group, said, is_static=config.instance_id is not None)
+        self._liveness = Liveness(
+            config.session_timeout_ms / 1000, config.max_poll_interval_ms / 1000
+        )
+        self._link = MemberLink(config)
+        self._coordination = _Coordination(config)
+        self._waker = Waker()
+        self._commits: deque[tuple[Mapping[TopicPartition, Primary], Future[Any]]] = deque()
+        self._polled_at = now()
+        self._is_closing = False
+        self._thread: threading.Thread | None = None
+
+    # -- for the thread that polls -----------------------------------------------------------
+
+    def subscribe(self, topics: tuple[str, ...]) -> None:
+        """Join the group, or join it again with other topics."""
+        with self._lock:
+            self._core.subscribe(topics)
+            if self._thread is None:
+                self._polled_at = self._now()
+                self._waker.open()
+                name = f"kshare {self._core.said.name} joins"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
+        self._waker.wake()
+
+    def polled(self) -> None:
+        """Somebody polls."""
+        self._polled_at = self._now()
+
+    @property
+    def has_change(self) -> bool:
+        """Whether :meth:`take` has something to say."""
+        return self._core.has_change
+
+    def take(self) -> Change | None:
+        """What has changed; call :meth:`applied` when it is done."""
+        with self._lock:
+            return self._core.take()
+
+    def applied(self) -> None:
+        """What was taken is done."""
+        with self._lock:
+            self._core.applied()
+        self._waker.wake()
+
+    def fenced(self) -> None:
+        """Another consumer has claimed what this member owns: all is lost, and it joins again."""
+        with self._lock:
+            kept = self._core.member_id
+            self._lose()
+            self._core.member_id = kept
+        self._waker.wake()
+
+    def check(self) -> None:
+        """Raise the fault that keeps it out of the group, once what it owned was taken.
+
+        Raises:
+            KshareError: It cannot be a member.
+        """
+        fault = self._core.fault
+        if fault is not None and not self._core.has_change:
+            raise fault
+
+    def owned(self) -> dict[TopicPartition, Any]:
+        """What the member owns."""
+        with self._lock:
+            return dict(self._core.owned)
+
+    def seconds_left(self) -> float:
+        """For how long records may be handed out; below 0: not now."""
+        return self._liveness.seconds_left(self._now())
+
+    @property
+    def is_static(self) -> bool:
+        """Whether it has a ``group.instance.id``."""
+        return self._core.is_static
+
+    @property
+    def member_id(self) -> str:
+        """Its id at the coordinator; empty before it has joined."""
+        return self._core.member_id
+
+    def close(self, seconds: float) -> None:
+        """Leave the group, and stop. May be called again."""
+        with self._lock:
+            self._is_closing = True
+        if self._thread is not None:
+            self._waker.wake()
+            self._thread.join(seconds)
+
+    # -- for the session's thread ------------------------------------------------------------
+
+    def commit(self, offsets: Mapping[TopicPartition, Primary]) -> "Future[Any]":
+        """Commit primary offsets as a member; the future has an error or None by partition."""
+        answer: Future[Any] = Future()
+        self._commits.append((dict(offsets), answer))
+        self._waker.wake()
+        return answer
+
+    def rebalance(self) -> None:
+        """The group has to be assigned again: epochs of before count no more."""
+        with self._lock:
+            self._core.rebalance()
+        self._waker.wake()
+
+    # -- the loop ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._is_closing:
+                self._step()
+            self._leave()
+        except KshareError as error:
+            self._end(error)
+        except BaseException as error:
+            self._end(KshareError(f"the member's thread has ended: {error!r}"))
+            raise
+        finally:
+            self._liveness.lost()
+            self._refuse_commits(KafkaError(f"group {self._config.group}: left"))
+            self._coordination.close()
+            self._link.close()
+            self._on_change()
+
+    def _end(self, error: KshareError) -> None:
+        with self._lock:
+            self._lose()
+            self._core.state, self._core.fault = State.ENDED, error
+        _log.error("group %s: %s", self._config.group, error)
+
+    def _step(self) -> None:
+        had_change = self._core.has_change
+        try:
+            if self._now() >= self._coordination.retry_at:
+                self._watch_polls()
+                self._act()
+                self._serve_commits()
+                self._beat()
+            if self._wait():
+                self._receive()
+        except LASTING:
+            raise
+        except (OSError, KafkaError) as error:
+            self._disconnected(error)
+        if self._core.has_change and not had_change:
+            self._on_change()
+
+    def _wait(self) -> bool:
+        """Wait for something to do; return whether JoinGroup or SyncGroup is answered."""
+        poll = select.poll()
+        poll.register(self._waker.fileno(), select.POLLIN)
+        answer = self._link.fileno
+        if answer is not None:
+            poll.register(answer, select.POLLIN)
+        until = max(self._coordination.beat_at, self._coordination.retry_at)
+        seconds = min(max(until - self._now(), 0.0), _LONGEST_WAIT)
+        if self._commits and self._now() >= self._coordination.retry_at:
+            seconds = 0.0
+        ready = {descriptor for descriptor, _ in poll.poll(seconds * 1000 + 0.5)}
+        if self._waker.fileno() in ready:
+            self._waker.clear()
+        return answer in ready
+
+    def _act(self) -> None:
+        """Do what the core wants."""
+        while True:
+            with self._lock:
+                action = self._core.action()
+            match action:
+                case None:
+                    return
+                case Join():
+                    self._coordination.asked_at = self._now()
+                    self._link.join(action)
+                case Sync():
+                    self._coordination.asked_at = self._now()
+                    self._link.sync(action)
+                case Plan():
+                    self._coordination.beside(partial(self._plan, action))
+                case Leave(member_id):
+                    self._link.hang_up()
+                    self._link.leave(member_id)
+
+    def _receive(self) -> None:
+        answer = self._link.receive()
+        self._coordination.answered()
+        if answer.error_code:
+            self._refused(answer)
+            return
+        with self._lock:
+            if self._core.state is State.JOINING:
+                members = {each.member_id: bytes(each.metadata) for each in answer.members}
+                self._core.joined(answer.member_id, answer.generation_id, answer.leader, members)
+                self._coordination.beat_at = 0.0
+            elif self._core.state is State.SYNCING:
+                self._core.synced(bytes(answer.assignment))
+            else:
+                return
+            self._liveness.heard(self._coordination.asked_at, is_stable=True)
+
+    def _refused(self, answer: Any) -> None:
+        """JoinGroup or SyncGroup was refused."""
+        code = _CODES.get(answer.error_code)
+        if code is None and error_codes.is_permanent(answer.error_code):
+            name = error_codes.name(answer.error_code)
+            raise KshareError(f"cannot join group {self._config.group}: {name}")
+        with self._lock:
+            self._core.refused(code, getattr(answer, "member_id", ""))
+            self._hear_of_loss()
+        if code in {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE}:
+            self._link.forget()
+        if code not in {Code.MEMBER_ID_REQUIRED, Code.REBALANCE_IN_PROGRESS}:
+            self._coordination.pause(self._now())
+
+    # -- heartbeats --------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        now = self._now()
+        core = self._core
+        if now < self._coordination.beat_at:
+            return
+        self._coordination.beat_at = now + self._config.heartbeat_interval_ms / 1000
+        self._look_at_topics(now)
+        if not core.member_id or core.generation < 0 or core.state is State.ENDED:
+            return
+        number = self._link.heartbeat(core.member_id, core.generation)
+        self._coordination.answered()
+        code = _CODES.get(number)
+        with self._lock:
+            if not number or code is Code.REBALANCE_IN_PROGRESS:
+                self._liveness.heard(now, is_stable=not number)
+            if number:
+                core.heartbeat_refused(code)
+                self._hear_of_loss()
+        if code in {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE}:
+            self._link.forget()
+            raise OSError(f"the coordinator has moved ({number})")
+
+    def _hear_of_loss(self) -> None:
+        if self._core.is_lost or not self._core.member_id:
+            self._liveness.lost()
+            self._on_change()
+
+    def _lose(self) -> None:
+        self._core.lose()
+        self._liveness.lost()
+        self._on_change()
+
+    def _watch_polls(self) -> None:
+        """Leave if nobody polls."""
+        seconds = self._config.max_poll_interval_ms / 1000
+        is_in = self._core.state is not State.ENDED and not self._core.is_lost
+        if is_in and self._core.member_id and self._now() - self._polled_at > seconds:
+            _log.warning(
+                "group %s: nobody has polled for max.poll.interval.ms=%d: the member leaves, and "
+                "joins again with the next poll. Raise it, or take fewer records at a time",
+                self._config.group,
+                self._config.max_poll_interval_ms,
+            )
+            with self._lock:
+                self._core.stop_waiting_for_polls()
+                self._liveness.lost()
+            self._on_change()
+
+    def _disconnected(self, error: Exception) -> None:
+        _log.info("group %s: the coordinator: %s", self._config.group, error)
+        self._link.forget()
+        with self._lock:
+            self._core.disconnected()
+        self._coordination.pause(self._now())
+
+    # -- the leader's work -------------------------------------------------------------------
+
+    def _plan(self, plan: Plan) -> None:
+        """Plan a generation, and have its epoch written. In a thread of its own."""
+        try:
+            partitions = self._coordination.count_partitions(topics_of(plan.members))
+        except KshareError:
+            with self._lock:
+                self._core.disconnected()  # to be planned in another generation
+            self._coordination.pause(self._now())
+            raise
+        generation = plan_generation(
+            plan.generation, self._core.said.name, plan.members, partitions
+        )
+        for refusal in generation.refusals.values():
+            _log.warning("group %s: %s", self._config.group, refusal)
+        self._write_epoch(generation.epoch, partial(self._planned, generation))
+
+    def _planned(self, generation: Generation, epoch: int, topic_id: str) -> None:
+        with self._lock:
+            assignments = generation.assignments(epoch, topic_id)
+            self._core.planned(generation.epoch.generation, assignments)
+        self._waker.wake()
+
+    def _look_at_topics(self, now: float) -> None:
+        """As the leader, see now and then whether topics have other partitions."""
+        if self._core.state is State.STABLE and now >= self._coordination.look_at:
+            self._coordination.look_at = now + self._coordination.look_seconds
+            self._coordination.beside(self._compare_topics)
+
+    def _compare_topics(self) -> None:
+        if self._coordination.have_changed():
+            self.rebalance()
+
+    # -- primary offsets ---------------------------------------------------------------------
+
+    def _serve_commits(self) -> None:
+        while self._commits:
+            offsets, answer = self._commits.popleft()
+            core = self._core
+            if core.is_lost or core.state is State.ENDED:
+                # Who owns them now writes the primary offset; the facts are in the log.
+                answer.set_result(dict.fromkeys(offsets))
+                continue
+            try:
+                codes = self._link.commit(offsets, core.member_id, core.generation)
+            except (OSError, KafkaError) as error:
+                answer.set_exception(_commit_error(self._config.group, str(error)))
+                raise
+            answer.set_result({tp: self._commit_outcome(codes.get(tp, 0)) for tp in offsets})
+
+    def _commit_outcome(self, code: int) -> KafkaError | None:
+        if not code:
+            return None
+        return _commit_error(self._config.group, error_codes.name(code))
+
+    def _refuse_commits(self, error: KafkaError) -> None:
+        while self._commits:
+            self._commits.popleft()[1].set_exception(error)
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._core.leave()
+            action = self._core.action()
+        if isinstance(action, Leave):
+            try:
+                self._link.leave(action.member_id)
+            except (OSError, KafkaError) as error:
+                _log.info("group %s: cannot leave: %s", self._config.group, error)
+
+
+class _Coordination:
+    """What a member's thread has to keep: when to do what, and the topics that it has planned.
+
+    Attributes:
+        asked_at: When JoinGroup or SyncGroup was sent last.
+        beat_at: When the next heartbeat is due.
+        retry_at: Before this time nothing is asked: something has failed.
+        look_at: When topics are to be looked at.
+    """
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        kafka = config.kafka
+        patient_ms = min(kafka.api_timeout_ms, max(config.max_poll_interval_ms // 2, 1_000))
+        self._cluster = Cluster(replace(kafka, api_timeout_ms=patient_ms))
+        self._pauses = Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms)
+        self._longest = kafka.metadata_max_age_ms / 1000
+        self._planned: dict[str, int] | None = None  # partitions by topic; None if it does not lead
+        self._group = config.group
+        self.asked_at = self.beat_at = self.retry_at = self.look_at = 0.0
+
+    @property
+    def look_seconds(self) -> float:
+        """How often to look at topics: more often while some are missing."""
+        is_missing = self._planned is not None and 0 in self._planned.values()
+        return min(self._longest, _MISSING_SECONDS) if is_missing else self._longest
+
+    def count_partitions(self, topics: set[str]) -> dict[str, int]:
+        """Number of partitions of each topic; 0 of those that do not exist."""
+        self._planned = self._count(topics)
+        return dict(self._planned)
+
+    def have_changed(self) -> bool:
+        """Whether topics have other partitions than those that were planned."""
+        planned = self._planned
+        return planned is not None and self._count(set(planned)) != planned
+
+    def _count(self, topics: set[str]) -> dict[str, int]:
+        counts = dict.fromkeys(topics, 0)
+        for topic in topics:
+            try:
+                counts[topic] = len(self._cluster.partitions(Subscribe((topic,))))
+            except UnknownTopicError:
+                _log.warning("group %s: topic %s does not exist", self._group, topic)
+        return counts
+
+    def beside(self, work: Callable[[], None]) -> None:
+        """Do something that waits, in a thread of its own."""
+
+        def run() -> None:
+            try:
+                work()
+            except KshareError as error:  # the group's next rebalance does it again
+                _log.warning("group %s: %s", self._group, error)
+
+        threading.Thread(target=run, name=f"kshare {self._group} plans", daemon=True).start()
+
+    def pause(self, now: float) -> None:
+        """Something has failed: do nothing for a while, longer each time."""
+        self.retry_at = now + self._pauses.pause()
+
+    def answered(self) -> None:
+        """The coordinator has answered."""
+        self._pauses.reset()
+
+    def close(self) -> None:
+        """Let go of the cluster."""
+        self._cluster.close()
+
+
+def _commit_error(group: str, why: str) -> KafkaError:
+    return KafkaError(f"cannot commit offsets of group {group}: {why}")

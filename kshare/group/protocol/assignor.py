@@ -1,0 +1,387 @@
+"""The leader's plan: which member gets which key hashes.
+
+::
+
+    subscriptions --> target: who shall have what --> now: the target without what others still own
+
+Laws: targets tile the hash space of each partition exactly, and so do not overlap. With more
+sharing members than partitions, each of them has one part of one partition, the numbers of parts of
+two partitions differ by one at most, and the parts of a partition are equally wide, but for one
+hash. Else each member has whole partitions, and their numbers differ by one at most. A member that
+stays keeps its hashes, as far as balance allows. Equal input gets equal plans, and a plan that is
+made again from its own target is the same.
+
+Topics with the same subscribers are planned together. Source: "Abstract Assignor" of the key-shared
+consumption proposal; two phases as in KIP-429, by key hash.
+
+Cost: linear in members and hash ranges, but for sorting.
+"""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, complement, split
+from kshare.core.progress import TopicPartition
+from kshare.core.slicing import PartitionLoad, RangeRequest
+from kshare.group.protocol.subscription import Assigned, Subscription
+from kshare.ranges.round_robin import round_robin
+
+__all__ = ["GroupPlan", "plan_group"]
+
+_PIECES_MAX: Final = 16
+"""Ranges of a part, above which a partition is divided from scratch."""
+
+Hashes = tuple[HashRange, ...]
+Holdings = Mapping[TopicPartition, Mapping[str, Hashes]]
+"""The hashes that members had before, disjoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """What the leader assigns, by member.
+
+    Attributes:
+        target: What each member shall have; an empty tuple is the whole partition.
+        now: The part of it that no other member owns.
+    """
+
+    target: Mapping[str, Assigned]
+    now: Mapping[str, Assigned]
+
+
+def plan_group(
+    subscriptions: Mapping[str, Subscription],
+    partitions: Mapping[str, int],
+    *,
+    whole_topics: Collection[str] = (),
+) -> GroupPlan:
+    """Plan a generation of the group.
+
+    Args:
+        subscriptions: What each member has said, by its id.
+        partitions: Number of partitions of each topic; topics that are missing get no member.
+        whole_topics: Topics whose partitions are not to be shared.
+    """
+    members = sorted(subscriptions, key=lambda member: (subscriptions[member].name, member))
+    holdings = _holdings(members, subscriptions)
+    target: dict[str, dict[TopicPartition, Hashes]] = {member: {} for member in members}
+    by_subscribers: dict[tuple[tuple[str, ...], bool], list[str]] = defaultdict(list)
+    topics = {member: set(subscriptions[member].topics) for member in members}
+    for topic in sorted({topic for own in topics.values() for topic in own}):
+        subscribers = tuple(member for member in members if topic in topics[member])
+        by_subscribers[subscribers, topic in whole_topics].append(topic)
+    for (subscribers, is_whole), names in by_subscribers.items():
+        listed = [TopicPartition(name, i) for name in names for i in range(partitions.get(name, 0))]
+        sharers = {m for m in subscribers if subscriptions[m].individual and not is_whole}
+        for member, partition, hashes in _planned(listed, subscribers, sharers, holdings):
+            target[member][partition] = hashes
+    return GroupPlan(target, _without_others(target, subscriptions))
+
+
+def _planned(
+    partitions: Sequence[TopicPartition],
+    members: Sequence[str],
+    sharers: Collection[str],
+    holdings: Holdings,
+) -> Iterable[tuple[str, TopicPartition, Hashes]]:
+    """Who gets what of partitions that have the same subscribers.
+
+    Args:
+        partitions: The partitions, ascending.
+        members: The subscribers, in order.
+        sharers: Those of them that share partitions.
+        holdings: What members had before.
+    """
+    if not partitions:
+        return
+    if len(members) <= len(partitions) or not sharers:
+        yield from _whole(partitions, members, holdings)
+        return
+    others = [member for member in members if member not in sharers]
+    alone = _alone(partitions, others, holdings, len(partitions) - 1)
+    for member, partition in alone.items():
+        yield member, partition, ()
+    taken = set(alone.values())
+    shared = [partition for partition in partitions if partition not in taken]
+    seats = _seats(shared, [member for member in members if member in sharers], holdings)
+    for partition, seated in seats.items():
+        divided = _divided(seated, holdings.get(partition, {}))
+        for member, hashes in zip(seated, divided, strict=True):
+            yield member, partition, () if hashes == (WHOLE,) else hashes
+
+
+# -- what members had --------------------------------------------------------------------------
+
+
+def _holdings(members: Sequence[str], subscriptions: Mapping[str, Subscription]) -> Holdings:
+    """What members were to have; of two, the one of the later epoch has it."""
+    held: dict[TopicPartition, dict[str, Hashes]] = defaultdict(dict)
+    taken: dict[TopicPartition, list[HashRange]] = defaultdict(list)
+
+    def epoch_of(member: str) -> int:
+        epoch = subscriptions[member].epoch
+        return -1 if epoch is None else epoch
+
+    for member in sorted(members, key=epoch_of, reverse=True):
+        subscription = subscriptions[member]
+        wanted = subscription.owned if subscription.target is None else subscription.target
+        for partition, hashes in wanted:
+            free = _minus(hashes or (WHOLE,), taken[partition])
+            if free:
+                held[partition][member] = free
+                taken[partition] += free
+    return held
+
+
+def _without_others(
+    target: Mapping[str, Assigned], subscriptions: Mapping[str, Subscription]
+) -> dict[str, Assigned]:
+    """The target of each member without what others own."""
+    owners: dict[TopicPartition, list[tuple[str, HashRange]]] = defaultdict(list)
+    for member, subscription in subscriptions.items():
+        for partition, hashes in subscription.owned:
+            owners[partition] += [(member, part) for part in hashes or (WHOLE,)]
+    now: dict[str, Assigned] = {}
+    for member, assigned in target.items():
+        free = {}
+        for partition, hashes in assigned.items():
+            foreign = [part for owner, part in owners.get(partition, ()) if owner != member]
+            left = _minus(hashes or (WHOLE,), foreign) if foreign else hashes
+            if left or not foreign:
+                free[partition] = () if left == (WHOLE,) else left
+        now[member] = free
+    return now
+
+
+# -- whole partitions --------------------------------------------------------------------------
+
+
+def _whole(
+    partitions: Sequence[TopicPartition], members: Sequence[str], holdings: Holdings
+) -> Iterable[tuple[str, TopicPartition, Hashes]]:
+    """One member for each partition; their numbers differ by one at most."""
+    order = {member: i for i, member in enumerate(members)}
+    held: dict[str, list[TopicPartition]] = {member: [] for member in members}
+    for partition in partitions:
+        holder = _largest_holder(holdings.get(partition, {}), order)
+        if holder is not None:
+            held[holder].append(partition)
+    least, extra = divmod(len(partitions), len(members))
+    kept: dict[str, list[TopicPartition]] = {}
+    for member in sorted(members, key=lambda member: (-len(held[member]), order[member])):
+        may_have = least + (extra > 0)
+        mine = sorted(held[member], key=lambda tp: (-_width(holdings[tp][member]), tp))[:may_have]
+        extra -= len(mine) > least
+        kept[member] = mine
+    taken = {partition for mine in kept.values() for partition in mine}
+    heap = [(len(kept[member]), order[member], member) for member in members]
+    heapq.heapify(heap)
+    for partition in partitions:
+        if partition not in taken:
+            count, rank, member = heapq.heappop(heap)
+            kept[member].append(partition)
+            heapq.heappush(heap, (count + 1, rank, member))
+    for member in members:
+        for partition in kept[member]:
+            yield member, partition, ()
+
+
+def _alone(
+    partitions: Sequence[TopicPartition], members: Sequence[str], holdings: Holdings, most: int
+) -> dict[str, TopicPartition]:
+    """A whole partition each for some members that do not share; the first ones, if too many."""
+    free = dict.fromkeys(partitions)
+    alone: dict[str, TopicPartition] = {}
+    for partition in partitions:
+        held = {m: hashes for m, hashes in holdings.get(partition, {}).items() if m in members}
+        for member, hashes in held.items():
+            if hashes == (WHOLE,) and member not in alone and len(alone) < most:
+                alone[member] = partition
+                free.pop(partition, None)
+    for member in members:
+        if member not in alone and len(alone) < most:
+            alone[member] = next(iter(free))
+            del free[alone[member]]
+    return alone
+
+
+# -- parts of partitions -----------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Seats:
+    """The members that share a partition, and how many there shall be."""
+
+    count: int
+    members: list[str] = field(default_factory=list)
+
+
+def _seats(
+    partitions: Sequence[TopicPartition], members: Sequence[str], holdings: Holdings
+) -> dict[TopicPartition, list[str]]:
+    """The members that share each partition; each member shares one."""
+    order = {member: i for i, member in enumerate(members)}
+    homes = _homes(partitions, order, holdings)
+    incumbents: dict[TopicPartition, list[str]] = {partition: [] for partition in partitions}
+    for member, partition in homes.items():
+        incumbents[partition].append(member)
+    loads = tuple(PartitionLoad(*partition, ()) for partition in partitions)
+    ranges = round_robin(RangeRequest(loads, min_tasks=len(members)))
+    counts = sorted(map(len, ranges.values()), reverse=True)
+    fullest = sorted(partitions, key=lambda tp: -min(len(incumbents[tp]), counts[0]))
+    count_of = dict(zip(fullest, counts, strict=True))  # sorting is stable: else in their order
+    seats = {partition: _Seats(count_of[partition]) for partition in partitions}
+    for partition, seat in seats.items():
+        held = holdings.get(partition, {})
+        ranked = sorted(incumbents[partition], key=lambda m: (-_width(held[m]), order[m]))
+        seat.members = sorted(ranked[: seat.count], key=order.__getitem__)
+    seated = {member for seat in seats.values() for member in seat.members}
+    heap = [
+        (len(seats[partition].members), i, partition)
+        for i, partition in enumerate(partitions)
+        if len(seats[partition].members) < seats[partition].count
+    ]
+    heapq.heapify(heap)
+    for member in members:
+        if member not in seated:
+            filled, i, partition = heapq.heappop(heap)
+            seats[partition].members.append(member)
+            if filled + 1 < seats[partition].count:
+                heapq.heappush(heap, (filled + 1, i, partition))
+    return {partition: seat.members for partition, seat in seats.items()}
+
+
+def _homes(
+    partitions: Sequence[TopicPartition], order: Mapping[str, int], holdings: Holdings
+) -> dict[str, TopicPartition]:
+    """The partition of which each member had most."""
+    homes: dict[str, tuple[int, TopicPartition]] = {}
+    for partition in partitions:
+        for member, hashes in holdings.get(partition, {}).items():
+            width = _width(hashes)
+            if member in order and (member not in homes or width > homes[member][0]):
+                homes[member] = (width, partition)
+    ranked = sorted(homes, key=order.__getitem__)
+    return {member: homes[member][1] for member in ranked}
+
+
+def _divided(members: Sequence[str], held: Mapping[str, Hashes]) -> tuple[Hashes, ...]:
+    """The hash space in equal parts, so that members keep what they had."""
+    fresh = split(WHOLE, len(members))
+    if not any(member in held for member in members):
+        return tuple((part,) for part in fresh)
+    had = [held.get(member, ()) for member in members]
+    goals = _goals([_width(hashes) for hashes in had])
+    kept = [_trimmed(hashes, goal) for hashes, goal in zip(had, goals, strict=True)]
+    divided = _filled(kept, goals)
+    if max(map(len, divided)) <= _PIECES_MAX:
+        return divided
+    return _by_overlap(fresh, had)
+
+
+def _goals(widths: Sequence[int]) -> list[int]:
+    """How wide each part shall be; the widest may be one hash wider than others."""
+    least, extra = divmod(HASH_SPACE, len(widths))
+    ranked = sorted(range(len(widths)), key=lambda i: (-min(widths[i], least + 1), i))
+    wider = set(ranked[:extra])
+    return [least + (i in wider) for i in range(len(widths))]
+
+
+def _trimmed(hashes: Hashes, most: int) -> Hashes:
+    """So many hashes of some ranges at most; the smallest ranges go first."""
+    over = _width(hashes) - most
+    if over <= 0:
+        return hashes
+    kept = []
+    for part in sorted(hashes, key=lambda part: (part.width, part.lo)):
+        if part.width <= over:
+            over -= part.width
+        else:
+            kept.append(HashRange(part.lo, part.hi - over))
+            over = 0
+    return tuple(sorted(kept))
+
+
+def _filled(kept: Sequence[Hashes], goals: Sequence[int]) -> tuple[Hashes, ...]:
+    """Give the hashes that are free to those who have less than their goal."""
+    parts = [list(hashes) for hashes in kept]
+    needs = [goal - _width(hashes) for goal, hashes in zip(goals, kept, strict=True)]
+    ends = {part.hi: i for i, hashes in enumerate(kept) for part in hashes}
+    starts = {part.lo: i for i, hashes in enumerate(kept) for part in hashes}
+    for free in complement([part for hashes in kept for part in hashes]):
+        lo = free.lo
+        while lo < free.hi:
+            left = ends.get(lo)
+            right = starts.get(free.hi)
+            if left is not None and needs[left] > 0:
+                i = left
+            elif right is not None and needs[right] >= free.hi - lo:
+                i = right
+            else:
+                i = max(range(len(needs)), key=lambda i: (needs[i], -i))
+            hi = min(free.hi, lo + needs[i])
+            parts[i].append(HashRange(lo, hi))
+            needs[i] -= hi - lo
+            lo = hi
+    return tuple(_joined(hashes) for hashes in parts)
+
+
+def _by_overlap(fresh: Sequence[HashRange], had: Sequence[Hashes]) -> tuple[Hashes, ...]:
+    """Whole parts, each to the member that had most of it, as far as it is free."""
+    pairs = sorted(
+        ((_shared(part, hashes), i, j) for i, hashes in enumerate(had) for j, part in
+         enumerate(fresh)),
+        key=lambda pair: (-pair[0], pair[1], pair[2]),
+    )  # fmt: skip
+    chosen: dict[int, int] = {}
+    free = set(range(len(fresh)))
+    for _, i, j in pairs:
+        if i not in chosen and j in free:
+            chosen[i] = j
+            free.discard(j)
+    return tuple((fresh[chosen[i]],) for i in range(len(had)))
+
+
+# -- hash ranges -------------------------------------------------------------------------------
+
+
+def _largest_holder(held: Mapping[str, Hashes], order: Mapping[str, int]) -> str | None:
+    among = [member for member in held if member in order]
+    return min(among, key=lambda member: (-_width(held[member]), order[member]), default=None)
+
+
+def _width(hashes: Iterable[HashRange]) -> int:
+    return sum(part.width for part in hashes)
+
+
+def _shared(part: HashRange, hashes: Hashes) -> int:
+    return _width(both for own in hashes if (both := part.intersect(own)) is not None)
+
+
+def _minus(hashes: Iterable[HashRange], taken: Iterable[HashRange]) -> Hashes:
+    """Hash ranges without others, which may overlap; ascending, neighbours joined."""
+    cut = list(hashes)
+    for other in taken:
+        if any(part.intersect(other) is not None for part in cut):
+            cut = [left for part in cut for left in _cut(part, other)]
+    return _joined(cut)
+
+
+def _cut(part: HashRange, other: HashRange) -> Iterable[HashRange]:
+    if part.lo < min(part.hi, other.lo):
+        yield HashRange(part.lo, min(part.hi, other.lo))
+    if max(part.lo, other.hi) < part.hi:
+        yield HashRange(max(part.lo, other.hi), part.hi)
+
+
+def _joined(hashes: Iterable[HashRange]) -> Hashes:
+    joined: list[HashRange] = []
+    for part in sorted(hashes):
+        if joined and joined[-1].hi == part.lo:
+            joined[-1] = HashRange(joined[-1].lo, part.hi)
+        else:
+            joined.append(part)
+    return tuple(joined)

@@ -1,0 +1,91 @@
+"""What the group's leader says: the epoch's record, and each member's assignment."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from kshare.group.protocol.assignor import GroupPlan, plan_group
+from kshare.group.protocol.records import Epoch, EpochMember
+from kshare.group.protocol.subscription import (
+    ForeignMemberError,
+    MemberAssignment,
+    Subscription,
+    decode_subscription,
+    encode_assignment,
+    in_order,
+)
+
+__all__ = ["Generation", "plan_generation", "topics_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A generation as its leader has planned it.
+
+    Attributes:
+        epoch: The record to write; its log offset is the epoch.
+        plan: Who gets what.
+        refusals: Why members take no part, by their ids.
+    """
+
+    epoch: Epoch
+    plan: GroupPlan
+    refusals: Mapping[str, str]
+
+    def assignments(self, epoch: int, topic_id: str) -> dict[str, bytes]:
+        """What each member is sent, by its id.
+
+        Args:
+            epoch: Log offset of the epoch's record.
+            topic_id: Id of the log's topic.
+        """
+        sent = {
+            member: encode_assignment(MemberAssignment((), None, refusal=refusal))
+            for member, refusal in self.refusals.items()
+        }
+        for member, target in self.plan.target.items():
+            now = self.plan.now[member]
+            later = None if now == target else in_order(target)
+            assignment = MemberAssignment(in_order(now), epoch, later, topic_id)
+            sent[member] = encode_assignment(assignment)
+        return sent
+
+
+def plan_generation(
+    generation: int,
+    leader: str,
+    members: Mapping[str, bytes],
+    partitions: Mapping[str, int],
+    *,
+    whole_topics: Collection[str] = (),
+) -> Generation:
+    """Plan a generation.
+
+    Args:
+        generation: The generation.
+        leader: Name of the leader's session.
+        members: What each member has said, by its id.
+        partitions: Number of partitions of each topic that exists.
+        whole_topics: Topics whose partitions are not to be shared.
+    """
+    subscriptions, refusals = _read(members)
+    plan = plan_group(subscriptions, partitions, whole_topics=whole_topics)
+    listed = tuple(
+        EpochMember(said.name, member, said.host, in_order(plan.now[member]))
+        for member, said in sorted(subscriptions.items(), key=lambda pair: (pair[1].name, pair[0]))
+    )
+    return Generation(Epoch(generation, leader, listed), plan, refusals)
+
+
+def topics_of(members: Mapping[str, bytes]) -> set[str]:
+    """The topics to which members have subscribed."""
+    return {topic for said in _read(members)[0].values() for topic in said.topics}
+
+
+def _read(members: Mapping[str, bytes]) -> tuple[dict[str, Subscription], dict[str, str]]:
+    subscriptions, refusals = {}, {}
+    for member, data in members.items():
+        try:
+            subscriptions[member] = decode_subscription(data, member)
+        except ForeignMemberError as error:
+            refusals[member] = str(error)
+    return subscriptions, refusals

@@ -1,0 +1,466 @@
+"""A member of a group, by the classic group protocol: events in, actions out.
+
+::
+
+    UNJOINED --Join--> JOINING --answered--> SYNCING --answered--> STABLE
+        ^                 ^    (the leader plans)                    |
+        |                 +---- the group rebalances, or it has given hashes up
+        +---- lost: the coordinator knows it no more; it joins again once the loss was taken
+
+Beside that, the thread that polls takes what has changed::
+
+    take() --> on_revoked, commit, claim, on_assigned --> applied() --something revoked--> Join
+
+By joining a member gives up nothing: it names what it owns, and nobody else gets any of it before
+the member has given it up and joined again. So hashes that do not move are delivered all the time.
+
+Guarantees: what a member names when it joins includes all that it may claim before it joins again.
+Nothing here waits, reads a clock or does I/O.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Final, TypeAlias
+
+from kshare.core.hashing import WHOLE, HashRange, complement
+from kshare.core.progress import TopicPartition
+from kshare.errors import AuthorizationError, KafkaError, KshareError
+from kshare.group.protocol.subscription import (
+    PROTOCOL,
+    Assigned,
+    ForeignMemberError,
+    MemberAssignment,
+    Subscription,
+    decode_assignment,
+    encode_subscription,
+    in_order,
+)
+
+__all__ = [
+    "Change",
+    "Code",
+    "Join",
+    "Leave",
+    "Liveness",
+    "MemberAction",
+    "Membership",
+    "Plan",
+    "State",
+    "Sync",
+    "minus",
+]
+
+
+class State(Enum):
+    """How far a member is with joining its group."""
+
+    UNJOINED = "it is no member of the group"
+    JOINING = "it waits for the other members to join"
+    SYNCING = "it waits for what the leader assigns"
+    STABLE = "it is a member"
+    ENDED = "it has left, or cannot be a member"
+
+
+class Code(Enum):
+    """Errors of the group protocol that a member acts upon, with Kafka's numbers."""
+
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    GROUP_AUTHORIZATION_FAILED = 30
+    MEMBER_ID_REQUIRED = 79
+    GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
+
+
+_AGAIN: Final = {
+    Code.COORDINATOR_LOAD_IN_PROGRESS,
+    Code.COORDINATOR_NOT_AVAILABLE,
+    Code.NOT_COORDINATOR,
+}
+_FAULTS: Final[dict[Code, tuple[type[KshareError], str]]] = {
+    Code.INCONSISTENT_GROUP_PROTOCOL: (
+        KafkaError,
+        (
+            f"the other members do not speak the protocol {PROTOCOL}: they are plain consumers, or "
+            "of another version of kshare (INCONSISTENT_GROUP_PROTOCOL): stop them, or use another "
+            "group.id"
+        ),
+    ),
+    Code.INVALID_SESSION_TIMEOUT: (
+        KafkaError,
+        (
+            "the brokers do not allow this session.timeout.ms (INVALID_SESSION_TIMEOUT): see "
+            "group.min.session.timeout.ms and group.max.session.timeout.ms there"
+        ),
+    ),
+    Code.GROUP_AUTHORIZATION_FAILED: (
+        AuthorizationError,
+        "not authorized to join it: grant the principal Read on the group",
+    ),
+    Code.GROUP_MAX_SIZE_REACHED: (
+        KafkaError,
+        "it has as many members as group.max.size of the brokers allows (GROUP_MAX_SIZE_REACHED)",
+    ),
+    Code.FENCED_INSTANCE_ID: (
+        KafkaError,
+        "another consumer has joined with the same group.instance.id (FENCED_INSTANCE_ID)",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Send JoinGroup, then call :meth:`Membership.joined` or :meth:`Membership.refused`."""
+
+    member_id: str
+    subscription: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Plan the generation, write its epoch, then call :meth:`Membership.planned`.
+
+    Attributes:
+        generation: The generation.
+        members: What each member has said, by its id.
+    """
+
+    generation: int
+    members: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Send SyncGroup, then call :meth:`Membership.synced` or :meth:`Membership.refused`."""
+
+    member_id: str
+    generation: int
+    assignments: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Send LeaveGroup; nobody waits for the answer."""
+
+    member_id: str
+
+
+MemberAction: TypeAlias = Join | Plan | Sync | Leave
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What the thread that polls has to do: revoke, commit, claim, assign.
+
+    Attributes:
+        revoked: What the member owns no longer; an empty tuple is the whole partition.
+        gained: What it owns besides.
+        assigned: All that it owns from now on.
+        epoch: The epoch of that.
+        topic_id: Id of the log's topic, where the epoch is an offset.
+        is_lost: Whether ``revoked`` is lost: others may have it already.
+    """
+
+    revoked: Assigned
+    gained: Assigned
+    assigned: Assigned
+    epoch: int | None = None
+    topic_id: str = ""
+    is_lost: bool = False
+
+
+@dataclass(slots=True)
+class Membership:
+    """A member of a group.
+
+    Attributes:
+        group: Id of the group.
+        said: What it says when it joins; topics, and what never changes.
+        is_static: Whether it has a ``group.instance.id``: then it does not leave at the end.
+        state: How far it is.
+        member_id: Its id; empty if it has none.
+        generation: The generation of which it is a member; -1 if of none.
+        owned: What it owns, as far as the thread that polls has taken it.
+        fault: Why it cannot be a member; None if it can.
+    """
+
+    group: str
+    said: Subscription
+    is_static: bool = False
+    state: State = State.UNJOINED
+    member_id: str = ""
+    generation: int = -1
+    owned: dict[TopicPartition, tuple[HashRange, ...]] = field(default_factory=dict)
+    fault: KshareError | None = None
+    _next: MemberAction | None = None  # decided, and not taken yet
+    _pending: MemberAssignment | None = None  # received, and not taken yet
+    _last: MemberAssignment | None = None  # of the last generation
+    _change: Change | None = None  # taken, and not applied yet
+    _must_join: bool = False
+    _is_lost: bool = False
+
+    # -- what the thread that polls does -----------------------------------------------------
+
+    def subscribe(self, topics: tuple[str, ...]) -> None:
+        """Subscribe to these topics, in place of those before."""
+        if topics != self.said.topics:
+            self.said = replace(self.said, topics=topics)
+            self._must_join = True
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether all that it owns is lost, and the thread that polls has not given it up yet."""
+        return self._is_lost
+
+    @property
+    def has_change(self) -> bool:
+        """Whether :meth:`take` has something to say."""
+        return self._change is None and (self._is_lost or self._pending is not None)
+
+    def take(self) -> Change | None:
+        """What is to be done by the thread that polls; None if nothing.
+
+        It calls :meth:`applied` before it asks again.
+        """
+        if not self.has_change:
+            return None
+        if self._is_lost:
+            self._pending = None
+            self._change = Change(dict(self.owned), {}, {}, is_lost=True)
+            return self._change
+        pending, self._pending = self._pending, None
+        assert pending is not None
+        assigned = dict(pending.assigned)
+        revoked, gained = minus(self.owned, assigned), minus(assigned, self.owned)
+        if revoked or gained:
+            self._change = Change(revoked, gained, assigned, pending.epoch, pending.topic_id)
+        return self._change
+
+    def applied(self) -> None:
+        """What was taken is done: what was revoked is given up."""
+        change, self._change = self._change, None
+        assert change is not None
+        self.owned = dict(change.assigned)
+        if change.is_lost:
+            self._is_lost = False
+        elif change.revoked:
+            self._must_join = True  # so that others get it
+
+    # -- what happens ------------------------------------------------------------------------
+
+    def rebalance(self) -> None:
+        """The group has to be assigned again: the coordinator says so, or topics have changed."""
+        self._must_join = True
+
+    def joined(
+        self, member_id: str, generation: int, leader: str, members: Mapping[str, bytes]
+    ) -> None:
+        """JoinGroup was answered.
+
+        Args:
+            member_id: Id of this member.
+            generation: The generation.
+            leader: Id of the leader.
+            members: What all have said, if this one is the leader.
+        """
+        if self.state is not State.JOINING:
+            return
+        self.member_id, self.generation, self.state = member_id, generation, State.SYNCING
+        self._next = (
+            Plan(generation, members) if leader == member_id else Sync(member_id, generation, {})
+        )
+
+    def planned(self, generation: int, assignments: Mapping[str, bytes]) -> None:
+        """The generation is planned, and its epoch is in the log."""
+        if self.state is State.SYNCING and generation == self.generation:
+            self._next = Sync(self.member_id, generation, assignments)
+
+    def synced(self, assignment: bytes) -> None:
+        """SyncGroup was answered."""
+        if self.state is not State.SYNCING:
+            return
+        try:
+            received = decode_assignment(assignment)
+        except ForeignMemberError as error:
+            self._fail(ForeignMemberError(f"group {self.group}: {error}"))
+            return
+        if received.refusal:
+            self._fail(ForeignMemberError(f"group {self.group}: {received.refusal}"))
+            return
+        self.state, self._pending, self._last = State.STABLE, received, received
+
+    def refused(self, code: Code | None, member_id: str = "") -> None:
+        """JoinGroup or SyncGroup was answered with an error.
+
+        Args:
+            code: The error; None for another one that may go away.
+            member_id: The id that comes with MEMBER_ID_REQUIRED.
+        """
+        if code in _FAULTS:
+            kind, text = _FAULTS[code]
+            self._fail(kind(f"group {self.group}: {text}"))
+        elif code is Code.MEMBER_ID_REQUIRED:
+            self.member_id = member_id
+            self._join_again()
+        elif code is Code.UNKNOWN_MEMBER_ID:
+            self.lose()
+        elif code is Code.ILLEGAL_GENERATION:  # the group goes on without this member
+            kept = self.member_id
+            self.lose()
+            self.member_id = kept
+        else:
+            self._join_again()
+
+    def heartbeat_refused(self, code: Code | None) -> None:
+        """A heartbeat was answered with an error.
+
+        Args:
+            code: The error; None for another one that may go away.
+        """
+        if code is Code.REBALANCE_IN_PROGRESS:
+            self._must_join |= self.state is State.STABLE
+        elif code is Code.ILLEGAL_GENERATION and self.state is State.JOINING:
+            pass  # of the last generation: the answer to JoinGroup is on its way
+        elif code is not None and code not in _AGAIN:
+            self.refused(code)
+
+    def disconnected(self) -> None:
+        """The answer to a request will not come."""
+        self._join_again()
+
+    def lose(self) -> None:
+        """The member counts no longer, or must not count on it: all that it owns is lost."""
+        if self.state is State.ENDED:
+            return
+        self.state, self.member_id, self.generation = State.UNJOINED, "", -1
+        self._next = self._pending = self._last = None
+        self._is_lost = bool(self.owned) or self._change is not None
+
+    def stop_waiting_for_polls(self) -> None:
+        """Nobody has polled for ``max.poll.interval.ms``: leave; the next poll joins again."""
+        leave = Leave(self.member_id) if self.member_id and not self.is_static else None
+        self.lose()
+        self._is_lost = True  # nothing is joined before somebody polls
+        self._next = leave
+
+    def leave(self) -> None:
+        """The end: static members stay in the group until their session times out."""
+        is_member = self.member_id and self.state is not State.ENDED and not self.is_static
+        self._next = Leave(self.member_id) if is_member else None
+        self.state = State.ENDED
+        self._pending = None
+
+    # -- decisions ---------------------------------------------------------------------------
+
+    def action(self) -> MemberAction | None:
+        """What to do next; None if there is something to wait for. It is said once."""
+        if self._next is not None:
+            action, self._next = self._next, None
+            return action
+        if self.state is State.ENDED or self._is_lost:
+            return None
+        if self.state is State.UNJOINED or (self.state is State.STABLE and self._must_join):
+            self.state, self._must_join = State.JOINING, False
+            self._pending = None  # the next generation says it again, or otherwise
+            return Join(self.member_id, encode_subscription(self._subscription()))
+        return None
+
+    def _subscription(self) -> Subscription:
+        """What it says: all that it owns, or is about to own."""
+        owned = dict(self.owned)
+        if self._change is not None and not self._change.is_lost:
+            for partition, hashes in self._change.gained.items():
+                owned[partition] = union(owned.get(partition), hashes)
+        last = self._last
+        target = None if last is None else last.target or last.assigned
+        return replace(
+            self.said,
+            owned=in_order(owned),
+            target=target,
+            epoch=None if last is None else last.epoch,
+        )
+
+    def _join_again(self) -> None:
+        if self.state in {State.JOINING, State.SYNCING}:
+            self.state, self._next = State.UNJOINED, None
+
+    def _fail(self, fault: KshareError) -> None:
+        self.lose()
+        self.state, self.fault = State.ENDED, fault
+
+
+@dataclass(slots=True)
+class Liveness:
+    """Until when a member may hand out records: surely a member, as the coordinator counts.
+
+    A member is dropped when it has not been heard of for its session timeout, or has not joined
+    within the rebalance timeout after a rebalance began. All times are those at which requests were
+    sent that were answered later: the coordinator counts from when it has received them.
+
+    Attributes:
+        session: The session timeout, in seconds.
+        rebalance: The rebalance timeout (``max.poll.interval.ms``), in seconds.
+    """
+
+    session: float
+    rebalance: float
+    _heard_at: float = float("-inf")
+    _stable_at: float = float("-inf")
+
+    def heard(self, sent_at: float, *, is_stable: bool) -> None:
+        """A request was answered.
+
+        Args:
+            sent_at: When it was sent.
+            is_stable: Whether no rebalance was under way then in which the member was missing.
+        """
+        self._heard_at = max(self._heard_at, sent_at)
+        if is_stable:
+            self._stable_at = max(self._stable_at, sent_at)
+
+    def lost(self) -> None:
+        """The member counts no longer."""
+        self._heard_at = self._stable_at = float("-inf")
+
+    def seconds_left(self, now: float) -> float:
+        """For how long it may hand out records; below 0: not now."""
+        return min(self._heard_at + self.session, self._stable_at + self.rebalance) - now
+
+
+def minus(owned: Assigned, other: Assigned) -> Assigned:
+    """What is in one assignment and not in another; an empty tuple is the whole partition."""
+    left: dict[TopicPartition, tuple[HashRange, ...]] = {}
+    for partition, hashes in owned.items():
+        if partition not in other:
+            left[partition] = hashes
+            continue
+        free = complement(other[partition] or (WHOLE,))
+        rest = tuple(
+            shared
+            for part in hashes or (WHOLE,)
+            for gap in free
+            if (shared := part.intersect(gap)) is not None
+        )
+        if rest:
+            left[partition] = rest
+    return left
+
+
+def union(
+    hashes: tuple[HashRange, ...] | None, others: tuple[HashRange, ...]
+) -> tuple[HashRange, ...]:
+    """Hashes that are in one of two parts of a partition; an empty tuple is all of it."""
+    if hashes is None:
+        return others
+    if not hashes or not others:
+        return ()
+    free = complement(hashes)
+    more = [both for part in others for gap in free if (both := part.intersect(gap)) is not None]
+    return complement(complement([*hashes, *more]))

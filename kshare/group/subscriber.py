@@ -1,0 +1,149 @@
+"""What a consumer does as a member of its group: callbacks, in the thread that polls.
+
+::
+
+    a change --> on_revoked --> commit --> claim --> tell the group --> on_assigned
+    a loss   --> on_lost    ------------> claim nothing --> join again
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from kshare.core.hashing import HashRange
+from kshare.core.progress import TopicPartition
+from kshare.group.member_thread import MemberThread
+from kshare.group.protocol.membership import Change
+from kshare.options.kinds import topic_fault
+
+__all__ = ["Callbacks", "Host", "Listener", "Subscriber", "partitions_only", "topics_to_subscribe"]
+
+Listener: TypeAlias = Callable[[Mapping[TopicPartition, tuple[HashRange, ...]]], None]
+"""Takes key hashes by partition: only what has changed; an empty tuple is the whole partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """What the user wants to be told."""
+
+    on_assigned: Listener | None = None
+    on_revoked: Listener | None = None
+    on_lost: Listener | None = None
+
+
+class Host(Protocol):
+    """What is needed of the consumer."""
+
+    def commit_before_revocation(self) -> None:
+        """Commit what is processed, with ``enable.auto.commit``."""
+
+    def take_over(
+        self,
+        assignment: Mapping[TopicPartition, tuple[HashRange, ...]],
+        epoch: tuple[int, str] | None,
+    ) -> None:
+        """Claim these key hashes and no others, and read them."""
+
+
+class Subscriber:
+    """A consumer's membership. For the thread that polls.
+
+    Args:
+        member: The member of the group.
+        host: The consumer.
+    """
+
+    def __init__(self, member: MemberThread, host: Host) -> None:
+        self.member = member
+        self.callbacks = Callbacks()
+        self.topics: tuple[str, ...] = ()
+        self.is_rebalancing = False
+        self._host = host
+
+    def subscribe(self, topics: tuple[str, ...], callbacks: Callbacks) -> None:
+        """Subscribe to topics, in place of those before."""
+        self.callbacks, self.topics = callbacks, topics
+        self.member.subscribe(topics)
+
+    def follow(self) -> None:
+        """Do what the group wants.
+
+        Raises:
+            Exception: What a callback has raised; all else is done before.
+        """
+        change = self.member.take()
+        if change is None:
+            return
+        self.is_rebalancing = True
+        try:
+            self._apply(change)
+        finally:
+            self.is_rebalancing = False
+
+    def _apply(self, change: Change) -> None:
+        faults: list[Exception] = []
+        revoked = self.callbacks.on_lost if change.is_lost else self.callbacks.on_revoked
+        if change.revoked:
+            _call(revoked, change.revoked, faults)
+            if not change.is_lost:
+                self._host.commit_before_revocation()
+        epoch = None if change.epoch is None else (change.epoch, change.topic_id)
+        self._host.take_over(change.assigned, epoch)
+        self.member.applied()
+        if change.gained:
+            _call(self.callbacks.on_assigned, change.gained, faults)
+        for fault in faults:
+            raise fault
+
+    def revoke_all(self) -> None:
+        """The end: what is owned is given up next."""
+        owned = self.member.owned()
+        if owned and self.callbacks.on_revoked is not None and not self.is_rebalancing:
+            self.is_rebalancing = True
+            try:
+                self.callbacks.on_revoked(owned)
+            finally:
+                self.is_rebalancing = False
+
+
+def partitions_only(listener: Callable[[list[TopicPartition]], None]) -> Listener:
+    """A listener that takes partitions, as code has it that knows no key ranges.
+
+    A partition of which only some key hashes have changed is among them, too.
+    """
+
+    def with_ranges(changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+        listener(sorted(changed))
+
+    return with_ranges
+
+
+def topics_to_subscribe(topics: Iterable[Any]) -> tuple[str, ...]:
+    """Check the topics of a subscription; a text is one topic.
+
+    Raises:
+        ValueError: There is none, or one is wrong.
+    """
+    names: Sequence[Any] = [topics] if isinstance(topics, str) else list(topics)
+    if not names:
+        raise ValueError("no topics to subscribe to; unsubscribe() ends a subscription")
+    for name in names:
+        if isinstance(name, str) and name.startswith("^"):
+            raise ValueError(f"{name!r}: patterns are not supported: name the topics")
+        wrong = topic_fault(name) if isinstance(name, str) else ("is not a text",)
+        if wrong is not None:
+            raise ValueError(f"not a topic: {name!r}: {'; '.join(wrong)}")
+    return tuple(sorted(set(names)))
+
+
+def _call(
+    listener: Listener | None,
+    changed: Mapping[TopicPartition, tuple[HashRange, ...]],
+    faults: list[Exception],
+) -> None:
+    if listener is None:
+        return
+    try:
+        listener(changed)
+    except Exception as error:  # raised by poll, once the rebalance is done
+        faults.append(error)

@@ -1,0 +1,164 @@
+"""A model of the brokers' group coordinator: the classic protocol, without time."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TypeAlias
+
+from kshare.group.protocol.membership import Code, Join, Membership, Sync
+
+Mail: TypeAlias = Callable[[Membership], None]
+"""An answer on its way to a member."""
+
+
+class Stage(Enum):
+    EMPTY = 0
+    PREPARING = 1
+    COMPLETING = 2
+    STABLE = 3
+
+
+@dataclass(frozen=True)
+class Known:
+    """A member as the coordinator knows it."""
+
+    process: str
+    said: bytes
+    awaits_join: bool = False
+    awaits_sync: bool = False
+
+
+@dataclass(frozen=True)
+class Joined:
+    member_id: str
+    generation: int
+    leader: str
+    members: tuple[tuple[str, bytes], ...]
+
+    def __call__(self, membership: Membership) -> None:
+        membership.joined(self.member_id, self.generation, self.leader, dict(self.members))
+
+
+@dataclass(frozen=True)
+class Synced:
+    assignment: bytes
+
+    def __call__(self, membership: Membership) -> None:
+        membership.synced(self.assignment)
+
+
+@dataclass(frozen=True)
+class Refused:
+    code: Code
+
+    def __call__(self, membership: Membership) -> None:
+        membership.refused(self.code)
+
+
+@dataclass
+class Coordinator:
+    """The group, and the mail to its members' processes."""
+
+    stage: Stage = Stage.EMPTY
+    generation: int = 0
+    leader: str = ""
+    members: dict[str, Known] = field(default_factory=dict)
+    assignments: Mapping[str, bytes] = field(default_factory=dict)
+    mail: dict[str, tuple[Mail, ...]] = field(default_factory=dict)
+    ids: int = 0
+
+    def clone(self) -> "Coordinator":
+        return replace(
+            self,
+            members=dict(self.members),
+            assignments=dict(self.assignments),
+            mail=dict(self.mail),
+        )
+
+    def fingerprint(self) -> tuple[object, ...]:
+        return (
+            self.stage,
+            self.generation,
+            self.leader,
+            tuple(self.members.items()),
+            tuple(sorted(self.assignments.items())),
+            tuple(sorted((name, mail) for name, mail in self.mail.items() if mail)),
+        )
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def join(self, process: str, request: Join) -> None:
+        member_id = request.member_id
+        if member_id and member_id not in self.members:
+            self._send(process, Refused(Code.UNKNOWN_MEMBER_ID))
+            return
+        if not member_id:
+            self.ids += 1
+            member_id = f"{process}.{self.ids}"
+        self.members[member_id] = Known(process, request.subscription, awaits_join=True)
+        self._prepare()
+
+    def sync(self, process: str, request: Sync) -> None:
+        known = self.members.get(request.member_id)
+        if known is None:
+            self._send(process, Refused(Code.UNKNOWN_MEMBER_ID))
+        elif request.generation != self.generation:
+            self._send(process, Refused(Code.ILLEGAL_GENERATION))
+        elif self.stage is Stage.PREPARING:
+            self._send(process, Refused(Code.REBALANCE_IN_PROGRESS))
+        elif self.stage is Stage.STABLE:
+            self._send(process, Synced(self.assignments.get(request.member_id, b"")))
+        else:
+            self.members[request.member_id] = replace(known, awaits_sync=True)
+            if request.member_id == self.leader:
+                self.assignments, self.stage = dict(request.assignments), Stage.STABLE
+                for member_id, each in list(self.members.items()):
+                    if each.awaits_sync:
+                        self._send(each.process, Synced(self.assignments.get(member_id, b"")))
+                        self.members[member_id] = replace(each, awaits_sync=False)
+
+    def heartbeat(self, member_id: str, generation: int) -> Code | None:
+        """The error; None if all is well."""
+        if member_id not in self.members:
+            return Code.UNKNOWN_MEMBER_ID
+        if generation != self.generation:
+            return Code.ILLEGAL_GENERATION
+        return Code.REBALANCE_IN_PROGRESS if self.stage is Stage.PREPARING else None
+
+    def remove(self, member_id: str) -> None:
+        """It has left, or its session has timed out."""
+        del self.members[member_id]
+        if self.members:
+            self._prepare()
+        else:
+            self.stage = Stage.EMPTY
+
+    # -- what it does by itself --------------------------------------------------------------
+
+    @property
+    def can_complete(self) -> bool:
+        everyone = self.members.values()
+        return self.stage is Stage.PREPARING and all(each.awaits_join for each in everyone)
+
+    def complete(self) -> None:
+        """All have joined: the next generation."""
+        self.generation += 1
+        self.stage, self.assignments = Stage.COMPLETING, {}
+        if self.leader not in self.members:
+            self.leader = next(iter(self.members))
+        listed = tuple((member_id, each.said) for member_id, each in self.members.items())
+        for member_id, each in list(self.members.items()):
+            told = listed if member_id == self.leader else ()
+            self._send(each.process, Joined(member_id, self.generation, self.leader, told))
+            self.members[member_id] = replace(each, awaits_join=False)
+
+    def _prepare(self) -> None:
+        if self.stage is not Stage.PREPARING:
+            self.stage = Stage.PREPARING
+            for member_id, each in list(self.members.items()):
+                if each.awaits_sync:
+                    self._send(each.process, Refused(Code.REBALANCE_IN_PROGRESS))
+                    self.members[member_id] = replace(each, awaits_sync=False)
+
+    def _send(self, process: str, mail: Mail) -> None:
+        self.mail[process] = (*self.mail.get(process, ()), mail)

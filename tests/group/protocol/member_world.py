@@ -1,0 +1,426 @@
+"""The small world with a group: a coordinator, members that come and go, and what they own.
+
+On top of :mod:`tests.group.protocol.world`: each process runs the core of membership, and claims
+what it was assigned. Time is told by what it does: before the coordinator drops a member, the
+member has fenced itself, unless it was heard of since.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from kshare.core.hashing import WHOLE
+from kshare.group.protocol.leader import plan_generation
+from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.membership import (
+    Change,
+    Join,
+    Leave,
+    Membership,
+    Plan,
+    State,
+    Sync,
+)
+from kshare.group.protocol.owner import Delete, Owner, Phase
+from kshare.group.protocol.records import Key, key_of
+from kshare.group.protocol.subscription import Subscription
+from tests.group.protocol import world as base
+from tests.group.protocol.coordinator import Coordinator, Stage
+from tests.group.protocol.world import (
+    HALVES,
+    T0,
+    LawBrokenError,
+    Process,
+    Step,
+    World,
+    clone_process,
+    is_living,
+    next_record,
+    print_of,
+)
+
+
+@dataclass
+class MemberProcess(Process):
+    """A process that subscribes; without hashes its owner does nothing."""
+
+    membership: Membership = field(default_factory=lambda: Membership("g", Subscription("", ())))
+    claims: int = 0
+
+
+@dataclass
+class GroupWorld(World):
+    """A world whose processes are members of a group."""
+
+    coordinator: Coordinator = field(default_factory=Coordinator)
+    drops: int = 0
+
+    def join(self) -> None:
+        """Start a process that subscribes."""
+        name = f"m{self.started}"
+        self.started += 1
+        owner = Owner(T0, f"{name}#0", (), self.log.topic_id, phase=Phase.FENCED)
+        membership = Membership("g", Subscription(name, ("orders",)))
+        self.processes[name] = MemberProcess(
+            name,
+            (),
+            GroupLog("g"),
+            owner,
+            self.log.topic_id,
+            is_member=False,
+            membership=membership,
+        )
+
+    def clone(self) -> "GroupWorld":
+        return replace(
+            self,
+            log=replace(self.log, records=list(self.log.records)),
+            processes={name: clone_member(member_of(p)) for name, p in self.processes.items()},
+            acknowledged=set(self.acknowledged),
+            promised=set(self.promised),
+            coordinator=self.coordinator.clone(),
+        )
+
+    def fingerprint(self) -> tuple[object, ...]:
+        return (
+            *super().fingerprint(),
+            self.coordinator.fingerprint(),
+            self.drops,
+            tuple(
+                (
+                    name,
+                    repr(member_of(process).membership),
+                    member_of(process).claims,
+                    process.hashes,
+                    process.is_member,
+                )
+                for name, process in sorted(self.processes.items())
+            ),
+        )
+
+
+def member_of(process: Process) -> MemberProcess:
+    assert isinstance(process, MemberProcess)
+    return process
+
+
+def clone_member(process: MemberProcess) -> MemberProcess:
+    copy = member_of(clone_process(process))
+    membership = process.membership
+    copy.membership = replace(membership, owned=dict(membership.owned))
+    return copy
+
+
+def new_group(members: int = 2, records: int = 4) -> GroupWorld:
+    """A world with some processes; the records' keys in turn."""
+    # At the upper ends of what members own: that is what moves when others join.
+    keys = (WHOLE.hi - 5, HALVES[0].hi - 5, WHOLE.hi - 5, 5)
+    world = GroupWorld(tuple(keys[i % 4] for i in range(records)))
+    for _ in range(members):
+        world.join()
+    return world
+
+
+# -- steps -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GroupLimits:
+    """How much may happen in a world, so that it is finite."""
+
+    processes: int = 3
+    commits: int = 2
+    in_flight: int = 1
+    crashes: int = 1
+    drops: int = 2
+    compactions: int = 1
+    lost_logs: int = 0
+
+
+def group_steps(world: GroupWorld, limits: GroupLimits) -> Iterator[Step]:
+    """Everything that can happen next."""
+    for name, process in world.processes.items():
+        yield from _log_steps(world, process, limits)
+        yield from _member_steps(world, member_of(process))
+        if world.started < limits.processes:
+            yield ("crash", name)
+    if world.started < limits.processes:
+        yield ("start", "")
+    if world.coordinator.can_complete:
+        yield ("complete", "")
+    for member_id, known in world.coordinator.members.items():
+        is_dead = known.process not in world.processes
+        if is_dead or (world.drops < limits.drops and not known.awaits_join):
+            yield ("drop", member_id)
+    if world.compactions < limits.compactions and world.log.records:
+        yield ("compact", "")
+    if world.lost_logs < limits.lost_logs and world.log.records:
+        yield ("lose the log", "")
+
+
+def _log_steps(world: GroupWorld, process: Process, limits: GroupLimits) -> Iterator[Step]:
+    name = process.name
+    is_behind = process.log.end < world.log.end or process.topic_id != world.log.topic_id
+    if is_behind or not process.is_current:
+        yield ("read", name)
+    if process.inbox:
+        yield ("act", name)
+    may_deliver = is_living(process) and len(process.in_flight) < limits.in_flight
+    if may_deliver and next_record(world, process) is not None:
+        yield ("deliver", name)
+    for offset in process.in_flight:
+        yield (f"acknowledge {offset}", name)
+    can_commit = process.owner.phase is Phase.RUNNING and process.owner.commit is None
+    if can_commit and process.commits < limits.commits:
+        yield ("commit", name)
+    if process.owner.phase is Phase.WAITING:
+        yield ("wait", name)
+
+
+def _member_steps(world: GroupWorld, process: MemberProcess) -> Iterator[Step]:
+    name, membership = process.name, process.membership
+    if replace(membership).action() is not None:
+        yield ("member", name)
+    if world.coordinator.mail.get(name):
+        yield ("mail", name)
+    if membership.generation >= 0 and membership.state is not State.SYNCING:
+        code = world.coordinator.heartbeat(membership.member_id, membership.generation)
+        if code is not None or not process.is_member:
+            yield ("heartbeat", name)
+    if membership.has_change:
+        yield ("poll", name)
+
+
+def take_group(world: GroupWorld, step: Step) -> None:
+    """Let something happen.
+
+    Raises:
+        LawBrokenError: A law does not hold any more.
+    """
+    what, name = step
+    match what:
+        case "start":
+            world.join()
+        case "crash":
+            world.crash(name)
+            world.coordinator.mail.pop(name, None)
+            world.join()
+        case "complete":
+            world.coordinator.complete()
+        case "drop":
+            drop(world, name)
+        case "member":
+            _act_as_member(world, member_of(world.processes[name]))
+        case "mail":
+            _receive(world, member_of(world.processes[name]))
+        case "heartbeat":
+            _heartbeat(world, member_of(world.processes[name]))
+        case "poll":
+            poll(world, member_of(world.processes[name]))
+        case _:
+            _know_peers(world)
+            base.take(world, step)
+            return
+    world.check()
+
+
+def drop(world: GroupWorld, member_id: str) -> None:
+    """A member's session times out; by then it has fenced itself."""
+    known = world.coordinator.members[member_id]
+    world.coordinator.remove(member_id)
+    if known.process in world.processes:
+        world.drops += 1
+        process = member_of(world.processes[known.process])
+        if process.membership.member_id == member_id:
+            process.is_member = False
+
+
+def poll(world: GroupWorld, process: MemberProcess) -> None:
+    """What was returned is processed; then revoke, claim, and say so."""
+    change = process.membership.take()
+    if change is None:
+        return
+    world.acknowledged |= set(process.in_flight)
+    process.in_flight = []
+    apply_change(world, process, change)
+    process.membership.applied()
+
+
+def apply_change(world: GroupWorld, process: MemberProcess, change: Change) -> None:
+    """Give up what was claimed, and claim what is assigned, if that is something else."""
+    hashes = () if T0 not in change.assigned else change.assigned[T0] or (WHOLE,)
+    if hashes == process.hashes:
+        return
+    if process.hashes:
+        process.inbox = [a for a in process.inbox if isinstance(a, Delete)]
+        process.inbox.append(Delete((Key(0, "claim", T0, (process.owner.member,)),)))
+    process.claims += 1
+    process.hashes, process.position = hashes, 0
+    epoch = change.epoch if change.topic_id == process.topic_id else None
+    name = f"{process.name}#{process.claims}"
+    process.owner = Owner(T0, name, hashes, process.topic_id, epoch=epoch, self_fencing=True)
+    if not hashes:
+        process.owner.phase = Phase.FENCED  # it does nothing
+    _know_peers(world)
+    base._decide(world, process)
+
+
+def _know_peers(world: GroupWorld) -> None:
+    for process in world.processes.values():
+        epoch = process.owner.epoch
+        record = None if epoch is None else process.log.epochs.get(epoch)
+        process.owner.peers = None if record is None else record.names
+
+
+def _act_as_member(world: GroupWorld, process: MemberProcess) -> None:
+    match process.membership.action():
+        case Join() as join:
+            world.coordinator.mail.pop(process.name, None)
+            world.coordinator.join(process.name, join)
+        case Plan(generation, members):
+            planned = plan_generation(generation, process.name, members, {"orders": 1})
+            position = world.log.end
+            world.log.append(key_of(planned.epoch), planned.epoch)
+            sent = planned.assignments(position, world.log.topic_id)
+            process.membership.planned(generation, sent)
+        case Sync() as sync:
+            world.coordinator.sync(process.name, sync)
+        case Leave(member_id) if member_id in world.coordinator.members:
+            world.coordinator.remove(member_id)
+        case _:
+            pass
+
+
+def _receive(world: GroupWorld, process: MemberProcess) -> None:
+    first, *others = world.coordinator.mail[process.name]
+    world.coordinator.mail[process.name] = tuple(others)
+    first(process.membership)
+    _hear(world, process)
+
+
+def _heartbeat(world: GroupWorld, process: MemberProcess) -> None:
+    membership = process.membership
+    code = world.coordinator.heartbeat(membership.member_id, membership.generation)
+    if code is not None:
+        membership.heartbeat_refused(code)
+    _hear(world, process)
+
+
+def _hear(world: GroupWorld, process: MemberProcess) -> None:
+    """It was heard of, if it is still a member; what is lost is not handed out any more."""
+    membership = process.membership
+    process.is_member = membership.member_id in world.coordinator.members and not membership.is_lost
+
+
+# -- ways through ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BrokenGroup:
+    """A way to a state in which a law does not hold."""
+
+    trace: tuple[Step, ...]
+    law: str
+
+
+def explore_group(limits: GroupLimits, depth: int, start: GroupWorld) -> tuple[int, str]:
+    """Take every step in every order, up to a depth.
+
+    Returns:
+        The number of states that were seen, and the way to a broken law; empty if there is none.
+    """
+    seen = {start.fingerprint()}
+    border: list[tuple[GroupWorld, tuple[Step, ...]]] = [(start, ())]
+    for _ in range(depth):
+        following: list[tuple[GroupWorld, tuple[Step, ...]]] = []
+        for world, trace in border:
+            for step in group_steps(world, limits):
+                after = world.clone()
+                try:
+                    take_group(after, step)
+                except LawBrokenError as error:
+                    return len(seen), f"{error}: {(*trace, step)}"
+                mark = after.fingerprint()
+                if mark not in seen:
+                    seen.add(mark)
+                    following.append((after, (*trace, step)))
+        border = following
+    return len(seen), ""
+
+
+def walk_group(
+    limits: GroupLimits, length: int, seed: int, *, members: int = 2, settled: bool = True
+) -> BrokenGroup | None:
+    """One random way through the world.
+
+    Args:
+        limits: How much may happen.
+        length: Maximum number of steps.
+        seed: Of the random numbers.
+        members: Processes to begin with.
+        settled: Begin when all of them run.
+    """
+    world, draw, trace = new_group(members), random.Random(seed), []
+    if settled:
+        finish_group(world, until=0)
+        for step in list(group_steps(world, limits)):
+            if step[0] == "deliver":  # all have something in hand when things change
+                take_group(world, step)
+    slow = draw.choice([None, *world.processes])
+    reads_late = draw.choice([None, *world.processes])
+    for _ in range(length):
+        possible = list(group_steps(world, limits))
+        if not possible:
+            break
+        weights = [
+            0.05
+            if name == slow
+            or (what == "read" and name == reads_late)
+            or what.startswith("acknowledge")
+            else 1
+            for what, name in possible
+        ]
+        (step,) = draw.choices(possible, weights)
+        trace.append(step)
+        try:
+            take_group(world, step)
+        except LawBrokenError as error:
+            return BrokenGroup(tuple(trace), str(error))
+    return None
+
+
+def finish_group(world: GroupWorld, until: int | None = None) -> None:
+    """Let no more go wrong: the group settles, and everyone processes and commits all there is.
+
+    Args:
+        world: The world.
+        until: No record from this offset on is handed out; None for all.
+    """
+    limits = GroupLimits(0, commits=1_000, in_flight=1_000, crashes=0, drops=0, compactions=0)
+    verbs = ("drop", "heartbeat", "member", "mail", "complete", "poll", "read", "act", "wait")
+    late = ("deliver", "acknowledge", "commit")
+    for _ in range(30):
+        for verb in (*verbs, *(late if until is None else ())):
+            for step in list(group_steps(world, limits)):
+                if step[0].split()[0] == verb and step in set(group_steps(world, limits)):
+                    take_group(world, step)
+
+
+def settled(world: GroupWorld) -> bool:
+    """Whether the group is stable, and all hashes are with a member that delivers."""
+    owned = [part for p in world.processes.values() if is_living(p) for part in p.hashes]
+    total = sum(part.width for part in owned)
+    return world.coordinator.stage is Stage.STABLE and total == WHOLE.width
+
+
+__all__ = [
+    "GroupLimits",
+    "explore_group",
+    "finish_group",
+    "group_steps",
+    "new_group",
+    "print_of",
+    "settled",
+    "take_group",
+    "walk_group",
+]

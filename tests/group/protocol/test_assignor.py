@@ -1,0 +1,258 @@
+"""The leader's plan: the proposal's example, and laws: tiling, balance, stickiness, two phases."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TypeAlias
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
+from kshare.core.progress import TopicPartition
+from kshare.group.protocol.assignor import GroupPlan, plan_group
+from kshare.group.protocol.subscription import Assigned, Subscription, in_order
+
+Group: TypeAlias = dict[str, Subscription]
+LOWER, UPPER = split(WHOLE, 2)
+
+
+def group_of(names: Sequence[str], *topics: str, whole: Sequence[str] = ()) -> Group:
+    return {
+        name: Subscription(name, topics or ("t",), individual=name not in whole) for name in names
+    }
+
+
+def tp(number: int, topic: str = "t") -> TopicPartition:
+    return TopicPartition(topic, number)
+
+
+def ranges(hashes: tuple[HashRange, ...]) -> tuple[HashRange, ...]:
+    return hashes or (WHOLE,)
+
+
+def width(assigned: Assigned) -> int:
+    return sum(part.width for hashes in assigned.values() for part in ranges(hashes))
+
+
+def both(one: Assigned, other: Assigned) -> int:
+    """How many hashes are in two assignments."""
+    return sum(
+        shared.width
+        for partition in one.keys() & other.keys()
+        for mine in ranges(one[partition])
+        for its in ranges(other[partition])
+        if (shared := mine.intersect(its)) is not None
+    )
+
+
+def check_tiles(target: Mapping[str, Assigned], partitions: Mapping[str, int]) -> None:
+    parts: dict[TopicPartition, list[HashRange]] = {}
+    for assigned in target.values():
+        for partition, hashes in assigned.items():
+            parts.setdefault(partition, []).extend(ranges(hashes))
+            assert all(a.hi < b.lo for a, b in pairwise(hashes))
+    assert parts.keys() == {tp(i, topic) for topic, n in partitions.items() for i in range(n)}
+    for listed in parts.values():
+        listed.sort()
+        assert listed[0].lo == 0
+        assert listed[-1].hi == HASH_SPACE
+        assert all(a.hi == b.lo for a, b in pairwise(listed))
+
+
+def check_balance(group: Group, target: Mapping[str, Assigned], partitions: int) -> None:
+    """Of members that all subscribe to one topic, and share."""
+    if len(group) <= partitions:
+        counts = [len(assigned) for assigned in target.values()]
+        assert max(counts) - min(counts) <= 1
+        return
+    seats: dict[TopicPartition, list[int]] = {}
+    for assigned in target.values():
+        ((partition, hashes),) = assigned.items()
+        seats.setdefault(partition, []).append(sum(part.width for part in ranges(hashes)))
+    numbers = [len(widths) for widths in seats.values()]
+    assert max(numbers) - min(numbers) <= 1
+    assert all(max(widths) - min(widths) <= 1 for widths in seats.values())
+
+
+def joined(group: Group, plan: GroupPlan, epoch: int) -> Group:
+    """What members say at the next join: they own what they were given, and know their target."""
+    return {
+        member: replace(
+            said,
+            owned=in_order(plan.now[member]),
+            target=in_order(plan.target[member]),
+            epoch=epoch,
+        )
+        for member, said in group.items()
+    }
+
+
+def given_up(group: Group, plan: GroupPlan) -> Group:
+    """The same after they have given up what is not theirs any more."""
+
+    def kept(owned: Assigned, now: Assigned) -> Assigned:
+        return {
+            partition: shared
+            for partition, hashes in owned.items()
+            if (
+                shared := tuple(
+                    part
+                    for mine in ranges(hashes)
+                    for its in (ranges(now[partition]) if partition in now else ())
+                    if (part := mine.intersect(its)) is not None
+                )
+            )
+        }
+
+    return {
+        member: replace(said, owned=in_order(kept(dict(said.owned), plan.now[member])))
+        for member, said in group.items()
+    }
+
+
+def test_the_proposals_five_consumers() -> None:
+    plan = plan_group(group_of(["M1", "M2", "M3", "M4", "M5"], "tp"), {"tp": 3})
+    assert plan.target == {
+        "M1": {tp(0, "tp"): (LOWER,)},
+        "M2": {tp(1, "tp"): (LOWER,)},
+        "M3": {tp(2, "tp"): ()},
+        "M4": {tp(0, "tp"): (UPPER,)},
+        "M5": {tp(1, "tp"): (UPPER,)},
+    }
+    assert plan.now == plan.target
+
+
+def test_members_that_opt_out_get_whole_partitions() -> None:
+    plan = plan_group(group_of(["a", "b", "c"], whole=["b"]), {"t": 2})
+    assert plan.target == {"b": {tp(0): ()}, "a": {tp(1): (LOWER,)}, "c": {tp(1): (UPPER,)}}
+    again = plan_group(joined(group_of(["a", "b", "c"], whole=["b"]), plan, 1), {"t": 2})
+    assert again.target == plan.target
+
+
+def test_too_many_members_that_opt_out_leave_a_partition_to_the_others() -> None:
+    group = group_of(["a", "b", "c", "d"], whole=["a", "b", "c"])
+    plan = plan_group(group, {"t": 2})
+    assert plan.target == {"a": {tp(0): ()}, "b": {}, "c": {}, "d": {tp(1): ()}}
+    nobody_shares = plan_group(group_of(["a", "b", "c"], whole="abc"), {"t": 2})
+    assert nobody_shares.target == {"a": {tp(0): ()}, "b": {tp(1): ()}, "c": {}}
+
+
+def test_topics_that_are_not_to_be_shared() -> None:
+    plan = plan_group(group_of(["a", "b", "c"], "t", "u"), {"t": 1, "u": 1}, whole_topics=["u"])
+    check_tiles(plan.target, {"t": 1, "u": 1})
+    assert [dict(plan.target[m])[tp(0, "u")] for m in "abc" if tp(0, "u") in plan.target[m]] == [()]
+    assert all(plan.target[m][tp(0)] for m in "abc")
+
+
+def test_members_with_different_topics() -> None:
+    group = {
+        "a": Subscription("a", ("t", "u")),
+        "b": Subscription("b", ("u",)),
+        "c": Subscription("c", ("t", "v", "gone")),
+    }
+    partitions = {"t": 2, "u": 1, "v": 1}
+    plan = plan_group(group, partitions)
+    check_tiles(plan.target, partitions)
+    for member, assigned in plan.target.items():
+        assert {partition.topic for partition in assigned} <= set(group[member].topics)
+
+
+def test_a_member_joins_and_takes_an_even_share_of_each() -> None:
+    names = ["a", "b", "c", "d"]
+    group = joined(group_of(names), plan_group(group_of(names), {"t": 1}), 1)
+    plan = plan_group({**group, **group_of(["e"])}, {"t": 1})
+    fifth = HASH_SPACE // 5
+    for name in names:
+        kept = both(dict(group[name].owned), plan.target[name])
+        assert abs(kept - fifth) <= 1
+        assert plan.now[name] == plan.target[name]
+    assert plan.now["e"] == {}
+    after = plan_group(given_up(joined({**group, **group_of(["e"])}, plan, 2), plan), {"t": 1})
+    assert after.target == plan.target
+
+
+def test_what_a_member_of_an_older_epoch_says_does_not_count() -> None:
+    group = {
+        "a": Subscription("a", ("t",), owned=((tp(0), ()),), epoch=3),
+        "b": Subscription("b", ("t",), owned=((tp(0), (LOWER,)),), epoch=5),
+        "c": Subscription("c", ("t",), owned=((tp(0), (UPPER,)),), epoch=5),
+    }
+    plan = plan_group(group, {"t": 1})
+    third = HASH_SPACE // 3
+    for name, half in (("b", LOWER), ("c", UPPER)):
+        assert both({tp(0): (half,)}, plan.target[name]) >= third
+    # It may still hand out records of all of them: nobody else gets any before it gives them up.
+    assert plan.now["b"] == plan.now["c"] == {}
+
+
+@st.composite
+def churn(draw: st.DrawFn) -> tuple[int, list[set[str]]]:
+    """The number of partitions, and who is there in each generation."""
+    names = st.sets(st.sampled_from("abcdefghijkl"), min_size=1)
+    return draw(st.integers(1, 5)), draw(st.lists(names, min_size=1, max_size=6))
+
+
+@given(churn())
+@settings(max_examples=300)
+def test_laws_while_members_come_and_go(history: tuple[int, list[set[str]]]) -> None:
+    number, generations = history
+    partitions = {"t": number}
+    said: Group = {}
+    for epoch, names in enumerate(generations):
+        group = {name: said.get(name, group_of([name])[name]) for name in sorted(names)}
+        plan = plan_group(group, partitions)
+        check_tiles(plan.target, partitions)
+        check_balance(group, plan.target, number)
+        check_no_overlap(group, plan)
+        check_sticky(group, plan, number)
+        second = given_up(joined(group, plan, epoch), plan)
+        after = plan_group(second, partitions)
+        assert after.target == plan.target  # so that no third round is needed
+        assert after.now == after.target
+        said = joined(second, after, epoch)
+
+
+def check_no_overlap(group: Group, plan: GroupPlan) -> None:
+    """Nobody gets what another one owns, and everybody gets only what is meant for it."""
+    for member, assigned in plan.now.items():
+        assert both(assigned, plan.target[member]) == width(assigned)
+        for other, its in group.items():
+            if other != member:
+                assert both(assigned, dict(its.owned)) == 0
+
+
+def check_sticky(group: Group, plan: GroupPlan, partitions: int) -> None:
+    """A member that stays keeps what it had, as far as its share goes."""
+    for member, said in group.items():
+        had, has = dict(said.owned), plan.target[member]
+        if len(group) > partitions == 1:
+            share = HASH_SPACE // len(group)
+            assert both(had, has) >= min(width(had), share) - 1
+        elif len(group) <= partitions:
+            whole = [partition for partition, hashes in had.items() if not hashes]
+            kept = [partition for partition in whole if partition in has]
+            assert len(kept) >= min(len(whole), partitions // len(group))
+
+
+def test_ranges_do_not_break_up_for_ever() -> None:
+    said: Group = {}
+    most = 0
+    for epoch in range(200):
+        names = [f"m{i}" for i in range(8) if (epoch * 7 + i * epoch) % 5 != i % 5] or ["m0"]
+        group = {name: said.get(name, group_of([name])[name]) for name in names}
+        plan = plan_group(group, {"t": 1})
+        check_tiles(plan.target, {"t": 1})
+        most = max(most, *(len(assigned[tp(0)]) for assigned in plan.target.values()))
+        said = joined(group, replace(plan, now=plan.target), epoch)
+    assert most <= 16
+
+
+@pytest.mark.parametrize("members", [1, 2, 3, 7])
+def test_the_order_of_members_and_their_ids_change_nothing(members: int) -> None:
+    names = [f"n{i}" for i in range(members)]
+    group = {f"id-{i * 7 % members}-{name}": group_of([name])[name] for i, name in enumerate(names)}
+    plan = plan_group(group, {"t": 3})
+    turned = plan_group(dict(reversed(group.items())), {"t": 3})
+    assert plan == turned
