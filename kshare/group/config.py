@@ -74,7 +74,7 @@ class ConsumerConfig:
             how long a rebalance waits for members (``max.poll.interval.ms``).
         instance_id: Id of a static member (``group.instance.id``); None for a dynamic one.
         application_server: Where others reach this process, as ``host:port``
-            (``application.server``); empty for the host's name.
+            (``application.server``); None for the host's name.
         on_commit: Called with the error (or None) and the stable offsets after each commit that
             nobody waits for (``on_commit``); from ``poll``.
     """
@@ -98,7 +98,7 @@ class ConsumerConfig:
     heartbeat_interval_ms: int = _BEAT_MS
     max_poll_interval_ms: int = 300_000
     instance_id: str | None = None
-    application_server: str = ""
+    application_server: str | None = None
     on_commit: Callable[[Exception | None, Any], None] | None = None
 
 
@@ -177,7 +177,7 @@ CONFIGS: Final = {
             "application.server",
             Kind("host:port", str.strip),
             "application_server",
-            "Where others reach this process, for a group's members and `kshare groups`.",
+            "Where others reach this process; without it, its host's name is shown.",
         ),
         Config("auto.commit.interval.ms", integer(0, INT_MAX), "auto_commit_interval_ms", "How "
                "often to commit, with `enable.auto.commit`."),

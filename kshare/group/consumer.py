@@ -462,7 +462,7 @@ class KeySharedConsumer:
         epoch: tuple[int, str] | None,
     ) -> None:
         with self._stopped():
-            self._tail.assign(assignment)
+            self._tail.assign(assignment, keeps=True)
             self._session.claim(assignment, epoch=epoch)
 
     def assignment(self) -> dict[TopicPartition, tuple[HashRange, ...]]:

@@ -18,16 +18,17 @@ acknowledged. No I/O, no clock. Cost: a byte a record until all of its chunk are
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import WHOLE, HashRange, key_hash
 from kshare.core.offsets import Bounds, OffsetRange, union
 from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
 from kshare.group.message import Chunk, Message, Rows
 
-__all__ = ["Delivery", "KeyLimit"]
+__all__ = ["Carried", "Delivery", "KeyLimit"]
 
 Offsets = npt.NDArray[np.int64]
 
@@ -62,6 +63,13 @@ class KeyLimit:
             else:
                 self._admit(key, message)
 
+    def keep(self, hashes: Sequence[HashRange]) -> None:
+        """Forget the records that are kept back and are not of some key hashes."""
+        self.ready = deque(m for m in self.ready if _is_of(m, hashes))
+        for key, waiting in list(self._waiting.items()):
+            if not _is_of(waiting[0], hashes):
+                del self._waiting[key]
+
     def acknowledge(self, offset: int) -> None:
         """A record is acknowledged; it may be so already, or unknown."""
         key = self._in_flight.pop(offset, None)
@@ -82,6 +90,35 @@ class KeyLimit:
         self.ready.append(message)
 
 
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What was handed out of key hashes that a consumer keeps while others come or go.
+
+    Attributes:
+        pieces: Offsets and hashes that are not to be handed out again.
+        chunks: Explicit mode: with rows that are not acknowledged.
+    """
+
+    pieces: tuple[Rectangle, ...]
+    chunks: tuple[Chunk, ...] = ()
+
+    def within(self, hashes: Sequence[HashRange]) -> "Carried":
+        """The part of it that is of some key hashes; rows of others will not be acknowledged."""
+        pieces = tuple(
+            Rectangle(piece.offsets, shared)
+            for piece in self.pieces
+            for part in hashes
+            if (shared := piece.hashes.intersect(part)) is not None
+        )
+        for chunk in self.chunks:
+            for row in np.flatnonzero(np.frombuffer(chunk.acknowledged, np.uint8) == 0).tolist():
+                key = chunk.column("key")[row]
+                hashed = key_hash(key, int(chunk.offsets[row]))
+                if not any(hashed in part for part in hashes):
+                    chunk.acknowledged[row] = 1
+        return Carried(pieces, self.chunks)
+
+
 class Delivery:
     """What is handed out of one partition, from one start on.
 
@@ -92,6 +129,7 @@ class Delivery:
         start: What had been processed when delivery started.
         hashes: The key hashes that the consumer owns; empty for all.
         explicit: Whether records are acknowledged one by one.
+        carried: What was handed out before, of hashes that the consumer has kept.
 
     Attributes:
         start: What had been processed when delivery started.
@@ -106,16 +144,20 @@ class Delivery:
         hashes: Sequence[HashRange],
         *,
         explicit: bool,
+        carried: Carried | None = None,
     ) -> None:
+        carried = carried or Carried(())
         self.topic_partition = topic_partition
         self.start = start
         self.explicit = explicit
         self.owned = tuple(sorted(hashes)) or (WHOLE,)
         self._passed: Bounds = ()  # processed, before the last seek
-        self._first = self._position = self._settled = start.position_of(self.owned)
+        self._first = start.position_of(self.owned)
+        self._position = self._settled = start.commit(carried.pieces).position_of(self.owned)
         self._before_last = self._position  # the position before the last record was handed out
         self._rereads = False  # whether what is processed already is handed out again
-        self._chunks: list[Chunk] = []  # explicit: with rows that are not acknowledged
+        self._chunks: list[Chunk] = list(carried.chunks)  # explicit: not all acknowledged
+        self._carried = carried.pieces
         self._current: tuple[Chunk, Rows, int] | None = None  # and its end
 
     # -- what to read -----------------------------------------------------------------------
@@ -131,7 +173,26 @@ class Delivery:
         if self._rereads:
             rest = OffsetRange(position, end)
             return tuple(Rectangle(rest, part) for part in self.owned)
-        return self.start.advance(position).pending_of(end, self.owned)
+        unread = self.start.advance(position).commit(self._carried)
+        return unread.pending_of(end, self.owned)
+
+    def carry(self, hashes: Sequence[HashRange]) -> Carried | None:
+        """What a delivery of other key hashes takes over from this one, which has ended.
+
+        Args:
+            hashes: The key hashes of the other one.
+
+        Returns:
+            None if it has to begin from what is committed: after a seek, or as the keys of records
+            that are not acknowledged are not known.
+        """
+        self.stop()
+        self._sweep()
+        if self._rereads or any("key" not in c.batch.schema.names for c in self._chunks):
+            return None
+        handed = OffsetRange(0, self.position)
+        pieces = [Rectangle(handed, part) for part in self.owned] if handed.end else []
+        return Carried((*self._carried, *pieces), tuple(self._chunks)).within(hashes)
 
     def seek(self, offset: int) -> None:
         """Hand out what comes from an offset on, whether it is processed or not.
@@ -290,3 +351,8 @@ class Delivery:
     def _sweep(self) -> None:
         """Forget the chunks that are acknowledged."""
         self._chunks = [chunk for chunk in self._chunks if 0 in chunk.acknowledged]
+
+
+def _is_of(message: Message, hashes: Sequence[HashRange]) -> bool:
+    hashed = key_hash(message.key(), message.offset())
+    return any(hashed in part for part in hashes)

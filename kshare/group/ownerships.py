@@ -43,6 +43,7 @@ class Ownership:
         retry_at: Before this time it does nothing: something has failed.
         backoff: Pauses after failures.
         trouble: What failed last; empty if nothing did.
+        is_replaced: Whether the partition was claimed anew or given up: its commits end.
     """
 
     owner: Owner
@@ -55,6 +56,7 @@ class Ownership:
     retry_at: float = 0.0
     backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS))
     trouble: str = ""
+    is_replaced: bool = False
 
     def failed(self, action: int, why: str, now: float) -> None:
         """Some actions have failed: try again after a pause."""
@@ -117,6 +119,7 @@ class Ownerships:
             is_same = assignment.get(partition) == owner.hashes and owner.phase is not Phase.FENCED
             if not is_same:
                 self._given_up.append(Key(0, "claim", partition, (owner.member,)))
+                self.by_partition[partition].is_replaced = True
                 del self.by_partition[partition]
         for partition, hashes in assignment.items():
             if partition not in self.by_partition:

@@ -168,7 +168,7 @@ class GroupSession:
         Raises:
             FencedError: As for :meth:`check`; other partitions are committed.
             FetchTimeoutError: It was not done in time. It goes on in the background.
-            KshareError: As for :meth:`check`.
+            KshareError: As for :meth:`check`; or the partition was claimed anew meanwhile.
         """
         deadline = time.monotonic() + timeout
         with self._shared.changed:
@@ -184,6 +184,12 @@ class GroupSession:
                     raise self._not_in_time("commit", timeout)
                 self._shared.changed.wait(left)
             self._raise_fault()
+            for each, number in asked:
+                if each.is_replaced and each.finished < number:
+                    raise KshareError(
+                        f"group {self._group}: {each.owner.partition} was assigned again while a "
+                        "commit was under way: commit again"
+                    )
             fenced = any(each.owner.phase is Phase.FENCED for each, _ in asked)
             error = self._shared.ownerships.fenced() if fenced else None
             if error is not None:
@@ -273,4 +279,4 @@ class GroupSession:
 def _is_open(asked: tuple[Ownership, int]) -> bool:
     """Whether a commit is neither done nor given up."""
     each, number = asked
-    return each.finished < number and each.owner.phase is not Phase.FENCED
+    return each.finished < number and each.owner.phase is not Phase.FENCED and not each.is_replaced

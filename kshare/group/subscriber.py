@@ -85,8 +85,8 @@ class Subscriber:
         revoked = self.callbacks.on_lost if change.is_lost else self.callbacks.on_revoked
         if change.revoked:
             _call(revoked, change.revoked, faults)
-            if not change.is_lost:
-                self._host.commit_before_revocation()
+        if not change.is_lost and self.member.owned():  # also if hashes are added: they restart
+            self._host.commit_before_revocation()
         epoch = None if change.epoch is None else (change.epoch, change.topic_id)
         self._host.take_over(change.assigned, epoch)
         self.member.applied()

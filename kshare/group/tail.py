@@ -14,7 +14,7 @@ import pyarrow as pa
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.group.config import ConsumerConfig
-from kshare.group.delivery import Delivery, KeyLimit
+from kshare.group.delivery import Carried, Delivery, KeyLimit
 from kshare.group.member_thread import MemberThread
 from kshare.group.message import NO_ROWS, Chunk, Message, Rows, chunks, rows_of
 from kshare.group.model import OffsetAndMetadata
@@ -106,6 +106,7 @@ class Tail:
         self._session = session
         self._reader = TailReader(_source_options(config), config.offset_reset, waker)
         self._limits: dict[TopicPartition, KeyLimit] = {}
+        self._carried: dict[TopicPartition, Carried] = {}  # of those whose hashes have changed
         self._seeks: dict[TopicPartition, int] = {}  # of partitions that have not started
         self._rest: Iterator[tuple[Chunk, int]] = iter(())  # of the batch that was fetched last
         self._current: TopicPartition | None = None  # what it is of
@@ -114,13 +115,41 @@ class Tail:
 
     # -- which partitions -------------------------------------------------------------------
 
-    def assign(self, assignment: Assignment) -> None:
-        """Read these partitions, as soon as the session has started them, and no others."""
+    def assign(self, assignment: Assignment, *, keeps: bool = False) -> None:
+        """Read these partitions, as soon as the session has started them, and no others.
+
+        Args:
+            assignment: The partitions, with their key hashes.
+            keeps: Whether what was handed out of hashes that stay is not handed out again.
+        """
+        self._carried = {
+            topic_partition: carried
+            for topic_partition, hashes in assignment.items()
+            if keeps and (carried := self._carry(topic_partition, hashes or (WHOLE,))) is not None
+        }
         for topic_partition in self.deliveries.keys() - assignment.keys():
             self._stop(topic_partition)
         self.paused &= assignment.keys()
         self._seeks = {}
         self.assignment = dict(assignment)
+
+    def _carry(
+        self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...]
+    ) -> Carried | None:
+        """What is kept of a partition whose key hashes change."""
+        delivery = self.deliveries.get(topic_partition)
+        if delivery is None:
+            carried = self._carried.get(topic_partition)
+            return None if carried is None else carried.within(hashes)
+        if delivery.owned == hashes:
+            return None
+        limit = self._limits.get(topic_partition)
+        self._stop(topic_partition)
+        carried = delivery.carry(hashes)
+        if carried is not None and limit is not None:
+            limit.keep(hashes)
+            self._limits[topic_partition] = limit
+        return carried
 
     def refresh(self) -> None:
         """Follow the session: start what has started, drop what has not."""
@@ -139,9 +168,12 @@ class Tail:
     def _start(
         self, topic_partition: TopicPartition, start: Progress, hashes: tuple[HashRange, ...]
     ) -> None:
-        delivery = Delivery(topic_partition, start, hashes, explicit=self._config.explicit)
+        carried = self._carried.pop(topic_partition, None)
+        delivery = Delivery(
+            topic_partition, start, hashes, explicit=self._config.explicit, carried=carried
+        )
         self.deliveries[topic_partition] = delivery
-        if self._config.in_flight_per_key is not None:
+        if self._config.in_flight_per_key is not None and carried is None:
             self._limits[topic_partition] = KeyLimit(self._config.in_flight_per_key)
         offset = self._seeks.pop(topic_partition, None)
         if offset is not None:

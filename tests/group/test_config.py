@@ -38,6 +38,18 @@ def test_defaults_are_those_of_kafka_and_of_the_proposal() -> None:
     assert parsed.in_flight_per_key is None
 
 
+def test_times_of_a_member() -> None:
+    parsed = config()
+    assert (parsed.session_timeout_ms, parsed.heartbeat_interval_ms) == (45_000, 3_000)
+    assert parsed.max_poll_interval_ms == 300_000
+    assert config(session__timeout__ms=6_000).heartbeat_interval_ms == 2_000
+    given = {"session.timeout.ms": 3_000, "heartbeat.interval.ms": 3_000, "group.instance.id": " "}
+    late, empty = problems(BASE | given)[::-1]
+    assert "heartbeat.interval.ms" in late
+    assert "must be lower than session.timeout.ms" in late
+    assert "group.instance.id" in empty
+
+
 def test_each_configuration_is_taken_under_each_of_its_names() -> None:
     values: dict[str, tuple[str, Any]] = {
         "acknowledgement.mode": ("Explicit", True),
@@ -52,6 +64,11 @@ def test_each_configuration_is_taken_under_each_of_its_names() -> None:
         "max.num.ranges.to.commit": ("9", 9),
         "queued.max.messages.kbytes": ("512", 512),
         "max.in.flight.per.key": ("2", 2),
+        "application.server": (" pod-3:8080 ", "pod-3:8080"),
+        "group.instance.id": ("pod-3", "pod-3"),
+        "heartbeat.interval.ms": ("700", 700),
+        "max.poll.interval.ms": ("9000", 9_000),
+        "session.timeout.ms": ("8000", 8_000),
     }
     assert values.keys() == CONFIGS.keys()
     for name, (text, value) in values.items():
@@ -158,12 +175,12 @@ def test_harmless_values_of_refused_names_are_taken() -> None:
 
 def test_misspelt_names_are_warned_of_with_the_nearest(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "kshare.group"):
-        config(auto__ofset__reset="latest", isolation__levl="x", session__timeout__ms=6000)
+        config(auto__ofset__reset="latest", isolation__levl="x", max__poll__records=9)
     unknown = "option {} is ignored, no such property is known; the nearest known one is {}"
     assert sorted(record.getMessage() for record in caplog.records) == [
         unknown.format("auto.ofset.reset", "auto.offset.reset"),
         unknown.format("isolation.levl", "isolation.level"),
-        "option session.timeout.ms has no effect in kshare",
+        "option max.poll.records has no effect in kshare",
     ]
 
 

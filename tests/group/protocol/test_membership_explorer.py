@@ -7,7 +7,7 @@ import pytest
 
 from kshare.group.protocol import assignor
 from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.membership import Change, Code, Membership, State
+from kshare.group.protocol.membership import Change, Membership, State
 from kshare.group.protocol.owner import Owner
 from kshare.group.protocol.records import Claim
 from tests.group.protocol import member_world
@@ -168,17 +168,6 @@ def does_not_lose_when_it_is_unknown(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "lose", lose)
 
 
-def joins_again_after_a_fence_without_giving_up(patch: pytest.MonkeyPatch) -> None:
-    def refused(self: Membership, code: Code | None, member_id: str = "") -> None:
-        if code is Code.UNKNOWN_MEMBER_ID:
-            self.state, self.member_id = State.UNJOINED, ""
-            return
-        real(self, code, member_id)
-
-    real = Membership.refused
-    patch.setattr(Membership, "refused", refused)
-
-
 FAULTS: tuple[Patch, ...] = (
     does_not_fence_itself,
     gives_what_others_own_and_does_not_wait,
@@ -187,7 +176,6 @@ FAULTS: tuple[Patch, ...] = (
     takes_a_refused_heartbeat_for_a_good_one,
     takes_any_answer_for_a_sign_of_life,
     does_not_lose_when_it_is_unknown,
-    joins_again_after_a_fence_without_giving_up,
 )
 TWO_LAYERS: tuple[Patch, ...] = (
     gives_what_others_own,

@@ -1,0 +1,226 @@
+"""Consumers that subscribe, on the mock cluster: callbacks, rebalances, commits, losses."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
+from kshare.core.progress import TopicPartition
+from kshare.group import KeySharedConsumer, partitions_only
+from kshare.testing import FakeCluster
+from tests.support.groups import GROUP, LOG, T0, eventually
+
+RECORDS = 200
+Changes = Mapping[TopicPartition, tuple[HashRange, ...]]
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"orders": 1, LOG: 3}) as running:
+        running.produce("orders", [(f"k{i % 20}", f"{i}") for i in range(RECORDS)], partition=0)
+        yield running
+
+
+class Polling:
+    """A consumer that is polled in a thread, and what it is told."""
+
+    def __init__(self, cluster: FakeCluster, **config: Any) -> None:
+        self.offsets: list[int] = []
+        self.told: list[tuple[str, Changes]] = []
+        self.faults: list[Exception] = []
+        self.consumer = KeySharedConsumer(
+            {
+                "bootstrap.servers": cluster.bootstrap_servers,
+                "group.id": GROUP,
+                "auto.offset.reset": "earliest",
+                "claim.timeout.ms": 500,
+                "session.timeout.ms": 3_000,
+                "heartbeat.interval.ms": 100,
+                **{name.replace("_", "."): value for name, value in config.items()},
+            }
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def start(self) -> "Polling":
+        def tell(what: str) -> Callable[[Changes], None]:
+            return lambda changes: self.told.append((what, changes))
+
+        self.consumer.subscribe(["orders"], tell("assigned"), tell("revoked"), tell("lost"))
+        self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                message = self.consumer.poll(0.05)
+            except Exception as error:
+                self.faults.append(error)
+                self._stop.wait(0.05)
+                continue
+            if message is not None:
+                self.offsets.append(message.offset())
+                self.consumer.acknowledge(message)
+
+    def width(self) -> int:
+        """How many key hashes of T0 it has."""
+        assignment = self.consumer.assignment()
+        if T0 not in assignment:
+            return 0
+        return sum(part.width for part in assignment[T0]) or HASH_SPACE
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.consumer.close()
+
+
+@pytest.fixture
+def start(cluster: FakeCluster) -> Iterator[Callable[..., Polling]]:
+    with ExitStack() as stack:
+
+        def polling(**config: Any) -> Polling:
+            each = Polling(cluster, **config)
+            stack.callback(each.end)
+            return each.start()
+
+        yield polling
+
+
+def test_two_members_share_a_partition_and_one_takes_over(
+    cluster: FakeCluster, start: Callable[..., Polling]
+) -> None:
+    first = start()
+    eventually(lambda: len(first.offsets) == RECORDS)
+    assert first.told == [("assigned", {T0: ()})]
+    second = start()
+    eventually(lambda: (first.width(), second.width()) == (HASH_SPACE // 2, HASH_SPACE // 2))
+    cluster.produce("orders", [(f"k{i % 20}", f"{i}") for i in range(RECORDS)], partition=0)
+    eventually(lambda: len(first.offsets) + len(second.offsets) == 2 * RECORDS)
+    assert first.told[1][0] == "revoked"
+    assert first.told[1][1] == second.told[0][1]
+    second.end()
+    eventually(lambda: first.width() == HASH_SPACE)
+    assert not first.faults
+    assert not second.faults
+    assert sorted([*first.offsets, *second.offsets]) == list(range(2 * RECORDS))
+
+
+def test_what_is_in_hand_stays_in_hand_when_hashes_go(
+    cluster: FakeCluster, start: Callable[..., Polling]
+) -> None:
+    """Explicit mode: a record of a key that stays is not returned again, and is not committed."""
+    consumer = KeySharedConsumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": GROUP,
+            "auto.offset.reset": "earliest",
+            "acknowledgement.mode": "explicit",
+            "claim.timeout.ms": 500,
+            "session.timeout.ms": 3_000,
+            "heartbeat.interval.ms": 100,
+        }
+    )
+    with consumer:
+        consumer.subscribe(["orders"])
+        held = consumer.consume(RECORDS, 20)
+        assert len(held) == RECORDS
+        other = start(auto_commit_interval_ms=200)
+        again: list[Any] = []
+
+        def has_shared() -> bool:
+            again.extend(consumer.consume(RECORDS, 0.1))
+            return other.width() == HASH_SPACE // 2
+
+        eventually(has_shared)
+        for _ in range(5):
+            again += consumer.consume(RECORDS, 0.1)
+        assert again == []
+        owned = consumer.assignment()[T0]
+        kept = [m for m in held if any(key_hash(m.key(), m.offset()) in part for part in owned)]
+        eventually(lambda: len(other.offsets) + len(kept) == RECORDS)
+        assert (consumer.commit() or {}).get(T0) == 0
+        for message in kept:
+            consumer.acknowledge(message)
+        eventually(lambda: (consumer.commit() or {}).get(T0) == RECORDS)
+
+
+def test_a_callback_that_fails_fails_the_poll_after_the_rebalance(
+    cluster: FakeCluster,
+) -> None:
+    consumer = KeySharedConsumer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "other",
+         "auto.offset.reset": "earliest", "claim.timeout.ms": 500}
+    )  # fmt: skip
+
+    def fails(changes: Changes) -> None:
+        with pytest.raises(RuntimeError, match="poll in a callback"):
+            consumer.poll(0)
+        raise LookupError("no state for it")
+
+    with consumer:
+        consumer.subscribe(["orders"], on_assigned=fails)
+
+        def is_told() -> bool:
+            try:
+                consumer.poll(0.1)
+            except LookupError:
+                return True
+            return False
+
+        eventually(is_told)
+        assert consumer.assignment() == {T0: ()}
+        assert consumer.poll(10) is not None
+
+
+def test_a_member_that_does_not_poll_leaves_and_comes_back(
+    start: Callable[..., Polling], cluster: FakeCluster
+) -> None:
+    told: list[str] = []
+    consumer = KeySharedConsumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "slow",
+            "auto.offset.reset": "earliest",
+            "claim.timeout.ms": 500,
+            "session.timeout.ms": 1_000,
+            "max.poll.interval.ms": 1_500,
+        }
+    )
+    with consumer:
+        consumer.subscribe(["orders"], on_lost=lambda _: told.append("lost"))
+        assert consumer.poll(20) is not None
+        assert consumer._subscriber is not None
+        member = consumer._subscriber.member
+        eventually(lambda: member.has_change)
+        assert member.seconds_left() < 0
+        assert told == []
+        eventually(lambda: consumer.poll(0.2) is not None)
+        assert told == ["lost"]
+
+
+def test_wrong_subscriptions(cluster: FakeCluster) -> None:
+    config = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g"}
+    with KeySharedConsumer(config) as consumer:
+        for topics, text in (([], "no topics"), (["^o.*"], "patterns"), (["a b"], "not a topic")):
+            with pytest.raises(ValueError, match=text):
+                consumer.subscribe(topics)
+        consumer.unsubscribe()
+        consumer.assign({T0: []})
+        with pytest.raises(ValueError, match=r"unassign\(\) before subscribe"):
+            consumer.subscribe(["orders"])
+        consumer.unassign()
+        consumer.subscribe(["orders"])
+        with pytest.raises(ValueError, match=r"unsubscribe\(\) before assign"):
+            consumer.assign({T0: []})
+        consumer.unsubscribe()
+        consumer.assign({T0: []})
+
+
+def test_listeners_that_know_partitions_only() -> None:
+    seen: list[list[TopicPartition]] = []
+    partitions_only(seen.append)({TopicPartition("b", 1): (), T0: (HashRange(0, 5),)})
+    assert seen == [[TopicPartition("b", 1), T0]]
