@@ -176,9 +176,7 @@ def test_a_callback_that_fails_fails_the_poll_after_the_rebalance(
         assert consumer.poll(10) is not None
 
 
-def test_a_member_that_does_not_poll_leaves_and_comes_back(
-    start: Callable[..., Polling], cluster: FakeCluster
-) -> None:
+def test_a_member_that_does_not_poll_leaves_and_comes_back(cluster: FakeCluster) -> None:
     told: list[str] = []
     consumer = KeySharedConsumer(
         {
@@ -186,8 +184,9 @@ def test_a_member_that_does_not_poll_leaves_and_comes_back(
             "group.id": "slow",
             "auto.offset.reset": "earliest",
             "claim.timeout.ms": 500,
-            "session.timeout.ms": 1_000,
-            "max.poll.interval.ms": 1_500,
+            "session.timeout.ms": 5_000,
+            "heartbeat.interval.ms": 100,
+            "max.poll.interval.ms": 3_000,
         }
     )
     with consumer:

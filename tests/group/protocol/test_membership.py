@@ -1,0 +1,290 @@
+"""The core of a member: what it does with each answer of the coordinator."""
+
+import pytest
+
+from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.core.progress import TopicPartition
+from kshare.errors import AuthorizationError, KafkaError
+from kshare.group.protocol.leader import plan_generation, topics_of
+from kshare.group.protocol.membership import (
+    Code,
+    Join,
+    Leave,
+    Liveness,
+    Membership,
+    Plan,
+    State,
+    Sync,
+    minus,
+    union,
+)
+from kshare.group.protocol.subscription import (
+    ForeignMemberError,
+    MemberAssignment,
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+LOWER, UPPER = split(WHOLE, 2)
+EPOCH = 17
+
+
+def new_member(*, is_static: bool = False) -> Membership:
+    return Membership("g", Subscription("me", ("t",)), is_static=is_static)
+
+
+def stable(
+    assigned: dict[TopicPartition, tuple[HashRange, ...]], *, is_static: bool = False
+) -> Membership:
+    """A member that owns what it was assigned."""
+    member = new_member(is_static=is_static)
+    assign(member, assigned)
+    return member
+
+
+def assign(member: Membership, assigned: dict[TopicPartition, tuple[HashRange, ...]]) -> None:
+    receive(member, assigned)
+    if member.take() is not None:
+        member.applied()
+
+
+def receive(member: Membership, assigned: dict[TopicPartition, tuple[HashRange, ...]]) -> None:
+    assert isinstance(member.action(), Join)
+    member.joined("id-1", member.generation + 1, "leader", {})
+    assert member.action() == Sync("id-1", member.generation, {})
+    member.synced(encode_assignment(MemberAssignment(tuple(assigned.items()), EPOCH, None, "a")))
+    assert member.state is State.STABLE
+
+
+def said(member: Membership) -> Subscription:
+    """What it says when it joins again."""
+    member.rebalance()
+    action = member.action()
+    assert isinstance(action, Join)
+    return decode_subscription(action.subscription, "x")
+
+
+def test_it_joins_syncs_and_owns() -> None:
+    member = new_member()
+    assert isinstance(member.action(), Join)
+    assert member.action() is None
+    member.refused(Code.MEMBER_ID_REQUIRED, "id-1")
+    action = member.action()
+    assert isinstance(action, Join)
+    assert action.member_id == "id-1"
+    member.joined("id-1", 4, "other", {})
+    assert member.action() == Sync("id-1", 4, {})
+    member.synced(encode_assignment(MemberAssignment(((T0, ()),), EPOCH, None, "a")))
+    change = member.take()
+    assert change is not None
+    assert (change.revoked, change.gained, change.assigned) == ({}, {T0: ()}, {T0: ()})
+    assert (change.epoch, change.topic_id) == (EPOCH, "a")
+    assert member.take() is None
+    member.applied()
+    assert member.action() is None
+    assert member.owned == {T0: ()}
+
+
+def test_the_leader_plans() -> None:
+    member = new_member()
+    member.action()
+    members = {"id-1": encode_subscription(Subscription("me", ("t",)))}
+    member.joined("id-1", 4, "id-1", members)
+    assert member.action() == Plan(4, members)
+    member.planned(3, {})  # of a generation before
+    assert member.action() is None
+    member.planned(4, {"id-1": b"x"})
+    assert member.action() == Sync("id-1", 4, {"id-1": b"x"})
+
+
+def test_it_revokes_before_it_joins_again() -> None:
+    member = stable({T0: (), T1: ()})
+    member.heartbeat_refused(Code.REBALANCE_IN_PROGRESS)
+    receive(member, {T0: (LOWER,)})
+    change = member.take()
+    assert change is not None
+    assert change.revoked == {T0: (UPPER,), T1: ()}
+    assert change.gained == {}
+    assert member.action() is None
+    member.applied()
+    assert said(member).owned == ((T0, (LOWER,)),)
+
+
+def test_it_names_what_it_is_about_to_own() -> None:
+    member = stable({T0: (LOWER,)})
+    member.rebalance()
+    receive(member, {T0: (UPPER,)})
+    assert member.take() is not None  # on_revoked is under way
+    assert said(member).owned == ((T0, ()),)
+
+
+def test_what_was_not_taken_is_dropped_when_it_joins_again() -> None:
+    member = stable({T0: (LOWER,)})
+    member.rebalance()
+    receive(member, {T1: ()})
+    again = said(member)
+    assert again.owned == ((T0, (LOWER,)),)
+    assert again.target == ((T1, ()),)
+    assert again.epoch == EPOCH
+    assert not member.has_change
+
+
+def test_an_unknown_member_loses_all_and_joins_after_that() -> None:
+    member = stable({T0: ()})
+    member.heartbeat_refused(Code.UNKNOWN_MEMBER_ID)
+    assert member.is_lost
+    assert member.action() is None
+    change = member.take()
+    assert change is not None
+    assert change.is_lost
+    assert change.revoked == {T0: ()}
+    member.applied()
+    action = member.action()
+    assert isinstance(action, Join)
+    assert action.member_id == ""
+    assert decode_subscription(action.subscription, "x").owned == ()
+
+
+def test_a_loss_while_a_change_is_taken_is_told_after_it() -> None:
+    member = stable({T0: (LOWER,)})
+    member.rebalance()
+    receive(member, {T0: (), T1: ()})
+    assert member.take() is not None
+    member.lose()
+    assert member.take() is None
+    member.applied()
+    change = member.take()
+    assert change is not None
+    assert change.is_lost
+    assert change.revoked == {T0: (), T1: ()}
+
+
+@pytest.mark.parametrize("state", [State.STABLE, State.SYNCING])
+def test_another_generation_is_a_loss(state: State) -> None:
+    member = stable({T0: ()})
+    if state is State.SYNCING:
+        member.rebalance()
+        member.action()
+        member.joined("id-1", 5, "other", {})
+        member.action()
+        member.refused(Code.ILLEGAL_GENERATION)
+    else:
+        member.heartbeat_refused(Code.ILLEGAL_GENERATION)
+    assert member.is_lost
+    assert member.member_id == "id-1"
+
+
+def test_a_heartbeat_of_the_last_generation_says_nothing_while_it_joins() -> None:
+    member = stable({T0: ()})
+    member.rebalance()
+    member.action()
+    member.heartbeat_refused(Code.ILLEGAL_GENERATION)
+    member.heartbeat_refused(Code.REBALANCE_IN_PROGRESS)
+    assert not member.is_lost
+    assert member.state is State.JOINING
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "text"),
+    [
+        (Code.INCONSISTENT_GROUP_PROTOCOL, KafkaError, "kshare-range-v1"),
+        (Code.GROUP_AUTHORIZATION_FAILED, AuthorizationError, "Read on the group"),
+        (Code.FENCED_INSTANCE_ID, KafkaError, "group.instance.id"),
+        (Code.GROUP_MAX_SIZE_REACHED, KafkaError, "group.max.size"),
+        (Code.INVALID_SESSION_TIMEOUT, KafkaError, "session.timeout.ms"),
+    ],
+)
+def test_faults_end_it_by_name(code: Code, kind: type[Exception], text: str) -> None:
+    member = stable({T0: ()})
+    member.rebalance()
+    member.action()
+    member.refused(code)
+    assert member.state is State.ENDED
+    assert member.is_lost
+    assert isinstance(member.fault, kind)
+    assert text in str(member.fault)
+    assert "group g" in str(member.fault)
+    assert member.action() is None
+
+
+@pytest.mark.parametrize(
+    "code", [Code.NOT_COORDINATOR, Code.COORDINATOR_LOAD_IN_PROGRESS, Code.REBALANCE_IN_PROGRESS]
+)
+def test_what_passes_is_asked_again_and_loses_nothing(code: Code) -> None:
+    member = stable({T0: ()})
+    member.rebalance()
+    member.action()
+    member.refused(code)
+    assert isinstance(member.action(), Join)
+    member.disconnected()
+    assert isinstance(member.action(), Join)
+    assert not member.is_lost
+
+
+def test_assignments_without_key_ranges_end_it() -> None:
+    member = new_member()
+    member.action()
+    member.joined("id-1", 1, "plain", {})
+    member.synced(b"\0\0\0\0\0\0\0\0\0\0")
+    assert isinstance(member.fault, ForeignMemberError)
+
+
+def test_nobody_polls() -> None:
+    member = stable({T0: ()})
+    member.stop_waiting_for_polls()
+    assert member.action() == Leave("id-1")
+    assert member.action() is None
+    assert member.take() is not None
+    member.applied()
+    assert isinstance(member.action(), Join)
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+def test_the_end(is_static: bool) -> None:
+    member = stable({T0: ()}, is_static=is_static)
+    member.leave()
+    assert member.action() == (None if is_static else Leave("id-1"))
+    assert member.action() is None
+
+
+def test_liveness_counts_from_when_requests_were_sent() -> None:
+    alive = Liveness(6.0, 60.0)
+    assert alive.seconds_left(0.0) < 0
+    alive.heard(10.0, is_stable=True)
+    assert alive.seconds_left(12.0) == 4.0
+    for sent_at in (15.0, 20.0, 66.0):
+        alive.heard(sent_at, is_stable=False)  # a rebalance in which the member is missing
+    assert alive.seconds_left(66.0) == 4.0
+    assert alive.seconds_left(71.0) < 0
+    alive.heard(5.0, is_stable=True)
+    assert alive.seconds_left(66.0) == 4.0
+    alive.lost()
+    assert alive.seconds_left(0.0) < 0
+
+
+def test_a_foreign_member_is_refused_and_the_others_are_assigned() -> None:
+    members = {"id-1": encode_subscription(Subscription("me", ("t",))), "id-2": b"\0\0\0\0"}
+    assert topics_of(members) == {"t"}
+    generation = plan_generation(3, "me", members, {"t": 1})
+    sent = {name: decode_assignment(data) for name, data in generation.assignments(9, "a").items()}
+    assert sent["id-1"] == MemberAssignment(((T0, ()),), 9, None, "a")
+    assert "id-2" in sent["id-2"].refusal
+    assert generation.epoch.names == {"me"}
+    refused = new_member()
+    refused.action()
+    refused.joined("id-2", 3, "id-1", {})
+    refused.action()
+    refused.synced(generation.assignments(9, "a")["id-2"])
+    assert isinstance(refused.fault, ForeignMemberError)
+
+
+def test_differences_and_unions() -> None:
+    assert minus({T0: (), T1: ()}, {T0: (LOWER,)}) == {T0: (UPPER,), T1: ()}
+    assert minus({T0: (LOWER,)}, {T0: ()}) == {}
+    assert union((LOWER,), (UPPER,)) == ()
+    assert union(None, (UPPER,)) == (UPPER,)
+    assert union((HashRange(0, 5),), (HashRange(3, 9),)) == (HashRange(0, 9),)
