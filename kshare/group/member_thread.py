@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -283,6 +284,8 @@ class MemberThread:
                 members = {each.member_id: bytes(each.metadata) for each in answer.members}
                 self._core.joined(answer.member_id, answer.generation_id, answer.leader, members)
                 self._coordination.beat_at = 0.0
+                if answer.leader != answer.member_id:
+                    self._coordination.follows()
             elif self._core.state is State.SYNCING:
                 self._core.synced(bytes(answer.assignment))
             else:
@@ -460,7 +463,13 @@ class _Coordination:
     def count_partitions(self, topics: set[str]) -> dict[str, int]:
         """Number of partitions of each topic; 0 of those that do not exist."""
         self._planned = self._count(topics)
+        for topic in sorted(topic for topic, count in self._planned.items() if not count):
+            _log.warning("group %s: topic %s does not exist", self._group, topic)
         return dict(self._planned)
+
+    def follows(self) -> None:
+        """Another member leads the group: topics are its concern."""
+        self._planned = None
 
     def have_changed(self) -> bool:
         """Whether topics have other partitions than those that were planned."""
@@ -470,10 +479,8 @@ class _Coordination:
     def _count(self, topics: set[str]) -> dict[str, int]:
         counts = dict.fromkeys(topics, 0)
         for topic in topics:
-            try:
+            with suppress(UnknownTopicError):
                 counts[topic] = len(self._cluster.partitions(Subscribe((topic,))))
-            except UnknownTopicError:
-                _log.warning("group %s: topic %s does not exist", self._group, topic)
         return counts
 
     def beside(self, work: Callable[[], None]) -> None:
