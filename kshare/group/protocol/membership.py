@@ -462,5 +462,6 @@ def union(
     if not hashes or not others:
         return ()
     free = complement(hashes)
-    more = [both for part in others for gap in free if (both := part.intersect(gap)) is not None]
-    return complement(complement([*hashes, *more]))
+    more = [new for part in others for gap in free if (new := part.intersect(gap)) is not None]
+    both = complement(complement([*hashes, *more]))
+    return () if both == (WHOLE,) else both
