@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
-from kshare.errors import KafkaError, KshareError, UnknownTopicError
+from kshare.errors import AuthorizationError, KafkaError, KshareError, UnknownTopicError
 from kshare.group.config import ConsumerConfig
 from kshare.group.log_follower import LASTING
 from kshare.group.log_tail import boot_time
@@ -47,6 +47,7 @@ from kshare.group.protocol.subscription import Subscription
 from kshare.group.shared import Waker
 from kshare.options.model import Subscribe
 from kshare.wire.protocol import error_codes
+from kshare.wire.protocol.error_codes import Kind
 from kshare.wire.protocol.retry import Backoff
 
 __all__ = ["MemberThread", "WriteEpoch"]
@@ -185,7 +186,11 @@ class MemberThread:
     def commit(self, offsets: Mapping[TopicPartition, Primary]) -> "Future[Any]":
         """Commit primary offsets as a member; the future has an error or None by partition."""
         answer: Future[Any] = Future()
-        self._commits.append((dict(offsets), answer))
+        with self._lock:
+            if self._core.state is State.ENDED:
+                answer.set_result(dict.fromkeys(offsets))  # whoever owns them now does it
+            else:
+                self._commits.append((dict(offsets), answer))
         self._waker.wake()
         return answer
 
@@ -417,7 +422,10 @@ class MemberThread:
     def _commit_outcome(self, code: int) -> KafkaError | None:
         if not code:
             return None
-        return _commit_error(self._config.group, error_codes.name(code))
+        error = _commit_error(self._config.group, error_codes.name(code))
+        if error_codes.kind(code) is Kind.AUTHORIZATION:
+            return AuthorizationError(str(error))
+        return error
 
     def _refuse_commits(self, error: KafkaError) -> None:
         while self._commits:
