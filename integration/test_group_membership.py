@@ -78,7 +78,9 @@ class Group:
         file.touch()
         command = [sys.executable, "-X", "faulthandler", "-m", "integration.member_process"]
         command += [self.broker.bootstrap_servers, self.topic, self.topic, str(file)]
-        self.members.append(Member(subprocess.Popen([*command, json.dumps(config)]), file))
+        with file.with_suffix(".err").open("wb") as errors:
+            process = subprocess.Popen([*command, json.dumps(config)], stderr=errors)
+        self.members.append(Member(process, file))
         return self.members[-1]
 
     def delivered(self) -> set[tuple[int, int]]:
