@@ -17,7 +17,7 @@ from kshare.core.progress import TopicPartition
 from kshare.group.config import ConsumerConfig
 from kshare.group.consumer import KeySharedConsumer
 from kshare.group.message import Message
-from kshare.group.model import OffsetAndMetadata
+from kshare.group.model import ConsumerClosedError, OffsetAndMetadata
 
 __all__ = ["AsyncKeySharedConsumer"]
 
@@ -73,7 +73,10 @@ class AsyncKeySharedConsumer:
     async def __aiter__(self) -> AsyncIterator[Message]:
         """The records, until the consumer is closed."""
         while not self._consumer.is_closed:
-            message = await self.poll()
+            try:
+                message = await self.poll()
+            except ConsumerClosedError:
+                return
             if message is not None:
                 yield message
 

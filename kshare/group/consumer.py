@@ -18,7 +18,7 @@ from kshare.group.assignments import parse_assignment, parse_partition, partitio
 from kshare.group.commits import Commits, Work
 from kshare.group.config import ConsumerConfig, consumer_config
 from kshare.group.message import Message
-from kshare.group.model import OffsetAndMetadata
+from kshare.group.model import ConsumerClosedError, OffsetAndMetadata
 from kshare.group.session import GroupSession
 from kshare.group.tail import Session, Tail
 from kshare.wire.reader.tail_reader import Waker
@@ -141,11 +141,18 @@ class KeySharedConsumer:
 
     def __iter__(self) -> Iterator[Message]:
         """The records, until the consumer is closed."""
-        while not self._state.is_closed and self._next_rows(None):
+        while self._continues():
             for message in self._rows:
                 yield message
                 if _wall() >= self._until:
                     break
+
+    def _continues(self) -> bool:
+        """Wait for the next messages of an iteration; False if the consumer was closed."""
+        try:
+            return self._next_rows(None)
+        except ConsumerClosedError:
+            return False
 
     def poll_fresh(self) -> Message | None:
         """The next record if it is there and needs no look at the session; else None."""
@@ -173,7 +180,7 @@ class KeySharedConsumer:
             continues: Whether the same call has returned records already.
         """
         if self.is_closed:
-            raise RuntimeError("Consumer closed")
+            raise ConsumerClosedError
         deadline = _deadline(timeout)
         if not continues:
             self._settle()
@@ -440,7 +447,7 @@ class KeySharedConsumer:
     def _stopped(self) -> Iterator[None]:
         """Change what is read: records that were not returned yet are looked at again."""
         if self._state.is_closed:
-            raise RuntimeError("Consumer closed")
+            raise ConsumerClosedError
         with self._state.gate:
             self._interrupt()
             with self._state.polling, self._state.lock:

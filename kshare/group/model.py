@@ -10,7 +10,14 @@ from kshare.group.protocol.log import PartitionLog
 from kshare.group.protocol.start import Primary, Reason, resolve_start
 from kshare.options import KafkaConfig
 
-__all__ = ["OffsetAndMetadata", "SessionConfig", "committed_offset"]
+__all__ = ["ConsumerClosedError", "OffsetAndMetadata", "SessionConfig", "committed_offset"]
+
+
+class ConsumerClosedError(RuntimeError):
+    """The consumer is closed: ``RuntimeError``, as confluent-kafka raises it."""
+
+    def __init__(self) -> None:
+        super().__init__("Consumer closed")
 
 
 class SessionConfig(Protocol):

@@ -1,6 +1,7 @@
 """The consumer for asyncio: the same records, and none lost by a cancelled call."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
@@ -134,3 +135,19 @@ def test_other_tasks_control_a_consumer_that_waits(
 
     run(test, group)
     assert group.done.get(ORDERS, Progress.at(0)).stable in {0, 5}
+
+
+def test_an_iteration_ends_if_the_consumer_is_closed_before_it_polls(
+    cluster: FakeCluster, run: Callable[..., None]
+) -> None:
+    async def test(consumer: AsyncKeySharedConsumer) -> None:
+        is_closed = threading.Event()
+        consumer._polling.submit(is_closed.wait)  # so the poll below waits for its thread
+        iteration = aiter(consumer)
+        waiting = asyncio.ensure_future(anext(iteration, None))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(consumer._consumer.close)
+        is_closed.set()
+        assert await waiting is None
+
+    run(test, FakeSessions())
