@@ -23,7 +23,7 @@ from kshare.options.kafka_table import (
     PROPERTIES,
     REFUSED,
 )
-from kshare.options.kinds import BOOLEAN, INT_MAX, BadValueError, Kind, choice, integer, topic_fault
+from kshare.options.kinds import BOOLEAN, INT_MAX, TOPIC, BadValueError, Kind, choice, integer
 from kshare.options.raw import RawProperties
 from kshare.options.table import OPTIONS
 
@@ -121,13 +121,6 @@ def _parse_reset(text: str) -> str:
     return reset
 
 
-def _parse_topic(text: str) -> str:
-    fault = topic_fault(text.strip())
-    if fault is not None:
-        raise BadValueError(*fault)
-    return text.strip()
-
-
 _MODE: Final = choice("implicit", "explicit", default="implicit")
 _COLUMNS: Final = OPTIONS["columns"].kind
 assert _COLUMNS is not None
@@ -175,7 +168,7 @@ CONFIGS: Final = {
         ),
         Config(
             "individual.commit.topic",
-            Kind("name of a topic", _parse_topic),
+            TOPIC,
             "log_topic",
             "The log of individual commits. Whoever may write to it can mark records as processed.",
         ),

@@ -18,6 +18,7 @@ from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError
 from kshare.group.coordinator import fetch_offsets
+from kshare.group.model import OffsetReset
 from kshare.group.protocol.start import Anchor, Primary
 from kshare.options import KafkaConfig
 
@@ -81,7 +82,7 @@ class PrimaryOffsets:
         start = self._cluster.earliest([partition])[partition]
         return start, self._cluster.latest([partition])[partition]
 
-    def initial(self, partition: TopicPartition, reset: str) -> int:
+    def initial(self, partition: TopicPartition, reset: OffsetReset) -> int:
         """What ``auto.offset.reset`` means for a partition.
 
         Raises:
@@ -94,7 +95,11 @@ class PrimaryOffsets:
                 "auto.offset.reset is error: set it to earliest or latest, or set the offsets "
                 "with kshare offsets reset"
             )
-        ask = self._cluster.earliest if reset == "earliest" else self._cluster.latest
+        if callable(reset):
+            wanted = reset(partition)
+            if wanted is not None:
+                return wanted
+        ask = self._cluster.latest if reset == "latest" else self._cluster.earliest
         return ask([partition])[partition]
 
     def store(self, offsets: Mapping[TopicPartition, Primary]) -> "Future[Any]":
