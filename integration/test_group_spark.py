@@ -151,7 +151,7 @@ def test_a_job_moves_to_plain_processes_and_back(job: Job) -> None:
         set(job.query("one", keyRanges="3", parkedKeys='["key-9"]')) == set(range(RECORDS)) - parked
     )
     known = job.committed()
-    assert known.offset == min(parked)
+    assert known.offset == 0  # no offset is processed for the hash of the parked key
     assert known.progress.front == RECORDS
     assert job.batch() == sorted(parked)
 

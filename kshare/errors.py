@@ -205,6 +205,20 @@ class FencedError(KshareError):
         self.other = other
 
 
+class PolicyError(KshareError):
+    """A policy that operators have set does not accept what was asked for.
+
+    Attributes:
+        policy: Name of the policy.
+        topic: The topic that it is of; None for the whole cluster.
+    """
+
+    def __init__(self, message: str, *, policy: str, topic: str | None = None) -> None:
+        super().__init__(message)
+        self.policy = policy
+        self.topic = topic
+
+
 class RecordError(_PlacedError):
     """The bytes of the log cannot be read."""
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pyspark.sql.datasource import Filter, InputPartition
 
 from kshare.cluster.cluster import Cluster
+from kshare.cluster.policies import PolicyWatch
 from kshare.options import FromGroup, SourceOptions
 from kshare.planner import StreamPlanner, plan_batch
 from kshare.planner.filters import bounds_of
@@ -31,17 +32,24 @@ def batch_partitions(options: SourceOptions, filters: Sequence[Filter]) -> list[
         DataLossError: The given offsets are not in the log, and ``failOnDataLoss`` is true.
         KafkaError: The cluster did not answer.
     """
-    cluster = Cluster(options.kafka)
+    cluster, policies = Cluster(options.kafka), PolicyWatch(options.kafka)
     try:
-        bounds = bounds_of(conditions_of(filters))
-        return as_partitions(plan_batch(options, cluster, bounds, group=_group_of(options)))
+        bounds, group = bounds_of(conditions_of(filters)), _group_of(options)
+        tasks = plan_batch(options, cluster, bounds, group=group, policies=policies)
+        return as_partitions(tasks)
     finally:
+        policies.close()
         cluster.close()
 
 
 def open_planner(options: SourceOptions) -> StreamPlanner:
     """Make the planner of a streaming query; its ``close`` closes its connections, too."""
-    return StreamPlanner(options, Cluster(options.kafka), group=_group_of(options))
+    return StreamPlanner(
+        options,
+        Cluster(options.kafka),
+        group=_group_of(options),
+        policies=PolicyWatch(options.kafka),
+    )
 
 
 def _group_of(options: SourceOptions) -> GroupMember | None:

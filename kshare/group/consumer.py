@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kshare.cluster.policies import PolicyWatch
 from kshare.core.hashing import HashRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KshareError
@@ -19,8 +20,10 @@ from kshare.group.commits import Commits, Work
 from kshare.group.config import ConsumerConfig, consumer_config
 from kshare.group.message import Message
 from kshare.group.model import ConsumerClosedError, OffsetAndMetadata
+from kshare.group.restrictions import PolicyView, Restrictions
 from kshare.group.session import GroupSession
 from kshare.group.tail import Session, Tail
+from kshare.options import KafkaConfig
 from kshare.wire.reader.tail_reader import Waker
 
 __all__ = ["KeySharedConsumer"]
@@ -46,6 +49,7 @@ class KeySharedConsumer:
         config: Values by name, as for ``confluent_kafka.Consumer``: names of librdkafka or of
             Kafka's Java client, and those of docs/consumer.md.
         session: Makes the session with the group's log.
+        policies: Makes what reads the policies of operators.
 
     Raises:
         OptionsError: The configuration cannot be used; every fault is listed.
@@ -56,6 +60,7 @@ class KeySharedConsumer:
         config: Mapping[str, Any] | ConsumerConfig,
         *,
         session: Callable[..., Session] = GroupSession,
+        policies: Callable[[KafkaConfig], PolicyView] = PolicyWatch,
     ) -> None:
         if not isinstance(config, ConsumerConfig):
             config = consumer_config(config)
@@ -66,7 +71,8 @@ class KeySharedConsumer:
         self._rows: Iterator[Message] = iter(())
         self._until = 0.0  # until when records may be handed out without a look at the session
         self._state = _State()
-        self._commits = Commits(config, self._session)
+        self._restrictions = Restrictions(policies(config.kafka), config.group)
+        self._commits = Commits(config, self._session, self._allowed)
 
     # -- receiving --------------------------------------------------------------------------
 
@@ -325,6 +331,14 @@ class KeySharedConsumer:
                 processed[topic_partition] = progress
             return Work(processed, {tp: deliveries[tp].start for tp in processed})
 
+    def _allowed(
+        self, processed: Mapping[TopicPartition, Progress]
+    ) -> Mapping[TopicPartition, Progress]:
+        """What policies let be committed."""
+        if not self._config.individual:  # one offset of each whole partition, which always may be
+            return processed
+        return self._restrictions.allowed(processed, self._tail.assignment)
+
     def _ranges(self) -> int:
         """Number of processed ranges: as many as there are gaps."""
         with self._state.lock:
@@ -365,9 +379,12 @@ class KeySharedConsumer:
                 there.
 
         Raises:
+            PolicyError: A policy of operators does not accept key ranges of a topic.
+            KafkaError: The policies cannot be read; asked for if there are key ranges.
             ValueError: A range or partition is wrong, or two ranges overlap.
         """
         assignment, offsets = parse_assignment(partitions, individual=self._config.individual)
+        self._restrictions.check(assignment)
         if self._config.auto_commit:
             self._commits.flush(self._work())
         with self._stopped():
@@ -473,6 +490,7 @@ class KeySharedConsumer:
             finally:
                 self._session.close(_CLOSE_SECONDS)
                 self._tail.close()
+                self._restrictions.close()
                 self._waker.close()
 
     @property

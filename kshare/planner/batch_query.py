@@ -13,6 +13,7 @@ from kshare.planner.filters import EVERYTHING, Bounds
 from kshare.planner.group_member import GroupView, start_progress
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import TopicView, resolve
+from kshare.planner.range_policy import PolicyView, check_ranges
 from kshare.planner.task_plan import packed, with_fetch_groups
 
 __all__ = ["plan_batch"]
@@ -24,6 +25,7 @@ def plan_batch(
     bounds: Bounds = EVERYTHING,
     *,
     group: GroupView | None = None,
+    policies: PolicyView | None = None,
 ) -> tuple[Task, ...]:
     """The tasks of a batch query, with earliest and latest as they are now.
 
@@ -33,15 +35,18 @@ def plan_batch(
         bounds: Where rows can lie: the rest is not read. Faults of the options are errors all the
             same.
         group: The consumer group that the query starts from, if the options say so.
+        policies: What operators do not allow; None: they are not looked at.
 
     Raises:
         OptionsError: The offsets in the options do not name exactly the partitions that are
-            subscribed, or a partition would start after its end.
+            subscribed, or a partition would start after its end. Or they ask for key ranges, and a
+            topic's policy does not accept it.
         DataLossError: The offsets in the options are not in the log, and ``failOnDataLoss`` is
             true.
         KafkaError: The cluster did not answer.
     """
     partitions = cluster.partitions(options.topics)
+    check_ranges(options, partitions, policies)
     keys = KeySelection.of(options)
     ask = None if group is None else group.committed
     progress = start_progress(options, keys, partitions, cluster, ask)

@@ -59,6 +59,7 @@ from kshare.planner.end_offsets import Scan, scan_log
 from kshare.planner.group_member import GroupMember, check_start, start_progress
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import ClusterLike, is_certain_start
+from kshare.planner.range_policy import PolicyView, check_ranges
 from kshare.planner.rate_controller import Feedback, RateController
 from kshare.planner.recent_batches import RecentBatch, batch_name
 from kshare.planner.retention import RetentionWatch
@@ -84,6 +85,7 @@ class StreamPlanner:
         clock: Seconds, for the speed of batches.
         group: The consumer group that the query starts from or is a member of, if the options say
             so.
+        policies: What operators do not allow; None: they are not looked at.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class StreamPlanner:
         scan: Scan = scan_log,
         clock: Callable[[], float] = time.monotonic,
         group: GroupMember | None = None,
+        policies: PolicyView | None = None,
     ) -> None:
         self._options = options
         self._keys = KeySelection.of(options)
@@ -108,6 +111,7 @@ class StreamPlanner:
         self._commits = committer(options)
         self._group = group
         self._group_start: Offsets | None = None
+        self._policies = policies
 
     def initial_offsets(self) -> dict[str, Any]:
         """Where the query starts: partitions that have started, but made no progress yet.
@@ -144,6 +148,7 @@ class StreamPlanner:
 
         Raises:
             DataLossError: Partitions or offsets are gone, and ``failOnDataLoss`` is true.
+            OptionsError: The options ask for key ranges, and a topic's policy does not accept it.
         """
         last = self._history.finished(start)
         self._observe(last)
@@ -151,6 +156,7 @@ class StreamPlanner:
         if self._commits is not None:
             self._commits.commit({tp: progress.stable for tp, progress in reached.items()})
         available = self._view.ends()
+        check_ranges(self._options, available, self._policies)
         self._publish(before, reached, available)
         if may_wait and self._waits(before, reached, available):
             self._report.wait(available)
@@ -209,6 +215,8 @@ class StreamPlanner:
             self._commits.close()
         if self._group is not None:
             self._group.close()
+        if self._policies is not None:
+            self._policies.close()
         self._view.close()
 
     # -- the batch before -------------------------------------------------------------------

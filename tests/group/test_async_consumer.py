@@ -13,6 +13,7 @@ from kshare.group.async_consumer import AsyncKeySharedConsumer
 from kshare.group.consumer import KeySharedConsumer
 from kshare.testing import FakeCluster
 from tests.support.fake_session import FakeSessions
+from tests.support.policies import FakePolicies
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -38,7 +39,7 @@ def run(cluster: FakeCluster) -> Callable[..., None]:
         } | {name.replace("__", "."): value for name, value in given.items()}
 
         async def main() -> None:
-            make = partial(KeySharedConsumer, session=group)
+            make = partial(KeySharedConsumer, session=group, policies=FakePolicies())
             async with AsyncKeySharedConsumer(config, consumer=make) as consumer:
                 await consumer.assign({ORDERS: []})
                 assert consumer.assignment() == {ORDERS: ()}

@@ -10,13 +10,15 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition as RdTopicPartition
 
+from kshare.cluster.policies import Policy
 from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import DataLossError, KshareError
+from kshare.errors import DataLossError, KshareError, PolicyError
 from kshare.group.consumer import KeySharedConsumer
 from kshare.group.message import CHUNK_ROWS, Message
 from kshare.testing import FakeCluster, Record
 from tests.support.fake_session import FakeSessions
+from tests.support.policies import FakePolicies
 
 ORDERS = TopicPartition("orders", 0)
 MIDDLE = HASH_SPACE // 2
@@ -35,7 +37,14 @@ def group() -> FakeSessions:
 
 
 @pytest.fixture
-def make(cluster: FakeCluster, group: FakeSessions) -> Iterator[Callable[..., KeySharedConsumer]]:
+def policies() -> FakePolicies:
+    return FakePolicies()
+
+
+@pytest.fixture
+def make(
+    cluster: FakeCluster, group: FakeSessions, policies: FakePolicies
+) -> Iterator[Callable[..., KeySharedConsumer]]:
     made = []
 
     def consumer(**config: Any) -> KeySharedConsumer:
@@ -46,7 +55,7 @@ def make(cluster: FakeCluster, group: FakeSessions) -> Iterator[Callable[..., Ke
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
         }
-        made.append(KeySharedConsumer(base | given, session=group))
+        made.append(KeySharedConsumer(base | given, session=group, policies=policies))
         return made[-1]
 
     yield consumer
@@ -463,6 +472,60 @@ def test_whole_partitions_only_without_individual_commits(
         consumer.acknowledge(message)
     assert consumer.commit() == {ORDERS: 5}
     assert group.done[ORDERS] == Progress.at(5)
+
+
+@pytest.mark.parametrize(
+    "policy", [Policy("accept.individual.commit"), Policy("accept.range.fetch", "orders")]
+)
+def test_a_policy_that_does_not_accept_key_ranges(
+    cluster: FakeCluster,
+    group: FakeSessions,
+    make: Callable[..., KeySharedConsumer],
+    policies: FakePolicies,
+    policy: Policy,
+) -> None:
+    consumer = make()
+    fill(cluster, 20)
+    consumer.assign({("orders", 0): [(0, MIDDLE)]})
+    assert consumer.poll(10) is not None
+    policies.denied.add(policy)
+    with pytest.raises(PolicyError, match=f"orders-0: key ranges .* policy {policy.name}") as found:
+        consumer.commit()
+    assert (found.value.policy, found.value.topic or "") == policy
+    with pytest.raises(PolicyError, match="assign whole partitions"):
+        consumer.assign({("orders", 0): [(5, 9)]})
+    assert consumer.assignment() == {ORDERS: (HashRange(0, MIDDLE),)}
+    consumer.assign({("orders", 0): [(0, MIDDLE), (MIDDLE, HASH_SPACE)], ("orders", 1): []})
+    take(consumer, 20)
+    assert consumer.commit() == {ORDERS: 20, TopicPartition("orders", 1): 0}
+    consumer.close()
+    assert policies.is_closed
+
+
+def test_plain_offsets_only_where_a_policy_says_so(
+    cluster: FakeCluster,
+    group: FakeSessions,
+    make: Callable[..., KeySharedConsumer],
+    policies: FakePolicies,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fill(cluster, 20)
+    consumer = make(acknowledgement__mode="explicit")
+    consumer.assign({("orders", 0): []})
+    messages = take(consumer, 20)
+    for message in messages[:5] + messages[6:10]:
+        consumer.acknowledge(message)
+    assert consumer.commit() == {ORDERS: 5}
+    assert not group.done[ORDERS].is_level
+    policies.denied.add(Policy("accept.individual.commit"))
+    group.done = {}
+    for _ in range(2):
+        assert consumer.commit() == {ORDERS: 5}
+    assert group.done[ORDERS] == Progress.at(5)
+    assert caplog.text.count("policy accept.individual.commit is false") == 1
+    policies.denied.clear()
+    consumer.commit()
+    assert not group.done[ORDERS].is_level
 
 
 def test_faults_of_the_session_are_raised_and_nothing_is_handed_out(
