@@ -133,17 +133,27 @@ class KeySharedConsumer:
 
         Raises:
             KshareError, RuntimeError: As for :meth:`poll`.
-            ValueError: ``max.in.flight.per.key`` is set, which goes record by record.
         """
-        if self._config.in_flight_per_key is not None:
-            raise ValueError("max.in.flight.per.key goes record by record: poll or consume")
         self._rows = iter(())
+        if self._config.in_flight_per_key is not None:
+            return self._consume_ready(timeout)
         if not self._await(self._tail.fetch_batch, timeout, continues=False):
             return None
         with self._state.lock:
             self._state.is_batch = True
             self._until = 0.0
             return self._tail.take_batch()
+
+    def _consume_ready(self, timeout: float | None) -> pa.RecordBatch | None:
+        """A batch of records of which no key has too many in flight (``max.in.flight.per.key``)."""
+        if not self._next_rows(timeout):
+            return None
+        with self._state.lock:
+            self._state.is_batch = True
+            self._until = 0.0
+            batch = self._tail.take_ready()
+            self._rows = iter(())
+            return batch
 
     def __iter__(self) -> Iterator[Message]:
         """The records, until the consumer is closed."""
@@ -258,7 +268,7 @@ class KeySharedConsumer:
         chunk.acknowledged[message[1]] = 1
         if self._config.in_flight_per_key is not None:
             with self._state.lock:
-                self._tail.acknowledge(message)
+                self._tail.acknowledge(message.topic_partition, [message.offset()])
             self._waker.wake()
 
     def acknowledge_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
@@ -275,7 +285,11 @@ class KeySharedConsumer:
             for topic_partition, rows in self._by_partition(batch):
                 delivery = self._tail.deliveries.get(topic_partition)
                 if delivery is not None:
-                    delivery.acknowledge(rows.column("offset").to_numpy())
+                    offsets = rows.column("offset").to_numpy()
+                    delivery.acknowledge(offsets)
+                    self._tail.acknowledge(topic_partition, offsets.tolist())
+        if self._config.in_flight_per_key is not None:
+            self._waker.wake()
 
     def commit(
         self,

@@ -5,7 +5,7 @@ asked for it; values are converted ahead. A message keeps its chunk alive, 2,048
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import repeat
+from itertools import groupby, repeat
 from operator import length_hint
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 
-__all__ = ["CHUNK_ROWS", "NO_ROWS", "Chunk", "Message", "Rows", "chunks", "rows_of"]
+__all__ = ["CHUNK_ROWS", "NO_ROWS", "Chunk", "Message", "Rows", "batch_of", "chunks", "rows_of"]
 
 CHUNK_ROWS: Final = 2_048
 """Maximum number of rows of a chunk."""
@@ -111,6 +111,15 @@ def chunks(topic_partition: TopicPartition, batch: pa.RecordBatch) -> Iterator[C
     """Cut a record batch into chunks."""
     for start in range(0, batch.num_rows, CHUNK_ROWS):
         yield Chunk(topic_partition, batch.slice(start, CHUNK_ROWS))
+
+
+def batch_of(messages: "Sequence[Message]") -> pa.RecordBatch:
+    """The rows of messages of one partition, at least one, as one record batch."""
+    parts = []
+    for _, of_chunk in groupby(messages, lambda message: id(message[0])):
+        rows = list(of_chunk)
+        parts.append(rows[0][0].batch.take(pa.array([row[1] for row in rows], pa.int64())))
+    return pa.concat_batches(parts)
 
 
 # A tuple: objects of a class with slots take twice as long to make.

@@ -5,7 +5,7 @@ once. What an interrupted call has fetched is fetched again. Cost: one fetch for
 partition; buffers are those of :class:`~kshare.wire.reader.tail_reader.TailReader`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.group.config import ConsumerConfig
 from kshare.group.delivery import Delivery, KeyLimit
-from kshare.group.message import NO_ROWS, Chunk, Message, Rows, chunks, rows_of
+from kshare.group.message import NO_ROWS, Chunk, Rows, batch_of, chunks, rows_of
 from kshare.group.model import OffsetAndMetadata
 from kshare.options import EARLIEST, SOURCE_COLUMNS, SourceOptions
 from kshare.options.frozen import FrozenMapping
@@ -257,6 +257,16 @@ class Tail:
         self.deliveries[records.topic_partition].hand_out(chunk, records.end)
         return records.batch.select(self._config.columns or SOURCE_COLUMNS[:-1])
 
+    def take_ready(self) -> pa.RecordBatch:
+        """Hand out what :attr:`rows` has, and all of its partition that may go out with it."""
+        assert self._current is not None
+        ready = self._limits[self._current].ready
+        messages = [*self.rows.messages, *ready]
+        batch = batch_of(messages).select(self._config.columns or SOURCE_COLUMNS[:-1])
+        ready.clear()
+        self.rows = NO_ROWS
+        return batch
+
     def _clean(self) -> None:
         """After an error or an interrupt, read again what may have been fetched and lost."""
         if not self._is_clean:
@@ -281,11 +291,12 @@ class Tail:
 
     # -- acknowledgement --------------------------------------------------------------------
 
-    def acknowledge(self, message: Message) -> None:
-        """Let the next record of a message's key out (``max.in.flight.per.key``)."""
-        limit = self._limits.get(message.topic_partition)
+    def acknowledge(self, topic_partition: TopicPartition, offsets: Iterable[int]) -> None:
+        """Let the next records of some records' keys out (``max.in.flight.per.key``)."""
+        limit = self._limits.get(topic_partition)
         if limit is not None:
-            limit.acknowledge(message.offset())
+            for offset in offsets:
+                limit.acknowledge(offset)
 
     def close(self) -> None:
         """Give back all connections."""

@@ -9,13 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition as RdTopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kshare.cluster.policies import Policy
 from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import DataLossError, KshareError, PolicyError
 from kshare.group.consumer import KeySharedConsumer
-from kshare.group.message import CHUNK_ROWS, Message
+from kshare.group.delivery import KeyLimit
+from kshare.group.message import CHUNK_ROWS, Chunk, Message, batch_of
 from kshare.testing import FakeCluster, Record
 from tests.support.fake_session import FakeSessions
 from tests.support.policies import FakePolicies
@@ -358,8 +361,65 @@ def test_a_key_s_next_record_waits_for_the_one_before(
     assert last.offset() == 6
     consumer.acknowledge(last)
     assert consumer.commit() == {ORDERS: 7}
-    with pytest.raises(ValueError, match="record by record"):
-        consumer.consume_batch(0)
+
+
+def test_batches_of_records_whose_keys_have_none_in_flight(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    rows = [("a", "0"), ("a", "1"), ("b", "2"), (None, "3"), ("a", "4"), ("b", "5")]
+    cluster.produce("orders", rows, partition=0)
+    config = {"acknowledgement__mode": "explicit", "columns": "value,offset"}
+    consumer = make(max__in__flight__per__key=1, **config)
+    consumer.assign({("orders", 0): []})
+    first = consumer.consume_batch(10)
+    assert first is not None
+    assert first.to_pydict() == {"value": [b"0", b"2", b"3"], "offset": [0, 2, 3]}
+    assert consumer.consume_batch(0.2) is None
+    threading.Timer(0.2, consumer.acknowledge_batch, [first.slice(0, 2)]).start()
+    second = consumer.consume_batch(10)
+    assert second is not None
+    assert second.column("offset").to_pylist() == [1, 5]
+    assert consumer.commit() == {ORDERS: 1}
+    consumer.acknowledge_batch(second)
+    consumer.acknowledge_batch(first)
+    third = consumer.consume(3, 0.5)  # messages and batches may take turns
+    assert offsets(third) == [4]
+    consumer.acknowledge(third[0])
+    assert consumer.consume_batch(0.2) is None
+    assert consumer.commit() == {ORDERS: 6}
+
+
+@given(
+    keys=st.lists(st.sampled_from([None, "a", "b", "c"]), max_size=30),
+    most=st.integers(1, 3),
+    data=st.data(),
+)
+def test_a_limit_of_batches_keeps_the_order_of_each_key(
+    keys: list[str | None], most: int, data: st.DataObject
+) -> None:
+    """Whatever is acknowledged when; by the limit alone, which messages share."""
+    raw = [None if key is None else key.encode() for key in keys]
+    columns = {"offset": list(range(len(raw))), "key": raw, "value": raw}
+    types = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
+    batch = pa.RecordBatch.from_pydict(columns, schema=types)
+    limit, seen, in_flight = KeyLimit(most), list[int](), set[int]()
+    limit.put(Chunk(ORDERS, batch).messages().messages)
+    while limit.ready or in_flight:
+        if limit.ready:
+            taken = batch_of(list(limit.ready)).column("offset").to_pylist()
+            limit.ready.clear()
+            seen += taken
+            in_flight.update(taken)
+        for key in {key for key in raw if key is not None}:
+            assert sum(raw[offset] == key for offset in in_flight) <= most
+        done = data.draw(st.sets(st.sampled_from(sorted(in_flight)), min_size=1))
+        for offset in done:
+            limit.acknowledge(offset)
+        in_flight -= done
+    assert sorted(seen) == list(range(len(raw)))
+    for one in set(raw) - {None}:
+        own = [offset for offset in seen if raw[offset] == one]
+        assert own == sorted(own)
 
 
 def test_automatic_and_asynchronous_commits_call_back_from_poll(
