@@ -230,7 +230,8 @@ class Tail:
         if records is None:
             return None
         self._current = records.topic_partition
-        self._rest = _ends(chunks(records.topic_partition, records.batch), records.end)
+        parts = chunks(records.topic_partition, records.batch, records.epochs)
+        self._rest = _ends(parts, records.end)
         return self._begun()
 
     def fetch_batch(self, seconds: float) -> bool:

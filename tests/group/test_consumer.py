@@ -109,7 +109,7 @@ def test_a_message_has_all_of_its_record(
     assert full.timestamp() == (1, 1_700_000_000_123)
     assert full.headers() == [("a", b"1"), ("a", None)]
     assert full.error() is None
-    assert full.leader_epoch() is None
+    assert full.leader_epoch() == 0
     assert (len(full), bool(full), full.topic_partition) == (5, True, ORDERS)
     assert bare is not None
     assert (bare.key(), bare.value(), bare.headers(), len(bare), bool(bare)) == (
@@ -387,6 +387,15 @@ def test_batches_of_records_whose_keys_have_none_in_flight(
     consumer.acknowledge(third[0])
     assert consumer.consume_batch(0.2) is None
     assert consumer.commit() == {ORDERS: 6}
+
+
+def test_the_leader_epoch_of_each_message() -> None:
+    batch = pa.record_batch([pa.array([3, 5, 8, 9], pa.int64())], ["offset"])
+    chunk = Chunk(ORDERS, batch, ((4, 7), (8, -1), (9, 8)))
+    found = [message.leader_epoch() for message in chunk.messages().messages]
+    assert found == [None, 7, None, 8]
+    bare = Chunk(ORDERS, batch).messages().messages
+    assert [message.leader_epoch() for message in bare] == [None] * 4
 
 
 @given(
