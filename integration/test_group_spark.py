@@ -111,11 +111,14 @@ class Job:
         """Process what is there but some records, and commit; the offsets that were processed."""
         done = []
         with self.consumer(hashes) as consumer:
-            while messages := consumer.consume(500, 5.0):
+            first = consumer.poll(60.0)  # claims take their time
+            messages = [] if first is None else [first]
+            while messages or (messages := consumer.consume(500, 3.0)):
                 for message in messages:
                     if all_but is None or message.offset() % all_but:
                         consumer.acknowledge(message)
                         done.append(message.offset())
+                messages = []
             consumer.commit()
         self.processed += done
         return done
