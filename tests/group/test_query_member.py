@@ -48,9 +48,13 @@ def query(servers: str, *hashes: HashRange) -> QueryMember:
     return QueryMember(group_config(servers).kafka, GROUP, lambda _: hashes or (WHOLE,))
 
 
+def offsets(servers: str) -> GroupOffsets:
+    return GroupOffsets(group_config(servers).kafka, GROUP, LOG)
+
+
 def committed(servers: str) -> dict[TopicPartition, Progress]:
-    with closing(GroupOffsets(group_config(servers).kafka, GROUP, LOG)) as offsets:
-        return {tp: each.progress for tp, each in offsets.committed().items()}
+    with closing(offsets(servers)) as found:
+        return {tp: each.progress for tp, each in found.committed().items()}
 
 
 # -- on the mock cluster ---------------------------------------------------------------------------
@@ -69,11 +73,15 @@ def test_what_a_query_has_processed_is_the_groups(servers: str) -> None:
         assert spark.committed([T0, T1]) == {T0: Progress.of(50, [rectangle(60, 70, LOWER)])}
 
 
-def test_a_query_that_reads_all_starts_a_new_group_where_it_stands(servers: str) -> None:
-    with closing(query(servers)) as spark:
+@pytest.mark.parametrize(("hashes", "start"), [(WHOLE, 90), (LOWER, 0)])
+def test_where_a_query_lets_a_new_group_start(servers: str, hashes: HashRange, start: int) -> None:
+    """Where it stands, unless another query may be behind it with the other hashes."""
+    with closing(query(servers, hashes)) as spark:
         spark.commit({T0: Progress.at(90)})
         spark.flush()
-        assert committed(servers) == {T0: Progress.at(90)}
+        with closing(offsets(servers)) as found:
+            assert found._read().log.of(T0).start == start
+        assert committed(servers)[T0].position(hashes) == 90
 
 
 def test_two_queries_with_other_hashes_have_one_stable_offset(servers: str) -> None:
@@ -99,8 +107,8 @@ def _push(lead: QueryMember) -> bool:
 
 
 def primary(servers: str) -> int | None:
-    with closing(GroupOffsets(group_config(servers).kafka, GROUP, LOG)) as offsets:
-        stored = offsets._primary.fetch([T0]).get(T0)
+    with closing(offsets(servers)) as found:
+        stored = found._primary.fetch([T0]).get(T0)
     return None if stored is None else stored.offset
 
 
