@@ -12,7 +12,7 @@ from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import FencedError
 from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.owner import Action, Delete, Owner, Phase, committed
+from kshare.group.protocol.owner import Action, Delete, Owner, Phase, Unblock, committed
 from kshare.group.protocol.records import Key
 from kshare.group.protocol.start import Reason
 from kshare.wire.protocol.retry import Backoff
@@ -130,7 +130,7 @@ class Ownerships:
         for ownership in list(self.by_partition.values()):
             actions = self._advance(ownership, now)
             if actions:
-                if not all(isinstance(action, Delete) for action in actions):
+                if not all(isinstance(action, Delete | Unblock) for action in actions):
                     ownership.action += 1
                 yield ownership, actions
 

@@ -1,0 +1,616 @@
+"""A small world for transactions: a log with transactions, their coordinator, members, faults.
+
+As :mod:`.world`, with outputs beside facts: each record of the data partition is to have its output
+exactly once, and the outputs of a key in order.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from kshare.core.progress import Progress
+from kshare.group.protocol import transaction
+from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.owner import (
+    Delete,
+    Fence,
+    FetchPrimary,
+    Owner,
+    Phase,
+    ResolveInitial,
+    Unblock,
+    Write,
+    WritePrimary,
+)
+from kshare.group.protocol.records import Block, Key, Record, key_of
+from kshare.group.protocol.start import Primary, Start
+from kshare.group.protocol.transaction import Admission, Chunk
+from tests.group.protocol.world import (
+    HALVES,
+    T0,
+    LawBrokenError,
+    Process,
+    Step,
+    clone_process,
+    is_pending,
+    print_of,
+)
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A transaction of a transactional id: what its coordinator knows."""
+
+    number: int
+    outputs: tuple[int, ...] = ()
+    state: str = "open"  # or "committing", "aborting"
+
+
+@dataclass
+class Coordinator:
+    """The epochs and the open transactions of transactional ids."""
+
+    epochs: dict[str, int] = field(default_factory=dict)
+    open: dict[str, Transaction] = field(default_factory=dict)
+    begun: int = 0
+
+    def fence(self, name: str) -> int | None:
+        """InitProducerId: a new epoch, or None while a transaction is being ended."""
+        current = self.open.get(name)
+        self.epochs[name] = self.epochs.get(name, 0) + (current is None or current.state == "open")
+        if current is None:
+            return self.epochs[name]
+        if current.state == "open":
+            self.open[name] = replace(current, state="aborting")
+        return None
+
+    def write(self, name: str, epoch: int, outputs: tuple[int, ...]) -> int | None:
+        """Begin a transaction that holds some outputs; its number, or None for a fenced epoch."""
+        if self.epochs[name] != epoch or name in self.open:
+            return None
+        self.begun += 1
+        self.open[name] = Transaction(self.begun, outputs)
+        return self.begun
+
+    def end(self, name: str, epoch: int, state: str) -> bool:
+        """EndTxn: whether it was this epoch's to end."""
+        current = self.open.get(name)
+        if self.epochs[name] != epoch or current is None or current.state != "open":
+            return False
+        self.open[name] = replace(current, state=state)
+        return True
+
+
+@dataclass
+class TransactionalLog:
+    """Records by offset, each with the number of its transaction; 0 for none."""
+
+    records: list[tuple[int, Key, Record | None, int]] = field(default_factory=list)
+    end: int = 0
+    aborted: frozenset[int] = frozenset()
+
+    def append(self, key: Key, record: Record | None, number: int = 0) -> None:
+        self.records.append((self.end, key, record, number))
+        self.end += 1
+
+    def stable(self, coordinator: Coordinator) -> int:
+        """The last stable offset."""
+        open_ = {each.number for each in coordinator.open.values()}
+        return min((at for at, _, _, number in self.records if number in open_), default=self.end)
+
+    def compact(self, below: int) -> None:
+        kept = [each for each in self.records if each[3] not in self.aborted]
+        last = {key: at for at, key, _, _ in kept if at < below}
+        self.records = [
+            each
+            for each in kept
+            if each[0] >= below or (last[each[1]] == each[0] and each[2] is not None)
+        ]
+
+
+def is_visible(log: TransactionalLog, number: int) -> bool:
+    """Whether a reader of committed records sees the records of a transaction that has ended."""
+    return number not in log.aborted
+
+
+def read_to(world: "TransactionalWorld") -> int:
+    """The end of what a reader of committed records is given."""
+    return world.log.stable(world.coordinator)
+
+
+@dataclass
+class Member(Process):
+    """A process whose facts go into transactions; ``in_flight`` holds a transaction's records."""
+
+    transactional_id: str = ""
+    since: Start | None = None  # the start that its records came from
+    epoch: int | None = None
+    is_read: bool = False  # the log, since it has that epoch
+    number: int = 0  # of the transaction that holds its facts; 0 if they are not written
+    is_doubtful: bool = False  # whether it does not know what became of its transaction
+    unread: tuple[Block, ...] = ()
+
+
+@dataclass
+class TransactionalWorld:
+    """The state of everything."""
+
+    keys: tuple[int, ...]
+    log: TransactionalLog = field(default_factory=TransactionalLog)
+    coordinator: Coordinator = field(default_factory=Coordinator)
+    primary: Primary | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    outputs: list[int] = field(default_factory=list)  # that readers of committed records see
+    highest_stable: int = 0
+    started: int = 0
+    compactions: int = 0
+    expired: int = 0
+    shares_ids: bool = False
+
+    def start(self, half: int) -> None:
+        name = f"m{self.started}"
+        transactional_id = f"t{half}" if self.shares_ids else f"t-{name}"
+        self.started += 1
+        hashes = (HALVES[half],)
+        owner = Owner(T0, name, hashes, "a", transactional_id=transactional_id)
+        self.members[name] = Member(
+            name, hashes, GroupLog("g"), owner, "a", transactional_id=transactional_id
+        )
+        self.coordinator.epochs.setdefault(transactional_id, 0)
+
+    def known(self) -> Progress:
+        """What is processed by all facts that are committed, also behind an open transaction."""
+        full = GroupLog("g")
+        open_ = {each.number for each in self.coordinator.open.values()}
+        for at, key, record, number in self.log.records:
+            if number not in open_ and number not in self.log.aborted:
+                full.apply(at, key, record)
+        part = full.of(T0)
+        anchor = None if self.primary is None else self.primary.anchor
+        counts = anchor is not None and anchor.incarnation >= part.incarnation
+        return part.progress(self.primary.offset if self.primary and counts else 0)
+
+    def check(self) -> None:
+        known = self.known()
+        for offset, hash_ in enumerate(self.keys):
+            is_done, has_output = not is_pending(known, offset, hash_), offset in self.outputs
+            if is_done != has_output:
+                raise LawBrokenError(f"offset {offset}: processed {is_done}, output {has_output}")
+        if known.stable < self.highest_stable:
+            raise LawBrokenError(f"stable offset {known.stable} after {self.highest_stable}")
+        self.highest_stable = known.stable
+
+    def put_out(self, offsets: tuple[int, ...]) -> None:
+        for offset in offsets:
+            if offset in self.outputs:
+                raise LawBrokenError(f"the output of {offset} twice")
+            before = {o for o in range(offset) if self.keys[o] == self.keys[offset]}
+            if not before <= set(self.outputs):
+                raise LawBrokenError(f"the output of {offset} before an earlier one of its key")
+            self.outputs.append(offset)
+
+    def clone(self) -> "TransactionalWorld":
+        return replace(
+            self,
+            log=replace(self.log, records=list(self.log.records)),
+            coordinator=replace(
+                self.coordinator,
+                epochs=dict(self.coordinator.epochs),
+                open=dict(self.coordinator.open),
+            ),
+            members={name: _clone(member) for name, member in self.members.items()},
+            outputs=list(self.outputs),
+        )
+
+    def fingerprint(self) -> tuple[object, ...]:
+        return (
+            tuple(self.log.records),
+            self.log.aborted,
+            tuple(sorted(self.coordinator.epochs.items())),
+            tuple(sorted((n, t.number, t.state) for n, t in self.coordinator.open.items())),
+            self.primary,
+            tuple(_print(member) for _, member in sorted(self.members.items())),
+            tuple(self.outputs),
+            self.started,
+            self.compactions,
+            self.expired,
+        )
+
+
+def _clone(member: Member) -> Member:
+    copy = clone_process(member)
+    assert isinstance(copy, Member)
+    return copy
+
+
+def _print(member: Member) -> tuple[object, ...]:
+    state = (member.since, member.epoch, member.is_read, member.number, member.is_doubtful)
+    owner = member.owner
+    return (*print_of(member), *state, member.unread, owner._has_fenced, owner._unblocked)
+
+
+# -- steps -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much may happen in a world."""
+
+    members: int = 4
+    in_flight: int = 2
+    compactions: int = 1
+    expired: int = 1
+    doubts: bool = True
+
+
+def next_record(world: TransactionalWorld, member: Member) -> int | None:
+    if member.owner.phase is not Phase.RUNNING or member.number or member.is_doubtful:
+        return None
+    if member.since is not None and member.since is not member.owner.start:
+        return None  # what it holds came from an older start: it has to abort
+    for offset in range(member.position, len(world.keys)):
+        hash_ = world.keys[offset]
+        is_own = any(hash_ in part for part in member.hashes)
+        if is_own and is_pending(member.owner.done, offset, hash_):
+            return offset
+    return None
+
+
+def chunk_of(member: Member) -> Chunk:
+    known = member.part().progress().commit(member.owner.done.individual_commits)
+    known = known.advance(member.owner.done.stable)
+    start = transaction.chunk_start(processed(member), known)
+    return Chunk(start, member.hashes, member.hashes, known)
+
+
+def processed(member: Member) -> Progress:
+    """What is processed, with the records of the transaction."""
+    assert member.owner.start is not None
+    done = member.owner.done
+    return done.commit(done.pending_of(member.position, member.hashes))
+
+
+def may_write(member: Member) -> bool:
+    """Whether the transaction may write its facts, and commit."""
+    if member.epoch is None or not member.in_flight or member.number or member.is_doubtful:
+        return False
+    start = member.owner.start if member.owner.phase is Phase.RUNNING else None
+    if not transaction.may_commit(member.since, start, is_read=member.is_read):
+        return False
+    return transaction.admission([chunk_of(member)], "stable") is Admission.OPEN
+
+
+def steps(world: TransactionalWorld, limits: Limits) -> Iterator[Step]:
+    """Everything that can happen next."""
+    end = read_to(world)
+    for name, member in world.members.items():
+        phase = member.owner.phase
+        if member.log.end < end or not member.is_current or (member.epoch and not member.is_read):
+            yield ("read", name)
+        if member.inbox:
+            yield ("act", name)
+        if member.is_current and len(member.in_flight) < limits.in_flight:
+            if next_record(world, member) is not None:
+                yield ("deliver", name)
+        if member.in_flight and member.epoch is None and not member.is_doubtful:
+            yield ("init", name)
+        if may_write(member):
+            yield ("write", name)
+        if member.number and not member.is_doubtful:
+            yield ("end", name)
+            if limits.doubts:
+                yield ("doubt", name)
+        if member.in_flight and not member.is_doubtful:
+            yield ("abort", name)
+        if member.is_doubtful:
+            yield ("resolve", name)
+        can_settle = phase is Phase.RUNNING and member.owner.commit is None
+        if can_settle and member.unread and is_read_back(member):
+            yield ("settle", name)
+        if phase is Phase.WAITING:
+            yield ("wait", name)
+        if world.started < limits.members:
+            yield ("replace", name)
+            yield ("crash", name)
+            if not member.in_flight and not member.is_doubtful:
+                yield ("leave", name)
+    for name, current in world.coordinator.open.items():
+        if current.state != "open":
+            yield ("mark", name)
+        elif world.expired < limits.expired:
+            yield ("expire", name)
+    if world.compactions < limits.compactions and world.log.records:
+        yield ("compact", "")
+
+
+def is_read_back(member: Member) -> bool:
+    """Whether the facts of the last transaction are read back."""
+    log = member.part()
+    stable = log.stable.offset if log.stable else 0
+    return all(
+        log.blocks.get((b.member, b.hashes, b.stretch)) == b.bounds or b.bounds[-1] <= stable
+        for b in member.unread
+    )
+
+
+def take(world: TransactionalWorld, step: Step) -> None:
+    """Let something happen.
+
+    Raises:
+        LawBrokenError: A law does not hold any more.
+    """
+    what, name = step
+    match what:
+        case "compact":
+            world.log.compact(read_to(world))
+            world.compactions += 1
+        case "mark":
+            current = world.coordinator.open.pop(name)
+            if current.state == "aborting":
+                world.log.aborted |= {current.number}
+            else:
+                world.put_out(current.outputs)
+        case "expire":
+            world.coordinator.fence(name)
+            world.expired += 1
+        case _:
+            _happen(world, world.members[name], what)
+    world.check()
+
+
+def _happen(world: TransactionalWorld, member: Member, what: str) -> None:
+    match what:
+        case "read":
+            read(world, member)
+        case "act":
+            _act(world, member)
+        case "deliver":
+            _deliver(world, member)
+            return
+        case "init":
+            member.epoch = world.coordinator.fence(member.transactional_id)
+            member.is_read = False
+        case "write":
+            write(world, member)
+        case "end" | "doubt" | "abort":
+            _end(world, member, what)
+        case "resolve":
+            resolve(world, member)
+        case "settle":
+            member.unread = ()
+            member.owner.begin_commit(member.part())
+        case "wait":
+            member.owner.waited()
+            for other in world.members.values():
+                if other is not member:
+                    other.is_current = False
+        case "replace" | "crash" | "leave":
+            if what != "replace":
+                del world.members[member.name]
+            if what == "leave":
+                world.log.append(Key(0, "claim", T0, (member.name,)), None)
+            world.start(HALVES.index(member.hashes[0]))
+            return
+    member.inbox += member.owner.actions(member.part(), member.log.end)
+
+
+def read(world: TransactionalWorld, member: Member) -> None:
+    end = read_to(world)
+    for at, key, record, number in world.log.records:
+        if member.log.end <= at < end and is_visible(world.log, number):
+            member.log.apply(at, key, record)
+    member.log.end = max(member.log.end, end)
+    member.is_current = True
+    member.is_read = member.epoch is not None
+
+
+def _deliver(world: TransactionalWorld, member: Member) -> None:
+    offset = next_record(world, member)
+    assert offset is not None
+    if offset in world.outputs:
+        raise LawBrokenError(f"offset {offset} again, after its output was committed")
+    member.since = member.owner.start
+    member.in_flight.append(offset)
+    member.position = offset + 1
+
+
+def write(world: TransactionalWorld, member: Member) -> None:
+    """The outputs and the facts, in one transaction."""
+    assert member.epoch is not None
+    chunk = chunk_of(member)
+    gap = world.known().pending_of(chunk.start or 0, [part for part in HALVES if part != member.hashes[0]])
+    if any(o in piece.offsets and world.keys[o] in piece.hashes for piece in gap for o in range(len(world.keys))):
+        raise LawBrokenError(f"{member.name} overtakes offset {gap[0].offsets.start}")
+    outputs = tuple(member.in_flight)
+    number = world.coordinator.write(member.transactional_id, member.epoch, outputs)
+    if number is None:
+        member.is_doubtful = True
+        return
+    member.number = number
+    done = processed(member)
+    blocks, keys = transaction.transaction_records(
+        T0, member.part(), member.name, member.hashes, done
+    )
+    for block in blocks:
+        world.log.append(key_of(block), block, fact_number(number))
+    for key in keys:
+        world.log.append(key, None, number)
+    member.unread = tuple(blocks)
+
+
+def fact_number(number: int) -> int:
+    """The number of the transaction that a fact is written in."""
+    return number
+
+
+def _end(world: TransactionalWorld, member: Member, what: str) -> None:
+    coordinator, name = world.coordinator, member.transactional_id
+    assert what == "abort" or member.epoch is not None
+    if what == "abort":
+        clean = not member.number or coordinator.end(name, member.epoch or 0, "aborting")
+        member.is_doubtful = not clean
+        if clean:
+            forget(member)
+        return
+    was_ended = coordinator.end(name, member.epoch or 0, "committing")
+    if what == "doubt" or not was_ended:
+        member.is_doubtful = True
+        return
+    member.owner.processed(processed(member).minus(member.owner.done))
+    member.in_flight, member.since, member.number = [], None, 0
+
+
+def forget(member: Member) -> None:
+    """After an abort: the positions go back to what the log says."""
+    member.in_flight, member.since, member.number, member.unread = [], None, 0, ()
+    member.position, member.is_doubtful = 0, False
+    member.owner.rewind()
+
+
+def resolve(world: TransactionalWorld, member: Member) -> None:
+    """Fence the own id, until no transaction of it is open."""
+    if world.coordinator.fence(member.transactional_id) is not None:
+        member.epoch = None
+        forget(member)
+
+
+def fence(world: TransactionalWorld, names: frozenset[str]) -> bool:
+    """Fence former owners; whether that is done."""
+    return all([world.coordinator.fence(name) is not None for name in sorted(names)])
+
+
+def _act(world: TransactionalWorld, member: Member) -> None:
+    match member.inbox[0]:
+        case Fence(names):
+            if fence(world, names):
+                member.inbox.pop(0)
+                member.owner.former_fenced()
+            return
+        case Unblock(names):
+            fence(world, names)
+        case Write(records):
+            for record in records:
+                world.log.append(key_of(record), record)
+        case Delete(keys):
+            for key in keys:
+                world.log.append(key, None)
+        case FetchPrimary():
+            member.owner.primary_read(world.primary, bound(world))
+        case ResolveInitial():
+            member.owner.initial_found(0)
+        case WritePrimary(offset, anchor):
+            world.primary = Primary(offset, anchor)
+            member.owner.primary_written()
+    member.inbox.pop(0)
+
+
+def bound(world: TransactionalWorld) -> int:
+    """How far the log has to be read, as the broker says."""
+    return world.log.end
+
+
+# -- walks -----------------------------------------------------------------------------------------
+
+
+def new_world(*, records: int = 4, shares_ids: bool = False) -> TransactionalWorld:
+    """Two members, a half of the hash space each; the records' keys in turn."""
+    world = TransactionalWorld(
+        tuple(HALVES[i % 2].lo + 5 for i in range(records)), shares_ids=shares_ids
+    )
+    world.start(0)
+    world.start(1)
+    return world
+
+
+def finish(world: TransactionalWorld) -> None:
+    """Let no more go wrong: everyone does what there is to do."""
+    limits = Limits(members=0, in_flight=2, compactions=0, expired=0, doubts=False)
+    for _ in range(60):
+        for verb in ("mark", "resolve", "read", "act", "wait", "deliver", "init", "write", "end"):
+            for step in list(steps(world, limits)):
+                if step[0] == verb:
+                    take(world, step)
+        for step in list(steps(world, limits)):
+            stale = step[0] == "abort" and is_stale(world.members[step[1]])
+            if step[0] == "settle" or stale:
+                take(world, step)
+
+
+def is_stale(member: Member) -> bool:
+    """Whether the records of the transaction do not belong to the member any more."""
+    return member.owner.phase is not Phase.RUNNING or member.since is not member.owner.start
+
+
+def walk(limits: Limits, length: int, seed: int) -> tuple[tuple[Step, ...], str] | None:
+    """One random way through a world, and then all that is left to do.
+
+    Returns:
+        The way to a broken law, and which one; None if all hold.
+    """
+    draw = random.Random(seed)
+    world, trace = new_world(shares_ids=seed % 3 == 0), []
+    slow = draw.choice(["", "m0", "m1", "m2"])
+    try:
+        for _ in range(length):
+            possible = list(steps(world, limits))
+            if not possible:
+                break
+            rare = {"crash", "replace", "leave", "abort", "doubt", "expire", "compact"}
+            weights = [
+                (0.1 if what in rare else 1) * (0.05 if name and name == slow else 1)
+                for what, name in possible
+            ]
+            (step,) = draw.choices(possible, weights)
+            trace.append(step)
+            take(world, step)
+        finish_all(world)
+    except LawBrokenError as error:
+        return tuple(trace), str(error)
+    return None
+
+
+def finish_all(world: TransactionalWorld) -> None:
+    """Living members process all there is; fenced ones leave, and others come for them.
+
+    Raises:
+        LawBrokenError: A record has no output.
+    """
+    finish(world)
+    for name, member in list(world.members.items()):
+        if member.owner.phase is Phase.FENCED:
+            del world.members[name]
+    owned = {member.hashes[0] for member in world.members.values()}
+    for number, half in enumerate(HALVES):
+        if half not in owned:
+            world.start(number)
+    finish(world)
+    missing = set(range(len(world.keys))) - set(world.outputs)
+    if missing:
+        raise LawBrokenError(f"no output of {sorted(missing)}")
+
+
+def explore(limits: Limits, depth: int) -> tuple[int, str | None]:
+    """Take every step in every order up to a depth; the number of states, and a broken law."""
+    world = new_world()
+    for _ in range(12):  # until both run
+        for verb in ("read", "act", "wait"):
+            for step in list(steps(world, replace(limits, members=0))):
+                if step[0] == verb:
+                    take(world, step)
+    seen, border = {world.fingerprint()}, [world]
+    for _ in range(depth):
+        following = []
+        for world in border:
+            for step in steps(world, limits):
+                after = world.clone()
+                try:
+                    take(after, step)
+                except LawBrokenError as error:
+                    return len(seen), f"{step}: {error}"
+                if (mark := after.fingerprint()) not in seen:
+                    seen.add(mark)
+                    following.append(after)
+        border = following
+    return len(seen), None
+
+
