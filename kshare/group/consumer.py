@@ -21,6 +21,7 @@ from kshare.group.message import Message
 from kshare.group.model import OffsetAndMetadata
 from kshare.group.session import GroupSession
 from kshare.group.tail import Session, Tail
+from kshare.group.transaction import Transaction, Transactions, TransactionWork
 from kshare.wire.reader.tail_reader import Waker
 
 __all__ = ["KeySharedConsumer"]
@@ -67,6 +68,14 @@ class KeySharedConsumer:
         self._until = 0.0  # until when records may be handed out without a look at the session
         self._state = _State()
         self._commits = Commits(config, self._session)
+        self._transactions: Transactions | None = None
+        if config.transactional_id is not None:
+            assert isinstance(self._session, GroupSession)
+            self._transactions = Transactions(
+                config,
+                self._session.transaction_log,
+                TransactionWork(self._tail, self._state.lock, self._work),
+            )
 
     # -- receiving --------------------------------------------------------------------------
 
@@ -174,6 +183,8 @@ class KeySharedConsumer:
         """
         if self.is_closed:
             raise RuntimeError("Consumer closed")
+        if self._transactions is not None and self._transactions.current is None:
+            raise RuntimeError("transactional.id is set: receive within consumer.transaction()")
         deadline = _deadline(timeout)
         if not continues:
             self._settle()
@@ -285,8 +296,11 @@ class KeySharedConsumer:
         Raises:
             FencedError: Another consumer has claimed some of the key hashes.
             FetchTimeoutError: It was not done within ``default.api.timeout.ms``.
+            RuntimeError: ``transactional.id`` is set: each transaction commits.
             ValueError: Both or wrong offsets were given.
         """
+        if self._transactions is not None:
+            raise RuntimeError("transactional.id is set: the end of consumer.transaction() commits")
         if message is not None and offsets is not None:
             raise ValueError("give a message or offsets, not both")
         with self._state.lock:
@@ -303,6 +317,31 @@ class KeySharedConsumer:
             self._commits.begin(work)
             return None
         return self._commits.commit(work)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A transaction (``transactional.id``): outputs and what is processed, all or nothing.
+
+        At the end of the ``with`` block it commits all that was returned within it, once the
+        members before it have (``purgatory``). An exception in the block aborts it: nothing of it
+        is visible, and its records are returned again.
+
+        Raises:
+            TransactionAbortedError: It was aborted, as key hashes or the transactional id were
+                taken over, or it was not done in time. The next one goes on with its records.
+            KafkaError: The transaction coordinator did not answer in time, or refused.
+            RuntimeError: ``transactional.id`` is not set, a transaction is open, or the consumer is
+                closed.
+        """
+        if self.is_closed:
+            raise RuntimeError("Consumer closed")
+        if self._transactions is None:
+            raise RuntimeError("transactions need transactional.id in the configuration")
+        try:
+            with self._transactions.run() as transaction:
+                yield transaction
+        finally:
+            self._until = 0.0
 
     def _work(self, partitions: Iterable[TopicPartition] | None = None) -> Work:
         """What is processed of partitions that have started."""
@@ -358,9 +397,14 @@ class KeySharedConsumer:
                 there.
 
         Raises:
+            RuntimeError: The consumer is closed, or a transaction is open.
             ValueError: A range or partition is wrong, or two ranges overlap.
         """
         assignment, offsets = parse_assignment(partitions, individual=self._config.individual)
+        if self._transactions is not None:
+            if self._transactions.current is not None:
+                raise RuntimeError("a transaction is open: assign when it has ended")
+            self._transactions.resolve()
         if self._config.auto_commit:
             self._commits.flush(self._work())
         with self._stopped():
@@ -453,7 +497,8 @@ class KeySharedConsumer:
     def close(self) -> None:
         """Commit (with ``enable.auto.commit``), give up all claims, and end iterations.
 
-        What the last call returned counts as processed only if it was acknowledged or committed.
+        What the last call returned counts as processed only if it was acknowledged or committed;
+        an open transaction is aborted.
         May be called again, and from a signal handler.
         """
         if self._state.is_closed:
@@ -463,6 +508,8 @@ class KeySharedConsumer:
         with self._state.polling:
             try:
                 self._commits.close(self._work)
+                if self._transactions is not None:
+                    self._transactions.close()
             finally:
                 self._session.close(_CLOSE_SECONDS)
                 self._tail.close()

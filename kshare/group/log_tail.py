@@ -105,6 +105,7 @@ class LogTail:
             Slice(*partition, (Rectangle(_ALL, WHOLE),)),
             columns=("offset", "key", "value"),
             read_committed=True,
+            check_crcs=kafka.check_crcs,
         )
         self._open: tuple[Address, BrokerConnection] | None = None
         self._sent_at: float | None = None  # None: no request is under way

@@ -304,6 +304,11 @@ class Owner:
         self._unblocked |= hiding
         return (Unblock(hiding),) if hiding else ()
 
+    def _fence(self, log: PartitionLog) -> tuple[Action, ...]:
+        """What former owners have decided is in the log from then on, and no more comes."""
+        former = frozenset() if self._has_fenced else self._former(log)
+        return (Fence(former),) if former else ()
+
     def _former(self, log: PartitionLog) -> frozenset[str]:
         """The transactional ids of other processes that may have owned some of the hashes.
 
@@ -370,7 +375,7 @@ class Owner:
                 )
                 return (Write((claim,)),)
             case Phase.STARTING:
-                return self._start(log)
+                return self._fence(log) or self._start(log)
             case Phase.ANCHORING:
                 assert self.start is not None
                 anchor = Anchor(self.start.incarnation, log_position(log), self.topic_id)
@@ -383,9 +388,6 @@ class Owner:
         return ()
 
     def _start(self, log: PartitionLog) -> tuple[Action, ...]:
-        former = frozenset() if self._has_fenced else self._former(log)
-        if former:  # what they have decided before is in the log from now on, and no more comes
-            return (Fence(former),)
         # Facts are written after the anchor. So facts without an anchor mean a reset, but only if
         # the primary was fetched after they had been read: else both may be new.
         seen = (log.incarnation, log.has_facts)

@@ -33,6 +33,8 @@ __all__ = [
     "Purgatory",
     "admission",
     "chunk_start",
+    "is_read_back",
+    "known_progress",
     "may_commit",
     "patience",
     "transaction_records",
@@ -129,6 +131,26 @@ def patience(timeout: float) -> float:
         timeout: ``transaction.timeout.ms``, after which the broker aborts it; any unit.
     """
     return timeout * _TIMEOUT_SHARE
+
+
+def known_progress(log: PartitionLog, done: Progress) -> Progress:
+    """What is known to be processed: by the log, or by the member's own transactions.
+
+    Args:
+        log: What the log says.
+        done: What the member knows to be processed, from its start on.
+    """
+    return log.progress(done.stable).commit(done.individual_commits)
+
+
+def is_read_back(log: PartitionLog, blocks: Iterable[Block]) -> bool:
+    """Whether the log says what some blocks say."""
+    stable = log.stable.offset if log.stable else 0
+    return all(
+        log.blocks.get((block.member, block.hashes, block.stretch)) == block.bounds
+        or block.bounds[-1] <= stable
+        for block in blocks
+    )
 
 
 def transaction_records(
