@@ -226,8 +226,8 @@ def _clone(member: Member) -> Member:
 
 
 def _print(member: Member) -> tuple[object, ...]:
-    state = (member.since, member.epoch, member.is_read, member.number, member.records)
-    state += (member.is_doubtful,)
+    state: tuple[object, ...] = (member.since, member.epoch, member.is_read, member.number)
+    state += (member.records, member.is_doubtful)
     owner = member.owner
     return (*print_of(member), *state, member.unread, owner._has_fenced, owner._unblocked)
 
@@ -533,14 +533,13 @@ def new_world(*, records: int = 4, shares_ids: bool = False) -> TransactionalWor
 def finish(world: TransactionalWorld) -> None:
     """Let no more go wrong: everyone does what there is to do."""
     limits = Limits(members=0, in_flight=2, compactions=0, expired=0, doubts=False)
-    order = ("mark", "resolve", "read", "act", "wait", "deliver", "init", "check")
-    order += ("write", "end", "settle")
+    order = ("mark", "resolve", "read", "act", "wait", "deliver", "init", "check", "write", "end")
     for _ in range(400):
         by_verb: dict[str, Step] = {}
         for step in steps(world, limits):
             if step[0] != "abort" or is_stale(world.members[step[1]]):
                 by_verb.setdefault(step[0], step)
-        verb = next((verb for verb in (*order, "abort") if verb in by_verb), None)
+        verb = next((verb for verb in (*order, "settle", "abort") if verb in by_verb), None)
         if verb is None:
             return
         take(world, by_verb[verb])
