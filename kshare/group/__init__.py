@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kshare.group.consumer import KeySharedConsumer
     from kshare.group.message import Message
     from kshare.group.model import OffsetAndMetadata
-    from kshare.group.restore import restore
+    from kshare.group.restoration import restore
     from kshare.group.transaction import Transaction
 
 __all__ = [
@@ -35,7 +35,7 @@ _HOMES = {
     "OffsetAndMetadata": "kshare.group.model",
     "Transaction": "kshare.group.transaction",
     "TransactionAbortedError": "kshare.errors",
-    "restore": "kshare.group.restore",
+    "restore": "kshare.group.restoration",
 }
 
 
