@@ -24,12 +24,12 @@ from kshare.group.protocol.transaction import (
     transaction_records,
 )
 from tests.group.protocol import transactional_world as world_module
-from tests.group.protocol.transactional_world import (
-    Limits,
+from tests.group.protocol.transactional_explorer import (
     a_zombie_with_a_new_epoch,
     explore,
     walk,
 )
+from tests.group.protocol.transactional_world import Limits
 from tests.group.protocol.world import T0
 
 Patch = Callable[[pytest.MonkeyPatch], None]
