@@ -98,6 +98,8 @@ class Transactions:
 
     Attributes:
         current: The open transaction; None if there is none.
+        is_disturbed: Whether the member's key hashes are about to change, so that it is no use to
+            wait for what comes before its records.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Transactions:
     ) -> None:
         assert config.transactional_id is not None
         self.current: Transaction | None = None
+        self.is_disturbed: Callable[[], bool] = lambda: False
         self._id = config.transactional_id
         self._config = config
         self._log = log
@@ -198,7 +201,9 @@ class Transactions:
         if not self._producer.is_open:
             self._gives_up = self._patience_from_now()
         if work.processed:
-            self._log.await_admission(work, self._config.purgatory, self._gives_up)
+            self._log.await_admission(
+                work, self._config.purgatory, self._gives_up, self.is_disturbed
+            )
         if not self._producer.is_open:
             self._begin(self._log.partition.topic)
         self._log.await_read(self._producer.ready_at, self._gives_up)

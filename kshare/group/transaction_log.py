@@ -28,6 +28,7 @@ from kshare.group.shared import Shared
 __all__ = ["LogRecords", "LogThread", "TransactionLog"]
 
 _LOOK_SECONDS = 0.02
+_LONGEST_LOOK_SECONDS = 0.1
 
 LogRecords = list[tuple[bytes, bytes | None]]
 """Keys and values; None for a tombstone."""
@@ -111,13 +112,20 @@ class TransactionLog:
             self._raise_fault()
             time.sleep(_LOOK_SECONDS)
 
-    def await_admission(self, work: Work, purgatory: Purgatory, until: float) -> None:
+    def await_admission(
+        self,
+        work: Work,
+        purgatory: Purgatory,
+        until: float,
+        is_disturbed: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Wait until a transaction may commit: until what comes before its records is processed.
 
         Args:
             work: What it processes.
             purgatory: For what it waits.
             until: When to give up, by the monotonic clock.
+            is_disturbed: Whether key hashes are about to be taken away or given.
 
         Raises:
             TransactionAbortedError: It cannot commit, or did not come to it in time.
@@ -141,7 +149,12 @@ class TransactionLog:
                         f"group {self._group}: the transaction is aborted: {found.value}, and it "
                         f"waits for that (purgatory=stable): {waiting}"
                     )
-                self._shared.changed.wait(left)
+                if is_disturbed():
+                    raise TransactionAbortedError(
+                        f"group {self._group}: the transaction is aborted: key hashes were "
+                        "assigned anew while it waited for what comes before its records"
+                    )
+                self._shared.changed.wait(min(left, _LONGEST_LOOK_SECONDS))
 
     def records(self, work: Work) -> LogRecords:
         """What the transaction is to write into the log.

@@ -333,6 +333,24 @@ def test_one_that_waits_too_long_gives_up(
     assert 2.7 <= time.monotonic() - began < 10
 
 
+def test_one_that_waits_gives_up_when_key_hashes_are_about_to_change(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make()
+    consumer.assign({T0: [UPPER]})
+    with consumer.transaction() as transaction:
+        copy(consumer, transaction, 5)
+    assert consumer._transactions is not None
+    began = time.monotonic()
+    consumer._transactions.is_disturbed = lambda: time.monotonic() > began + 1
+    with (
+        pytest.raises(TransactionAbortedError, match="key hashes were assigned anew"),
+        consumer.transaction() as transaction,
+    ):
+        copy(consumer, transaction, 5)
+    assert time.monotonic() - began < 20
+
+
 # -- fences ----------------------------------------------------------------------------------------
 
 
