@@ -13,6 +13,7 @@
     │   ├── AuthorizationError       the principal may not read
     │   ├── UnknownTopicError        topic or partition does not exist
     │   └── FetchTimeoutError        no progress within the stated time
+    ├── TransactionAbortedError a consumer's transaction was aborted, its records come again
     ├── FencedError             another member of the group has taken key hashes
     ├── DataLossError           wanted offsets are gone (see failOnDataLoss)
     └── RecordError             the log's bytes
@@ -42,6 +43,7 @@ __all__ = [
     "PlanError",
     "RecordError",
     "TaskAssignmentException",
+    "TransactionAbortedError",
     "UnknownTopicError",
     "UnsupportedFormatError",
 ]
@@ -217,6 +219,14 @@ class PolicyError(KshareError):
         super().__init__(message)
         self.policy = policy
         self.topic = topic
+
+
+class TransactionAbortedError(KshareError):
+    """A transaction of a consumer was aborted: none of it is visible, and its records come again.
+
+    Where an answer of the broker was lost, it may have been committed: then its outputs are
+    visible, and its records do not come again.
+    """
 
 
 class RecordError(_PlacedError):

@@ -8,11 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kshare.errors import FencedError
+    from kshare.errors import FencedError, TransactionAbortedError
     from kshare.group.async_consumer import AsyncKeySharedConsumer
     from kshare.group.consumer import KeySharedConsumer
     from kshare.group.message import Message
     from kshare.group.model import OffsetAndMetadata
+    from kshare.group.restoration import restore
+    from kshare.group.transaction import Transaction
 
 __all__ = [
     "AsyncKeySharedConsumer",
@@ -20,6 +22,9 @@ __all__ = [
     "KeySharedConsumer",
     "Message",
     "OffsetAndMetadata",
+    "Transaction",
+    "TransactionAbortedError",
+    "restore",
 ]
 
 _HOMES = {
@@ -28,6 +33,9 @@ _HOMES = {
     "KeySharedConsumer": "kshare.group.consumer",
     "Message": "kshare.group.message",
     "OffsetAndMetadata": "kshare.group.model",
+    "Transaction": "kshare.group.transaction",
+    "TransactionAbortedError": "kshare.errors",
+    "restore": "kshare.group.restoration",
 }
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple
 
 from kshare.errors import OptionsError
+from kshare.group.protocol.transaction import Purgatory
 from kshare.options import KafkaConfig
 from kshare.options.faults import Faults
 from kshare.options.kafka import parse_kafka
@@ -61,6 +62,11 @@ class ConsumerConfig:
             (``queued.max.messages.kbytes``).
         offset_reset: Where to start without a committed offset, and where to go on if wanted
             offsets are gone (``auto.offset.reset``).
+        transactional_id: Id of the transactions that hold the outputs and what is processed
+            (``transactional.id``); None without transactions.
+        transaction_timeout_ms: After this time, brokers abort a transaction
+            (``transaction.timeout.ms``).
+        purgatory: For what a transaction waits before it commits (``purgatory``).
         client_id: Name of the client in the brokers' logs (``client.id``).
         on_commit: Called with the error (or None) and the stable offsets after each commit that
             nobody waits for (``on_commit``); from ``poll``.
@@ -80,6 +86,9 @@ class ConsumerConfig:
     columns: tuple[str, ...] = ()
     queued_max_kbytes: int = 64 << 10
     offset_reset: Literal["earliest", "latest", "error"] = "latest"
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
+    purgatory: Purgatory = "stable"
     client_id: str = "kshare"
     on_commit: Callable[[Exception | None, Any], None] | None = None
 
@@ -119,6 +128,12 @@ def _parse_reset(text: str) -> str:
     if reset is None:
         raise BadValueError("is not known", f"allowed: {', '.join(_RESETS)}")
     return reset
+
+
+def _parse_transactional_id(text: str) -> str:
+    if not text.strip():
+        raise BadValueError("is empty", "give each process an id of its own")
+    return text.strip()
 
 
 _MODE: Final = choice("implicit", "explicit", default="implicit")
@@ -185,10 +200,29 @@ CONFIGS: Final = {
             "Commit earlier if this many processed ranges have gathered.",
         ),
         Config(
+            "purgatory",
+            choice("stable", "key", default="stable"),
+            "purgatory",
+            "With `transactional.id`: `stable`: a transaction commits when all members have "
+            "processed what comes before its records; `key`: it waits for nobody.",
+        ),
+        Config(
             "queued.max.messages.kbytes",
             integer(1, 2_097_151),
             "queued_max_kbytes",
             "Maximum size of what is fetched and not handed out, in KiB.",
+        ),
+        Config(
+            "transaction.timeout.ms",
+            integer(1_000, 2_147_483_547),
+            "transaction_timeout_ms",
+            "With `transactional.id`: after this time, brokers abort a transaction.",
+        ),
+        Config(
+            "transactional.id",
+            Kind("a name, another one for each process", _parse_transactional_id),
+            "transactional_id",
+            "Outputs and what is processed are committed in transactions of this id.",
         ),
     )
 }  # fmt: skip
@@ -335,6 +369,13 @@ class _ConsumerParser:
                 "max.in.flight.per.key", None, "needs acknowledgement.mode=explicit",
                 "without it, a record is processed when the next poll begins",
             )  # fmt: skip
+        if fields.get("transactional_id") is not None:
+            if fields.get("auto_commit"):
+                self._faults.add(
+                    "enable.auto.commit", None, "contradicts transactional.id",
+                    "what is processed is committed with each transaction",
+                )  # fmt: skip
+            fields["auto_commit"] = False
         for warning in self._faults.warnings:
             _log.warning("%s", _PREFIXED.sub("", warning))
         if self._faults.problems:

@@ -23,6 +23,7 @@ from kshare.group.model import ConsumerClosedError, OffsetAndMetadata
 from kshare.group.restrictions import PolicyView, Restrictions
 from kshare.group.session import GroupSession
 from kshare.group.tail import Session, Tail
+from kshare.group.transaction import Transaction, Transactions, TransactionWork
 from kshare.options import KafkaConfig
 from kshare.wire.reader.tail_reader import Waker
 
@@ -73,6 +74,14 @@ class KeySharedConsumer:
         self._state = _State()
         self._restrictions = Restrictions(policies(config.kafka), config.group)
         self._commits = Commits(config, self._session, self._allowed)
+        self._transactions: Transactions | None = None
+        if config.transactional_id is not None:
+            assert isinstance(self._session, GroupSession)
+            self._transactions = Transactions(
+                config,
+                self._session.transaction_log,
+                TransactionWork(self._tail, self._state.lock, self._work),
+            )
 
     # -- receiving --------------------------------------------------------------------------
 
@@ -197,6 +206,8 @@ class KeySharedConsumer:
         """
         if self.is_closed:
             raise ConsumerClosedError
+        if self._transactions is not None and self._transactions.current is None:
+            raise RuntimeError("transactional.id is set: receive within consumer.transaction()")
         deadline = _deadline(timeout)
         if not continues:
             self._settle()
@@ -312,8 +323,11 @@ class KeySharedConsumer:
         Raises:
             FencedError: Another consumer has claimed some of the key hashes.
             FetchTimeoutError: It was not done within ``default.api.timeout.ms``.
+            RuntimeError: ``transactional.id`` is set: each transaction commits.
             ValueError: Both or wrong offsets were given.
         """
+        if self._transactions is not None:
+            raise RuntimeError("transactional.id is set: the end of consumer.transaction() commits")
         if message is not None and offsets is not None:
             raise ValueError("give a message or offsets, not both")
         with self._state.lock:
@@ -330,6 +344,31 @@ class KeySharedConsumer:
             self._commits.begin(work)
             return None
         return self._commits.commit(work)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A transaction (``transactional.id``): outputs and what is processed, all or nothing.
+
+        At the end of the ``with`` block it commits all that was returned within it, once the
+        members before it have (``purgatory``). An exception in the block aborts it: nothing of it
+        is visible, and its records are returned again.
+
+        Raises:
+            TransactionAbortedError: It was aborted, as key hashes or the transactional id were
+                taken over, or it was not done in time. The next one goes on with its records.
+            KafkaError: The transaction coordinator did not answer in time, or refused.
+            RuntimeError: ``transactional.id`` is not set, a transaction is open, or the consumer is
+                closed.
+        """
+        if self.is_closed:
+            raise RuntimeError("Consumer closed")
+        if self._transactions is None:
+            raise RuntimeError("transactions need transactional.id in the configuration")
+        try:
+            with self._transactions.run() as transaction:
+                yield transaction
+        finally:
+            self._until = 0.0
 
     def _work(self, partitions: Iterable[TopicPartition] | None = None) -> Work:
         """What is processed of partitions that have started."""
@@ -395,10 +434,15 @@ class KeySharedConsumer:
         Raises:
             PolicyError: A policy of operators does not accept key ranges of a topic.
             KafkaError: The policies cannot be read; asked for if there are key ranges.
+            RuntimeError: The consumer is closed, or a transaction is open.
             ValueError: A range or partition is wrong, or two ranges overlap.
         """
         assignment, offsets = parse_assignment(partitions, individual=self._config.individual)
         self._restrictions.check(assignment)
+        if self._transactions is not None:
+            if self._transactions.current is not None:
+                raise RuntimeError("a transaction is open: assign when it has ended")
+            self._transactions.resolve()
         if self._config.auto_commit:
             self._commits.flush(self._work())
         with self._stopped():
@@ -491,7 +535,8 @@ class KeySharedConsumer:
     def close(self) -> None:
         """Commit (with ``enable.auto.commit``), give up all claims, and end iterations.
 
-        What the last call returned counts as processed only if it was acknowledged or committed.
+        What the last call returned counts as processed only if it was acknowledged or committed;
+        an open transaction is aborted.
         May be called again, and from a signal handler.
         """
         if self._state.is_closed:
@@ -501,6 +546,8 @@ class KeySharedConsumer:
         with self._state.polling:
             try:
                 self._commits.close(self._work)
+                if self._transactions is not None:
+                    self._transactions.close()
             finally:
                 self._session.close(_CLOSE_SECONDS)
                 self._tail.close()

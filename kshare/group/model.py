@@ -55,6 +55,10 @@ class SessionConfig(Protocol):
         """Time after which a member that cannot read the log hands out nothing more."""
 
     @property
+    def transactional_id(self) -> str | None:
+        """Id of the transactions that hold what is processed; None without them."""
+
+    @property
     def offset_reset(self) -> "OffsetReset":
         """Where a group without offsets starts: ``auto.offset.reset``."""
 

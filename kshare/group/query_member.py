@@ -54,6 +54,7 @@ class _Config:
     claim_timeout_ms: int
     offset_reset: OffsetReset
     log_segment_bytes: int = _SEGMENT_BYTES
+    transactional_id: str | None = None
 
 
 class QuerySession(Protocol):

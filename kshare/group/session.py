@@ -19,6 +19,7 @@ from kshare.group.model import OffsetAndMetadata, SessionConfig, committed_offse
 from kshare.group.ownerships import Ownership, Processed, claimed_hashes
 from kshare.group.protocol.owner import Phase
 from kshare.group.session_thread import SessionThread
+from kshare.group.transaction_log import TransactionLog
 
 __all__ = ["GroupSession", "OffsetAndMetadata", "Processed", "SessionConfig"]
 
@@ -34,6 +35,7 @@ class GroupSession:
 
     Attributes:
         member: Its id, such as ``host-1234-5f0c2a9e``.
+        transaction_log: The group's log, as transactions see it.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class GroupSession:
         self._thread = SessionThread(config, self.member, on_change or (lambda: None), now)
         self._shared = self._thread.shared
         self._is_started = False
+        self.transaction_log = TransactionLog(config.group, self._shared, self._thread, now)
 
     def claim(self, assignment: Mapping[TopicPartition, Sequence[HashRange]]) -> None:
         """Own these key hashes from now on, and no others; an empty sequence is all hashes.

@@ -7,6 +7,7 @@ partition; buffers are those of :class:`~kshare.wire.reader.tail_reader.TailRead
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import length_hint
 from typing import Protocol
 
 import pyarrow as pa
@@ -83,6 +84,7 @@ class Tail:
         paused: Partitions that are not read for now.
         deliveries: What is handed out of the partitions that have started.
         rows: Messages that may be handed out now; those that are taken from it are.
+        stops: How often the delivery of a partition has ended, or was begun again.
     """
 
     def __init__(self, config: ConsumerConfig, session: Session, waker: Waker) -> None:
@@ -90,6 +92,7 @@ class Tail:
         self.paused: set[TopicPartition] = set()
         self.deliveries: dict[TopicPartition, Delivery] = {}
         self.rows = NO_ROWS
+        self.stops = 0
         self._config = config
         self._session = session
         self._reader = TailReader(_source_options(config), config.offset_reset, waker)
@@ -139,6 +142,7 @@ class Tail:
     def _stop(self, topic_partition: TopicPartition) -> None:
         self._give_up(topic_partition)
         self._limits.pop(topic_partition, None)
+        self.stops += 1
         del self.deliveries[topic_partition]
 
     def pause(self, topic_partition: TopicPartition) -> None:
@@ -290,6 +294,16 @@ class Tail:
         waiting = sum(delivery.unacknowledged for delivery in self.deliveries.values())
         return held >= _HELD_MAX or waiting >= _UNACKNOWLEDGED_MAX
 
+    def pass_over(self) -> None:
+        """Count offsets as handed out that were read and hold no record of the own hashes."""
+        for topic_partition, delivery in self.deliveries.items():
+            is_left = self._current == topic_partition and (
+                self.rows.left or length_hint(self._rest)
+            )
+            is_ready = self._batch is not None and self._batch.topic_partition == topic_partition
+            if self._is_clean and not is_left and not is_ready:
+                delivery.pass_to(self._reader.delivered(topic_partition))
+
     # -- acknowledgement --------------------------------------------------------------------
 
     def acknowledge(self, topic_partition: TopicPartition, offsets: Iterable[int]) -> None:
@@ -322,7 +336,5 @@ def _source_options(config: ConsumerConfig) -> SourceOptions:
 
 def _ends(parts: Iterator[Chunk], end: int) -> Iterator[tuple[Chunk, int]]:
     """Chunks, each with the offset up to which all is handed out with it."""
-    listed = list(parts)
-    for chunk in listed[:-1]:
-        yield chunk, int(chunk.offsets[-1]) + 1
-    yield listed[-1], end
+    *listed, last = parts
+    return iter([*((chunk, int(chunk.offsets[-1]) + 1) for chunk in listed), (last, end)])

@@ -52,6 +52,9 @@ def test_each_configuration_is_taken_under_each_of_its_names() -> None:
         "max.num.ranges.to.commit": ("9", 9),
         "queued.max.messages.kbytes": ("512", 512),
         "max.in.flight.per.key": ("2", 2),
+        "purgatory": ("Key", "key"),
+        "transaction.timeout.ms": ("5000", 5000),
+        "transactional.id": ("billing-1", "billing-1"),
     }
     assert values.keys() == CONFIGS.keys()
     for name, (text, value) in values.items():

@@ -273,6 +273,11 @@ class TailReader(SliceReader):
                 if fetcher.partitions.pop(topic_partition, None) and fetcher.is_waiting:
                     fetcher.close(failed=False)  # or what is asked next waited for a long poll
 
+    def delivered(self, topic_partition: TopicPartition) -> int:
+        """The offset up to which all wanted records of a partition were returned; 0 if unknown."""
+        partition = self._reading.get(topic_partition)
+        return 0 if partition is None else partition.delivered
+
     # -- records ----------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
