@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,13 @@ class Processes:
     def count(self) -> int:
         return len(self.outputs())
 
+    def close(self) -> None:
+        for process in self.running:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+
     def check(self) -> None:
         """The output of each input exactly once, those of a key in order."""
         eventually(lambda: self.count() >= RECORDS)
@@ -105,13 +113,8 @@ def outputs(broker: KafkaBroker, topic: str) -> list[tuple[int, bytes]]:
 @pytest.fixture
 def processes(broker: KafkaBroker, topic: str, tmp_path: Path) -> Iterator[Processes]:
     broker.produce(topic, [(key_of(i), f"{i}") for i in range(RECORDS)], partition=0)
-    group = Processes(broker, topic, tmp_path)
-    yield group
-    for process in group.running:
-        if process.poll() is None:
-            process.send_signal(signal.SIGCONT)
-            process.kill()
-        process.wait()
+    with closing(Processes(broker, topic, tmp_path)) as group:
+        yield group
 
 
 def lines(file: Path) -> list[str]:
@@ -153,6 +156,39 @@ def test_a_stopped_process_that_goes_on_after_another_has_taken_over(processes: 
             new.kill()
             new.wait()
     processes.check()
+
+
+def test_a_broker_that_is_killed_and_frozen_amid_transactions(tmp_path: Path) -> None:
+    """Answers of commits are lost, and what became of them has to be found out.
+
+    librdkafka 2.16 may end a process whose coordinator goes away; such a process is started again.
+    """
+    chance = random.Random(11)
+    halves = [LOWER, UPPER]
+    with KafkaBroker() as broker:
+        topic = broker.create_topic()
+        broker.produce(topic, [(key_of(i), f"{i}") for i in range(RECORDS)], partition=0)
+        with closing(Processes(broker, topic, tmp_path)) as group:
+            members = [group.start(half, f"p{n}") for n, half in enumerate(halves)]
+
+            def have_committed(counts: list[int]) -> bool:
+                for number, (process, _) in enumerate(members):
+                    if process.poll() is not None:
+                        members[number] = group.start(halves[number], f"p{number}")
+                        counts[number] = 0
+                written = [lines(file).count("commit") for _, file in members]
+                return all(now > before for now, before in zip(written, counts, strict=True))
+
+            for word in ("ready", "offset", "ready"):
+                _, file = chance.choice(members)
+                eventually(lambda f=file, w=word: is_amid(f, w, 4))  # type: ignore[misc]
+                broker.freeze()
+                time.sleep(2)
+                broker.kill9()
+                broker.start()
+                counts = [lines(file).count("commit") for _, file in members]
+                eventually(lambda c=counts: have_committed(c))  # type: ignore[misc]
+            group.check()
 
 
 @pytest.mark.parametrize("name", ["same", "another"])

@@ -1,8 +1,8 @@
 """A transactional process of a group: it writes the offset of each record to another topic.
 
 ``python -m integration.transaction_process SERVERS TOPIC OUTPUT GROUP LO HI ID FILE`` appends a
-line ``begin``, ``offset N`` for each record, and ``commit`` or ``abort`` for each transaction,
-until SIGTERM; ``fenced`` ends it, too.
+line ``begin``, ``offset N`` for each record, and ``commit``, ``abort`` or ``error`` for each
+transaction, until SIGTERM; ``fenced`` ends it, too.
 """
 
 import signal
@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from kshare.errors import FencedError, TransactionAbortedError
+from kshare.errors import FencedError, KafkaError, TransactionAbortedError
 from kshare.group import KeySharedConsumer
 
 COUNT, TIMEOUT_MS = 50, 20_000
@@ -48,6 +48,8 @@ def main(
             except FencedError as error:
                 out.write(f"fenced {error}\n")
                 return
+            except KafkaError as error:  # the coordinator does not answer
+                out.write(f"error {error}\n")
 
 
 if __name__ == "__main__":
