@@ -11,15 +11,25 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 
 from pyspark.sql import SparkSession
 
-from bench import assign_jobs, chunk_jobs, core_jobs, data, sink_jobs, slow_key
+from bench import (
+    assign_jobs,
+    chunk_jobs,
+    core_jobs,
+    data,
+    elastic_jobs,
+    machine_jobs,
+    sink_jobs,
+    slow_key,
+)
 from bench.ready_made import read_ready_made
+from bench.rows import Row, interleaved, shown_seconds, speed_row
 from bench.spark_jobs import (
     available_now,
+    batch_keys,
     batch_one_task,
     batch_read,
     batch_two_ranges,
@@ -30,64 +40,6 @@ from bench.spark_jobs import (
 )
 from integration.kafka import KafkaBroker
 from integration.spark import start_spark
-
-
-@dataclass
-class Row:
-    """One line of the table: what was measured, against what target."""
-
-    name: str
-    peer: str
-    ours: str
-    ratio: str
-    target: str
-    met: bool
-
-    def __str__(self) -> str:
-        verdict = "yes" if self.met else "NO"
-        return f"| {self.name} | {self.peer} | {self.ours} | {self.ratio} | {self.target} | {verdict} |"
-
-
-def interleaved(
-    peer: Callable[[], float], ours: Callable[[], float], runs: int
-) -> tuple[list[float], list[float]]:
-    """Times of both sides in turn, after one warm-up of each."""
-    peer()
-    ours()
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(runs):
-        times[0].append(peer())
-        times[1].append(ours())
-    return times
-
-
-def speed_row(
-    name: str,
-    records: int,
-    times: tuple[list[float], list[float]],
-    at_least: float,
-    *,
-    in_the_median: bool = True,
-) -> Row:
-    """Records a second, best (median), and how many times faster we are.
-
-    Args:
-        name: What was measured.
-        records: How many records both sides have read.
-        times: Seconds of the peer's runs, and of ours.
-        at_least: How many times faster we should be.
-        in_the_median: Whether the median has to be, or only the best run.
-    """
-    peer, ours = times
-
-    def rate(seconds: list[float]) -> str:
-        best, median = records / min(seconds) / 1e6, records / statistics.median(seconds) / 1e6
-        return f"{best:.2f} ({median:.2f}) M/s"
-
-    best, median = min(peer) / min(ours), statistics.median(peer) / statistics.median(ours)
-    ratio = f"{best:.2f}x ({median:.2f}x)"
-    met = (median if in_the_median else best) >= at_least
-    return Row(name, rate(peer), rate(ours), ratio, f">= {at_least}x", met)
 
 
 def wire_job(servers: str, job: str, topic: str, *more: int) -> dict[str, float]:
@@ -219,6 +171,49 @@ def column_rows(servers: str, runs: int) -> list[Row]:
     return rows
 
 
+def key_rows(servers: str, runs: int) -> list[Row]:
+    """One key of 100,000, against all of them."""
+    data.make_topics(servers)
+    spark = start_spark(quick=False)
+    rows = []
+    try:
+        for name, columns in (("all columns", ""), ("key+value", "key,value")):
+            everything = partial(batch_keys, spark, servers, data.MAIN, columns)
+            one = partial(batch_keys, spark, servers, data.MAIN, columns, '["key-00000007"]')
+            times = interleaved(everything, one, runs)
+            what = f"keys: one key of {data.MAIN_KEYS:,} / all, {name}"
+            rows.append(speed_row(what, data.MAIN_RECORDS, times, 1.5))
+            print(rows[-1], flush=True)
+    finally:
+        spark.stop()
+    return rows
+
+
+def machine_rows(servers: str, runs: int) -> list[Row]:
+    """Fresh machines: the first batch where no kernel is compiled."""
+    data.make_topics(servers)
+    return machine_jobs.measure(servers, max(3, runs // 2))
+
+
+def elastic_rows(_: str, runs: int) -> list[Row]:
+    """``minPartitions=auto`` while an executor is added."""
+    phases = list(elastic_jobs.measure(max(5, runs)).values())
+    few, many = (
+        sum(batch.rows for batch in phase) / sum(batch.seconds for batch in phase)
+        for phase in (phases[0], phases[-1])
+    )
+    return [
+        Row(
+            "minPartitions=auto: 2 executors / 1, no restart",
+            f"{few:,.0f} records/s",
+            f"{many:,.0f} records/s",
+            f"{many / few:.2f}x",
+            ">= 1.5x",
+            many / few >= 1.5,
+        )
+    ]
+
+
 def _after(ready: Callable[[], float], times: list[float], ours: Callable[[], float]) -> float:
     """Measure one thing, keep its seconds, and then another."""
     times.append(ready())
@@ -242,9 +237,7 @@ def task_rows(servers: str, runs: int) -> list[Row]:
                 partial(job, spark, "kshare", servers, topic),
                 runs,
             )
-            theirs, shown = (
-                f"{min(side):.2f} ({statistics.median(side):.2f}) s" for side in (peer, ours)
-            )
+            theirs, shown = map(shown_seconds, (peer, ours))
             best, median = min(peer) / min(ours), statistics.median(peer) / statistics.median(ours)
             met = statistics.median(ours) <= at_most
             ratio = f"{best:.1f}x ({median:.1f}x)"
@@ -377,12 +370,15 @@ GROUPS: dict[str, Callable[[str, int], list[Row]]] = {
     "spark": spark_rows,
     "columns": column_rows,
     "tasks": task_rows,
+    "keys": key_rows,
+    "machine": machine_rows,
+    "elastic": elastic_rows,
     "chunks": chunk_rows,
     "groups": group_rows,
     "sink": sink_rows,
     "slow": slow_rows,
 }
-WITHOUT_BROKER = {"core", "assign"}
+WITHOUT_BROKER = {"core", "assign", "elastic"}
 
 
 def main() -> int:

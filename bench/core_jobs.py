@@ -13,6 +13,7 @@ from kshare.assignment import load_range_assignor
 from kshare.core.checkpoint import Offsets, decode, encode
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
+from kshare.core.packing import pack, records_of
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.slicing import PartitionLoad, check_plan, plan_by_key
 
@@ -64,6 +65,21 @@ def plan(partitions: int) -> Callable[[], int]:
     return job
 
 
+def pack_slices(count: int) -> Callable[[], int]:
+    """Plan as many partitions in one range each, and pack their slices into tasks."""
+    assignor = load_range_assignor("round-robin")
+
+    def job() -> int:
+        loads = [
+            PartitionLoad("t", number, Progress.at(number % 1000).pending(100_000))
+            for number in range(count)
+        ]
+        slices = plan_by_key(loads, assignor, min_tasks=None, key_ranges=1)
+        return len(pack(slices, [records_of(each) for each in slices], 8))
+
+    return job
+
+
 def measure(runs: int) -> list[tuple[str, float, str, str, bool]]:
     """Rows: what, value, how it is shown, target, whether it is met."""
     commits = random_commits(100_000, 1_000_000)
@@ -77,6 +93,7 @@ def measure(runs: int) -> list[tuple[str, float, str, str, bool]]:
         ("1 M gaps decoded", lambda: decode(told), 1.0),
         ("plan 10,000 partitions x 8 ranges", plan(10_000), 1.0),
         ("plan 5,000 partitions x 8 ranges", plan(5_000), 0.5),
+        ("plan 10,000 slices, and pack them into 8 tasks", pack_slices(10_000), 0.3),
     ):
         times = seconds(job, runs)
         shown = f"{min(times):.2f} ({statistics.median(times):.2f}) s"

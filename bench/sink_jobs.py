@@ -122,7 +122,7 @@ def measure(
 
 def main() -> int:
     """Run and print the table's rows."""
-    from bench.__main__ import interleaved, speed_row
+    from bench.rows import interleaved, speed_row
     from integration.kafka import KafkaBroker
 
     parser = argparse.ArgumentParser(prog="python -m bench.sink_jobs", description=__doc__)

@@ -92,6 +92,14 @@ def batch_read(spark: SparkSession, source: str, servers: str, topic: str) -> fl
     return _noop(_batch(spark, source, servers, topic, **options))
 
 
+def batch_keys(
+    spark: SparkSession, servers: str, topic: str, columns: str, keys: str = ""
+) -> float:
+    """Seconds to read the records of some keys, a JSON array, with one task; all if none given."""
+    options = {"keys": keys} if keys else {}
+    return _noop(_chosen(spark, "kshare", servers, topic, columns, **options))
+
+
 def one_record_each(spark: SparkSession, source: str, servers: str, topic: str) -> float:
     """Median trigger time in seconds where each partition has one new record."""
     count = len(

@@ -73,9 +73,15 @@ class KafkaCluster(Topics):
         self.close()
 
     def leader(self, topic: str, partition: int = 0) -> KafkaBroker:
-        """Return the broker that leads a partition."""
-        metadata = self.admin.list_topics(topic, timeout=30).topics[topic].partitions[partition]
-        return self.brokers[metadata.leader]
+        """Return the broker that leads a partition; wait until there is one."""
+        deadline = time.monotonic() + 30
+        while True:
+            partitions = self.admin.list_topics(topic, timeout=30).topics[topic].partitions
+            if partitions[partition].leader in self.brokers:
+                return self.brokers[partitions[partition].leader]
+            if time.monotonic() > deadline:
+                raise BrokerError(f"{topic}-{partition} has no leader")
+            time.sleep(0.05)
 
     def move_leader(self, topic: str, partition: int, node_id: int) -> None:
         """Make another replica of a partition its leader, with all brokers up."""

@@ -152,12 +152,12 @@ def test_acknowledged_records_do_not_come_again_and_others_do(
         "group.id": f"{filled}-explicit",
         "auto.offset.reset": "earliest",
         "acknowledgement.mode": "explicit",
-        "claim.timeout.ms": 500,
+        "claim.timeout.ms": 1500,
     }
     waiting = {7, 8, 3000, RECORDS - 1}
     with KeySharedConsumer(config) as consumer:
         consumer.assign({(filled, 0): []})
-        for message in consumer.consume(RECORDS, 60):
+        for message in consumer.consume(RECORDS, 120):
             if message.offset() not in waiting:
                 consumer.acknowledge(message)
         assert list((consumer.commit() or {}).values()) == [7]

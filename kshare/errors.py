@@ -13,6 +13,7 @@
     │   ├── AuthorizationError       the principal may not read
     │   ├── UnknownTopicError        topic or partition does not exist
     │   └── FetchTimeoutError        no progress within the stated time
+    ├── TransactionAbortedError a consumer's transaction was aborted, its records come again
     ├── FencedError             another member of the group has taken key hashes
     ├── DataLossError           wanted offsets are gone (see failOnDataLoss)
     └── RecordError             the log's bytes
@@ -42,6 +43,7 @@ __all__ = [
     "PlanError",
     "RecordError",
     "TaskAssignmentException",
+    "TransactionAbortedError",
     "UnknownTopicError",
     "UnsupportedFormatError",
 ]
@@ -203,6 +205,28 @@ class FencedError(KshareError):
         self.partition = partition
         self.hashes = hashes
         self.other = other
+
+
+class PolicyError(KshareError):
+    """A policy that operators have set does not accept what was asked for.
+
+    Attributes:
+        policy: Name of the policy.
+        topic: The topic that it is of; None for the whole cluster.
+    """
+
+    def __init__(self, message: str, *, policy: str, topic: str | None = None) -> None:
+        super().__init__(message)
+        self.policy = policy
+        self.topic = topic
+
+
+class TransactionAbortedError(KshareError):
+    """A transaction of a consumer was aborted: none of it is visible, and its records come again.
+
+    Where an answer of the broker was lost, it may have been committed: then its outputs are
+    visible, and its records do not come again.
+    """
 
 
 class RecordError(_PlacedError):

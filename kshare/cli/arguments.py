@@ -18,6 +18,7 @@ def add_commands(commands: "argparse._SubParsersAction[Any]") -> None:
         _add_status,
         _add_checkpoint,
         _add_offsets,
+        _add_policy,
         _add_assign,
         _add_warm,
     ):
@@ -145,6 +146,33 @@ def _add_offsets(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     add_connection(offsets)
     _set_module(offsets, "offsets")
+
+
+def _add_policy(commands: "argparse._SubParsersAction[Any]") -> None:
+    policy = commands.add_parser(
+        "policy",
+        help="what operators do not allow: sharing in groups, reading by key range",
+        description="Show or set policies. Running queries and consumers know within 2 s.",
+    )
+    actions = policy.add_subparsers(required=True, metavar="ACTION", dest="action")
+    set_ = actions.add_parser(
+        "set",
+        help="set a policy",
+        description="accept.individual.commit is of the whole cluster: whether groups may share "
+        "partitions and commit individual offsets. accept.range.fetch is of a topic: whether it "
+        "may be read by ranges of key hashes.",
+    )
+    set_.add_argument("name", choices=("accept.individual.commit", "accept.range.fetch"))
+    set_.add_argument("value", choices=("true", "false"))
+    set_.add_argument("--topic", help="the topic of accept.range.fetch")
+    set_.add_argument("--why", default="", metavar="TEXT", help="for those who find it set")
+    listed = actions.add_parser(
+        "list", help="the policies that are set", description="List the policies that are set."
+    )
+    listed.add_argument("--json", action="store_true", help="for programs")
+    for parser in (set_, listed):
+        add_connection(parser)
+        _set_module(parser, "policy")
 
 
 def _add_assign(commands: "argparse._SubParsersAction[Any]") -> None:

@@ -5,13 +5,14 @@ before anything is contacted.
 """
 
 import argparse
+import getpass
 import sys
 from pathlib import Path
 
 from kshare.errors import KshareError
 from kshare.options import KafkaConfig, parse_options
 
-__all__ = ["is_given", "kafka_config", "parse_properties"]
+__all__ = ["is_given", "kafka_config", "parse_properties", "user_name"]
 
 # Somebody sits and waits: not as long, nor as often, as a query that runs for months.
 _PATIENCE = {"kafka.default.api.timeout.ms": "15000", "kafka.request.timeout.ms": "10000"}
@@ -44,6 +45,14 @@ def kafka_config(arguments: argparse.Namespace) -> KafkaConfig:
     for warning in parsed.warnings:
         sys.stderr.write(f"warning: {warning}\n")
     return parsed.options.kafka
+
+
+def user_name() -> str:
+    """Who runs the command, for those who find what it has done; empty if that is not known."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container whose user has no name
+        return ""
 
 
 def parse_properties(text: str) -> dict[str, str]:

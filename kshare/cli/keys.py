@@ -4,7 +4,6 @@ Guarantees: what is said to be parked is what the cluster holds when the command
 """
 
 import argparse
-import getpass
 import json
 import re
 import sys
@@ -12,7 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Final
 
-from kshare.cli.connection import is_given, kafka_config
+from kshare.cli.connection import is_given, kafka_config, user_name
 from kshare.cli.show import parked_json, parked_text, show_key
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.parked_keys import ParkedKeys
@@ -44,7 +43,7 @@ def _park(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
         cluster.partitions(Subscribe((arguments.topic,)))  # a misspelt one is an error
     with closing(ParkedKeys(kafka)) as parked:
         before = parked.parked()
-        parked.park(arguments.topic, arguments.keys, by=_user(), why=arguments.why)
+        parked.park(arguments.topic, arguments.keys, by=user_name(), why=arguments.why)
     known = {key for topic, key in before if topic == arguments.topic}
     _say(arguments, lambda key: "was parked already" if key in known else "parked")
     return 0
@@ -74,10 +73,3 @@ def _say(arguments: argparse.Namespace, became: Callable[[bytes], str]) -> None:
     """Print what became of each key."""
     for key in dict.fromkeys(arguments.keys):
         sys.stdout.write(f"{arguments.topic} {show_key(key)}: {became(key)}\n")
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container whose user has no name
-        return ""

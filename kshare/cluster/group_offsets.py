@@ -27,13 +27,13 @@ _log = logging.getLogger("kshare.planner")
 def committer(
     options: SourceOptions, *, admin: Callable[..., AdminClient] = AdminClient
 ) -> "Committer | None":
-    """What commits for a query; None if ``commitOffsets`` is not set.
+    """What commits stable offsets for a query; None unless ``commitOffsets`` is true.
 
     Args:
         options: The query's options.
         admin: Makes the client that sends commits.
     """
-    if not options.commit_offsets or options.kafka.group_id is None:
+    if options.commit_offsets is not True or options.kafka.group_id is None:
         return None
     return Committer(options.kafka, options.kafka.group_id, admin=admin)
 

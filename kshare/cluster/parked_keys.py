@@ -8,7 +8,6 @@ Cost: one record a key; a running query asks for the topic's end every 2 s, and 
 (:mod:`kshare.cluster.topic_watch`).
 """
 
-import json
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -19,6 +18,7 @@ from typing import Final, TypeAlias
 from confluent_kafka.admin import AdminClient
 
 from kshare.cluster.compacted_topic import CompactedTopic
+from kshare.cluster.topic_table import TopicTable, json_bytes, texts
 from kshare.cluster.topic_watch import EVERY_SECONDS, TopicWatch, WatchTexts
 from kshare.cluster.topics import PARKED_TOPIC, TopicSpec
 from kshare.options import KafkaConfig
@@ -84,8 +84,14 @@ class ParkedKeys:
         admin: Callable[..., AdminClient] = AdminClient,
     ) -> None:
         self._now = now
-        self._topic = CompactedTopic(kafka, _SPEC, group="kshare-parked-keys", admin=admin)
-        self._keys: dict[ParkedKey, ParkedInfo] = {}
+        topic = CompactedTopic(kafka, _SPEC, group="kshare-parked-keys", admin=admin)
+        self._table = TopicTable(
+            topic,
+            _decode_key,
+            _decode_info,
+            what="a parked key",
+            loss="keys will not stay parked",
+        )
 
     def parked(self) -> dict[ParkedKey, ParkedInfo]:
         """All parked keys, by topic and key, ascending."""
@@ -93,25 +99,7 @@ class ParkedKeys:
 
     def read(self) -> Mapping[ParkedKey, ParkedInfo]:
         """All parked keys, in any order."""
-        changes = self._topic.read()
-        if changes.restarted:
-            self._keys = {}
-        for row in changes.rows:
-            try:
-                key = _decode_key(row.key)
-                info = None if row.value is None else _decode_info(row.value)
-            except (ValueError, RecursionError) as fault:
-                _log.warning(
-                    "%s, offset %d, is no record of a parked key: %s",
-                    PARKED_TOPIC,
-                    row.offset,
-                    fault,
-                )
-                continue
-            self._keys.pop(key, None)
-            if info is not None:
-                self._keys[key] = info
-        return self._keys
+        return self._table.read()
 
     def park(self, topic: str, keys: Collection[bytes], *, why: str = "", by: str = "") -> None:
         """Park keys of a topic; for keys that are parked nothing changes."""
@@ -119,38 +107,24 @@ class ParkedKeys:
         new = [key for key in dict.fromkeys(keys) if (topic, key) not in parked]
         if not new:
             return
-        if self._topic.exists:
-            self._check_topic()
-        else:
-            self._topic.create()
         when = self._now().astimezone(UTC).isoformat(timespec="seconds")
-        value = _json({"by": by, "when": when, "why": why})
-        self._topic.write([(_encode_key(topic, key), value) for key in new])
+        value = json_bytes({"by": by, "when": when, "why": why})
+        self._table.put([(_encode_key(topic, key), value) for key in new])
 
     def unpark(self, topic: str, keys: Collection[bytes]) -> None:
         """Let keys of a topic go on; for keys that are not parked nothing changes."""
         parked = self.read()
         gone = [key for key in dict.fromkeys(keys) if (topic, key) in parked]
         if gone:
-            self._topic.write([(_encode_key(topic, key), None) for key in gone])
+            self._table.delete([_encode_key(topic, key) for key in gone])
 
     def shorten_timeout(self, seconds: float) -> None:
         """From now on, let no read wait for an answer longer than this."""
-        self._topic.shorten_timeout(seconds)
+        self._table.shorten_timeout(seconds)
 
     def close(self) -> None:
         """Let go of the cluster."""
-        self._topic.close()
-
-    def _check_topic(self) -> None:
-        """Warn of a topic that someone has made in another way."""
-        policy = self._topic.policy()
-        if policy is not None and (not policy.compacted or policy.retention_ms is not None):
-            _log.warning(
-                "keys will not stay parked: topic %s deletes old records. Set its cleanup.policy "
-                "to compact.",
-                PARKED_TOPIC,
-            )
+        self._table.close()
 
 
 class ParkWatch:
@@ -195,32 +169,15 @@ class ParkWatch:
         self._watch.close()
 
 
-def _json(value: Mapping[str, str]) -> bytes:
-    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
-
-
 def _encode_key(topic: str, key: bytes) -> bytes:
     """The key of a record: the same bytes for the same key, or compaction would keep both."""
-    return _json({"key": key.hex(), "topic": topic})
-
-
-def _texts(data: bytes | None, *names: str) -> list[str]:
-    """The texts in a JSON object by their names.
-
-    Raises:
-        ValueError: they are not there.
-    """
-    decoded = json.loads(data or b"")
-    values = [decoded.get(name) if isinstance(decoded, dict) else None for name in names]
-    if any(not isinstance(value, str) for value in values):
-        raise ValueError(f"wanted a JSON object with the texts {', '.join(names)}")
-    return [str(value) for value in values]
+    return json_bytes({"key": key.hex(), "topic": topic})
 
 
 def _decode_key(data: bytes | None) -> ParkedKey:
-    topic, key = _texts(data, "topic", "key")
+    topic, key = texts(data, "topic", "key")
     return topic, bytes.fromhex(key)
 
 
 def _decode_info(data: bytes) -> ParkedInfo:
-    return ParkedInfo(*_texts(data, "when", "by", "why"))
+    return ParkedInfo(*texts(data, "when", "by", "why"))

@@ -17,12 +17,12 @@ Cost: linear in the partitions, and in the gaps of those whose ranges stand at d
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from kshare.core.admission import admit
 from kshare.core.checkpoint import Offsets, RangeLimit
-from kshare.core.hashing import HashRange, without
+from kshare.core.hashing import WHOLE, HashRange, without
 from kshare.core.losses import Loss, new_partition, without_deleted, without_trimmed
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
@@ -40,6 +40,9 @@ __all__ = [
     "limited_slices",
     "needs_earliest",
     "start_of",
+    "start_with_gaps",
+    "unwritten_gaps",
+    "with_gaps",
 ]
 
 LimitedSlice: TypeAlias = tuple[RangeLimit, Slice]
@@ -87,6 +90,48 @@ def needs_earliest(
     return sorted(
         tp for tp in available if tp not in known or (tp in reached and not reached[tp].is_level)
     )
+
+
+def start_with_gaps(starts: Mapping[TopicPartition, Progress]) -> Offsets:
+    """The dict of a query's start, whose ranges may stand at different offsets.
+
+    A dict's ``start`` is one offset a partition. So with gaps the first batch reads nothing: it
+    only writes down, as the progress at which a batch with limits begins, where the ranges stand.
+
+    Args:
+        starts: Where each partition starts.
+    """
+    offsets = Offsets({}, started={tp: progress.stable for tp, progress in starts.items()})
+    is_level = all(progress.is_level for progress in starts.values())
+    return offsets if is_level else with_gaps(offsets, starts)
+
+
+def unwritten_gaps(
+    before: Offsets, reached: Mapping[TopicPartition, Progress]
+) -> dict[TopicPartition, Progress]:
+    """Where partitions stand that start beside gaps, which no dict of a batch says yet.
+
+    Args:
+        before: What the dict of the batch before says, or that of the query's start.
+        reached: How far partitions are.
+    """
+    # No batch has a start and limits for one partition: see start_with_gaps().
+    tps = before.started.keys() & before.limits.keys() & reached.keys()
+    return {tp: reached[tp] for tp in tps}
+
+
+def with_gaps(offsets: Offsets, starts: Mapping[TopicPartition, Progress]) -> Offsets:
+    """A dict that also says where partitions start, and reads nothing of these."""
+    return replace(
+        offsets,
+        progress={**offsets.progress, **starts},
+        limits={**offsets.limits, **{tp: (_nothing(at),) for tp, at in starts.items()}},
+    )
+
+
+def _nothing(progress: Progress) -> RangeLimit:
+    """A limit below which nothing is pending."""
+    return RangeLimit((WHOLE,), progress.stable, 1)
 
 
 def begin(

@@ -8,12 +8,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kshare.errors import FencedError
+    from kshare.errors import FencedError, TransactionAbortedError
     from kshare.group.async_consumer import AsyncKeySharedConsumer
     from kshare.group.consumer import KeySharedConsumer
     from kshare.group.message import Message
     from kshare.group.model import OffsetAndMetadata
+    from kshare.group.restoration import restore
     from kshare.group.subscriber import partitions_only
+    from kshare.group.transaction import Transaction
 
 __all__ = [
     "AsyncKeySharedConsumer",
@@ -21,7 +23,10 @@ __all__ = [
     "KeySharedConsumer",
     "Message",
     "OffsetAndMetadata",
+    "Transaction",
+    "TransactionAbortedError",
     "partitions_only",
+    "restore",
 ]
 
 _HOMES = {
@@ -30,7 +35,10 @@ _HOMES = {
     "KeySharedConsumer": "kshare.group.consumer",
     "Message": "kshare.group.message",
     "OffsetAndMetadata": "kshare.group.model",
+    "Transaction": "kshare.group.transaction",
+    "TransactionAbortedError": "kshare.errors",
     "partitions_only": "kshare.group.subscriber",
+    "restore": "kshare.group.restoration",
 }
 
 

@@ -7,6 +7,7 @@ returned without leaving the event loop's thread.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -17,8 +18,9 @@ from kshare.core.progress import TopicPartition
 from kshare.group.config import ConsumerConfig
 from kshare.group.consumer import KeySharedConsumer
 from kshare.group.message import Message
-from kshare.group.model import OffsetAndMetadata
+from kshare.group.model import ConsumerClosedError, OffsetAndMetadata
 from kshare.group.subscriber import Listener
+from kshare.group.transaction import Transaction
 
 __all__ = ["AsyncKeySharedConsumer"]
 
@@ -74,7 +76,10 @@ class AsyncKeySharedConsumer:
     async def __aiter__(self) -> AsyncIterator[Message]:
         """The records, until the consumer is closed."""
         while not self._consumer.is_closed:
-            message = await self.poll()
+            try:
+                message = await self.poll()
+            except ConsumerClosedError:
+                return
             if message is not None:
                 yield message
 
@@ -95,6 +100,22 @@ class AsyncKeySharedConsumer:
         stable = await asyncio.to_thread(self._consumer.commit, message, offsets)
         assert stable is not None
         return stable
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """A transaction (``transactional.id``): outputs and what is processed, all or nothing."""
+        context = self._consumer.transaction()
+        run = asyncio.get_running_loop().run_in_executor
+        transaction = await run(self._polling, context.__enter__)
+        try:
+            yield transaction
+        except BaseException as error:
+            leave = partial(context.__exit__, type(error), error, error.__traceback__)
+            if not await asyncio.shield(run(self._polling, leave)):
+                raise
+        else:
+            leave = partial(context.__exit__, None, None, None)
+            await asyncio.shield(run(self._polling, leave))
 
     async def committed(
         self,

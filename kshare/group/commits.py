@@ -33,6 +33,7 @@ class Work:
 
 
 Answer: TypeAlias = dict[TopicPartition, int]
+Processed: TypeAlias = Mapping[TopicPartition, Progress]
 
 
 class Commits:
@@ -41,15 +42,19 @@ class Commits:
     Args:
         config: The consumer's configuration.
         session: Commits.
+        allowed: What may be committed of what is processed.
 
     Attributes:
         seconds: Maximum time of a commit that is waited for.
     """
 
-    def __init__(self, config: ConsumerConfig, session: Session) -> None:
+    def __init__(
+        self, config: ConsumerConfig, session: Session, allowed: Callable[[Processed], Processed]
+    ) -> None:
         self.seconds = config.kafka.api_timeout_ms / 1000
         self._config = config
         self._session = session
+        self._allowed = allowed
         self._interval = config.auto_commit_interval_ms / 1000
         self._due = time.monotonic() + self._interval
         self._ranges = 0  # that the last commit has written
@@ -61,7 +66,8 @@ class Commits:
         """Commit, and wait for the stable offsets."""
         if not work.processed:
             return {}
-        return self._session.commit(work.processed, self.seconds, since=work.since)
+        processed = self._allowed(work.processed)
+        return self._session.commit(processed, self.seconds, since=work.since)
 
     def begin(self, work: Work) -> None:
         """Commit without waiting; :meth:`serve` calls back."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple
 
 from kshare.errors import OptionsError
+from kshare.group.protocol.transaction import Purgatory
 from kshare.options import KafkaConfig
 from kshare.options.faults import Faults
 from kshare.options.kafka import parse_kafka
@@ -23,7 +24,7 @@ from kshare.options.kafka_table import (
     PROPERTIES,
     REFUSED,
 )
-from kshare.options.kinds import BOOLEAN, INT_MAX, BadValueError, Kind, choice, integer, topic_fault
+from kshare.options.kinds import BOOLEAN, INT_MAX, TOPIC, BadValueError, Kind, choice, integer
 from kshare.options.raw import RawProperties
 from kshare.options.table import OPTIONS
 
@@ -65,6 +66,11 @@ class ConsumerConfig:
             (``queued.max.messages.kbytes``).
         offset_reset: Where to start without a committed offset, and where to go on if wanted
             offsets are gone (``auto.offset.reset``).
+        transactional_id: Id of the transactions that hold the outputs and what is processed
+            (``transactional.id``); None without transactions.
+        transaction_timeout_ms: After this time, brokers abort a transaction
+            (``transaction.timeout.ms``).
+        purgatory: For what a transaction waits before it commits (``purgatory``).
         client_id: Name of the client in the brokers' logs (``client.id``).
         session_timeout_ms: Time after which the group's coordinator drops a member that it has not
             heard of, and before which the member hands out nothing more (``session.timeout.ms``).
@@ -93,6 +99,9 @@ class ConsumerConfig:
     columns: tuple[str, ...] = ()
     queued_max_kbytes: int = 64 << 10
     offset_reset: Literal["earliest", "latest", "error"] = "latest"
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
+    purgatory: Purgatory = "stable"
     client_id: str = "kshare"
     session_timeout_ms: int = _SESSION_MS
     heartbeat_interval_ms: int = _BEAT_MS
@@ -139,10 +148,9 @@ def _parse_reset(text: str) -> str:
     return reset
 
 
-def _parse_topic(text: str) -> str:
-    fault = topic_fault(text.strip())
-    if fault is not None:
-        raise BadValueError(*fault)
+def _parse_transactional_id(text: str) -> str:
+    if not text.strip():
+        raise BadValueError("is empty", "give each process an id of its own")
     return text.strip()
 
 
@@ -218,7 +226,7 @@ CONFIGS: Final = {
         ),
         Config(
             "individual.commit.topic",
-            Kind("name of a topic", _parse_topic),
+            TOPIC,
             "log_topic",
             "The log of individual commits. Whoever may write to it can mark records as processed.",
         ),
@@ -241,6 +249,13 @@ CONFIGS: Final = {
             "After this time without a poll a member leaves its group (`subscribe`).",
         ),
         Config(
+            "purgatory",
+            choice("stable", "key", default="stable"),
+            "purgatory",
+            "With `transactional.id`: `stable`: a transaction commits when all members have "
+            "processed what comes before its records; `key`: it waits for nobody.",
+        ),
+        Config(
             "queued.max.messages.kbytes",
             integer(1, 2_097_151),
             "queued_max_kbytes",
@@ -252,6 +267,18 @@ CONFIGS: Final = {
             "session_timeout_ms",
             "A member that is not heard of for so long is dropped, and hands out nothing before "
             "that (`subscribe`).",
+        ),
+        Config(
+            "transaction.timeout.ms",
+            integer(1_000, 2_147_483_547),
+            "transaction_timeout_ms",
+            "With `transactional.id`: after this time, brokers abort a transaction.",
+        ),
+        Config(
+            "transactional.id",
+            Kind("a name, another one for each process", _parse_transactional_id),
+            "transactional_id",
+            "Outputs and what is processed are committed in transactions of this id.",
         ),
     )
 }  # fmt: skip
@@ -399,6 +426,13 @@ class _ConsumerParser:
                 "without it, a record is processed when the next poll begins",
             )  # fmt: skip
         self._check_times(fields)
+        if fields.get("transactional_id") is not None:
+            if fields.get("auto_commit"):
+                self._faults.add(
+                    "enable.auto.commit", None, "contradicts transactional.id",
+                    "what is processed is committed with each transaction",
+                )  # fmt: skip
+            fields["auto_commit"] = False
         for warning in self._faults.warnings:
             _log.warning("%s", _PREFIXED.sub("", warning))
         if self._faults.problems:

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kshare.cluster.policies import PolicyWatch
 from kshare.core.hashing import HashRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, KshareError
@@ -18,10 +19,13 @@ from kshare.group.assignments import parse_assignment, parse_partition, partitio
 from kshare.group.commits import Commits, Work
 from kshare.group.config import ConsumerConfig, consumer_config
 from kshare.group.message import Message
-from kshare.group.model import OffsetAndMetadata
+from kshare.group.model import ConsumerClosedError, OffsetAndMetadata
+from kshare.group.restrictions import PolicyView, Restrictions
 from kshare.group.session import GroupSession
 from kshare.group.subscriber import Callbacks, Listener, Subscriber, topics_to_subscribe
 from kshare.group.tail import Session, Tail
+from kshare.group.transaction import Transaction, Transactions, TransactionWork
+from kshare.options import KafkaConfig
 from kshare.wire.reader.tail_reader import Waker
 
 __all__ = ["KeySharedConsumer"]
@@ -47,6 +51,7 @@ class KeySharedConsumer:
         config: Values by name, as for ``confluent_kafka.Consumer``: names of librdkafka or of
             Kafka's Java client, and those of docs/consumer.md.
         session: Makes the session with the group's log.
+        policies: Makes what reads the policies of operators.
 
     Raises:
         OptionsError: The configuration cannot be used; every fault is listed.
@@ -57,6 +62,7 @@ class KeySharedConsumer:
         config: Mapping[str, Any] | ConsumerConfig,
         *,
         session: Callable[..., Session] = GroupSession,
+        policies: Callable[[KafkaConfig], PolicyView] = PolicyWatch,
     ) -> None:
         if not isinstance(config, ConsumerConfig):
             config = consumer_config(config)
@@ -67,7 +73,16 @@ class KeySharedConsumer:
         self._rows: Iterator[Message] = iter(())
         self._until = 0.0  # until when records may be handed out without a look at the session
         self._state = _State()
-        self._commits = Commits(config, self._session)
+        self._restrictions = Restrictions(policies(config.kafka), config.group)
+        self._commits = Commits(config, self._session, self._allowed)
+        self._transactions: Transactions | None = None
+        if config.transactional_id is not None:
+            assert isinstance(self._session, GroupSession)
+            self._transactions = Transactions(
+                config,
+                self._session.transaction_log,
+                TransactionWork(self._tail, self._state.lock, self._work),
+            )
         self._subscriber: Subscriber | None = None
 
     # -- receiving --------------------------------------------------------------------------
@@ -129,11 +144,10 @@ class KeySharedConsumer:
 
         Raises:
             KshareError, RuntimeError: As for :meth:`poll`.
-            ValueError: ``max.in.flight.per.key`` is set, which goes record by record.
         """
-        if self._config.in_flight_per_key is not None:
-            raise ValueError("max.in.flight.per.key goes record by record: poll or consume")
         self._rows = iter(())
+        if self._config.in_flight_per_key is not None:
+            return self._consume_ready(timeout)
         if not self._await(self._tail.fetch_batch, timeout, continues=False):
             return None
         with self._state.lock:
@@ -141,13 +155,31 @@ class KeySharedConsumer:
             self._until = 0.0
             return self._tail.take_batch()
 
+    def _consume_ready(self, timeout: float | None) -> pa.RecordBatch | None:
+        """A batch of records of which no key has too many in flight (``max.in.flight.per.key``)."""
+        if not self._next_rows(timeout):
+            return None
+        with self._state.lock:
+            self._state.is_batch = True
+            self._until = 0.0
+            batch = self._tail.take_ready()
+            self._rows = iter(())
+            return batch
+
     def __iter__(self) -> Iterator[Message]:
         """The records, until the consumer is closed."""
-        while not self._state.is_closed and self._next_rows(None):
+        while self._continues():
             for message in self._rows:
                 yield message
                 if _wall() >= self._until:
                     break
+
+    def _continues(self) -> bool:
+        """Wait for the next messages of an iteration; False if the consumer was closed."""
+        try:
+            return self._next_rows(None)
+        except ConsumerClosedError:
+            return False
 
     def poll_fresh(self) -> Message | None:
         """The next record if it is there and needs no look at the session; else None."""
@@ -175,7 +207,9 @@ class KeySharedConsumer:
             continues: Whether the same call has returned records already.
         """
         if self.is_closed:
-            raise RuntimeError("Consumer closed")
+            raise ConsumerClosedError
+        if self._transactions is not None and self._transactions.current is None:
+            raise RuntimeError("transactional.id is set: receive within consumer.transaction()")
         deadline = _deadline(timeout)
         if not continues:
             self._settle()
@@ -274,7 +308,7 @@ class KeySharedConsumer:
         chunk.acknowledged[message[1]] = 1
         if self._config.in_flight_per_key is not None:
             with self._state.lock:
-                self._tail.acknowledge(message)
+                self._tail.acknowledge(message.topic_partition, [message.offset()])
             self._waker.wake()
 
     def acknowledge_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
@@ -291,7 +325,11 @@ class KeySharedConsumer:
             for topic_partition, rows in self._by_partition(batch):
                 delivery = self._tail.deliveries.get(topic_partition)
                 if delivery is not None:
-                    delivery.acknowledge(rows.column("offset").to_numpy())
+                    offsets = rows.column("offset").to_numpy()
+                    delivery.acknowledge(offsets)
+                    self._tail.acknowledge(topic_partition, offsets.tolist())
+        if self._config.in_flight_per_key is not None:
+            self._waker.wake()
 
     def commit(
         self,
@@ -314,8 +352,11 @@ class KeySharedConsumer:
         Raises:
             FencedError: Another consumer has claimed some of the key hashes.
             FetchTimeoutError: It was not done within ``default.api.timeout.ms``.
+            RuntimeError: ``transactional.id`` is set: each transaction commits.
             ValueError: Both or wrong offsets were given.
         """
+        if self._transactions is not None:
+            raise RuntimeError("transactional.id is set: the end of consumer.transaction() commits")
         if message is not None and offsets is not None:
             raise ValueError("give a message or offsets, not both")
         with self._state.lock:
@@ -333,6 +374,31 @@ class KeySharedConsumer:
             return None
         return self._commits.commit(work)
 
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A transaction (``transactional.id``): outputs and what is processed, all or nothing.
+
+        At the end of the ``with`` block it commits all that was returned within it, once the
+        members before it have (``purgatory``). An exception in the block aborts it: nothing of it
+        is visible, and its records are returned again.
+
+        Raises:
+            TransactionAbortedError: It was aborted, as key hashes or the transactional id were
+                taken over, or it was not done in time. The next one goes on with its records.
+            KafkaError: The transaction coordinator did not answer in time, or refused.
+            RuntimeError: ``transactional.id`` is not set, a transaction is open, or the consumer is
+                closed.
+        """
+        if self.is_closed:
+            raise RuntimeError("Consumer closed")
+        if self._transactions is None:
+            raise RuntimeError("transactions need transactional.id in the configuration")
+        try:
+            with self._transactions.run() as transaction:
+                yield transaction
+        finally:
+            self._until = 0.0
+
     def _work(self, partitions: Iterable[TopicPartition] | None = None) -> Work:
         """What is processed of partitions that have started."""
         with self._state.lock:
@@ -346,6 +412,14 @@ class KeySharedConsumer:
                     progress = Progress.at(progress.position_of(delivery.owned))
                 processed[topic_partition] = progress
             return Work(processed, {tp: deliveries[tp].start for tp in processed})
+
+    def _allowed(
+        self, processed: Mapping[TopicPartition, Progress]
+    ) -> Mapping[TopicPartition, Progress]:
+        """What policies let be committed."""
+        if not self._config.individual:  # one offset of each whole partition, which always may be
+            return processed
+        return self._restrictions.allowed(processed, self._tail.assignment)
 
     def _ranges(self) -> int:
         """Number of processed ranges: as many as there are gaps."""
@@ -387,11 +461,19 @@ class KeySharedConsumer:
                 there.
 
         Raises:
+            PolicyError: A policy of operators does not accept key ranges of a topic.
+            KafkaError: The policies cannot be read; asked for if there are key ranges.
+            RuntimeError: The consumer is closed, or a transaction is open.
             ValueError: A range or partition is wrong, or two ranges overlap.
         """
         if self._subscriber is not None:
             raise ValueError("subscribed: call unsubscribe() before assign()")
         assignment, offsets = parse_assignment(partitions, individual=self._config.individual)
+        self._restrictions.check(assignment)
+        if self._transactions is not None:
+            if self._transactions.current is not None:
+                raise RuntimeError("a transaction is open: assign when it has ended")
+            self._transactions.resolve()
         if self._config.auto_commit:
             self._commits.flush(self._work())
         with self._stopped():
@@ -424,11 +506,14 @@ class KeySharedConsumer:
             on_lost: Called with what others may have already; it may still be committed.
 
         Raises:
-            ValueError: A topic is wrong, or partitions were assigned by :meth:`assign`.
+            ValueError: A topic is wrong, partitions were assigned by :meth:`assign`, or
+                ``transactional.id`` is set.
         """
         names = topics_to_subscribe(topics)
         if self._state.is_closed:
-            raise RuntimeError("Consumer closed")
+            raise ConsumerClosedError
+        if self._transactions is not None:
+            raise ValueError("transactional.id is set: transactions need assign()")
         if self._subscriber is None:
             if self._tail.assignment:
                 raise ValueError("partitions are assigned: call unassign() before subscribe()")
@@ -532,7 +617,7 @@ class KeySharedConsumer:
     def _stopped(self) -> Iterator[None]:
         """Change what is read: records that were not returned yet are looked at again."""
         if self._state.is_closed:
-            raise RuntimeError("Consumer closed")
+            raise ConsumerClosedError
         with self._state.gate:
             self._interrupt()
             with self._state.polling, self._state.lock:
@@ -545,7 +630,8 @@ class KeySharedConsumer:
     def close(self) -> None:
         """Commit (with ``enable.auto.commit``), give up all claims, and end iterations.
 
-        What the last call returned counts as processed only if it was acknowledged or committed.
+        What the last call returned counts as processed only if it was acknowledged or committed;
+        an open transaction is aborted.
         May be called again, and from a signal handler.
         """
         if self._state.is_closed:
@@ -557,9 +643,12 @@ class KeySharedConsumer:
                 if self._subscriber is not None:
                     self._subscriber.revoke_all()
                 self._commits.close(self._work)
+                if self._transactions is not None:
+                    self._transactions.close()
             finally:
                 self._session.close(_CLOSE_SECONDS)
                 self._tail.close()
+                self._restrictions.close()
                 self._waker.close()
 
     @property

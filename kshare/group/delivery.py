@@ -234,6 +234,11 @@ class Delivery:
             self._sweep()
             self._chunks.append(chunk)
 
+    def pass_to(self, offset: int) -> None:
+        """All up to an offset is handed out; what was not holds no record that is wanted."""
+        self._finish()
+        self._position = max(self._position, offset)
+
     def stop(self) -> None:
         """Hand out no more of the current chunk: what is left of it is to be read again."""
         if self._current is None:

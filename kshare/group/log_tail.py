@@ -2,7 +2,8 @@
 
 Guarantees: records come in the order of the log, and none is passed over. That the log was lost
 (deleted, made again, truncated) is found before anything of another log is handed out, as the
-topic's id is asked for after each fault.
+topic's id is asked for after each fault. Records of transactions come once they are committed, and
+those of aborted ones never; all that follows an open transaction comes after it has ended.
 
 Cost: one Fetch request at a time, which the broker holds until there is a record.
 """
@@ -71,7 +72,8 @@ class LogTail:
 
     Attributes:
         position: Offset of the next record to read; None before the first request.
-        caught_up: Whether all records that the last answer knew of have been read.
+        caught_up: Whether all records that the last answer knew of have been read, up to the last
+            stable offset.
         log_start: The first offset of the log, by the last answer.
         read_at: When the last request that was answered was sent; minus infinity before.
     """
@@ -97,10 +99,13 @@ class LogTail:
             fetch_max_wait_ms=wait_ms,
             fetch_min_bytes=1,
             max_partition_fetch_bytes=_FETCH_BYTES,
-            read_committed=False,
+            read_committed=True,
         )
         self._decoder = Decoder(
-            Slice(*partition, (Rectangle(_ALL, WHOLE),)), columns=("offset", "key", "value")
+            Slice(*partition, (Rectangle(_ALL, WHOLE),)),
+            columns=("offset", "key", "value"),
+            read_committed=True,
+            check_crcs=kafka.check_crcs,
         )
         self._open: tuple[Address, BrokerConnection] | None = None
         self._sent_at: float | None = None  # None: no request is under way
@@ -168,7 +173,8 @@ class LogTail:
         if answer is None:
             raise OSError(f"broker {connection.broker} answered without {self._partition}")
         rows = list(self._rows(answer))
-        self.caught_up = self.position >= answer.high_watermark
+        stable = answer.last_stable_offset
+        self.caught_up = self.position >= (stable if stable >= 0 else answer.high_watermark)
         self.log_start = answer.log_start
         self.read_at = sent_at
         self._pause.clear()
@@ -207,7 +213,7 @@ class LogTail:
             answer.records, topic=topic, partition=number, fetch_offset=self.position
         )
         rows: list[Row] = []
-        for found in self._decoder.decode(index):
+        for found in self._decoder.decode(index, answer.aborted):
             columns = (found.batch.column(name).to_pylist() for name in ("offset", "key", "value"))
             rows += [Row(at, key or b"", value) for at, key, value in zip(*columns, strict=True)]
         if index.next_offset is not None:

@@ -57,7 +57,11 @@ def log_partition(group: str, partitions: int) -> int:
 def log_table(kafka: KafkaConfig, topic: str, group: str) -> CompactedTopic:
     """A group's partition of the log, as a table that can be read to its end."""
     return CompactedTopic(
-        kafka, TopicSpec(topic, 1), choose=lambda count: (log_partition(group, count),), group=group
+        kafka,
+        TopicSpec(topic, 1),
+        read_committed=True,
+        choose=lambda count: (log_partition(group, count),),
+        group=group,
     )
 
 

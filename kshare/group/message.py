@@ -4,9 +4,10 @@ Cost: 0.2 us a message. A column is converted for all rows of a chunk when the f
 asked for it; values are converted ahead. A message keeps its chunk alive, 2,048 rows at most.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import repeat
-from operator import length_hint
+from itertools import groupby, repeat
+from operator import itemgetter, length_hint
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import pyarrow as pa
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 
-__all__ = ["CHUNK_ROWS", "NO_ROWS", "Chunk", "Message", "Rows", "chunks", "rows_of"]
+__all__ = ["CHUNK_ROWS", "NO_ROWS", "Chunk", "Message", "Rows", "batch_of", "chunks", "rows_of"]
 
 CHUNK_ROWS: Final = 2_048
 """Maximum number of rows of a chunk."""
@@ -41,19 +42,27 @@ class Chunk:
     Args:
         topic_partition: The partition.
         batch: The rows, with a column ``offset``.
+        epochs: First offsets, ascending, each with the leader epoch of the rows up to the next one.
 
     Attributes:
         topic_partition: The partition.
         batch: The rows.
+        epochs: As given.
         acknowledged: For each row, 1 if it is acknowledged. Any thread may set it.
         offsets: The offset of each row.
     """
 
-    __slots__ = ("_columns", "acknowledged", "batch", "offsets", "topic_partition")
+    __slots__ = ("_columns", "acknowledged", "batch", "epochs", "offsets", "topic_partition")
 
-    def __init__(self, topic_partition: TopicPartition, batch: pa.RecordBatch) -> None:
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        batch: pa.RecordBatch,
+        epochs: Sequence[tuple[int, int]] = (),
+    ) -> None:
         self.topic_partition = topic_partition
         self.batch = batch
+        self.epochs = epochs
         self.acknowledged = bytearray(batch.num_rows)
         self.offsets: npt.NDArray[np.int64] = batch.column("offset").to_numpy()
         self._columns: dict[str, list[Any]] = {}
@@ -107,10 +116,23 @@ def rows_of(messages: "Sequence[Message]") -> Rows:
 NO_ROWS: Final = rows_of(())
 
 
-def chunks(topic_partition: TopicPartition, batch: pa.RecordBatch) -> Iterator[Chunk]:
+def chunks(
+    topic_partition: TopicPartition,
+    batch: pa.RecordBatch,
+    epochs: Sequence[tuple[int, int]] = (),
+) -> Iterator[Chunk]:
     """Cut a record batch into chunks."""
     for start in range(0, batch.num_rows, CHUNK_ROWS):
-        yield Chunk(topic_partition, batch.slice(start, CHUNK_ROWS))
+        yield Chunk(topic_partition, batch.slice(start, CHUNK_ROWS), epochs)
+
+
+def batch_of(messages: "Sequence[Message]") -> pa.RecordBatch:
+    """The rows of messages of one partition, at least one, as one record batch."""
+    parts = []
+    for _, of_chunk in groupby(messages, lambda message: id(message[0])):
+        rows = list(of_chunk)
+        parts.append(rows[0][0].batch.take(pa.array([row[1] for row in rows], pa.int64())))
+    return pa.concat_batches(parts)
 
 
 # A tuple: objects of a class with slots take twice as long to make.
@@ -167,8 +189,10 @@ class Message(tuple[Any, ...]):
         return None
 
     def leader_epoch(self) -> int | None:
-        """None: it is not read."""
-        return None
+        """The epoch of the leader that wrote the record; None if the broker gave none."""
+        epochs = self[0].epochs
+        last = bisect_right(epochs, self.offset(), key=itemgetter(0)) - 1
+        return epochs[last][1] if last >= 0 and epochs[last][1] >= 0 else None
 
     @property
     def topic_partition(self) -> TopicPartition:

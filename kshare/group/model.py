@@ -1,16 +1,34 @@
 """The values of the group's public face, and what a session needs of a configuration."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from typing import Literal, Protocol
 
 from kshare.core.offsets import Bounds, intersect
-from kshare.core.progress import Progress, Rectangle
+from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.protocol.log import PartitionLog
 from kshare.group.protocol.start import Primary, Reason, resolve_start
 from kshare.options import KafkaConfig
 
-__all__ = ["OffsetAndMetadata", "SessionConfig", "committed_offset"]
+__all__ = [
+    "ConsumerClosedError",
+    "OffsetAndMetadata",
+    "OffsetReset",
+    "SessionConfig",
+    "committed_offset",
+]
+
+
+OffsetReset = Literal["earliest", "latest", "error"] | Callable[[TopicPartition], int | None]
+"""Where a partition without an offset starts: by name, or its offset; None is earliest."""
+
+
+class ConsumerClosedError(RuntimeError):
+    """The consumer is closed: ``RuntimeError``, as confluent-kafka raises it."""
+
+    def __init__(self) -> None:
+        super().__init__("Consumer closed")
 
 
 class SessionConfig(Protocol):
@@ -37,7 +55,11 @@ class SessionConfig(Protocol):
         """Time after which a member that cannot read the log hands out nothing more."""
 
     @property
-    def offset_reset(self) -> Literal["earliest", "latest", "error"]:
+    def transactional_id(self) -> str | None:
+        """Id of the transactions that hold what is processed; None without them."""
+
+    @property
+    def offset_reset(self) -> "OffsetReset":
         """Where a group without offsets starts: ``auto.offset.reset``."""
 
 

@@ -11,10 +11,11 @@ from typing import Final
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import FencedError
-from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.owner import Action, Delete, Owner, Phase, committed
-from kshare.group.protocol.records import Key
+from kshare.group.protocol.log import GroupLog, PartitionLog
+from kshare.group.protocol.owner import Action, Delete, Owner, Phase, Unblock, committed
+from kshare.group.protocol.records import Block, Key
 from kshare.group.protocol.start import Reason
+from kshare.group.protocol.transaction import is_read_back
 from kshare.wire.protocol.retry import Backoff
 
 __all__ = ["Ownership", "Ownerships", "Processed", "claimed_hashes"]
@@ -26,6 +27,8 @@ Processed = Progress | Sequence[Rectangle]
 
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 50, 2_000
 _UNCLAIMED_SECONDS: Final = 10.0
+_COMMIT_SECONDS: Final = 0.2
+"""The shortest time between two commits that follow from transactions."""
 
 
 @dataclass(slots=True)
@@ -44,6 +47,9 @@ class Ownership:
         backoff: Pauses after failures.
         trouble: What failed last; empty if nothing did.
         is_replaced: Whether the partition was claimed anew or given up: its commits end.
+        unread: The facts of the last transaction, until they are read back.
+        commit_at: When to commit what they make stable; infinity if there is nothing.
+        committed_at: When that was done last.
     """
 
     owner: Owner
@@ -57,6 +63,9 @@ class Ownership:
     backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS))
     trouble: str = ""
     is_replaced: bool = False
+    unread: tuple[Block, ...] = ()
+    commit_at: float = float("inf")
+    committed_at: float = float("-inf")
 
     def failed(self, action: int, why: str, now: float) -> None:
         """Some actions have failed: try again after a pause."""
@@ -70,6 +79,21 @@ class Ownership:
         done = self.owner.done
         self.owner.processed(what.minus(done) if isinstance(what, Progress) else what)
 
+    def rewind(self) -> None:
+        """Nothing more is delivered, until the log has said what is processed."""
+        self.owner.rewind()
+        self.action += 1
+        self.start, self.unread = None, ()
+
+    def commit_read_facts(self, log: PartitionLog, now: float) -> None:
+        """Once the facts of transactions are read back, commit: they may move the stable offset."""
+        if self.unread and is_read_back(log, self.unread):
+            self.unread = ()
+            self.commit_at = max(now, self.committed_at + _COMMIT_SECONDS)
+        if now >= self.commit_at:
+            self.commit_at, self.committed_at = float("inf"), now
+            self.wanted += 1
+
 
 class Ownerships:
     """The ownerships of a session.
@@ -78,6 +102,7 @@ class Ownerships:
         member: Id of the session's member.
         group: Id of the group.
         claim_timeout: Seconds to wait for former owners.
+        transactional_id: Id of the transactions that hold what is processed; None without them.
 
     Attributes:
         log: What the group's log says, as far as it has been read.
@@ -85,13 +110,16 @@ class Ownerships:
         topic_id: Id of the log's topic; empty if it is not known.
     """
 
-    def __init__(self, member: str, group: str, claim_timeout: float) -> None:
+    def __init__(
+        self, member: str, group: str, claim_timeout: float, transactional_id: str | None = None
+    ) -> None:
         self.log = GroupLog(group)
         self.by_partition: dict[TopicPartition, Ownership] = {}
         self.topic_id = ""
         self._member = member
         self._group = group
         self._claim_timeout = claim_timeout
+        self._transactional_id = transactional_id
         self._claims = 0
         self._given_up: list[Key] = []
         self._unclaimed: dict[TopicPartition, tuple[float, tuple[HashRange, ...]]] = {}
@@ -123,7 +151,13 @@ class Ownerships:
                 del self.by_partition[partition]
         for partition, hashes in assignment.items():
             if partition not in self.by_partition:
-                owner = Owner(partition, name, hashes, self.topic_id)
+                owner = Owner(
+                    partition,
+                    name,
+                    hashes,
+                    self.topic_id,
+                    transactional_id=self._transactional_id,
+                )
                 if epoch is not None and epoch[1] == self.topic_id:
                     owner.epoch, owner.self_fencing = epoch[0], self_fencing
                 self.by_partition[partition] = Ownership(owner)
@@ -147,7 +181,7 @@ class Ownerships:
         for ownership in list(self.by_partition.values()):
             actions = self._advance(ownership, now)
             if actions:
-                if not all(isinstance(action, Delete) for action in actions):
+                if not all(isinstance(action, Delete | Unblock) for action in actions):
                     ownership.action += 1
                 yield ownership, actions
 
@@ -160,6 +194,7 @@ class Ownerships:
             owner.peers = self.log.epochs[owner.epoch].names
         if each.waits_since is not None and now - each.waits_since >= self._claim_timeout:
             owner.waited()
+        each.commit_read_facts(log, now)
         if owner.phase is Phase.RUNNING and owner.commit is None and each.wanted > each.finished:
             each.begun = each.wanted
             owner.begin_commit(log)
@@ -225,6 +260,7 @@ class Ownerships:
         """When something is to be done although nothing happens; infinity if never."""
         times = [float("inf")]
         for each in self.by_partition.values():
+            times.append(max(each.commit_at, each.retry_at))
             if each.waits_since is not None:
                 times.append(each.waits_since + self._claim_timeout)
             if each.retry_at:

@@ -6,6 +6,7 @@ these, so the log up to its end says all that was said when they were written.
 
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
@@ -18,6 +19,7 @@ from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError
 from kshare.group.coordinator import fetch_offsets
+from kshare.group.model import OffsetReset
 from kshare.group.protocol.start import Anchor, Primary
 from kshare.options import KafkaConfig
 
@@ -64,6 +66,7 @@ class PrimaryOffsets:
         self._seconds = kafka.api_timeout_ms / 1000
         self._client = Client(admin, kafka)
         self._cluster = Cluster(kafka, admin=admin)
+        self._log = Cluster(replace(kafka, read_committed=False), admin=admin)
 
     def fetch(
         self, partitions: Collection[TopicPartition] | None = None
@@ -77,15 +80,18 @@ class PrimaryOffsets:
         return {tp: StoredOffset(*each) for tp, each in fetched.items()}
 
     def log_bounds(self, partition: TopicPartition) -> tuple[int, int]:
-        """The first offset of the log, and its end.
+        """The first offset of the log, and its end: its high watermark.
+
+        What was decided before an open transaction ends lies behind the last stable offset, and has
+        to be read, too.
 
         Raises:
             KafkaError: The cluster did not answer, or refused.
         """
-        start = self._cluster.earliest([partition])[partition]
-        return start, self._cluster.latest([partition])[partition]
+        start = self._log.earliest([partition])[partition]
+        return start, self._log.latest([partition])[partition]
 
-    def initial(self, partition: TopicPartition, reset: str) -> int:
+    def initial(self, partition: TopicPartition, reset: OffsetReset) -> int:
         """What ``auto.offset.reset`` means for a partition.
 
         Raises:
@@ -98,7 +104,11 @@ class PrimaryOffsets:
                 "auto.offset.reset is error: set it to earliest or latest, or set the offsets "
                 "with kshare offsets reset"
             )
-        ask = self._cluster.earliest if reset == "earliest" else self._cluster.latest
+        if callable(reset):
+            wanted = reset(partition)
+            if wanted is not None:
+                return wanted
+        ask = self._cluster.latest if reset == "latest" else self._cluster.earliest
         return ask([partition])[partition]
 
     def store(self, offsets: Mapping[TopicPartition, Primary]) -> "Future[Any]":
@@ -140,6 +150,7 @@ class PrimaryOffsets:
         """Let go of the cluster."""
         self._client.close()
         self._cluster.close()
+        self._log.close()
 
     def _answer(self, future: "Future[Any]", action: str) -> Any:
         try:

@@ -23,6 +23,7 @@ from kshare.group.ownerships import Ownership, Processed, claimed_hashes
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.records import Epoch
 from kshare.group.session_thread import SessionThread
+from kshare.group.transaction_log import TransactionLog
 
 __all__ = ["GroupSession", "OffsetAndMetadata", "Processed", "SessionConfig"]
 
@@ -38,6 +39,7 @@ class GroupSession:
 
     Attributes:
         member: Its id, such as ``host-1234-5f0c2a9e``.
+        transaction_log: The group's log, as transactions see it.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class GroupSession:
         self._shared = self._thread.shared
         self._is_started = False
         self._group_member: MemberThread | None = None
+        self.transaction_log = TransactionLog(config.group, self._shared, self._thread, now)
 
     def join(self, config: ConsumerConfig, on_change: Callable[[], None]) -> MemberThread:
         """Become a member of the group; nothing is sent before the member subscribes.

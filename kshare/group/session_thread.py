@@ -27,6 +27,7 @@ from kshare.errors import (
     KshareError,
 )
 from kshare.group.epoch_writer import EpochWriter
+from kshare.group.fencing import fence_ids
 from kshare.group.group_reader import LIFE_SECONDS
 from kshare.group.log_follower import ANSWER_MS, LASTING, LogFollower, LogLink
 from kshare.group.log_tail import boot_time
@@ -37,8 +38,10 @@ from kshare.group.protocol.log import members_seen
 from kshare.group.protocol.owner import (
     Action,
     Delete,
+    Fence,
     FetchPrimary,
     ResolveInitial,
+    Unblock,
     Write,
     WritePrimary,
 )
@@ -104,7 +107,8 @@ class SessionThread:
         self._on_change = on_change
         self._now = now
         self._claim_seconds = config.claim_timeout_ms / 1000
-        self.shared = Shared(Ownerships(member, config.group, self._claim_seconds))
+        ownerships = Ownerships(member, config.group, self._claim_seconds, config.transactional_id)
+        self.shared = Shared(ownerships)
         self.primary = PrimaryOffsets(brief, config.group)
         self.read_at = float("-inf")
         self.closed = threading.Event()
@@ -223,6 +227,14 @@ class SessionThread:
             case Delete(keys):
                 for key in keys:
                     self._delete(link, key)
+            case Fence(ids):
+                self._beside(
+                    partial(self._fence, ids),
+                    lambda _, each: each.owner.former_fenced(),
+                    [(ownership, number)],
+                )
+            case Unblock(ids):
+                self._beside(partial(self._fence, ids), lambda *_: None, ())
             case ResolveInitial():
                 partition, reset = ownership.owner.partition, self._config.offset_reset
 
@@ -232,6 +244,11 @@ class SessionThread:
                 self._beside(
                     lambda: self.primary.initial(partition, reset), found, [(ownership, number)]
                 )
+
+    def _fence(self, transactional_ids: frozenset[str]) -> None:
+        with self.shared.changed:
+            self.shared.own_fences += self._config.transactional_id in transactional_ids
+        fence_ids(self._config.kafka, transactional_ids)
 
     def _delete(self, link: LogLink, key: Key) -> None:
         def ignored(error: KafkaError, _: Kind) -> None:
@@ -365,6 +382,7 @@ class SessionThread:
         with self.shared.changed:
             keys = [*self.shared.ownerships.give_up(), *self.shared.ownerships.claims()]
             seconds = self.shared.close_by - time.monotonic()
+        keys = [] if self.shared.keeps_claims else keys
         for key in (*keys, Key(0, "member", None, (self._member,))):
             self._delete(link, key)
         link.writer.flush(max(min(seconds, ANSWER_MS / 1000), 0.0))

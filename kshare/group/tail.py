@@ -5,8 +5,9 @@ once. What an interrupted call has fetched is fetched again. Cost: one fetch for
 partition; buffers are those of :class:`~kshare.wire.reader.tail_reader.TailReader`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import length_hint
 from typing import Protocol
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.group.config import ConsumerConfig
 from kshare.group.delivery import Carried, Delivery, KeyLimit
 from kshare.group.member_thread import MemberThread
-from kshare.group.message import NO_ROWS, Chunk, Message, Rows, chunks, rows_of
+from kshare.group.message import NO_ROWS, Chunk, Rows, batch_of, chunks, rows_of
 from kshare.group.model import OffsetAndMetadata
 from kshare.options import EARLIEST, SOURCE_COLUMNS, SourceOptions
 from kshare.options.frozen import FrozenMapping
@@ -95,6 +96,7 @@ class Tail:
         paused: Partitions that are not read for now.
         deliveries: What is handed out of the partitions that have started.
         rows: Messages that may be handed out now; those that are taken from it are.
+        stops: How often the delivery of a partition has ended, or was begun again.
     """
 
     def __init__(self, config: ConsumerConfig, session: Session, waker: Waker) -> None:
@@ -102,6 +104,7 @@ class Tail:
         self.paused: set[TopicPartition] = set()
         self.deliveries: dict[TopicPartition, Delivery] = {}
         self.rows = NO_ROWS
+        self.stops = 0
         self._config = config
         self._session = session
         self._reader = TailReader(_source_options(config), config.offset_reset, waker)
@@ -183,6 +186,7 @@ class Tail:
     def _stop(self, topic_partition: TopicPartition) -> None:
         self._give_up(topic_partition)
         self._limits.pop(topic_partition, None)
+        self.stops += 1
         del self.deliveries[topic_partition]
 
     def pause(self, topic_partition: TopicPartition) -> None:
@@ -274,7 +278,8 @@ class Tail:
         if records is None:
             return None
         self._current = records.topic_partition
-        self._rest = _ends(chunks(records.topic_partition, records.batch), records.end)
+        parts = chunks(records.topic_partition, records.batch, records.epochs)
+        self._rest = _ends(parts, records.end)
         return self._begun()
 
     def fetch_batch(self, seconds: float) -> bool:
@@ -301,6 +306,16 @@ class Tail:
         self.deliveries[records.topic_partition].hand_out(chunk, records.end)
         return records.batch.select(self._config.columns or SOURCE_COLUMNS[:-1])
 
+    def take_ready(self) -> pa.RecordBatch:
+        """Hand out what :attr:`rows` has, and all of its partition that may go out with it."""
+        assert self._current is not None
+        ready = self._limits[self._current].ready
+        messages = [*self.rows.messages, *ready]
+        batch = batch_of(messages).select(self._config.columns or SOURCE_COLUMNS[:-1])
+        ready.clear()
+        self.rows = NO_ROWS
+        return batch
+
     def _clean(self) -> None:
         """After an error or an interrupt, read again what may have been fetched and lost."""
         if not self._is_clean:
@@ -323,13 +338,24 @@ class Tail:
         waiting = sum(delivery.unacknowledged for delivery in self.deliveries.values())
         return held >= _HELD_MAX or waiting >= _UNACKNOWLEDGED_MAX
 
+    def pass_over(self) -> None:
+        """Count offsets as handed out that were read and hold no record of the own hashes."""
+        for topic_partition, delivery in self.deliveries.items():
+            is_left = self._current == topic_partition and (
+                self.rows.left or length_hint(self._rest)
+            )
+            is_ready = self._batch is not None and self._batch.topic_partition == topic_partition
+            if self._is_clean and not is_left and not is_ready:
+                delivery.pass_to(self._reader.delivered(topic_partition))
+
     # -- acknowledgement --------------------------------------------------------------------
 
-    def acknowledge(self, message: Message) -> None:
-        """Let the next record of a message's key out (``max.in.flight.per.key``)."""
-        limit = self._limits.get(message.topic_partition)
+    def acknowledge(self, topic_partition: TopicPartition, offsets: Iterable[int]) -> None:
+        """Let the next records of some records' keys out (``max.in.flight.per.key``)."""
+        limit = self._limits.get(topic_partition)
         if limit is not None:
-            limit.acknowledge(message.offset())
+            for offset in offsets:
+                limit.acknowledge(offset)
 
     def close(self) -> None:
         """Give back all connections."""
@@ -354,7 +380,5 @@ def _source_options(config: ConsumerConfig) -> SourceOptions:
 
 def _ends(parts: Iterator[Chunk], end: int) -> Iterator[tuple[Chunk, int]]:
     """Chunks, each with the offset up to which all is handed out with it."""
-    listed = list(parts)
-    for chunk in listed[:-1]:
-        yield chunk, int(chunk.offsets[-1]) + 1
-    yield listed[-1], end
+    *listed, last = parts
+    return iter([*((chunk, int(chunk.offsets[-1]) + 1) for chunk in listed), (last, end)])

@@ -14,6 +14,7 @@ __all__ = [
     "INT_MAX",
     "LONG_MAX",
     "TEXT",
+    "TOPIC",
     "BadValueError",
     "Kind",
     "choice",
@@ -124,6 +125,16 @@ def _parse_boolean(text: str) -> bool:
 BOOLEAN: Final = Kind("`true`, `false`", _parse_boolean)
 TEXT: Final = Kind("text", lambda text: text or None)
 """Any text; an empty one counts as not given."""
+
+
+def _parse_topic(text: str) -> str:
+    fault = topic_fault(text.strip())
+    if fault is not None:
+        raise BadValueError(*fault)
+    return text.strip()
+
+
+TOPIC: Final = Kind("name of a topic", _parse_topic)
 
 
 # -- parsers of several kinds -------------------------------------------------------------------

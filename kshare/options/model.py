@@ -15,17 +15,20 @@ from kshare.options.pattern import java_pattern
 
 __all__ = [
     "EARLIEST",
+    "FROM_GROUP",
     "LATEST",
     "SOURCE_COLUMNS",
     "Assign",
     "AtTimestamp",
     "Earliest",
+    "FromGroup",
     "KafkaConfig",
     "Latest",
     "OffsetSpec",
     "ParsedOptions",
     "PerPartition",
     "SourceOptions",
+    "StartSpec",
     "Subscribe",
     "SubscribePattern",
     "TimestampPerPartition",
@@ -75,6 +78,14 @@ class Latest:
 
 
 @dataclass(frozen=True, slots=True)
+class FromGroup:
+    """What the group ``kafka.group.id`` has not processed, gaps included."""
+
+    def __str__(self) -> str:
+        return "group"
+
+
+@dataclass(frozen=True, slots=True)
 class PerPartition:
     """An offset for each partition. All partitions that are read must be listed."""
 
@@ -105,7 +116,9 @@ class TimestampPerPartition:
 
 Topics: TypeAlias = Subscribe | SubscribePattern | Assign
 OffsetSpec: TypeAlias = Earliest | Latest | PerPartition | AtTimestamp | TimestampPerPartition
+StartSpec: TypeAlias = OffsetSpec | FromGroup
 EARLIEST: Final = Earliest()
+FROM_GROUP: Final = FromGroup()
 LATEST: Final = Latest()
 SOURCE_COLUMNS: Final = (
     "key",
@@ -207,11 +220,14 @@ class SourceOptions:
             task for each slice.
         keys: Read only the records of these keys; None: all records.
         parked_keys: Keys whose records wait (streams only).
+        commit_offsets: Whether stable offsets are committed to the group, or all that the query
+            has processed, as a member of a key-shared group (streams only).
+        individual_commit_topic: The log of the group's individual commits; None: the default.
     """
 
     topics: Topics
     kafka: KafkaConfig
-    starting: OffsetSpec
+    starting: StartSpec
     ending: OffsetSpec = LATEST
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
@@ -232,7 +248,8 @@ class SourceOptions:
     parked_keys: tuple[bytes, ...] = ()
     max_ranges_in_checkpoint: int = 10_000
     max_offsets_ahead: int | None = None
-    commit_offsets: bool = False
+    commit_offsets: bool | Literal["individual"] = False
+    individual_commit_topic: str | None = None
     max_bytes_key_range_results: int = 200 << 20
     task_assignor: str | None = None
     task_assignor_configs: FrozenMapping[str, str] = field(default_factory=FrozenMapping)
@@ -243,6 +260,11 @@ class SourceOptions:
         if self.columns is not None:
             return self.columns
         return SOURCE_COLUMNS if self.include_headers else SOURCE_COLUMNS[:-1]
+
+    @property
+    def commits_individually(self) -> bool:
+        """Whether the query is a member of a key-shared group (streams only)."""
+        return self.commit_offsets == "individual"
 
     @property
     def limits_records(self) -> bool:

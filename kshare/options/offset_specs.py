@@ -10,11 +10,13 @@ from typing import Literal
 from kshare.options.kinds import integer
 from kshare.options.model import (
     EARLIEST,
+    FROM_GROUP,
     LATEST,
     Assign,
     AtTimestamp,
     OffsetSpec,
     PerPartition,
+    StartSpec,
     Subscribe,
     TimestampPerPartition,
     Topics,
@@ -41,14 +43,22 @@ class OffsetSpecParser:
         self._faults = raw.faults
         self._streaming = streaming
 
-    def starting(self) -> OffsetSpec | None:
+    def starting(self) -> StartSpec | None:
         """Where the query begins; None with a fault."""
         otherwise = self._strategy()
+        if self._starts_from_group():
+            return FROM_GROUP
         spec = self._spec("starting", LATEST if self._streaming else EARLIEST, otherwise)
         if self._streaming or spec is None:
             return spec
         self._refuse(spec, "startingOffsets", LATEST, "latest")
         return spec
+
+    def _starts_from_group(self) -> bool:
+        """Whether ``startingOffsets`` is ``group``, and nothing outranks it."""
+        if any(name in self._raw for name in ("startingTimestamp", "startingOffsetsByTimestamp")):
+            return False
+        return self._raw.get("startingOffsets", "").strip().lower() == str(FROM_GROUP)
 
     def ending(self) -> OffsetSpec | None:
         """Where a batch query ends; None with a fault. A streaming query has no end."""
@@ -64,7 +74,7 @@ class OffsetSpecParser:
         return spec
 
     def check_batch(
-        self, topics: Topics | None, starting: OffsetSpec | None, ending: OffsetSpec | None
+        self, topics: Topics | None, starting: StartSpec | None, ending: OffsetSpec | None
     ) -> None:
         """What Spark refuses before or when it resolves the offsets of a batch query.
 

@@ -14,8 +14,10 @@ from kshare.options.kafka import parse_kafka
 from kshare.options.kinds import topic_fault
 from kshare.options.model import (
     Assign,
+    FromGroup,
     ParsedOptions,
     SourceOptions,
+    StartSpec,
     Subscribe,
     SubscribePattern,
     Topics,
@@ -82,7 +84,7 @@ class _SourceParser:
         if not self._streaming:
             offsets.check_batch(topics, starting, ending)
         self._check_offsets_per_trigger()
-        self._check_commits(fields)
+        self._check_commits(fields, starting)
         self._match_headers(fields)
         self._separate_auto(fields)
         if kafka is None or topics is None or starting is None or ending is None:
@@ -253,14 +255,28 @@ class _SourceParser:
         except ValueError:
             return None
 
-    def _check_commits(self, fields: Mapping[str, Any]) -> None:
-        """Report ``commitOffsets`` without a group, and a group without ``commitOffsets``."""
+    def _check_commits(self, fields: Mapping[str, Any], starting: StartSpec | None) -> None:
+        """Report what needs a group without one, and a group that nothing needs."""
         commits, group = fields.get("commit_offsets", False), self._raw.kafka.get("group.id")
+        starts = isinstance(starting, FromGroup)
         if commits and not group:
             self._raw.fault("commitOffsets", "needs kafka.group.id, the group to commit to")
-        if group is not None and not commits:
+        if starts and not group:
+            self._raw.fault("startingOffsets", "needs kafka.group.id, the group to start from")
+        if group is not None and not commits and not starts:
             self._faults.warn(
                 "kafka.group.id", "has no effect without commitOffsets=true: no group is joined"
+            )
+        if commits == "individual" and "keys" in self._raw:
+            self._raw.fault(
+                "keys",
+                "reads some of the records, which contradicts commitOffsets=individual",
+                "commit no offsets, or give assign the ranges of key hashes to read",
+            )
+        if "individual.commit.topic" in self._raw and commits != "individual" and not starts:
+            self._faults.warn(
+                "individual.commit.topic",
+                "has no effect without commitOffsets=individual or startingOffsets=group",
             )
 
     def _match_headers(self, fields: dict[str, Any]) -> None:

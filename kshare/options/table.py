@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 from kshare.options.kinds import (
     BOOLEAN,
     INT_MAX,
+    TOPIC,
     BadValueError,
     Kind,
     choice,
@@ -126,6 +127,16 @@ _COUNT: Final = integer(1)
 
 # -- the options --------------------------------------------------------------------------------
 
+_COMMITS: Final[dict[str, bool | str]] = {"true": True, "false": False, "individual": "individual"}
+
+
+def _parse_commits(text: str) -> bool | str:
+    word = text.strip().lower()
+    if word not in _COMMITS:
+        raise BadValueError("is wrong", "wanted true, false or individual")
+    return _COMMITS[word]
+
+
 SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
     "What is read": (
         Option(
@@ -145,7 +156,9 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
         Option(
             "startingOffsets",
             'Where a new query starts: `earliest`, `latest`, or JSON `{"orders": {"0": 23, "1": '
-            "-2}}` (-2 earliest, -1 latest). A restart goes on where the query left off.",
+            "-2}}` (-2 earliest, -1 latest). `group`: with what the group `kafka.group.id` has not "
+            "processed ([key-shared.md](key-shared.md#spark-and-groups)). A restart goes on where "
+            "the query left off.",
             default="`latest` in streams, `earliest` in batch",
         ),
         Option(
@@ -364,10 +377,20 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
         Option(
             "commitOffsets",
             "Commit the offset below which all is processed to the group `kafka.group.id` after "
-            "each batch. It is never read back.",
+            "each batch. It is never read back. `individual`: as a member of that key-shared "
+            "group, commit what each key range has processed "
+            "([key-shared.md](key-shared.md#spark-and-groups)).",
             _STREAM,
-            BOOLEAN,
+            Kind(f"{BOOLEAN.values}, `individual`", _parse_commits),
             "commit_offsets",
+        ),
+        Option(
+            "individual.commit.topic",
+            "The log of the group's individual commits, for `commitOffsets=individual` and "
+            "`startingOffsets=group`.",
+            kind=TOPIC,
+            field="individual_commit_topic",
+            default="`__individual_commit_offsets`",
         ),
         Option("groupIdPrefix", "Accepted, without effect: no consumer group is joined."),
     ),

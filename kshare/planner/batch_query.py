@@ -3,22 +3,29 @@
 from collections.abc import Mapping
 from secrets import token_hex
 
-from kshare.core.progress import Progress, TopicPartition
+from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad
 from kshare.core.tasks import PlannedSlice, Task
 from kshare.errors import OptionsError
 from kshare.options import PerPartition, SourceOptions
 from kshare.planner.cutting import cut
 from kshare.planner.filters import EVERYTHING, Bounds
+from kshare.planner.group_member import GroupView, start_progress
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import TopicView, resolve
+from kshare.planner.range_policy import PolicyView, check_ranges
 from kshare.planner.task_plan import packed, with_fetch_groups
 
 __all__ = ["plan_batch"]
 
 
 def plan_batch(
-    options: SourceOptions, cluster: TopicView, bounds: Bounds = EVERYTHING
+    options: SourceOptions,
+    cluster: TopicView,
+    bounds: Bounds = EVERYTHING,
+    *,
+    group: GroupView | None = None,
+    policies: PolicyView | None = None,
 ) -> tuple[Task, ...]:
     """The tasks of a batch query, with earliest and latest as they are now.
 
@@ -27,29 +34,35 @@ def plan_batch(
         cluster: Where the topics are.
         bounds: Where rows can lie: the rest is not read. Faults of the options are errors all the
             same.
+        group: The consumer group that the query starts from, if the options say so.
+        policies: What operators do not allow; None: they are not looked at.
 
     Raises:
         OptionsError: The offsets in the options do not name exactly the partitions that are
-            subscribed, or a partition would start after its end.
+            subscribed, or a partition would start after its end. Or they ask for key ranges, and a
+            topic's policy does not accept it.
         DataLossError: The offsets in the options are not in the log, and ``failOnDataLoss`` is
             true.
         KafkaError: The cluster did not answer.
     """
     partitions = cluster.partitions(options.topics)
-    starts = resolve(options, "startingOffsets", options.starting, partitions, cluster)
+    check_ranges(options, partitions, policies)
+    keys = KeySelection.of(options)
+    ask = None if group is None else group.committed
+    progress = start_progress(options, keys, partitions, cluster, ask)
+    starts = {tp: reached.stable for tp, reached in progress.items()}
     ends = resolve(options, "endingOffsets", options.ending, partitions, cluster)
     _check_order(options, starts, ends)
     ranges = _narrowed({tp: (starts[tp], ends[tp]) for tp in partitions}, cluster, bounds)
-    keys = KeySelection.of(options)
     loads = [
         PartitionLoad(
             topic=tp.topic,
             partition=tp.partition,
-            pending=Progress.at(start).pending_of(end, keys.allowed(tp)),
+            pending=pending,
             allowed=keys.chosen(tp),
         )
         for tp, (start, end) in ranges.items()
-        if start < end
+        if (pending := progress[tp].advance(start).pending_of(end, keys.allowed(tp)))
     ]
     slices = [PlannedSlice(slice_) for slice_ in cut(options, loads)]
     return packed(options, with_fetch_groups(options, token_hex(8), "", slices))

@@ -1,7 +1,7 @@
 """What a stream sees of its cluster: partitions, offsets of now or of one moment, parked keys."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from kshare.core.progress import TopicPartition
@@ -43,6 +43,16 @@ class ClusterView:
         """Let the ends of now be all that there is (``Trigger.AvailableNow``)."""
         ends = self._cluster.latest(self._cluster.partitions(self._topics))
         self._pinned = PinnedView(self._cluster, ends)
+
+    @property
+    def now(self) -> View:
+        """The cluster as it is now, pinned or not."""
+        return self._cluster
+
+    def reach(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Let pinned ends be no less than these offsets: what is below was read by others."""
+        if self._pinned is not None:
+            self._pinned.reach(offsets)
 
     @property
     def offsets(self) -> View:

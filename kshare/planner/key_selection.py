@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from kshare.core.hashing import WHOLE, HashRange, complement, key_hash, without
-from kshare.core.progress import Rectangle, TopicPartition
+from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.options import Assign, SourceOptions
 
 __all__ = ["KeySelection"]
@@ -76,6 +76,18 @@ class KeySelection:
         if self.assigned is not None and partition not in self.assigned:
             return ()
         return complement(self.allowed(partition))
+
+    def own(self, partition: TopicPartition, progress: Progress) -> Progress:
+        """The progress of a query that goes on where a group is.
+
+        Hashes that the query never reads stand where its fastest range does.
+        """
+        allowed = self.allowed(partition)
+        if allowed == (WHOLE,):
+            return progress
+        read = self.within(partition, progress.individual_commits)
+        reached = Progress.of(progress.position_of(allowed), read)
+        return reached.commit(reached.pending_of(reached.front, self.unassigned(partition)))
 
     def within(
         self, partition: TopicPartition, pending: Sequence[Rectangle]

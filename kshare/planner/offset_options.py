@@ -84,6 +84,11 @@ class PinnedView:
         """The ends of that moment."""
         return {partition: self._ends[partition] for partition in partitions}
 
+    def reach(self, offsets: Mapping[TopicPartition, int], /) -> None:
+        """Move ends up to some offsets."""
+        for partition, offset in offsets.items():
+            self._ends[partition] = max(self._ends[partition], offset)
+
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int], /
     ) -> dict[TopicPartition, int | None]:
@@ -93,9 +98,7 @@ class PinnedView:
         timestamp. It is never to be read, in this run or a later one: so the end moves up to there.
         """
         offsets = self._cluster.at_timestamps(timestamps_ms)
-        for partition, offset in offsets.items():
-            if offset is not None:
-                self._ends[partition] = max(self._ends[partition], offset)
+        self.reach({tp: offset for tp, offset in offsets.items() if offset is not None})
         return offsets
 
 

@@ -27,7 +27,7 @@ and the ends of limited batches, are in the dict or follow from it and the log.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from kshare.cluster.group_offsets import committer
@@ -41,20 +41,25 @@ from kshare.core.batch import (
     limit_ranges,
     needs_earliest,
     start_of,
+    start_with_gaps,
+    unwritten_gaps,
+    with_gaps,
 )
 from kshare.core.checkpoint import Offsets, encode
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.rate import NextLimits
 from kshare.core.slicing import PartitionLoad, plan_ranges
 from kshare.core.tasks import PlannedSlice, Task
-from kshare.options import SourceOptions
+from kshare.options import FromGroup, SourceOptions
 from kshare.planner.batch_history import BatchHistory
 from kshare.planner.cluster_view import ClusterView, Parking
 from kshare.planner.cutting import cut
 from kshare.planner.data_loss import report_losses
 from kshare.planner.end_offsets import Scan, scan_log
+from kshare.planner.group_member import GroupMember, check_start, start_progress
 from kshare.planner.key_selection import KeySelection
-from kshare.planner.offset_options import ClusterLike, is_certain_start, resolve
+from kshare.planner.offset_options import ClusterLike, is_certain_start
+from kshare.planner.range_policy import PolicyView, check_ranges
 from kshare.planner.rate_controller import Feedback, RateController
 from kshare.planner.recent_batches import RecentBatch, batch_name
 from kshare.planner.retention import RetentionWatch
@@ -78,6 +83,9 @@ class StreamPlanner:
         feedback: What tasks report to; None starts a server when it is needed.
         scan: Finds the ends of limited slices of a partition in the log.
         clock: Seconds, for the speed of batches.
+        group: The consumer group that the query starts from or is a member of, if the options say
+            so.
+        policies: What operators do not allow; None: they are not looked at.
     """
 
     def __init__(
@@ -89,6 +97,8 @@ class StreamPlanner:
         feedback: Feedback | None = None,
         scan: Scan = scan_log,
         clock: Callable[[], float] = time.monotonic,
+        group: GroupMember | None = None,
+        policies: PolicyView | None = None,
     ) -> None:
         self._options = options
         self._keys = KeySelection.of(options)
@@ -99,6 +109,9 @@ class StreamPlanner:
         self._gate = TriggerGate(options, clock=clock)
         self._report = StreamReport(RetentionWatch(cluster))
         self._commits = committer(options)
+        self._group = group
+        self._group_start: Offsets | None = None
+        self._policies = policies
 
     def initial_offsets(self) -> dict[str, Any]:
         """Where the query starts: partitions that have started, but made no progress yet.
@@ -106,10 +119,18 @@ class StreamPlanner:
         Spark does not write this down. So it holds nothing but the start, which
         :meth:`latest_offsets` carries over into the dict of batch 0, and that one is written.
         """
-        starting, view = self._options.starting, self._view.offsets
         partitions = self._view.partitions()
-        starts = resolve(self._options, "startingOffsets", starting, partitions, view)
-        return encode(Offsets(progress={}, started=starts))
+        if not isinstance(self._options.starting, FromGroup):
+            starts = start_progress(self._options, self._keys, partitions, self._view.offsets)
+            return encode(start_with_gaps(starts))
+        if self._group_start is None:  # Spark asks more than once
+            assert self._group is not None
+            is_member = self._options.commits_individually
+            ask = self._group.join if is_member else self._group.committed
+            starts = start_progress(self._options, self._keys, partitions, self._view.now, ask)
+            self._view.reach({tp: progress.front for tp, progress in starts.items()})
+            self._group_start = start_with_gaps(starts)
+        return encode(self._group_start)
 
     def pin_latest(self) -> None:
         """Make the present end offsets the end of this run (``Trigger.AvailableNow``)."""
@@ -127,6 +148,7 @@ class StreamPlanner:
 
         Raises:
             DataLossError: Partitions or offsets are gone, and ``failOnDataLoss`` is true.
+            OptionsError: The options ask for key ranges, and a topic's policy does not accept it.
         """
         last = self._history.finished(start)
         self._observe(last)
@@ -134,9 +156,11 @@ class StreamPlanner:
         if self._commits is not None:
             self._commits.commit({tp: progress.stable for tp, progress in reached.items()})
         available = self._view.ends()
+        check_ranges(self._options, available, self._policies)
+        self._publish(before, reached, available)
         if may_wait and self._waits(before, reached, available):
             self._report.wait(available)
-            return dict(start)
+            return self._idle(start)
         earliest = self._view.earliest(needs_earliest(before, reached, available))
         keys = self._keys.with_parked(self._view.parked({tp.topic for tp in available}))
 
@@ -145,15 +169,17 @@ class StreamPlanner:
             _log.info("new partitions, read from their earliest offsets: %s", _names(batch.new))
         report_losses(batch.losses, fail=self._options.fail_on_data_loss)
         available = {tp: available[tp] for tp in batch.progress}
+        starting = unwritten_gaps(before, batch.progress)
         ends = batch_ends(
-            batch.progress,
+            {tp: progress for tp, progress in batch.progress.items() if tp not in starting},
             available,
             keys,
             max_offsets=max_offsets,
             max_ahead=self._options.max_offsets_ahead,
             max_gaps=self._options.max_ranges_in_checkpoint,
         )
-        return self._write(batch, available, ends, keys)
+        written = self._write(batch, available, ends, keys, starting)
+        return written if written != start else self._idle(written)
 
     def seen_offsets(self) -> dict[str, Any] | None:
         """What Spark's progress report shows: see :class:`StreamReport`."""
@@ -187,6 +213,10 @@ class StreamPlanner:
         self._rates.close()
         if self._commits is not None:
             self._commits.close()
+        if self._group is not None:
+            self._group.close()
+        if self._policies is not None:
+            self._policies.close()
         self._view.close()
 
     # -- the batch before -------------------------------------------------------------------
@@ -195,6 +225,34 @@ class StreamPlanner:
         """Take note of where the tasks of a batch ran, if this planner has started it."""
         if last.run is not None:
             self._tasks.observe(last.run.slices, self._rates.executors(last))
+
+    def _publish(
+        self,
+        before: Offsets,
+        reached: Mapping[TopicPartition, Progress],
+        available: Collection[TopicPartition],
+    ) -> None:
+        """Tell the group what is processed (``commitOffsets=individual``).
+
+        Raises:
+            OptionsError: The query starts behind what its group has not processed.
+            FencedError: Another member of the group has taken over.
+        """
+        if self._group is None or not self._options.commits_individually:
+            return
+        started = {tp: offset for tp, offset in before.started.items() if tp not in reached}
+        if started and not isinstance(self._options.starting, FromGroup):
+            name = self._options.kafka.group_id
+            check_start(self._group, name, started, self._keys, self._view.now)
+        starts = {tp: Progress.at(offset) for tp, offset in started.items()}
+        positions = {**starts, **reached}
+        self._group.commit({tp: at for tp, at in positions.items() if tp in available})
+
+    def _idle(self, start: Mapping[str, Any]) -> dict[str, Any]:
+        """There is nothing to read: the time to wait for commits, as the query may end now."""
+        if self._group is not None and self._options.commits_individually:
+            self._group.flush()
+        return dict(start)
 
     def _waits(
         self,
@@ -228,13 +286,16 @@ class StreamPlanner:
         available: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
         keys: KeySelection,
+        starting: Mapping[TopicPartition, Progress],
     ) -> dict[str, Any]:
-        """The dict of a batch that begins and ends somewhere."""
+        """The dict of a batch that begins and ends somewhere; ``starting`` is only noted."""
         if self._options.limits_records:
             after, limited, limits = self._limited(batch, ends, keys)
         else:
             after = Offsets(advanced(batch.progress, ends, keys), batch.started)
             limited, limits = [], NextLimits()
+        if starting:
+            after = with_gaps(after, starting)
         self._report.batch(batch, available, after)
         written = encode(after)
         self._history.add(RecentBatch(batch_name(written), after, limited, limits))
@@ -247,6 +308,7 @@ class StreamPlanner:
         pending = {
             tp: progress.pending_of(ends[tp], keys.readable(tp))
             for tp, progress in batch.progress.items()
+            if tp in ends
         }
         ranges = plan_ranges(
             self._loads(pending),

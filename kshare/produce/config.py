@@ -9,10 +9,16 @@ Cost: none.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from kshare.options import KafkaConfig
 from kshare.options.sink import SinkOptions
 from kshare.security.librdkafka import librdkafka_config
 
-__all__ = ["TRANSACTION_TIMEOUT_MS", "producer_config", "transactional_config"]
+__all__ = [
+    "TRANSACTION_TIMEOUT_MS",
+    "consumer_producer_config",
+    "producer_config",
+    "transactional_config",
+]
 
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 """The longest that a broker allows by default (``transaction.max.timeout.ms``)."""
@@ -45,14 +51,28 @@ def producer_config(options: SinkOptions) -> dict[str, Any]:
 
 def transactional_config(options: SinkOptions, transactional_id: str) -> dict[str, Any]:
     """The same for one transaction; its statistics tell the producer's id and epoch."""
-    config = producer_config(options)
     timeout = int(options.producer.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
+    config = _transactional(producer_config(options), transactional_id, timeout)
+    return {**config, "statistics.interval.ms": _STATISTICS_MS}
+
+
+def consumer_producer_config(
+    kafka: KafkaConfig, transactional_id: str, timeout_ms: int
+) -> dict[str, Any]:
+    """What the producer of a transactional consumer is made with."""
+    config = {**librdkafka_config(kafka), **_DEFAULTS, **_REQUIRED}
+    config.pop("client.rack", None)  # a consumer's
+    return _transactional(config, transactional_id, timeout_ms)
+
+
+def _transactional(
+    config: Mapping[str, Any], transactional_id: str, timeout_ms: int
+) -> dict[str, Any]:
     return {
         **config,
         "acks": -1,
         "enable.idempotence": True,
-        "message.timeout.ms": min(int(config["message.timeout.ms"]), timeout),
-        "statistics.interval.ms": _STATISTICS_MS,
-        "transaction.timeout.ms": timeout,
+        "message.timeout.ms": min(int(config["message.timeout.ms"]), timeout_ms),
+        "transaction.timeout.ms": timeout_ms,
         "transactional.id": transactional_id,
     }

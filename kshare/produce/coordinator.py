@@ -54,13 +54,20 @@ class Coordinators:
 
     Every method asks again, up to ``default.api.timeout.ms``, while that may help.
 
+    Args:
+        kafka: How to reach the cluster.
+        ids: Which transactional ids these are, for errors.
+
     Raises:
         AuthenticationError, AuthorizationError: at once.
         KafkaError: no answer in time; what becomes of the transaction is not known then.
     """
 
-    def __init__(self, kafka: KafkaConfig) -> None:
+    def __init__(
+        self, kafka: KafkaConfig, *, ids: str = "transactional ids that begin with kshare-"
+    ) -> None:
         self._kafka = kafka
+        self._ids = ids
         self._connections: dict[Address, Connection] = {}
 
     def is_open(self, transaction: Transaction) -> bool:
@@ -107,8 +114,13 @@ class Coordinators:
         what = f"{'commit' if commit else 'abort'} transaction {transaction.id}"
         return self._found(ask, what)
 
-    def fence(self, transactional_id: str) -> None:
-        """Abort the transaction that an id may have, and shut out its producer."""
+    def fence(self, transactional_id: str, *, until_ended: bool = False) -> None:
+        """Abort the transaction that an id may have, and shut out its producer.
+
+        Args:
+            transactional_id: The id.
+            until_ended: Whether to wait until the transaction is ended, in all its partitions.
+        """
 
         def ask() -> int:
             connection = self._coordinator(transactional_id)
@@ -119,8 +131,10 @@ class Coordinators:
             )
             return int(connection.call(request).error_code)
 
-        # An abort that has begun is all that is wanted.
-        self._found(ask, f"fence transactional id {transactional_id}", success=_BEING_ENDED)
+        what = f"fence transactional id {transactional_id}"
+        # An abort that has begun is mostly all that is wanted.
+        if not self._found(ask, what, success=() if until_ended else _BEING_ENDED) and until_ended:
+            raise KafkaError(f"cannot {what}: another producer of it came in between")
 
     def open_ids(self, prefix: str) -> list[str]:
         """The transactional ids with this prefix whose transaction is open now.
@@ -140,7 +154,7 @@ class Coordinators:
         lanes = [transactions[lane::_AT_ONCE] for lane in range(_AT_ONCE)]
 
         def work(lane: Sequence[Transaction]) -> list[bool]:
-            own = Coordinators(self._kafka)
+            own = Coordinators(self._kafka, ids=self._ids)
             try:
                 return [action(own, transaction) for transaction in lane]
             finally:
@@ -175,7 +189,7 @@ class Coordinators:
                 return True
             if error_codes.kind(code) in _GONE:
                 return False
-            raise _fault(code, what)
+            raise self._fault(code, what)
 
         return self._retried(step, what)
 
@@ -204,7 +218,7 @@ class Coordinators:
         )
         if response.error_code:
             what = f"find the coordinator of transactional id {transactional_id}"
-            raise _fault(response.error_code, what)
+            raise self._fault(response.error_code, what)
         return self._connection((response.host, response.port))
 
     def _open_ids(self, prefix: str) -> list[str]:
@@ -226,7 +240,7 @@ class Coordinators:
                 )
             )
             if response.error_code:
-                raise _fault(response.error_code, "list transactions")
+                raise self._fault(response.error_code, "list transactions")
             states: list[Any] = response.transaction_states
             ids += [state.transactional_id for state in states]
         return [name for name in ids if name.startswith(prefix)]
@@ -253,18 +267,17 @@ class Coordinators:
         made = self._connections[address] = Connection(*address, self._kafka)
         return made
 
-
-def _fault(code: int, what: str) -> OSError | KafkaError:
-    """The error that a code means; an ``OSError`` if the answer may be another one soon."""
-    name = error_codes.name(code)
-    kind = error_codes.kind(code)
-    if error_codes.is_retriable(code):
-        return _NotNowError(f"cannot {what} now: {name}")
-    if kind is Kind.AUTHORIZATION:
-        return AuthorizationError(
-            f"not authorized to {what}: grant the principal Write and Describe on the "
-            f"transactional ids that begin with kshare- ({name})"
-        )
-    if kind is Kind.AUTHENTICATION:
-        return AuthenticationError(f"cannot {what}: {name}")
-    return KafkaError(f"cannot {what}: {name}")
+    def _fault(self, code: int, what: str) -> OSError | KafkaError:
+        """The error that a code means; an ``OSError`` if the answer may be another one soon."""
+        name = error_codes.name(code)
+        kind = error_codes.kind(code)
+        if error_codes.is_retriable(code):
+            return _NotNowError(f"cannot {what} now: {name}")
+        if kind is Kind.AUTHORIZATION:
+            return AuthorizationError(
+                f"not authorized to {what}: grant the principal Write and Describe on the "
+                f"{self._ids} ({name})"
+            )
+        if kind is Kind.AUTHENTICATION:
+            return AuthenticationError(f"cannot {what}: {name}")
+        return KafkaError(f"cannot {what}: {name}")

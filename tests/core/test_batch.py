@@ -16,6 +16,9 @@ from kshare.core.batch import (
     limited_slices,
     needs_earliest,
     start_of,
+    start_with_gaps,
+    unwritten_gaps,
+    with_gaps,
 )
 from kshare.core.checkpoint import Offsets, decode, encode
 from kshare.core.hashing import WHOLE, HashRange, complement, without
@@ -71,6 +74,26 @@ def below(end: int, cells: set[int]) -> Cells:
 
 
 # -- where it begins -----------------------------------------------------------------------------
+
+
+@given(st.dictionaries(st.sampled_from([T0, T1, T2]), progresses()))
+def test_a_start_with_gaps_is_written_down_by_a_batch_that_reads_nothing(
+    starts: dict[TopicPartition, Progress],
+) -> None:
+    start = start_with_gaps(starts)
+    assert start.started == {tp: progress.stable for tp, progress in starts.items()}
+    if all(progress.is_level for progress in starts.values()):
+        assert not start.progress  # as of any other start
+        assert not start.limits
+        assert not unwritten_gaps(start, starts)
+        return
+    assert decode(encode(start)) == start
+    assert unwritten_gaps(start, starts) == starts
+    # Batch 0 goes by what is known after the start, and says it in its own dict.
+    batch = decode(encode(with_gaps(Offsets({}, started=start.started), starts)))
+    assert batch.progress == starts
+    assert limited_slices(batch) == []
+    assert not unwritten_gaps(Offsets(starts), starts)  # the next one has nothing more to say
 
 
 offsets = st.dictionaries(st.sampled_from([T0, T1, T2]), st.integers(0, END))

@@ -146,7 +146,7 @@ PARAMETERS = {"other_hash_seeds", "settles", "spread_max", "together"}
 
 def value_fault(name: str, value: str) -> str:
     """What is wrong with a value; empty if the source or, for its options, the sink takes it."""
-    group = {"kafka.group.id": "g"} if name == "commitOffsets" else {}
+    group = {"kafka.group.id": "g"} if name in {"commitOffsets", "startingOffsets"} else {}
     try:
         parsed = parse_options({**SERVERS, "subscribe": "t", **group, name: value}, streaming=True)
     except OptionsError as error:

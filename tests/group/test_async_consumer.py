@@ -1,6 +1,7 @@
 """The consumer for asyncio: the same records, and none lost by a cancelled call."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from kshare.group.async_consumer import AsyncKeySharedConsumer
 from kshare.group.consumer import KeySharedConsumer
 from kshare.testing import FakeCluster
 from tests.support.fake_session import FakeSessions
+from tests.support.policies import FakePolicies
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -37,7 +39,7 @@ def run(cluster: FakeCluster) -> Callable[..., None]:
         } | {name.replace("__", "."): value for name, value in given.items()}
 
         async def main() -> None:
-            make = partial(KeySharedConsumer, session=group)
+            make = partial(KeySharedConsumer, session=group, policies=FakePolicies())
             async with AsyncKeySharedConsumer(config, consumer=make) as consumer:
                 await consumer.assign({ORDERS: []})
                 assert consumer.assignment() == {ORDERS: ()}
@@ -134,3 +136,19 @@ def test_other_tasks_control_a_consumer_that_waits(
 
     run(test, group)
     assert group.done.get(ORDERS, Progress.at(0)).stable in {0, 5}
+
+
+def test_an_iteration_ends_if_the_consumer_is_closed_before_it_polls(
+    cluster: FakeCluster, run: Callable[..., None]
+) -> None:
+    async def test(consumer: AsyncKeySharedConsumer) -> None:
+        is_closed = threading.Event()
+        consumer._polling.submit(is_closed.wait)  # so the poll below waits for its thread
+        iteration = aiter(consumer)
+        waiting = asyncio.ensure_future(anext(iteration, None))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(consumer._consumer.close)
+        is_closed.set()
+        assert await waiting is None
+
+    run(test, FakeSessions())

@@ -69,6 +69,9 @@ def test_each_configuration_is_taken_under_each_of_its_names() -> None:
         "heartbeat.interval.ms": ("700", 700),
         "max.poll.interval.ms": ("9000", 9_000),
         "session.timeout.ms": ("8000", 8_000),
+        "purgatory": ("Key", "key"),
+        "transaction.timeout.ms": ("5000", 5000),
+        "transactional.id": ("billing-1", "billing-1"),
     }
     assert values.keys() == CONFIGS.keys()
     for name, (text, value) in values.items():

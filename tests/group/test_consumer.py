@@ -9,14 +9,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition as RdTopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
 
+from kshare.cluster.policies import Policy
 from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import DataLossError, KshareError
+from kshare.errors import DataLossError, KshareError, PolicyError
 from kshare.group.consumer import KeySharedConsumer
-from kshare.group.message import CHUNK_ROWS, Message
+from kshare.group.delivery import KeyLimit
+from kshare.group.message import CHUNK_ROWS, Chunk, Message, batch_of
 from kshare.testing import FakeCluster, Record
 from tests.support.fake_session import FakeSessions
+from tests.support.policies import FakePolicies
 
 ORDERS = TopicPartition("orders", 0)
 MIDDLE = HASH_SPACE // 2
@@ -35,7 +40,14 @@ def group() -> FakeSessions:
 
 
 @pytest.fixture
-def make(cluster: FakeCluster, group: FakeSessions) -> Iterator[Callable[..., KeySharedConsumer]]:
+def policies() -> FakePolicies:
+    return FakePolicies()
+
+
+@pytest.fixture
+def make(
+    cluster: FakeCluster, group: FakeSessions, policies: FakePolicies
+) -> Iterator[Callable[..., KeySharedConsumer]]:
     made = []
 
     def consumer(**config: Any) -> KeySharedConsumer:
@@ -46,7 +58,7 @@ def make(cluster: FakeCluster, group: FakeSessions) -> Iterator[Callable[..., Ke
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
         }
-        made.append(KeySharedConsumer(base | given, session=group))
+        made.append(KeySharedConsumer(base | given, session=group, policies=policies))
         return made[-1]
 
     yield consumer
@@ -97,7 +109,7 @@ def test_a_message_has_all_of_its_record(
     assert full.timestamp() == (1, 1_700_000_000_123)
     assert full.headers() == [("a", b"1"), ("a", None)]
     assert full.error() is None
-    assert full.leader_epoch() is None
+    assert full.leader_epoch() == 0
     assert (len(full), bool(full), full.topic_partition) == (5, True, ORDERS)
     assert bare is not None
     assert (bare.key(), bare.value(), bare.headers(), len(bare), bool(bare)) == (
@@ -349,8 +361,74 @@ def test_a_key_s_next_record_waits_for_the_one_before(
     assert last.offset() == 6
     consumer.acknowledge(last)
     assert consumer.commit() == {ORDERS: 7}
-    with pytest.raises(ValueError, match="record by record"):
-        consumer.consume_batch(0)
+
+
+def test_batches_of_records_whose_keys_have_none_in_flight(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    rows = [("a", "0"), ("a", "1"), ("b", "2"), (None, "3"), ("a", "4"), ("b", "5")]
+    cluster.produce("orders", rows, partition=0)
+    config = {"acknowledgement__mode": "explicit", "columns": "value,offset"}
+    consumer = make(max__in__flight__per__key=1, **config)
+    consumer.assign({("orders", 0): []})
+    first = consumer.consume_batch(10)
+    assert first is not None
+    assert first.to_pydict() == {"value": [b"0", b"2", b"3"], "offset": [0, 2, 3]}
+    assert consumer.consume_batch(0.2) is None
+    threading.Timer(0.2, consumer.acknowledge_batch, [first.slice(0, 2)]).start()
+    second = consumer.consume_batch(10)
+    assert second is not None
+    assert second.column("offset").to_pylist() == [1, 5]
+    assert consumer.commit() == {ORDERS: 1}
+    consumer.acknowledge_batch(second)
+    consumer.acknowledge_batch(first)
+    third = consumer.consume(3, 0.5)  # messages and batches may take turns
+    assert offsets(third) == [4]
+    consumer.acknowledge(third[0])
+    assert consumer.consume_batch(0.2) is None
+    assert consumer.commit() == {ORDERS: 6}
+
+
+def test_the_leader_epoch_of_each_message() -> None:
+    batch = pa.record_batch([pa.array([3, 5, 8, 9], pa.int64())], ["offset"])
+    chunk = Chunk(ORDERS, batch, ((4, 7), (8, -1), (9, 8)))
+    found = [message.leader_epoch() for message in chunk.messages().messages]
+    assert found == [None, 7, None, 8]
+    bare = Chunk(ORDERS, batch).messages().messages
+    assert [message.leader_epoch() for message in bare] == [None] * 4
+
+
+@given(
+    keys=st.lists(st.sampled_from([None, "a", "b", "c"]), max_size=30),
+    most=st.integers(1, 3),
+    data=st.data(),
+)
+def test_a_limit_of_batches_keeps_the_order_of_each_key(
+    keys: list[str | None], most: int, data: st.DataObject
+) -> None:
+    """Whatever is acknowledged when; by the limit alone, which messages share."""
+    raw = [None if key is None else key.encode() for key in keys]
+    columns = {"offset": list(range(len(raw))), "key": raw, "value": raw}
+    types = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
+    batch = pa.RecordBatch.from_pydict(columns, schema=types)
+    limit, seen, in_flight = KeyLimit(most), list[int](), set[int]()
+    limit.put(Chunk(ORDERS, batch).messages().messages)
+    while limit.ready or in_flight:
+        if limit.ready:
+            taken = batch_of(list(limit.ready)).column("offset").to_pylist()
+            limit.ready.clear()
+            seen += taken
+            in_flight.update(taken)
+        for key in {key for key in raw if key is not None}:
+            assert sum(raw[offset] == key for offset in in_flight) <= most
+        done = data.draw(st.sets(st.sampled_from(sorted(in_flight)), min_size=1))
+        for offset in done:
+            limit.acknowledge(offset)
+        in_flight -= done
+    assert sorted(seen) == list(range(len(raw)))
+    for one in set(raw) - {None}:
+        own = [offset for offset in seen if raw[offset] == one]
+        assert own == sorted(own)
 
 
 def test_automatic_and_asynchronous_commits_call_back_from_poll(
@@ -463,6 +541,60 @@ def test_whole_partitions_only_without_individual_commits(
         consumer.acknowledge(message)
     assert consumer.commit() == {ORDERS: 5}
     assert group.done[ORDERS] == Progress.at(5)
+
+
+@pytest.mark.parametrize(
+    "policy", [Policy("accept.individual.commit"), Policy("accept.range.fetch", "orders")]
+)
+def test_a_policy_that_does_not_accept_key_ranges(
+    cluster: FakeCluster,
+    group: FakeSessions,
+    make: Callable[..., KeySharedConsumer],
+    policies: FakePolicies,
+    policy: Policy,
+) -> None:
+    consumer = make()
+    fill(cluster, 20)
+    consumer.assign({("orders", 0): [(0, MIDDLE)]})
+    assert consumer.poll(10) is not None
+    policies.denied.add(policy)
+    with pytest.raises(PolicyError, match=f"orders-0: key ranges .* policy {policy.name}") as found:
+        consumer.commit()
+    assert (found.value.policy, found.value.topic or "") == policy
+    with pytest.raises(PolicyError, match="assign whole partitions"):
+        consumer.assign({("orders", 0): [(5, 9)]})
+    assert consumer.assignment() == {ORDERS: (HashRange(0, MIDDLE),)}
+    consumer.assign({("orders", 0): [(0, MIDDLE), (MIDDLE, HASH_SPACE)], ("orders", 1): []})
+    take(consumer, 20)
+    assert consumer.commit() == {ORDERS: 20, TopicPartition("orders", 1): 0}
+    consumer.close()
+    assert policies.is_closed
+
+
+def test_plain_offsets_only_where_a_policy_says_so(
+    cluster: FakeCluster,
+    group: FakeSessions,
+    make: Callable[..., KeySharedConsumer],
+    policies: FakePolicies,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fill(cluster, 20)
+    consumer = make(acknowledgement__mode="explicit")
+    consumer.assign({("orders", 0): []})
+    messages = take(consumer, 20)
+    for message in messages[:5] + messages[6:10]:
+        consumer.acknowledge(message)
+    assert consumer.commit() == {ORDERS: 5}
+    assert not group.done[ORDERS].is_level
+    policies.denied.add(Policy("accept.individual.commit"))
+    group.done = {}
+    for _ in range(2):
+        assert consumer.commit() == {ORDERS: 5}
+    assert group.done[ORDERS] == Progress.at(5)
+    assert caplog.text.count("policy accept.individual.commit is false") == 1
+    policies.denied.clear()
+    consumer.commit()
+    assert not group.done[ORDERS].is_level
 
 
 def test_faults_of_the_session_are_raised_and_nothing_is_handed_out(
@@ -587,8 +719,12 @@ def test_a_signal_ends_an_iteration(
             if len(seen) == 10:
                 later(signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt):
-        consume()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            consume()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert seen == list(range(10))
     fill(cluster, 5, first=10)
     assert offsets(take(consumer, 5)) == list(range(10, 15))

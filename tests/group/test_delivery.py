@@ -25,6 +25,17 @@ def chunk_of(offsets: list[int]) -> Chunk:
     return Chunk(ORDERS, pa.record_batch(columns, ["key", "value", "offset"]))
 
 
+def test_what_holds_no_wanted_record_is_passed_to() -> None:
+    delivery = Delivery(ORDERS, Progress.at(3), [HALF], explicit=False)
+    delivery.pass_to(0)
+    assert delivery.position == 3
+    delivery.hand_out(chunk_of([4, 7]), 9)
+    delivery.pass_to(20)
+    delivery.settle()
+    assert delivery.position == 20
+    assert delivery.processed(is_batch=True).position(HALF) == 20
+
+
 @dataclass
 class Model:
     """A consumer's user, and what is processed by what the user has seen and done."""

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from kshare.errors import OptionsError
-from kshare.options import KafkaConfig, SourceOptions, parse_options, parse_sink_options, table
+from kshare.options import (
+    FROM_GROUP,
+    KafkaConfig,
+    SourceOptions,
+    parse_options,
+    parse_sink_options,
+    table,
+)
 from kshare.options.kafka_table import (
     CONSUMER_NO_EFFECT,
     CONSUMER_REFUSED,
@@ -370,6 +377,39 @@ def test_commits_need_a_group() -> None:
     )
     found = options({"commitOffsets": "true", "kafka.group.id": "g"})
     assert (found.commit_offsets, found.kafka.group_id) == (True, "g")
+
+
+def test_individual_commits() -> None:
+    found = options({"commitOffsets": " Individual ", "kafka.group.id": "g"})
+    assert found.commits_individually
+    assert found.individual_commit_topic is None
+    assert not options({"commitOffsets": "true", "kafka.group.id": "g"}).commits_individually
+    assert problem({"commitOffsets": "yes"}) == (
+        "commitOffsets: is wrong (given: 'yes'); wanted true, false or individual"
+    )
+    given = {"commitOffsets": "individual", "kafka.group.id": "g", "keys": '["k"]'}
+    assert problem(given) == (
+        "keys: reads some of the records, which contradicts commitOffsets=individual (given: "
+        "'[\"k\"]'); commit no offsets, or give assign the ranges of key hashes to read"
+    )
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_start_from_a_group(streaming: bool) -> None:
+    given = {"startingOffsets": "Group", "kafka.group.id": "g", "individual.commit.topic": "log"}
+    found = options(given, streaming=streaming)
+    assert (found.starting, found.individual_commit_topic) == (FROM_GROUP, "log")
+    assert problem({"startingOffsets": "group"}, streaming=streaming) == (
+        "startingOffsets: needs kafka.group.id, the group to start from (given: 'group')"
+    )
+    outranked = warnings({**given, "startingTimestamp": "5"}, streaming=streaming)
+    assert "option startingOffsets is ignored, because startingTimestamp is given" in outranked
+    (warning,) = warnings({"individual.commit.topic": "log"}, streaming=streaming)
+    assert warning == (
+        "option individual.commit.topic has no effect without commitOffsets=individual or "
+        "startingOffsets=group"
+    )
+    assert problem({"endingOffsets": "group"}, streaming=False).startswith("endingOffsets: ")
 
 
 @pytest.mark.parametrize("streaming", [True, False])

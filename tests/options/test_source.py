@@ -57,6 +57,7 @@ def test_defaults_of_a_stream() -> None:
         "max_ranges_in_checkpoint": 10_000,
         "max_offsets_ahead": None,
         "commit_offsets": False,
+        "individual_commit_topic": None,
         "max_bytes_key_range_results": 209_715_200,
         "task_assignor": None,
         "task_assignor_configs": {},
@@ -198,7 +199,7 @@ def test_a_boolean_is_taken_in_any_case(name: str, path: str, text: str, value: 
 
 @pytest.mark.parametrize(
     "name",
-    [*(name for name, _ in BOOLEANS), "commitOffsets", "kafka.sasl.oauthbearer.header.urlencode"],
+    [*(name for name, _ in BOOLEANS), "kafka.sasl.oauthbearer.header.urlencode"],
 )
 def test_another_word_is_no_boolean(name: str) -> None:
     assert problem({name: "yes"}) == f"{name}: is wrong (given: 'yes'); wanted true or false"

@@ -200,11 +200,19 @@ def test_a_quoted_name_matches_itself(name: str, other: str) -> None:
 @given(st.text(max_size=12))
 def test_any_text_is_a_pattern_or_a_fault(text: str) -> None:
     try:
-        pattern = java_pattern(text)
+        java_pattern(text)
     except ValueError as error:
         assert str(error)  # noqa: PT017 - either is right
-    else:
-        assert (pattern.search("orders") is None) is (not pattern.findall("orders"))
+
+
+@given(st.text("ab.-_", max_size=4), st.text("abc-_", max_size=12))
+def test_a_dot_is_any_character_and_all_else_is_itself(text: str, topic: str) -> None:
+    windows = (topic[at : at + len(text)] for at in range(len(topic) - len(text) + 1))
+    is_found = any(
+        all(wanted in (".", seen) for wanted, seen in zip(text, window, strict=True))
+        for window in windows
+    )
+    assert (java_pattern(text).search(topic) is not None) is is_found
 
 
 @given(st.text(max_size=8), st.text(max_size=20))

@@ -175,7 +175,8 @@ def test_an_expired_token_is_not_used_again() -> None:
 
 def test_what_may_pass_is_tried_again() -> None:
     with Endpoint((503, "busy"), (500, ""), granted()) as endpoint:
-        assert oauth_token(credentials(endpoint.url)).principal == "me"
+        patient = credentials(endpoint.url, sasl__login__retry__backoff__max__ms="60000")
+        assert oauth_token(patient).principal == "me"
     assert len(endpoint.asked) == 3
 
 

@@ -104,6 +104,7 @@ def test_a_planner(options: dict[str, str], plan: str) -> None:
     imported = modules(SOURCE.format(options=options) + plan)
     assert imported >= PLANNING  # it has planned
     unwanted = NOT_IN_ANY | KERNELS | SINK | {"kafka", "scipy", "spark_plugin.task_side"}
+    unwanted |= {"kshare.group"}  # only where the options name a key-shared group
     assert sorted(imported & unwanted) == []
 
 

@@ -54,6 +54,7 @@ class Batch:
     checksum: int | None = None  # None: the right one
     magic: int = 2
     length: int | None = None  # None: the right one
+    leader_epoch: int = 0
 
     def encode(self) -> bytes:
         attributes = self.attributes | CODECS.index(self.codec)
@@ -64,7 +65,8 @@ class Batch:
         )
         checked = struct.pack(">hiqqqhii", *fields) + self.payload
         checksum = crc32c(checked) if self.checksum is None else self.checksum
-        return struct.pack(">qiibI", self.base, length, 0, self.magic, checksum) + checked
+        head = (self.base, length, self.leader_epoch, self.magic, checksum)
+        return struct.pack(">qiibI", *head) + checked
 
 
 # -- written ------------------------------------------------------------------------------------

@@ -9,6 +9,11 @@
                                                       RUNNING <--anchor written-- ANCHORING
 
     CLAIMING <--the log was lost-- (any phase but FENCED): then WAITING takes the whole timeout
+    STARTING <--a transaction was aborted-- RUNNING
+
+STARTING begins with the fence of former owners' transactional ids. Then no transaction of theirs
+is open, so all their facts are in the log, and a former owner that goes on under a new epoch finds
+the later claim before it commits.
 
 Nothing here waits, reads a clock or does I/O. The caller feeds a :class:`.GroupLog` from the log,
 asks :meth:`Owner.actions` what to do after every event, does it, and says so. An action that was
@@ -49,10 +54,12 @@ __all__ = [
     "Action",
     "Commit",
     "Delete",
+    "Fence",
     "FetchPrimary",
     "Owner",
     "Phase",
     "ResolveInitial",
+    "Unblock",
     "Write",
     "WritePrimary",
     "session_of",
@@ -85,6 +92,23 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class Fence:
+    """Shut out the producers of transactional ids, then call :meth:`Owner.former_fenced`.
+
+    That is done only when no transaction of theirs is under way any more, in any partition.
+    """
+
+    transactional_ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Unblock:
+    """Abort the transactions of these ids, which may hide the own claim. Nobody waits for it."""
+
+    transactional_ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class FetchPrimary:
     """Fetch the primary offset and the log's bounds, then call :meth:`Owner.primary_read`."""
 
@@ -105,7 +129,7 @@ class WritePrimary:
 _GOES_ON: Final = {Reason.CONTINUED, Reason.LOST_LOG}
 """What has been processed before the log was lost still counts."""
 
-Action: TypeAlias = Write | Delete | FetchPrimary | ResolveInitial | WritePrimary
+Action: TypeAlias = Write | Delete | Fence | Unblock | FetchPrimary | ResolveInitial | WritePrimary
 
 
 @dataclass(slots=True)
@@ -143,6 +167,8 @@ class Owner:
         start: Where it starts, from phase ANCHORING on.
         done: What has been processed, as far as it knows; from phase RUNNING on.
         commit: The commit under way; None if there is none.
+        transactional_id: Its facts are written in transactions of this id, and by no commit; None
+            if they are not.
     """
 
     partition: TopicPartition
@@ -156,6 +182,7 @@ class Owner:
     start: Start | None = None
     done: Progress = field(default_factory=lambda: Progress.at(0))
     commit: Commit | None = None
+    transactional_id: str | None = None
     _pending: tuple[Action, ...] = ()  # returned, and neither confirmed nor failed
     _primary: tuple[Primary | None, int, int] | None = None  # and the log's bounds beside it
     _seen: tuple[int, bool] = (0, False)  # of the log, before the primary was asked for
@@ -164,6 +191,8 @@ class Owner:
     _voids: Reason | None = None  # why individual commits were given up, while it starts
     _waits: bool = False  # claims are lost: it has to wait, also if it seems to be alone
     _has_waited: bool = False
+    _has_fenced: bool = False  # former owners' transactional ids, since its claim was read back
+    _unblocked: frozenset[str] = frozenset()  # transactional ids
 
     # -- events ----------------------------------------------------------------------------
 
@@ -188,6 +217,19 @@ class Owner:
             self._run()
         elif self.commit is not None:
             self.commit.is_primary_written = True
+
+    def former_fenced(self) -> None:
+        """The transactional ids of former owners are fenced, and their transactions ended."""
+        self._pending, self._has_fenced = (), True
+
+    def rewind(self) -> None:
+        """A transaction was aborted: find out from the log what is processed, and start there.
+
+        Only when the outcome of all own transactions is decided.
+        """
+        if self.phase in {Phase.RUNNING, Phase.ANCHORING}:
+            self.phase, self.start, self.commit = Phase.STARTING, None, None
+            self._pending, self._primary, self._initial = (), None, None
 
     def failed(self) -> None:
         """What was to be done has failed, and is worth another attempt."""
@@ -215,7 +257,8 @@ class Owner:
             self._known = (self.start.incarnation, self.done)
         self.phase, self.start, self.commit = Phase.CLAIMING, None, None
         self._pending, self._primary, self._initial = (), None, None
-        self._waits, self._has_waited = True, False
+        self._waits, self._has_waited, self._has_fenced = True, False, False
+        self._unblocked = frozenset()
 
     def processed(self, pieces: Sequence[Rectangle]) -> None:
         """Some records have been processed."""
@@ -229,8 +272,9 @@ class Owner:
         """
         if self.commit is not None or self.phase is not Phase.RUNNING:
             raise ValueError(f"cannot begin a commit: {self.phase.value}")
-        done = self.done
-        facts = blocks_to_write(self.partition, log, self.member, self.hashes, done)
+        done, facts = self.done, list[Block]()
+        if self.transactional_id is None:
+            facts = blocks_to_write(self.partition, log, self.member, self.hashes, done)
         self.commit = Commit(done, tuple(facts))
 
     # -- decisions -------------------------------------------------------------------------
@@ -243,11 +287,12 @@ class Owner:
             log_end: How far it has read it.
         """
         self._look(log)
+        aside = self._unblock(log)
         if self._pending or (self._primary is not None and log_end < self._primary[1]):
-            return ()
+            return aside
         actions = self._next(log)
-        self._pending = tuple(a for a in actions if not isinstance(a, Delete))
-        return actions
+        self._pending = tuple(action for action in actions if not isinstance(action, Delete))
+        return (*aside, *actions)
 
     def is_alone(self, log: PartitionLog) -> bool:
         """Whether there is no earlier claim on the own hashes that may still be acted upon."""
@@ -269,6 +314,34 @@ class Owner:
             and claim.epoch is not None
             and claim.epoch < self.epoch
             and session_of(claim.member) not in self.peers
+        )
+
+    def _unblock(self, log: PartitionLog) -> tuple[Action, ...]:
+        """While the own claim is not read back: a transaction of a former owner may hide it."""
+        if self.phase is not Phase.CLAIMING:
+            return ()
+        hiding = self._former(log) - self._unblocked
+        self._unblocked |= hiding
+        return (Unblock(hiding),) if hiding else ()
+
+    def _fence(self, log: PartitionLog) -> tuple[Action, ...]:
+        """What former owners have decided is in the log from then on, and no more comes."""
+        former = frozenset() if self._has_fenced else self._former(log)
+        return (Fence(former),) if former else ()
+
+    def _former(self, log: PartitionLog) -> frozenset[str]:
+        """The transactional ids of other processes that may have owned some of the hashes.
+
+        Before the own claim is read back, of all that have claimed some of them.
+        """
+        mine = log.claims.get(self.member)
+        return frozenset(
+            other.claim.transactional_id
+            for name, other in log.claims.items()
+            if other.claim.transactional_id is not None
+            and session_of(name) != session_of(self.member)
+            and (mine is None or other.age < mine.age)
+            and any(part.intersect(own) for part in other.claim.hashes for own in self.hashes)
         )
 
     def _look(self, log: PartitionLog) -> None:
@@ -320,17 +393,19 @@ class Owner:
                     self.hashes,
                     self.epoch,
                     self_fencing=self.self_fencing,
+                    transactional_id=self.transactional_id,
                 )
                 return (Write((claim,)),)
             case Phase.STARTING:
-                return self._start(log)
+                return self._fence(log) or self._start(log)
             case Phase.ANCHORING:
                 assert self.start is not None
                 anchor = Anchor(self.start.incarnation, log_position(log), self.topic_id)
                 return (WritePrimary(self.start.progress.stable, anchor),)
             case Phase.RUNNING if self.commit is not None:
                 return self._commit(log, self.commit)
-            case Phase.FENCED if self.member in log.claims:
+            # A transaction may be under way: who takes over has to know its id.
+            case Phase.FENCED if self.member in log.claims and self.transactional_id is None:
                 return (Delete((Key(0, "claim", self.partition, (self.member,)),)),)
         return ()
 
@@ -403,12 +478,18 @@ class Owner:
             *keys_to_delete(self.partition, log, self.member, owned, self.done),
             *past_to_delete(self.partition, log, self.member),
         ]
+        if self.transactional_id is not None:  # else a tombstone might overtake a later fact
+            keys = [key for key in keys if not _is_block_of(key, self.member)]
         return (Delete(tuple(keys)),) if keys else ()
 
 
 def session_of(member: str) -> str:
     """The session that has made a claim, from the claim's member: ``session#number``."""
     return member.rpartition("#")[0] or member
+
+
+def _is_block_of(key: Key, member: str) -> bool:
+    return key.kind == "block" and key.detail[0] == member
 
 
 def log_position(log: PartitionLog) -> int:

@@ -13,6 +13,8 @@ from kshare.wire.decode.layout import BATCH, BatchCount
 __all__ = ["BatchIndex", "corrupt", "index_batches", "refuse"]
 
 _FEW_BATCHES = 64
+_EPOCH_BYTES = np.arange(4) + 12 - 61
+"""Where partitionLeaderEpoch is, from the first byte behind a batch's head on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,20 @@ class BatchIndex:
     def records(self) -> int:
         """Number of records in the batches, wanted or not."""
         return int(self.batches["records"].sum())
+
+    def leader_epochs(self) -> tuple[tuple[int, int], ...]:
+        """Which leaders wrote the batches.
+
+        Returns:
+            First offsets, ascending, each with the leader epoch of all batches up to the next one.
+        """
+        if not len(self.batches):
+            return ()
+        bytes_of = self.batches["start"][:, np.newaxis] + _EPOCH_BYTES
+        epochs = np.ascontiguousarray(self.source[bytes_of]).view(">i4").ravel()
+        changes = np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1))
+        offsets = self.batches["base_offset"][changes]
+        return tuple(zip(offsets.tolist(), epochs[changes].tolist(), strict=True))
 
 
 def index_batches(records: Any, *, topic: str, partition: int, fetch_offset: int) -> BatchIndex:

@@ -14,6 +14,7 @@ import hashlib
 import os
 import pkgutil
 import platform
+import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -41,6 +42,9 @@ _SOURCES: Final = (
     *("kernels/batch_heads.py", "kernels/binary.py", "kernels/build.py"),
     *("kernels/native.py", "kernels/numbers.py", "kernels/scan.py"),
 )
+
+_LOADING: Final = threading.Lock()
+_LOADED: Final[list[Any]] = []  # the engine, for as long as the process lives
 
 _FROM_LIBC: Final = ("memcpy", "memmove", "memset")  # what machine code may call
 
@@ -197,9 +201,15 @@ def _folders() -> list[Path]:
     return directories(os.environ, Path(__file__).parent)
 
 
-@cache
 def _engine() -> Any:
-    """The loaded code; it lives as long as the process."""
+    """The loaded code, one for all threads: a second one would be freed while it is called."""
+    with _LOADING:
+        if not _LOADED:
+            _LOADED.append(_load())
+        return _LOADED[0]
+
+
+def _load() -> Any:
     code = cached(_file_name(), _make, _folders())
     libc = ctypes.CDLL(None)
     for name in _FROM_LIBC:

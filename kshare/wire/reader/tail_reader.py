@@ -24,6 +24,7 @@ import pyarrow as pa
 from kshare.core.progress import Slice, TopicPartition
 from kshare.errors import DataLossError, UnknownTopicError
 from kshare.options import SourceOptions
+from kshare.wire.decode.batch_index import BatchIndex
 from kshare.wire.decode.codecs import Arena
 from kshare.wire.protocol.broker_pool import BrokerPool, Brokers
 from kshare.wire.protocol.messages import FetchAnswer
@@ -87,11 +88,29 @@ class TailRecords:
         topic_partition: The partition.
         batch: The records, in offset order.
         end: The offset after the last one.
+        epochs: First offsets, ascending, each with the leader epoch of the records up to the next.
     """
 
     topic_partition: TopicPartition
     batch: pa.RecordBatch
     end: int
+    epochs: tuple[tuple[int, int], ...] = ()
+
+
+class _TailSlice(SliceRecords):
+    """The records of a partition without an end, and which leaders wrote those of the last answer.
+
+    Attributes:
+        epochs: As in :class:`TailRecords`.
+    """
+
+    epochs: tuple[tuple[int, int], ...] = ()
+
+    def take(
+        self, index: BatchIndex, aborted: Sequence[tuple[int, int]]
+    ) -> Iterator[pa.RecordBatch]:
+        self.epochs = index.leader_epochs()
+        return super().take(index, aborted)
 
 
 class _TailPartition(PartitionReader):
@@ -103,7 +122,7 @@ class _TailPartition(PartitionReader):
 
     def __init__(
         self,
-        records: SliceRecords,
+        records: _TailSlice,
         options: SourceOptions,
         brokers: Brokers,
         clock: Clock,
@@ -126,6 +145,11 @@ class _TailPartition(PartitionReader):
     def delivered(self) -> int:
         """The offset after the last record that was delivered, or was not wanted."""
         return self._slice.cursor.delivered
+
+    @property
+    def epochs(self) -> tuple[tuple[int, int], ...]:
+        """The leader epochs of what is being delivered."""
+        return self._slice.epochs
 
     def rewind(self) -> None:
         """What was not delivered will be asked for again."""
@@ -230,7 +254,7 @@ class TailReader(SliceReader):
         """Read a slice from now on, in place of what was read of its partition."""
         topic_partition = slice_.topic_partition
         self.drop(topic_partition)
-        records = SliceRecords(
+        records = _TailSlice(
             WantedSlice(slice_),
             self._options,
             arena=self._arena,
@@ -248,6 +272,11 @@ class TailReader(SliceReader):
             for fetcher in self._fetchers.values():
                 if fetcher.partitions.pop(topic_partition, None) and fetcher.is_waiting:
                     fetcher.close(failed=False)  # or what is asked next waited for a long poll
+
+    def delivered(self, topic_partition: TopicPartition) -> int:
+        """The offset up to which all wanted records of a partition were returned; 0 if unknown."""
+        partition = self._reading.get(topic_partition)
+        return 0 if partition is None else partition.delivered
 
     # -- records ----------------------------------------------------------------------------
 
@@ -286,7 +315,10 @@ class TailReader(SliceReader):
                 got_none = False
                 partition = self._delivering
                 with self._clock.stopped():
-                    yield TailRecords(partition.topic_partition, batch, partition.delivered)
+                    assert isinstance(partition, _TailPartition)
+                    yield TailRecords(
+                        partition.topic_partition, batch, partition.delivered, partition.epochs
+                    )
             if got_none:
                 with self._clock.stopped():
                     yield None

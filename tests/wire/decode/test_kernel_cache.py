@@ -190,3 +190,20 @@ def test_the_files_name_tells_every_source() -> None:
 def test_warming_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="written"):
         compiled.warm(blocked(tmp_path / "file"))
+
+
+def test_threads_that_load_the_code_at_once_share_it() -> None:
+    """A second copy would be freed while it is called: the process would crash."""
+    code = """
+import threading
+from kshare.wire.decode.records import index_batches
+barrier = threading.Barrier(4)
+def use():
+    barrier.wait()
+    for _ in range(200):
+        index_batches(b"", topic="t", partition=0, fetch_offset=0)
+threads = [threading.Thread(target=use) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,6 +1,7 @@
 """Responses to record batches: every codec, and every kind of batch."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -353,3 +354,21 @@ def test_a_marker_with_no_kind(key: bytes | None) -> None:
     marker = batch_of([Rec(key, b"")], base=2, producer=1, attributes=0x30)
     with pytest.raises(CorruptRecordError, match=r"batch at offset 2 .*control record"):
         decode(transaction(0, 1), marker, aborted=[(1, 0)], read_committed=True)
+
+
+# -- leader epochs ---------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(-1, 2**31 - 1), st.sampled_from(["none", "gzip"]))))
+def test_which_leaders_wrote_the_batches(written: list[tuple[int, str]]) -> None:
+    batches = [
+        simple(3 * number, 3, leader_epoch=epoch, codec=codec)
+        for number, (epoch, codec) in enumerate(written)
+    ]
+    changes = indexed(batches).leader_epochs()
+    assert all(one[1] != two[1] for one, two in pairwise(changes))
+    found = [
+        next(epoch for first, epoch in reversed(changes) if first <= batch.base)
+        for batch in batches
+    ]
+    assert found == [epoch for epoch, _ in written]

@@ -1,0 +1,274 @@
+"""Transactions of a group on a real broker: killed, stopped and swapped processes.
+
+The verdict is of a reader of committed records: the output of each input exactly once, and those of
+a key in order.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from integration.kafka import KafkaBroker
+from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.errors import TransactionAbortedError
+from kshare.group import KeySharedConsumer
+from kshare.group.offsets import list_offsets
+
+RECORDS, KEYS = 4_000, 97
+SECONDS = 120.0
+LOWER, UPPER = split(WHOLE, 2)
+
+
+def eventually(holds: Callable[[], Any], seconds: float = SECONDS) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.05)
+    return found
+
+
+def key_of(offset: int) -> bytes:
+    return f"key-{offset * offset % KEYS}".encode()
+
+
+class Processes:
+    """Transactional processes of one group, and what they have written."""
+
+    def __init__(self, broker: KafkaBroker, topic: str, folder: Path) -> None:
+        self.topic, self.group = topic, f"{topic}-group"
+        self.output = broker.create_topic()
+        self._broker = broker
+        self._folder = folder
+        self.running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, hashes: HashRange, name: str) -> tuple[subprocess.Popen[bytes], Path]:
+        file = self._folder / f"{len(self.running):03}-{name}"
+        file.touch()
+        command = [sys.executable, "-m", "integration.transaction_process"]
+        command += [self._broker.bootstrap_servers, self.topic, self.output, self.group]
+        command += [str(hashes.lo), str(hashes.hi), name, str(file)]
+        self.running.append(subprocess.Popen(command))
+        return self.running[-1], file
+
+    def outputs(self) -> list[tuple[int, bytes]]:
+        """Input offset and key of each output that a reader of committed records sees."""
+        return outputs(self._broker, self.output)
+
+    def count(self) -> int:
+        return len(self.outputs())
+
+    def close(self) -> None:
+        for process in self.running:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+
+    def check(self) -> None:
+        """The output of each input exactly once, those of a key in order."""
+        eventually(lambda: self.count() >= RECORDS)
+        for process in self.running:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                process.wait(60)
+        found = self.outputs()
+        assert sorted(offset for offset, _ in found) == list(range(RECORDS))
+        assert all(key == key_of(offset) for offset, key in found)
+        for key in {key for _, key in found}:
+            of_key = [offset for offset, other in found if other == key]
+            assert of_key == sorted(of_key)
+        config = {"bootstrap.servers": self._broker.bootstrap_servers}
+        (said,) = list_offsets(self.group, config).values()
+        assert (said.offset, said.individual_commits) == (RECORDS, ())
+
+
+def outputs(broker: KafkaBroker, topic: str) -> list[tuple[int, bytes]]:
+    reader = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "verdict",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    reader.assign([TopicPartition(topic, 0, 0)])
+    found = []
+    while (message := reader.poll(10)) is not None and message.error() is None:
+        found.append((int(message.value() or b""), message.key() or b""))
+    reader.close()
+    return found
+
+
+@pytest.fixture
+def processes(broker: KafkaBroker, topic: str, tmp_path: Path) -> Iterator[Processes]:
+    broker.produce(topic, [(key_of(i), f"{i}") for i in range(RECORDS)], partition=0)
+    with closing(Processes(broker, topic, tmp_path)) as group:
+        yield group
+
+
+def lines(file: Path) -> list[str]:
+    return file.read_text().splitlines()
+
+
+def is_amid(file: Path, word: str, count: int = 1) -> bool:
+    """Whether a process stands after such a line of its transaction."""
+    written = lines(file)
+    return written.count("begin") >= count and bool(written) and written[-1].startswith(word)
+
+
+def test_processes_that_are_killed_amid_transactions(processes: Processes) -> None:
+    chance = random.Random(3)
+    halves = [LOWER, UPPER]
+    last = [processes.start(half, f"p{n}") for n, half in enumerate(halves)]
+    for number in range(6):
+        side = chance.randrange(2)
+        process, file = last[side]
+        word = "ready" if number % 2 else "offset"  # waits for its turn, or commits
+        eventually(lambda f=file, w=word: is_amid(f, w, 3))  # type: ignore[misc]
+        process.kill()
+        process.wait()
+        last[side] = processes.start(halves[side], f"p{side}" if number % 3 else f"q{number}")
+    processes.check()
+
+
+def test_a_stopped_process_that_goes_on_after_another_has_taken_over(processes: Processes) -> None:
+    for number, word in enumerate(["offset", "ready"]):
+        old, file = processes.start(WHOLE, f"old-{number}")
+        eventually(lambda f=file, w=word: is_amid(f, w, 3))  # type: ignore[misc]
+        os.kill(old.pid, signal.SIGSTOP)
+        new, its_file = processes.start(WHOLE, f"new-{number}")
+        eventually(lambda f=its_file: lines(f).count("commit") >= 3)  # type: ignore[misc]
+        os.kill(old.pid, signal.SIGCONT)
+        assert old.wait(60) == 0
+        assert lines(file)[-1].startswith("fenced")
+        if number == 0:
+            new.kill()
+            new.wait()
+    processes.check()
+
+
+def test_a_broker_that_is_killed_and_frozen_amid_transactions(tmp_path: Path) -> None:
+    """Answers of commits are lost, and what became of them has to be found out.
+
+    librdkafka 2.16 may end a process whose coordinator goes away; such a process is started again.
+    """
+    chance = random.Random(11)
+    halves = [LOWER, UPPER]
+    with KafkaBroker() as broker:
+        topic = broker.create_topic()
+        broker.produce(topic, [(key_of(i), f"{i}") for i in range(RECORDS)], partition=0)
+        with closing(Processes(broker, topic, tmp_path)) as group:
+            members = [group.start(half, f"p{n}") for n, half in enumerate(halves)]
+
+            def have_committed(counts: list[int]) -> bool:
+                for number, (process, _) in enumerate(members):
+                    if process.poll() is not None:
+                        members[number] = group.start(halves[number], f"p{number}")
+                        counts[number] = 0
+                written = [lines(file).count("commit") for _, file in members]
+                return all(now > before for now, before in zip(written, counts, strict=True))
+
+            for word in ("ready", "offset", "ready"):
+                _, file = chance.choice(members)
+                eventually(lambda f=file, w=word: is_amid(f, w, 4))  # type: ignore[misc]
+                broker.freeze()
+                time.sleep(2)
+                broker.kill9()
+                broker.start()
+                counts = [lines(file).count("commit") for _, file in members]
+                eventually(lambda c=counts: have_committed(c))  # type: ignore[misc]
+            group.check()
+
+
+@pytest.mark.parametrize("name", ["same", "another"])
+def test_a_hot_swap(processes: Processes, name: str) -> None:
+    old, file = processes.start(WHOLE, "same")
+    eventually(lambda: lines(file).count("commit") >= 5)
+    processes.start(WHOLE, name)
+    assert old.wait(60) == 0
+    assert lines(file)[-1].startswith("fenced")
+    processes.check()
+
+
+def test_one_that_waits_gives_up_in_time(broker: KafkaBroker, topic: str) -> None:
+    """Nobody reads the lower half, so the upper one never gets beyond its first record there."""
+    broker.produce(topic, [(key_of(i), f"{i}") for i in range(200)], partition=0)
+    output = broker.create_topic()
+    config = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": f"{topic}-waits",
+        "auto.offset.reset": "earliest",
+        "claim.timeout.ms": 500,
+        "transactional.id": f"{topic}-waits",
+        "transaction.timeout.ms": 3_000,
+    }
+    with KeySharedConsumer(config) as consumer:
+        consumer.assign({(topic, 0): [(UPPER.lo, UPPER.hi)]})
+        seen: list[list[int]] = []
+        for _ in range(2):
+            error = gives_up(consumer, output, seen)
+            assert "purgatory=stable" in str(error)
+            assert f"{topic}-0" in str(error)
+        assert seen[-1] == seen[-2]  # its records come again
+    assert len(outputs(broker, output)) == len(seen) - 2
+
+
+def gives_up(
+    consumer: KeySharedConsumer, output: str, seen: list[list[int]]
+) -> TransactionAbortedError:
+    """Run transactions until one gives up waiting."""
+    while True:
+        began = time.monotonic()
+        try:
+            with consumer.transaction() as transaction:
+                seen.append([message.offset() for message in consumer.consume(10, 5.0)])
+                transaction.produce(output, "0", b"k")
+        except TransactionAbortedError as error:
+            assert 2.6 < time.monotonic() - began < 4.0
+            return error
+
+
+def test_an_exception_takes_everything_back(broker: KafkaBroker, topic: str) -> None:
+    broker.produce(topic, [(key_of(i), f"{i}") for i in range(300)], partition=0)
+    output = broker.create_topic()
+    config = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": f"{topic}-fails",
+        "auto.offset.reset": "earliest",
+        "claim.timeout.ms": 500,
+        "transactional.id": f"{topic}-fails",
+    }
+    with KeySharedConsumer(config) as consumer:
+        consumer.assign({(topic, 0): []})
+        done = 0
+        while done < 300:
+            is_good = done % 40 == 0 or done % 7 == 1
+            try:
+                with consumer.transaction() as transaction:
+                    messages = consumer.consume(20, 5.0)
+                    for message in messages:
+                        transaction.produce(output, str(message.offset()), message.key())
+                    if not is_good:
+                        done += 1
+                        raise ZeroDivisionError
+                done = messages[-1].offset() + 1 if messages else done
+            except ZeroDivisionError:
+                done -= 1
+                with consumer.transaction() as transaction:
+                    again = consumer.consume(20, 5.0)
+                    assert [m.offset() for m in again] == [m.offset() for m in messages]
+                    for message in again:
+                        transaction.produce(output, str(message.offset()), message.key())
+                done = again[-1].offset() + 1
+    assert [offset for offset, _ in outputs(broker, output)] == list(range(300))

@@ -1,0 +1,56 @@
+"""A transactional process of a group: it writes the offset of each record to another topic.
+
+``python -m integration.transaction_process SERVERS TOPIC OUTPUT GROUP LO HI ID FILE`` appends a
+line ``begin``, ``offset N`` for each record, and ``commit``, ``abort`` or ``error`` for each
+transaction, until SIGTERM; ``fenced`` ends it, too.
+"""
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+from kshare.errors import FencedError, KafkaError, TransactionAbortedError
+from kshare.group import KeySharedConsumer
+
+COUNT, TIMEOUT_MS = 50, 20_000
+
+
+def main(
+    servers: str, topic: str, output: str, group: str, low: str, high: str, name: str, file: str
+) -> None:
+    consumer = KeySharedConsumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "claim.timeout.ms": 1000,
+            "transactional.id": name,
+            "transaction.timeout.ms": TIMEOUT_MS,
+        }
+    )
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+    consumer.assign({(topic, 0): [(int(low), int(high))]})
+    with Path(file).open("a", buffering=1) as out, consumer:
+        while not stopped:
+            try:
+                with consumer.transaction() as transaction:
+                    out.write("begin\n")
+                    for message in consumer.consume(COUNT, 0.5):
+                        out.write(f"offset {message.offset()}\n")
+                        transaction.produce(output, str(message.offset()), message.key())
+                        time.sleep(0.001)
+                    out.write("ready\n")
+                out.write("commit\n")
+            except TransactionAbortedError as error:
+                out.write(f"abort {error}\n")
+            except FencedError as error:
+                out.write(f"fenced {error}\n")
+                return
+            except KafkaError as error:  # the coordinator does not answer
+                out.write(f"error {error}\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

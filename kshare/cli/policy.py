@@ -1,0 +1,65 @@
+"""``kshare policy``: what operators do not allow, set and listed."""
+
+import argparse
+import json
+import sys
+from contextlib import closing
+
+from kshare.cli.connection import is_given, kafka_config, user_name
+from kshare.cli.table import text_table
+from kshare.cluster.cluster import Cluster
+from kshare.cluster.policies import RANGE_FETCH, Policies, Policy
+from kshare.options import KafkaConfig, Subscribe
+
+__all__ = ["run"]
+
+
+def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Run the command, and return its exit code."""
+    if not is_given(arguments):
+        parser.error("which cluster? Give --bootstrap-servers, or --kafka-config")
+    if arguments.action == "list":
+        return _list(kafka_config(arguments), arguments)
+    if (arguments.name == RANGE_FETCH) != (arguments.topic is not None):
+        parser.error(f"{RANGE_FETCH} needs --topic, and only that takes it")
+    return _set(kafka_config(arguments), arguments)
+
+
+def _set(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
+    if arguments.topic is not None:
+        with closing(Cluster(kafka)) as cluster:
+            cluster.partitions(Subscribe((arguments.topic,)))  # a misspelt one is an error
+    policy = Policy(arguments.name, arguments.topic or "")
+    with closing(Policies(kafka)) as policies:
+        policies.set(policy, arguments.value == "true", by=user_name(), why=arguments.why)
+    of = f" of topic {policy.topic}" if policy.topic else ""
+    sys.stdout.write(f"{policy.name}{of} is {arguments.value}\n")
+    return 0
+
+
+def _list(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
+    with closing(Policies(kafka)) as policies:
+        listed = sorted(policies.read().items())
+    if arguments.json:
+        rows = [
+            {
+                "policy": policy.name,
+                "topic": policy.topic or None,
+                "value": info.value,
+                "since": info.since,
+                "by": info.by,
+                "why": info.why,
+            }
+            for policy, info in listed
+        ]
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        return 0
+    if not listed:
+        sys.stdout.write("no policy is set: all is accepted\n")
+        return 0
+    table = [("policy", "topic", "value", "since", "by", "why")]
+    for policy, info in listed:
+        shown = (policy.topic or "(all)", str(info.value).lower(), info.since, info.by, info.why)
+        table.append((policy.name, *shown))
+    sys.stdout.write(text_table(table))
+    return 0

@@ -1,0 +1,184 @@
+"""Policies: what operators do not allow, for the whole cluster or for a topic.
+
+They are kept in a compacted topic of one partition. A record's key is ``{"policy": name, "topic":
+name}`` as JSON, the topic being empty for the whole cluster. Its value is ``{"by": who, "value":
+"true" | "false", "when": time, "why": text}``. A policy that is not set is ``true``.
+
+Cost: as for :mod:`kshare.cluster.parked_keys`.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from confluent_kafka.admin import AdminClient
+
+from kshare.cluster.compacted_topic import CompactedTopic
+from kshare.cluster.topic_table import TopicTable, json_bytes, texts
+from kshare.cluster.topic_watch import TopicWatch, WatchTexts
+from kshare.cluster.topics import POLICIES_TOPIC, TopicSpec
+from kshare.options import KafkaConfig
+from kshare.wire.protocol.retry import Clock
+
+__all__ = [
+    "INDIVIDUAL_COMMIT",
+    "POLICY_NAMES",
+    "RANGE_FETCH",
+    "Policies",
+    "Policy",
+    "PolicyInfo",
+    "PolicyWatch",
+]
+
+INDIVIDUAL_COMMIT: Final = "accept.individual.commit"
+"""Whether groups may share partitions and commit individual offsets; for the whole cluster."""
+
+RANGE_FETCH: Final = "accept.range.fetch"
+"""Whether a topic may be read by ranges of key hashes."""
+
+POLICY_NAMES: Final = (INDIVIDUAL_COMMIT, RANGE_FETCH)
+
+_SPEC: Final = TopicSpec(POLICIES_TOPIC, 1, {"retention.ms": "-1"})
+_TEXTS: Final = WatchTexts(
+    unauthorized="not authorized to read the policies, going on without them: if any are set, "
+    f"grant this principal the right Read on topic {POLICIES_TOPIC}",
+    refused=f"the policies (topic {POLICIES_TOPIC}) cannot be read, and nothing starts without "
+    "them, as it would not obey them",
+    stale=f"cannot read the policies (topic {POLICIES_TOPIC}), going on with the {{count}} that "
+    "were last seen",
+)
+
+
+class Policy(NamedTuple):
+    """What a policy is for.
+
+    Attributes:
+        name: Its name.
+        topic: The topic; empty for the whole cluster.
+    """
+
+    name: str
+    topic: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInfo:
+    """How a policy is set.
+
+    Attributes:
+        value: Whether it is accepted.
+        since: When it was set: ISO 8601, in UTC.
+        by: Who set it; may be empty.
+        why: Text for people; may be empty.
+    """
+
+    value: bool
+    since: str
+    by: str = ""
+    why: str = ""
+
+
+class Policies:
+    """The policies of a cluster: read and changed.
+
+    Every method raises a :class:`~kshare.errors.KafkaError` if the cluster does not answer within
+    ``default.api.timeout.ms``, or refuses.
+
+    Args:
+        kafka: How to reach the cluster.
+        now: Time of day.
+        admin: Makes the client that makes the topic.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaConfig,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        admin: Callable[..., AdminClient] = AdminClient,
+    ) -> None:
+        self._now = now
+        topic = CompactedTopic(kafka, _SPEC, group="kshare-policies", admin=admin)
+        self._table = TopicTable(
+            topic, _decode_key, _decode_info, what="a policy", loss="policies will not last"
+        )
+
+    def read(self) -> Mapping[Policy, PolicyInfo]:
+        """All policies that are set, in any order."""
+        return self._table.read()
+
+    def set(self, policy: Policy, value: bool, *, why: str = "", by: str = "") -> None:
+        """Set a policy.
+
+        Raises:
+            ValueError: There is no such policy, or not for a topic, or not for the cluster.
+        """
+        if policy.name not in POLICY_NAMES:
+            raise ValueError(f"no policy is named {policy.name!r}")
+        if (policy.name == RANGE_FETCH) != bool(policy.topic):
+            of = "a topic" if policy.name == RANGE_FETCH else "the whole cluster"
+            raise ValueError(f"{policy.name} is a policy of {of}")
+        self._table.read()
+        when = self._now().astimezone(UTC).isoformat(timespec="seconds")
+        info = {"by": by, "value": str(value).lower(), "when": when, "why": why}
+        self._table.put(
+            [(json_bytes({"policy": policy.name, "topic": policy.topic}), json_bytes(info))]
+        )
+
+    def shorten_timeout(self, seconds: float) -> None:
+        """From now on, let no read wait for an answer longer than this."""
+        self._table.shorten_timeout(seconds)
+
+    def close(self) -> None:
+        """Let go of the cluster."""
+        self._table.close()
+
+
+class PolicyWatch:
+    """The policies as a running query or consumer goes by them.
+
+    Args:
+        kafka: How to reach the cluster.
+        look_seconds: Maximum time that a look may take after the first one.
+        clock: Source of time.
+    """
+
+    def __init__(
+        self, kafka: KafkaConfig, *, look_seconds: float = 5.0, clock: Clock = time
+    ) -> None:
+        self._watch = TopicWatch[Mapping[Policy, PolicyInfo]](
+            Policies(replace(kafka, offset_attempts=1)),
+            {},
+            _TEXTS,
+            kafka,
+            POLICIES_TOPIC,
+            look_seconds=look_seconds,
+            clock=clock,
+        )
+
+    def accepts(self, policy: Policy) -> bool:
+        """Whether a policy accepts, as it was at most 2 s ago or is last known.
+
+        Raises:
+            KafkaError: The policies have never been read, and cannot be within
+                ``default.api.timeout.ms``. The next call tries again.
+        """
+        info = self._watch.current().get(policy)
+        return info is None or info.value
+
+    def close(self) -> None:
+        """Let go of the cluster."""
+        self._watch.close()
+
+
+def _decode_key(data: bytes | None) -> Policy:
+    return Policy(*texts(data, "policy", "topic"))
+
+
+def _decode_info(data: bytes) -> PolicyInfo:
+    value, when, by, why = texts(data, "value", "when", "by", "why")
+    if value not in {"true", "false"}:
+        raise ValueError(f"the value is {value!r}; wanted true or false")
+    return PolicyInfo(value == "true", when, by, why)

@@ -1,0 +1,355 @@
+"""A streaming query as a member of a key-shared group: it publishes what it has processed.
+
+The query goes by its checkpoint. So facts are written after Spark has noted that their batch is
+done, and what the group says never changes what the query reads, but where it starts.
+
+Guarantees: :meth:`QueryMember.commit` never waits. A fault is a warning, and the next commit says
+all of it again; only a fence is an error, as two readers would break the order of keys. Nothing is
+opened before the first call, and a process that is killed leaves nothing but its claims, which its
+successor takes over.
+
+Cost: a thread that follows the group's log, one that commits, and two round trips a commit.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
+from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.errors import FencedError, FetchTimeoutError
+from kshare.group.model import OffsetReset
+from kshare.group.offsets import GroupOffsets
+from kshare.group.session import GroupSession
+from kshare.options import KafkaConfig
+from kshare.wire.protocol.retry import Backoff
+
+__all__ = ["QueryMember", "QuerySession"]
+
+_log = logging.getLogger("kshare.planner")
+
+_SEGMENT_BYTES: Final = 10 << 20
+_TAKEOVER_MS: Final = 3_000
+"""How long a query that starts from its group waits for members that may still deliver."""
+_RESTART_MS: Final = 1_000
+"""The same for one that goes by its checkpoint: mostly it replaces its own dead planner."""
+_AGAIN_SECONDS: Final = 5.0
+"""What others have committed meanwhile moves the stable offset, also of a query that is idle."""
+_FLUSH_SECONDS: Final = 5.0
+_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 1_000, 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    """What the session needs: see :class:`kshare.group.model.SessionConfig`."""
+
+    kafka: KafkaConfig
+    group: str
+    log_topic: str
+    claim_timeout_ms: int
+    offset_reset: OffsetReset
+    log_segment_bytes: int = _SEGMENT_BYTES
+    transactional_id: str | None = None
+
+
+class QuerySession(Protocol):
+    """What is used of :class:`~kshare.group.session.GroupSession`."""
+
+    def claim(self, assignment: Mapping[TopicPartition, Sequence[HashRange]], /) -> None:
+        """Own these key hashes, and no others."""
+
+    def started(self) -> Mapping[TopicPartition, Progress]:
+        """The starts of the partitions whose claims are in place."""
+
+    def check(self) -> None:
+        """Raise the fault of the session, if there is one."""
+
+    def commit(
+        self,
+        processed: Mapping[TopicPartition, Progress],
+        timeout: float,
+        /,
+        *,
+        since: Mapping[TopicPartition, Progress] | None = None,
+    ) -> dict[TopicPartition, int]:
+        """Commit, and wait until the log says so."""
+
+    def close(self, timeout: float, /) -> None:
+        """Give up all claims, and stop."""
+
+
+class QueryMember:
+    """The member of a group that a query's planner is. For use by one thread.
+
+    Args:
+        kafka: How to reach the cluster.
+        group: Id of the group.
+        hashes: The key hashes that the query reads of a partition, ascending.
+        log_topic: The topic of the group's log; None: the default.
+        session: Makes the session with the log.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaConfig,
+        group: str,
+        hashes: Callable[[TopicPartition], Sequence[HashRange]],
+        *,
+        log_topic: str | None = None,
+        session: Callable[[_Config], QuerySession] = GroupSession,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kafka = kafka
+        self._group = group
+        self._hashes = hashes
+        self._log_topic = log_topic or INDIVIDUAL_COMMITS_TOPIC
+        self._clock = clock
+        self._claims = _Claims(self._config, hashes, session)
+        self._wanted: dict[TopicPartition, Progress] = {}
+        self._sent: dict[TopicPartition, Progress] = {}
+        self._executor: ThreadPoolExecutor | None = None
+        self._answer: Future[None] | None = None
+        self._pace = _Pace()
+
+    def committed(
+        self, partitions: Collection[TopicPartition], /
+    ) -> dict[TopicPartition, Progress]:
+        """What the group has processed of some partitions; nothing of one without commits.
+
+        Raises:
+            CommitLogError: A record of the group cannot be read.
+            KafkaError: The cluster did not answer, or refused.
+        """
+        with closing(GroupOffsets(self._kafka, self._group, self._log_topic)) as offsets:
+            known = offsets.committed()
+        return {tp: known[tp].progress for tp in partitions if tp in known}
+
+    def join(self, partitions: Collection[TopicPartition], /) -> dict[TopicPartition, Progress]:
+        """Claim what the query reads of some partitions, and wait for those who had it.
+
+        Returns:
+            What the group has processed. A partition without an offset begins at its earliest.
+
+        Raises:
+            FencedError: Another member has claimed them meanwhile.
+            KshareError: The group's log cannot be used.
+        """
+        session = self._claims.claim(partitions, _TAKEOVER_MS)
+        return dict(self._started(session, partitions))
+
+    def commit(self, processed: Mapping[TopicPartition, Progress], /) -> None:
+        """Publish what the query has processed of each partition, in total. Does not wait.
+
+        While a commit is under way the newest progress is kept, and sent by a later call.
+
+        Raises:
+            FencedError: Another member has claimed key hashes that the query reads.
+        """
+        self._wanted = dict(processed)
+        self._serve()
+
+    def flush(self, seconds: float = _FLUSH_SECONDS) -> None:
+        """Wait for what was given to :meth:`commit`, unless it has failed just now.
+
+        Args:
+            seconds: Maximum time to wait.
+
+        Raises:
+            FencedError: As for :meth:`commit`.
+        """
+        deadline = self._clock() + seconds
+        for _ in range(2):  # one may be under way, and another one waits for it
+            self._serve()
+            if self._answer is None or self._answer is self._pace.waited_for:
+                return
+            wait([self._answer], timeout=max(deadline - self._clock(), 0.0))
+            self._pace.waited_for = self._answer
+        self._serve()
+
+    def close(self) -> None:
+        """Publish what is left, and leave the group."""
+        try:
+            self.flush()
+        except FencedError as error:
+            _log.warning("%s", error)
+        self._claims.close(_FLUSH_SECONDS)
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+
+    # -- commits ---------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Take the outcome of the commit under way, and begin the next one if it is time to."""
+        if self._answer is not None:
+            if not self._answer.done():
+                return
+            answer, self._answer = self._answer, None
+            self._take(answer.exception())
+        self._claims.raise_fence()
+        now = self._clock()
+        is_said = _are_same(self._sent, self._wanted)
+        if not self._wanted or now < (self._pace.again_at if is_said else self._pace.retry_at):
+            return
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, "kshare-commits")
+        self._sent, self._pace.again_at = self._wanted, now + _AGAIN_SECONDS
+        self._answer = self._executor.submit(self._publish, self._wanted)
+
+    def _publish(self, processed: Mapping[TopicPartition, Progress]) -> None:
+        """Commit, and wait for it; in a thread of its own."""
+        try:
+            session = self._claims.claim(processed, _RESTART_MS)
+            since = self._started(session, processed)
+            own = {tp: _part_of(self._hashes(tp), progress) for tp, progress in processed.items()}
+            session.commit(own, self._seconds, since=since)
+        except (FencedError, FetchTimeoutError):
+            raise  # the session goes on
+        except Exception:
+            self._claims.close(0.0)  # it may have ended: the next attempt makes another one
+            raise
+
+    def _started(
+        self, session: QuerySession, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Progress]:
+        """The starts of some partitions; waits for them."""
+        while True:
+            started = session.started()
+            if all(tp in started for tp in partitions):
+                return {tp: started[tp] for tp in partitions}
+            session.commit(dict.fromkeys(partitions, Progress.at(0)), self._seconds)
+
+    def _take(self, error: BaseException | None) -> None:
+        if error is None:
+            self._pace.succeeded()
+            return
+        self._sent = {}
+        if isinstance(error, FencedError):
+            raise error
+        self._pace.retry_at = self._clock() + self._pace.backoff.pause()
+        level = logging.DEBUG if str(error) == self._pace.warned else logging.WARNING
+        self._pace.warned = str(error)
+        _log.log(
+            level,
+            "individual commits of group %s were not written (commitOffsets; the query does not "
+            "depend on it, and tries again): %s",
+            self._group,
+            error,
+        )
+
+    @property
+    def _seconds(self) -> float:
+        return self._kafka.api_timeout_ms / 1000
+
+    def _config(self, claim_timeout_ms: int) -> _Config:
+        return _Config(
+            self._kafka, self._group, self._log_topic, claim_timeout_ms, self._initial_offset
+        )
+
+    def _initial_offset(self, partition: TopicPartition) -> int | None:
+        """Where a group without offsets starts: where the query stands, if it reads all hashes.
+
+        Otherwise another query may be behind it with the other hashes.
+        """
+        reads_all = tuple(self._hashes(partition)) == (WHOLE,)
+        position = self._wanted.get(partition)
+        return position.stable if reads_all and position is not None else None
+
+
+class _Claims:
+    """The session of a query, and what it has claimed."""
+
+    def __init__(
+        self,
+        config: Callable[[int], _Config],
+        hashes: Callable[[TopicPartition], Sequence[HashRange]],
+        make: Callable[[_Config], QuerySession],
+    ) -> None:
+        self._config = config
+        self._hashes = hashes
+        self._make = make
+        self._session: QuerySession | None = None
+        self._claimed: dict[TopicPartition, tuple[HashRange, ...]] = {}
+
+    def claim(self, partitions: Collection[TopicPartition], timeout_ms: int) -> QuerySession:
+        """The session, with what the query reads of these partitions claimed."""
+        wanted = {tp: tuple(self._hashes(tp)) for tp in partitions}
+        if self._session is None:
+            self._session, self._claimed = self._make(self._config(timeout_ms)), {}
+        self._session.check()  # what others have taken is not to be claimed back
+        if wanted != self._claimed:
+            self._session.claim(wanted)
+            self._claimed = wanted
+        return self._session
+
+    def raise_fence(self) -> None:
+        """Raise if another member has claimed some of it; other faults are those of commits."""
+        session = self._session
+        if session is None:
+            return
+        try:
+            session.check()
+        except FencedError:
+            raise
+        except Exception as error:  # the next commit reports it
+            _log.debug("%s", error)
+
+    def close(self, seconds: float) -> None:
+        """End the session; a later claim makes another one."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close(seconds)
+
+
+@dataclass(slots=True)
+class _Pace:
+    """When to commit next.
+
+    Attributes:
+        again_at: Before this time, nothing is said that was said already.
+        retry_at: Before this time, nothing is said at all: something has failed.
+        backoff: Pauses after failures.
+        warned: What the last warning said; empty after a success.
+        waited_for: The commit for which :meth:`QueryMember.flush` has waited last.
+    """
+
+    again_at: float = 0.0
+    retry_at: float = 0.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS))
+    warned: str = ""
+    waited_for: Future[None] | None = None
+
+    def succeeded(self) -> None:
+        """A commit was written."""
+        self.retry_at, self.warned = 0.0, ""
+        self.backoff.reset()
+
+
+def _are_same(
+    ours: Mapping[TopicPartition, Progress], theirs: Mapping[TopicPartition, Progress]
+) -> bool:
+    """Whether two say the same; quickly, where they hold the same objects."""
+    return ours.keys() == theirs.keys() and all(
+        ours[tp] is theirs[tp] or ours[tp] == theirs[tp] for tp in ours
+    )
+
+
+def _part_of(hashes: Sequence[HashRange], progress: Progress) -> Progress:
+    """What of a progress concerns some key hashes."""
+    if tuple(hashes) == (WHOLE,):
+        return progress
+    pieces = progress.minus(Progress.at(0))
+    return Progress.of(
+        0,
+        [
+            Rectangle(piece.offsets, shared)
+            for piece in pieces
+            for part in hashes
+            if (shared := piece.hashes.intersect(part)) is not None
+        ],
+    )

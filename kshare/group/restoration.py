@@ -1,0 +1,125 @@
+"""A store's state from its changelog, for key ranges that a process has gained: :func:`restore`.
+
+The changelog is not divided: one partition holds the state of all key ranges of its task. What is
+read is what is pending of the gained ranges.
+
+Cost: one pass over the pending offsets, with the reader of the source: no Python per record.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Self
+
+import pyarrow as pa
+
+from kshare.cluster.cluster import Cluster
+from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
+from kshare.group.assignments import parse_assignment
+from kshare.group.config import ConsumerConfig, consumer_config
+from kshare.options import EARLIEST, KafkaConfig, SourceOptions
+from kshare.options.frozen import FrozenMapping
+from kshare.options.model import Assign
+from kshare.wire.reader.read_slice import read_slice
+
+__all__ = ["Restoration", "restore"]
+
+
+class Restoration(Iterator[pa.RecordBatch]):
+    """The record batches of a restoration, to be taken one after the other.
+
+    Args:
+        batches: The batches, in offset order.
+        progress: What the store has already.
+        end: The end of the changelog.
+        ranges: The key ranges that are restored.
+
+    Attributes:
+        progress: What the store has once it has applied the batches that were returned; to be given
+            as ``done`` next time.
+        end: The end of the changelog, up to which is read.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[pa.RecordBatch],
+        progress: Progress,
+        end: int,
+        ranges: Sequence[HashRange],
+    ) -> None:
+        self.progress = progress
+        self.end = end
+        self._batches = batches
+        self._ranges = ranges
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        batch = next(self._batches, None)
+        if batch is None:
+            self._reach(self.end)
+            raise StopIteration
+        self._reach(batch.column("offset")[-1].as_py() + 1)
+        return batch
+
+    def _reach(self, offset: int) -> None:
+        if offset > self.progress.stable:
+            offsets = OffsetRange(self.progress.stable, offset)
+            self.progress = self.progress.commit(Rectangle(offsets, part) for part in self._ranges)
+
+
+def restore(
+    changelog: str,
+    partition: int,
+    ranges: Sequence[Any],
+    done: Progress | None,
+    config: Mapping[str, Any] | ConsumerConfig | KafkaConfig,
+) -> Restoration:
+    """Read what a store lacks of some key ranges, from its changelog.
+
+    Args:
+        changelog: Topic of the changelog.
+        partition: Number of its partition.
+        ranges: The key ranges that were gained: ``(lo, hi)``, half-open; none for all.
+        done: What the store has, as :attr:`Restoration.progress` says; None for nothing.
+        config: The configuration of a consumer, as :class:`.KeySharedConsumer` takes it. With
+            ``isolation.level=read_committed``, aborted records are left out.
+
+    Returns:
+        An iterator of ``pyarrow.RecordBatch`` with the columns of :meth:`.consume_batch`, in offset
+        order, up to the end that the changelog has now; a value that is null is a tombstone.
+
+    Raises:
+        OptionsError: The configuration cannot be used.
+        UnknownTopicError: The partition does not exist.
+        KafkaError: The cluster did not answer in time, or refused; also while batches are taken.
+        ValueError: A range is wrong, or two overlap.
+    """
+    kafka = _kafka_config(config)
+    assignment, _ = parse_assignment({(changelog, partition): ranges}, individual=True)
+    ((topic_partition, parsed),) = assignment.items()
+    hashes = parsed or (WHOLE,)
+    first, end = _bounds(kafka, topic_partition)
+    # What was deleted or compacted away below the first offset is not there for anybody.
+    progress = (done or Progress.at(first)).advance(first)
+    pending = progress.pending_of(end, hashes)
+    batches: Iterator[pa.RecordBatch] = iter(())
+    if pending:
+        options = SourceOptions(topics=Assign(FrozenMapping({})), kafka=kafka, starting=EARLIEST)
+        batches = read_slice(Slice(*topic_partition, pending), options)
+    return Restoration(batches, progress, end, hashes)
+
+
+def _bounds(kafka: KafkaConfig, partition: TopicPartition) -> tuple[int, int]:
+    with closing(Cluster(kafka)) as cluster:
+        return cluster.earliest([partition])[partition], cluster.latest([partition])[partition]
+
+
+def _kafka_config(config: Mapping[str, Any] | ConsumerConfig | KafkaConfig) -> KafkaConfig:
+    if isinstance(config, KafkaConfig):
+        return config
+    if not isinstance(config, ConsumerConfig):
+        config = consumer_config({"group.id": "kshare-restore", **config})
+    return config.kafka

@@ -1,0 +1,91 @@
+"""What a consumer may share and commit: its configuration, and the policies of operators.
+
+Guarantees: without individual commits, a consumer has whole partitions, and commits one offset of
+each. Policies are looked at with each assignment and each commit, and are then 2 s old at most.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy
+from kshare.core.hashing import WHOLE
+from kshare.core.progress import Progress, TopicPartition
+from kshare.errors import PolicyError
+from kshare.group.ownerships import claimed_hashes
+from kshare.group.tail import Assignment
+
+__all__ = ["PolicyView", "Restrictions"]
+
+_log = logging.getLogger("kshare.group")
+
+
+class PolicyView(Protocol):
+    """The policies: see :class:`~kshare.cluster.policies.PolicyWatch`."""
+
+    def accepts(self, policy: Policy, /) -> bool:
+        """Whether a policy accepts."""
+
+    def close(self) -> None:
+        """Let go of the cluster."""
+
+
+class Restrictions:
+    """What one consumer may do.
+
+    Args:
+        policies: The policies of its cluster.
+        group: Id of its group.
+    """
+
+    def __init__(self, policies: PolicyView, group: str) -> None:
+        self._policies = policies
+        self._group = group
+        self._warned = False
+
+    def check(self, assignment: Assignment) -> None:
+        """Refuse key ranges that a policy does not accept.
+
+        Raises:
+            PolicyError: There are such ranges.
+            KafkaError: The policies cannot be read.
+        """
+        for tp, hashes in sorted(assignment.items()):
+            if claimed_hashes(hashes) == (WHOLE,):
+                continue
+            for policy in (Policy(INDIVIDUAL_COMMIT), Policy(RANGE_FETCH, tp.topic)):
+                if not self._policies.accepts(policy):
+                    of = f" of topic {policy.topic}" if policy.topic else ""
+                    raise PolicyError(
+                        f"group {self._group}, {tp}: key ranges are not accepted, as the policy "
+                        f"{policy.name}{of} is false; assign whole partitions, or have kshare "
+                        "policy set it to true",
+                        policy=policy.name,
+                        topic=policy.topic or None,
+                    )
+
+    def allowed(
+        self, processed: Mapping[TopicPartition, Progress], assignment: Assignment
+    ) -> dict[TopicPartition, Progress]:
+        """What may be committed of what is processed.
+
+        Raises:
+            PolicyError, KafkaError: As for :meth:`check`.
+        """
+        self.check({tp: assignment[tp] for tp in processed if tp in assignment})
+        if self._policies.accepts(Policy(INDIVIDUAL_COMMIT)):
+            self._warned = False
+            return dict(processed)
+        if not self._warned:
+            _log.warning(
+                "group %s commits one offset of each partition, as the policy %s is false: what "
+                "is processed above comes again after a restart",
+                self._group,
+                INDIVIDUAL_COMMIT,
+            )
+            self._warned = True
+        return {tp: Progress.at(progress.stable) for tp, progress in processed.items()}
+
+    def close(self) -> None:
+        """Let go of the cluster."""
+        self._policies.close()

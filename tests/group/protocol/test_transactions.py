@@ -1,0 +1,334 @@
+"""The laws of transactions in a small world, with seeded faults; and those of the purgatory."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.core.hashing import WHOLE, HashRange, complement, split
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle
+from kshare.group.protocol import owner, transaction
+from kshare.group.protocol.commit import blocks_to_write
+from kshare.group.protocol.log import PartitionLog
+from kshare.group.protocol.owner import Owner, Phase
+from kshare.group.protocol.records import Key
+from kshare.group.protocol.transaction import (
+    Admission,
+    Chunk,
+    Purgatory,
+    admission,
+    chunk_start,
+    transaction_records,
+)
+from tests.group.protocol import transactional_world as world_module
+from tests.group.protocol.transactional_explorer import (
+    a_zombie_with_a_new_epoch,
+    explore,
+    walk,
+)
+from tests.group.protocol.transactional_world import Limits
+from tests.group.protocol.world import T0
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+LENGTH = 160
+LIMITS = Limits()
+
+# -- the world -------------------------------------------------------------------------------------
+
+
+def test_every_interleaving_to_a_depth() -> None:
+    states, broken = explore(Limits(members=3), 6)
+    assert broken is None
+    assert states > 1_000
+
+
+@pytest.mark.parametrize("first", range(0, 120, 30))
+def test_random_walks_give_each_record_its_output_once(first: int) -> None:
+    for seed in range(first, first + 30):
+        assert walk(LIMITS, LENGTH, seed) is None, f"seed {seed}"
+
+
+def test_a_zombie_with_a_new_epoch_writes_nothing() -> None:
+    assert a_zombie_with_a_new_epoch() is None
+
+
+# -- faults that must be found ---------------------------------------------------------------------
+
+
+def skips_the_fence(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Owner, "_former", lambda *_: frozenset())
+
+
+def fences_once(patch: pytest.MonkeyPatch) -> None:
+    """Who is fenced gets another epoch, and goes on without a look at the log."""
+    real = transaction.may_commit
+    patch.setattr(
+        transaction, "may_commit", lambda since, start, *, is_read: real(since, start, is_read=True)
+    )
+
+
+def does_not_wait_for_the_end_of_what_it_fences(patch: pytest.MonkeyPatch) -> None:
+    """CONCURRENT_TRANSACTIONS taken for success."""
+    real = world_module.fence
+
+    def hasty(world: world_module.TransactionalWorld, names: frozenset[str]) -> bool:
+        real(world, names)
+        return True
+
+    patch.setattr(world_module, "fence", hasty)
+
+
+def fences_only_before_its_claim_is_there(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Owner, "_fence", lambda *_: ())
+
+
+def writes_facts_outside_of_the_transaction(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(world_module, "fact_number", lambda _: 0)
+
+
+def writes_facts_with_commits_too(patch: pytest.MonkeyPatch) -> None:
+    """What is processed, though its transaction may be aborted."""
+    real = world_module.write
+
+    def write(world: world_module.TransactionalWorld, member: world_module.Member) -> None:
+        done = world_module.processed(member)
+        facts = blocks_to_write(T0, member.part(), member.name, member.hashes, done)
+        member.inbox.append(owner.Write(tuple(facts)))
+        real(world, member)
+
+    patch.setattr(world_module, "write", write)
+
+
+def deletes_its_blocks_outside_of_the_transaction(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(owner, "_is_block_of", lambda *_: False)
+
+
+def gives_up_its_claim_when_it_is_fenced(patch: pytest.MonkeyPatch) -> None:
+    real = Owner._next
+
+    def next_(self: Owner, said: PartitionLog) -> object:
+        if self.phase is Phase.FENCED and self.member in said.claims:
+            return (owner.Delete((Key(0, "claim", T0, (self.member,)),)),)
+        return real(self, said)
+
+    patch.setattr(Owner, "_next", next_)
+
+
+def reads_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(world_module, "read_to", lambda world: world.log.end)
+
+
+def reads_what_was_aborted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(world_module, "is_visible", lambda *_: True)
+
+
+def goes_on_after_an_abort(patch: pytest.MonkeyPatch) -> None:
+    """The positions do not go back."""
+
+    def forget(member: world_module.Member) -> None:
+        member.in_flight, member.since, member.number, member.unread = [], None, 0, ()
+        member.is_doubtful, member.records = False, None
+
+    patch.setattr(world_module, "forget", forget)
+
+
+def goes_back_without_a_look_at_the_log(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Owner, "rewind", lambda _: None)
+
+
+def takes_doubt_for_an_abort(patch: pytest.MonkeyPatch) -> None:
+    def resolve(_: world_module.TransactionalWorld, member: world_module.Member) -> None:
+        member.epoch = None
+        world_module.forget(member)
+
+    patch.setattr(world_module, "resolve", resolve)
+
+
+def reads_to_the_last_stable_offset_only(patch: pytest.MonkeyPatch) -> None:
+    """What was decided may lie behind another open transaction."""
+    patch.setattr(world_module, "bound", world_module.read_to)
+
+
+def waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(transaction, "admission", lambda *_: Admission.OPEN)
+
+
+def waits_for_itself(patch: pytest.MonkeyPatch) -> None:
+    """Until the stable offset has reached the end of its own chunk."""
+
+    def end(processed: Progress, known: Progress) -> int | None:
+        added = processed.minus(known)
+        return max((piece.offsets.end for piece in added), default=None)
+
+    patch.setattr(transaction, "chunk_start", end)
+    patch.setattr(transaction, "complement", lambda _: (WHOLE,))
+    real = transaction._admission_of
+
+    def closed(chunk: Chunk) -> Admission:
+        return Admission.CLOSED if real(chunk) is Admission.LOST else real(chunk)
+
+    patch.setattr(transaction, "_admission_of", closed)
+
+
+def waits_for_living_members_alone(patch: pytest.MonkeyPatch) -> None:
+    """It takes what it has processed itself for what all have."""
+    real = transaction._admission_of
+
+    def own(chunk: Chunk) -> Admission:
+        known = Progress.at(chunk.known.position_of(chunk.hashes))
+        return real(replace(chunk, known=known))
+
+    patch.setattr(transaction, "_admission_of", own)
+
+
+FAULTS: tuple[Patch, ...] = (
+    skips_the_fence,
+    fences_once,
+    writes_facts_outside_of_the_transaction,
+    writes_facts_with_commits_too,
+    deletes_its_blocks_outside_of_the_transaction,
+    reads_what_is_not_committed,
+    reads_what_was_aborted,
+    goes_on_after_an_abort,
+    goes_back_without_a_look_at_the_log,
+    reads_to_the_last_stable_offset_only,
+    waits_for_nobody,
+    waits_for_itself,
+    waits_for_living_members_alone,
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_is_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+    assert any(walk(LIMITS, LENGTH, seed) is not None for seed in range(2_000))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [fences_only_before_its_claim_is_there, gives_up_its_claim_when_it_is_fenced],
+    ids=lambda fault: fault.__name__,
+)
+def test_a_fault_is_found_by_a_zombie(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random walks do not come upon it: it takes a dozen steps in one order."""
+    fault(monkeypatch)
+    assert a_zombie_with_a_new_epoch() is not None
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [does_not_wait_for_the_end_of_what_it_fences, takes_doubt_for_an_abort],
+    ids=lambda fault: fault.__name__,
+)
+def test_what_would_do_no_harm(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts are in the log before their transaction is decided, and hold its last stable offset.
+
+    So who reads to the end of the log waits for the outcome. To have it decided first saves that
+    time: else it takes as long as the transaction's timeout.
+    """
+    fault(monkeypatch)
+    for seed in range(60):
+        assert walk(LIMITS, LENGTH, seed) is None, f"seed {seed}"
+
+
+# -- the purgatory ---------------------------------------------------------------------------------
+
+LOWER, UPPER = split(WHOLE, 2)
+
+
+def chunk(start: int | None, known: Progress, *hashes: HashRange, **given: object) -> Chunk:
+    owned = given.get("owned", hashes)
+    assert isinstance(owned, tuple)
+    return Chunk(start, hashes, owned, known)
+
+
+def test_the_proposals_example() -> None:
+    """[40, 44] is with stream thread A and [45, 49] with B, which commits first."""
+    known = Progress.of(40, [Rectangle(OffsetRange(40, 45), UPPER)])
+    ahead, first = chunk(45, known, UPPER), chunk(40, known, LOWER)
+    assert admission([ahead], "stable") is Admission.CLOSED
+    assert admission([first], "stable") is Admission.OPEN
+    after = known.commit([Rectangle(OffsetRange(40, 45), LOWER)])
+    assert admission([replace(ahead, known=after)], "stable") is Admission.OPEN
+
+
+def test_a_gap_that_has_become_its_own_is_not_waited_for() -> None:
+    known = Progress.of(40, [Rectangle(OffsetRange(40, 45), UPPER)])
+    both = chunk(45, known, UPPER, owned=(LOWER, UPPER))
+    assert admission([both], "stable") is Admission.LOST
+    assert admission([both], "key") is Admission.OPEN
+
+
+OFFSETS = st.integers(0, 20)
+
+
+@st.composite
+def partitions(draw: st.DrawFn, members: int) -> tuple[Progress, list[HashRange], list[int]]:
+    """What is known of a partition, and the hashes and the position of each of its members."""
+    parts = split(WHOLE, members)
+    positions = [draw(OFFSETS) for _ in parts]
+    known = Progress.of(
+        0,
+        (
+            Rectangle(OffsetRange(0, at), part)
+            for part, at in zip(parts, positions, strict=True)
+            if at
+        ),
+    )
+    return known, list(parts), positions
+
+
+@given(st.data(), st.integers(2, 4), st.integers(1, 3))
+def test_somebody_always_moves(data: st.DataObject, members: int, count: int) -> None:
+    """However members have taken chunks of several partitions, one of them may commit."""
+    world = [data.draw(partitions(members)) for _ in range(count)]
+    answers = []
+    for number in range(members):
+        taken = data.draw(st.lists(st.booleans(), min_size=count, max_size=count).filter(any))
+        chunks = [
+            chunk(positions[number] if is_taken else None, known, parts[number])
+            for (known, parts, positions), is_taken in zip(world, taken, strict=True)
+        ]
+        answers.append(admission(chunks, "stable"))
+    assert Admission.OPEN in answers
+    assert Admission.LOST not in answers
+
+
+@given(st.data(), st.sampled_from(["stable", "key"]))
+def test_a_chunk_of_one_partition_waits_until_the_stable_offset_is_there(
+    data: st.DataObject, purgatory: Purgatory
+) -> None:
+    known, parts, positions = data.draw(partitions(3))
+    for part, at in zip(parts, positions, strict=True):
+        found = admission([chunk(at, known, part)], purgatory)
+        is_reached = known.stable >= at or purgatory == "key"
+        assert found is (Admission.OPEN if is_reached else Admission.CLOSED)
+
+
+@given(st.data())
+def test_a_chunk_begins_where_its_member_stood(data: st.DataObject) -> None:
+    known, parts, positions = data.draw(partitions(3))
+    for part, at in zip(parts, positions, strict=True):
+        end = data.draw(st.integers(0, 30))
+        done = known.commit(known.pending_of(end, (part,)))
+        assert chunk_start(done, known) == (at if end > at else None)
+        gap = known.pending_of(at, tuple(complement((part,))))
+        assert bool(gap) == (known.stable < at)
+
+
+@given(st.data())
+def test_a_transaction_writes_what_the_log_does_not_say(data: st.DataObject) -> None:
+    known, parts, _ = data.draw(partitions(2))
+    end = data.draw(st.integers(0, 30))
+    done = known.commit(known.pending_of(end, (parts[0],)))
+    log = PartitionLog(1, 0)
+    blocks, keys = transaction_records(T0, log, "m", (parts[0],), done)
+    assert keys == []
+    for block in blocks:
+        log.blocks[block.member, block.hashes, block.stretch] = block.bounds
+    assert log.progress().pending_of(40, (parts[0],)) == done.pending_of(40, (parts[0],))
+    again, _ = transaction_records(T0, log, "m", (parts[0],), done)
+    assert again == []

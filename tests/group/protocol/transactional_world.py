@@ -1,0 +1,516 @@
+"""A small world for transactions: a log with transactions, their coordinator, members, faults.
+
+As :mod:`.world`, with outputs beside facts: each record of the data partition is to have its output
+exactly once, and the outputs of a key in order.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from kshare.core.hashing import complement
+from kshare.core.progress import Progress
+from kshare.group.protocol import transaction
+from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.owner import (
+    Delete,
+    Fence,
+    FetchPrimary,
+    Owner,
+    Phase,
+    ResolveInitial,
+    Unblock,
+    Write,
+    WritePrimary,
+)
+from kshare.group.protocol.records import Block, Key, Record, key_of
+from kshare.group.protocol.start import Primary, Start
+from kshare.group.protocol.transaction import Admission, Chunk
+from tests.group.protocol.world import (
+    HALVES,
+    T0,
+    LawBrokenError,
+    Process,
+    Step,
+    clone_process,
+    is_pending,
+    print_of,
+)
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A transaction of a transactional id: what its coordinator knows."""
+
+    number: int
+    outputs: tuple[int, ...] = ()
+    state: str = "open"  # or "committing", "aborting"
+
+
+@dataclass
+class Coordinator:
+    """The epochs and the open transactions of transactional ids."""
+
+    epochs: dict[str, int] = field(default_factory=dict)
+    open: dict[str, Transaction] = field(default_factory=dict)
+    begun: int = 0
+
+    def fence(self, name: str) -> int | None:
+        """InitProducerId: a new epoch, or None while a transaction is being ended."""
+        current = self.open.get(name)
+        self.epochs[name] = self.epochs.get(name, 0) + (current is None or current.state == "open")
+        if current is None:
+            return self.epochs[name]
+        if current.state == "open":
+            self.open[name] = replace(current, state="aborting")
+        return None
+
+    def write(self, name: str, epoch: int, outputs: tuple[int, ...]) -> int | None:
+        """Begin a transaction that holds some outputs; its number, or None for a fenced epoch."""
+        if self.epochs[name] != epoch or name in self.open:
+            return None
+        self.begun += 1
+        self.open[name] = Transaction(self.begun, outputs)
+        return self.begun
+
+    def end(self, name: str, epoch: int, state: str) -> bool:
+        """EndTxn: whether it was this epoch's to end."""
+        current = self.open.get(name)
+        if self.epochs[name] != epoch or current is None or current.state != "open":
+            return False
+        self.open[name] = replace(current, state=state)
+        return True
+
+
+@dataclass
+class TransactionalLog:
+    """Records by offset, each with the number of its transaction; 0 for none."""
+
+    records: list[tuple[int, Key, Record | None, int]] = field(default_factory=list)
+    end: int = 0
+    aborted: frozenset[int] = frozenset()
+
+    def append(self, key: Key, record: Record | None, number: int = 0) -> None:
+        self.records.append((self.end, key, record, number))
+        self.end += 1
+
+    def stable(self, coordinator: Coordinator) -> int:
+        """The last stable offset."""
+        open_ = {each.number for each in coordinator.open.values()}
+        return min((at for at, _, _, number in self.records if number in open_), default=self.end)
+
+    def compact(self, below: int) -> None:
+        kept = [each for each in self.records if each[3] not in self.aborted]
+        last = {key: at for at, key, _, _ in kept if at < below}
+        self.records = [
+            each
+            for each in kept
+            if each[0] >= below or (last[each[1]] == each[0] and each[2] is not None)
+        ]
+
+
+def is_visible(log: TransactionalLog, number: int) -> bool:
+    """Whether a reader of committed records sees the records of a transaction that has ended."""
+    return number not in log.aborted
+
+
+def read_to(world: "TransactionalWorld") -> int:
+    """The end of what a reader of committed records is given."""
+    return world.log.stable(world.coordinator)
+
+
+@dataclass
+class Member(Process):
+    """A process whose facts go into transactions; ``in_flight`` holds a transaction's records."""
+
+    transactional_id: str = ""
+    since: Start | None = None  # the start that its records came from
+    epoch: int | None = None
+    is_read: bool = False  # the log, since it has that epoch
+    number: int = 0  # of the transaction that holds its facts; 0 if they are not written
+    records: tuple[tuple[Block, ...], tuple[Key, ...]] | None = None  # to be written, as checked
+    is_doubtful: bool = False  # whether it does not know what became of its transaction
+    unread: tuple[Block, ...] = ()
+
+
+@dataclass
+class TransactionalWorld:
+    """The state of everything."""
+
+    keys: tuple[int, ...]
+    log: TransactionalLog = field(default_factory=TransactionalLog)
+    coordinator: Coordinator = field(default_factory=Coordinator)
+    primary: Primary | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    outputs: list[int] = field(default_factory=list)  # that readers of committed records see
+    highest_stable: int = 0
+    started: int = 0
+    compactions: int = 0
+    expired: int = 0
+    shares_ids: bool = False
+
+    def start(self, half: int) -> None:
+        name = f"m{self.started}"
+        transactional_id = f"t{half}" if self.shares_ids else f"t-{name}"
+        self.started += 1
+        hashes = (HALVES[half],)
+        owner = Owner(T0, name, hashes, "a", transactional_id=transactional_id)
+        self.members[name] = Member(
+            name, hashes, GroupLog("g"), owner, "a", transactional_id=transactional_id
+        )
+        self.coordinator.epochs.setdefault(transactional_id, 0)
+
+    def known(self) -> Progress:
+        """What is processed by all facts that are committed, also behind an open transaction."""
+        full = GroupLog("g")
+        open_ = {each.number for each in self.coordinator.open.values()}
+        for at, key, record, number in self.log.records:
+            if number not in open_ and number not in self.log.aborted:
+                full.apply(at, key, record)
+        part = full.of(T0)
+        anchor = None if self.primary is None else self.primary.anchor
+        counts = anchor is not None and anchor.incarnation >= part.incarnation
+        return part.progress(self.primary.offset if self.primary and counts else 0)
+
+    def check(self) -> None:
+        known = self.known()
+        for offset, hash_ in enumerate(self.keys):
+            is_done, has_output = not is_pending(known, offset, hash_), offset in self.outputs
+            if is_done != has_output:
+                raise LawBrokenError(f"offset {offset}: processed {is_done}, output {has_output}")
+        if known.stable < self.highest_stable:
+            raise LawBrokenError(f"stable offset {known.stable} after {self.highest_stable}")
+        self.highest_stable = known.stable
+
+    def put_out(self, offsets: tuple[int, ...]) -> None:
+        for offset in offsets:
+            if offset in self.outputs:
+                raise LawBrokenError(f"the output of {offset} twice")
+            before = {o for o in range(offset) if self.keys[o] == self.keys[offset]}
+            if not before <= set(self.outputs):
+                raise LawBrokenError(f"the output of {offset} before an earlier one of its key")
+            self.outputs.append(offset)
+
+    def clone(self) -> "TransactionalWorld":
+        return replace(
+            self,
+            log=replace(self.log, records=list(self.log.records)),
+            coordinator=replace(
+                self.coordinator,
+                epochs=dict(self.coordinator.epochs),
+                open=dict(self.coordinator.open),
+            ),
+            members={name: _clone(member) for name, member in self.members.items()},
+            outputs=list(self.outputs),
+        )
+
+    def fingerprint(self) -> tuple[object, ...]:
+        return (
+            tuple(self.log.records),
+            self.log.aborted,
+            tuple(sorted(self.coordinator.epochs.items())),
+            tuple(sorted((n, t.number, t.state) for n, t in self.coordinator.open.items())),
+            self.primary,
+            tuple(_print(member) for _, member in sorted(self.members.items())),
+            tuple(self.outputs),
+            self.started,
+            self.compactions,
+            self.expired,
+        )
+
+
+def _clone(member: Member) -> Member:
+    copy = clone_process(member)
+    assert isinstance(copy, Member)
+    return copy
+
+
+def _print(member: Member) -> tuple[object, ...]:
+    state: tuple[object, ...] = (member.since, member.epoch, member.is_read, member.number)
+    state += (member.records, member.is_doubtful)
+    owner = member.owner
+    return (*print_of(member), *state, member.unread, owner._has_fenced, owner._unblocked)
+
+
+# -- steps -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much may happen in a world."""
+
+    members: int = 4
+    in_flight: int = 2
+    compactions: int = 1
+    expired: int = 1
+    doubts: bool = True
+
+
+def next_record(world: TransactionalWorld, member: Member) -> int | None:
+    is_committing = member.number or member.records is not None or member.is_doubtful
+    if member.owner.phase is not Phase.RUNNING or is_committing:
+        return None
+    if member.since is not None and member.since is not member.owner.start:
+        return None  # what it holds came from an older start: it has to abort
+    for offset in range(member.position, len(world.keys)):
+        hash_ = world.keys[offset]
+        is_own = any(hash_ in part for part in member.hashes)
+        if is_own and is_pending(member.owner.done, offset, hash_):
+            return offset
+    return None
+
+
+def chunk_of(member: Member) -> Chunk:
+    known = transaction.known_progress(member.part(), member.owner.done)
+    start = transaction.chunk_start(processed(member), known)
+    return Chunk(start, member.hashes, member.hashes, known)
+
+
+def processed(member: Member) -> Progress:
+    """What is processed, with the records of the transaction."""
+    assert member.owner.start is not None
+    done = member.owner.done
+    return done.commit(done.pending_of(member.position, member.hashes))
+
+
+def may_write(member: Member) -> bool:
+    """Whether the transaction may write its facts, and commit."""
+    is_committing = member.number or member.records is not None or member.is_doubtful
+    if member.epoch is None or not member.in_flight or is_committing:
+        return False
+    start = member.owner.start if member.owner.phase is Phase.RUNNING else None
+    if not transaction.may_commit(member.since, start, is_read=member.is_read):
+        return False
+    return transaction.admission([chunk_of(member)], "stable") is Admission.OPEN
+
+
+def steps(world: TransactionalWorld, limits: Limits) -> Iterator[Step]:
+    """Everything that can happen next."""
+    for member in world.members.values():
+        for verb in (*_ordinary(world, limits, member), *_transactional(limits, member)):
+            yield (verb, member.name)
+    for name, current in world.coordinator.open.items():
+        if current.state != "open":
+            yield ("mark", name)
+        elif world.expired < limits.expired:
+            yield ("expire", name)
+    if world.compactions < limits.compactions and world.log.records:
+        yield ("compact", "")
+
+
+def _ordinary(world: TransactionalWorld, limits: Limits, member: Member) -> Iterator[str]:
+    is_behind = member.log.end < read_to(world) or not member.is_current
+    if is_behind or (member.epoch and not member.is_read):
+        yield "read"
+    if member.inbox:
+        yield "act"
+    may_deliver = member.is_current and len(member.in_flight) < limits.in_flight
+    if may_deliver and next_record(world, member) is not None:
+        yield "deliver"
+    phase = member.owner.phase
+    can_settle = phase is Phase.RUNNING and member.owner.commit is None
+    if can_settle and member.unread and transaction.is_read_back(member.part(), member.unread):
+        yield "settle"
+    if phase is Phase.WAITING:
+        yield "wait"
+    if world.started < limits.members:
+        yield from ("replace", "crash")
+        if not member.in_flight and not member.is_doubtful:
+            yield "leave"
+
+
+def _transactional(limits: Limits, member: Member) -> Iterator[str]:
+    if member.is_doubtful:
+        yield "resolve"
+        return
+    if member.in_flight and member.epoch is None:
+        yield "init"
+    if may_write(member):
+        yield "check"
+    if member.records is not None:
+        yield "write"
+    if member.number:
+        yield "end"
+        if limits.doubts:
+            yield "doubt"
+    if member.in_flight:
+        yield "abort"
+
+
+def take(world: TransactionalWorld, step: Step) -> None:
+    """Let something happen.
+
+    Raises:
+        LawBrokenError: A law does not hold any more.
+    """
+    what, name = step
+    match what:
+        case "compact":
+            world.log.compact(read_to(world))
+            world.compactions += 1
+        case "mark":
+            current = world.coordinator.open.pop(name)
+            if current.state == "aborting":
+                world.log.aborted |= {current.number}
+            else:
+                world.put_out(current.outputs)
+        case "expire":
+            world.coordinator.fence(name)
+            world.expired += 1
+        case _:
+            _happen(world, world.members[name], what)
+    world.check()
+
+
+def _happen(world: TransactionalWorld, member: Member, what: str) -> None:
+    match what:
+        case "init":
+            member.epoch = world.coordinator.fence(member.transactional_id)
+            member.is_read = False
+        case "end" | "doubt" | "abort":
+            _end(world, member, what)
+        case "settle":
+            member.unread = ()
+            member.owner.begin_commit(member.part())
+        case "wait":
+            member.owner.waited()
+            for other in world.members.values():
+                if other is not member:
+                    other.is_current = False
+        case "replace" | "crash" | "leave":
+            if what != "replace":
+                del world.members[member.name]
+            if what == "leave":
+                world.log.append(Key(0, "claim", T0, (member.name,)), None)
+            world.start(HALVES.index(member.hashes[0]))
+            return
+        case _:
+            globals()[what](world, member)  # looked up late: a fault may be in its place
+    if what != "deliver":
+        member.inbox += member.owner.actions(member.part(), member.log.end)
+
+
+def read(world: TransactionalWorld, member: Member) -> None:
+    end = read_to(world)
+    for at, key, record, number in world.log.records:
+        if member.log.end <= at < end and is_visible(world.log, number):
+            member.log.apply(at, key, record)
+    member.log.end = max(member.log.end, end)
+    member.is_current = True
+    member.is_read = member.epoch is not None
+
+
+def deliver(world: TransactionalWorld, member: Member) -> None:
+    offset = next_record(world, member)
+    assert offset is not None
+    if offset in world.outputs:
+        raise LawBrokenError(f"offset {offset} again, after its output was committed")
+    member.since = member.owner.start
+    member.in_flight.append(offset)
+    member.position = offset + 1
+
+
+def check(world: TransactionalWorld, member: Member) -> None:
+    """See that it may commit, and what it has to write."""
+    before = world.known().pending_of(chunk_of(member).start or 0, complement(member.hashes))
+    for piece in before:
+        overtaken = range(piece.offsets.start, min(piece.offsets.end, 4))
+        if any(world.keys[at] in piece.hashes for at in overtaken):
+            raise LawBrokenError(f"{member.name} overtakes offset {piece.offsets.start}")
+    blocks, keys = transaction.transaction_records(
+        T0, member.part(), member.name, member.hashes, processed(member)
+    )
+    member.records = tuple(blocks), tuple(keys)
+
+
+def write(world: TransactionalWorld, member: Member) -> None:
+    """Write the outputs and the facts, in one transaction."""
+    assert member.epoch is not None
+    assert member.records is not None
+    (blocks, keys), member.records = member.records, None
+    outputs = tuple(member.in_flight)
+    number = world.coordinator.write(member.transactional_id, member.epoch, outputs)
+    if number is None:  # fenced: its transaction is ended
+        member.epoch = None
+        forget(member)
+        return
+    member.number, member.unread = number, blocks
+    for block in blocks:
+        world.log.append(key_of(block), block, fact_number(number))
+    for key in keys:
+        world.log.append(key, None, number)
+
+
+def fact_number(number: int) -> int:
+    """The number of the transaction that a fact is written in."""
+    return number
+
+
+def _end(world: TransactionalWorld, member: Member, what: str) -> None:
+    coordinator, name = world.coordinator, member.transactional_id
+    assert what == "abort" or member.epoch is not None
+    if what == "abort":
+        clean = not member.number or coordinator.end(name, member.epoch or 0, "aborting")
+        member.is_doubtful = not clean
+        if clean:
+            forget(member)
+        return
+    was_ended = coordinator.end(name, member.epoch or 0, "committing")
+    if what == "doubt":
+        member.is_doubtful = True
+        return
+    if not was_ended:  # fenced, or it has expired
+        member.epoch = None
+        forget(member)
+        return
+    member.owner.processed(processed(member).minus(member.owner.done))
+    member.in_flight, member.since, member.number = [], None, 0
+
+
+def forget(member: Member) -> None:
+    """After an abort: the positions go back to what the log says."""
+    member.in_flight, member.since, member.number, member.unread = [], None, 0, ()
+    member.position, member.is_doubtful, member.records = 0, False, None
+    member.owner.rewind()
+
+
+def resolve(world: TransactionalWorld, member: Member) -> None:
+    """Fence the own id, until no transaction of it is open."""
+    if world.coordinator.fence(member.transactional_id) is not None:
+        member.epoch = None
+        forget(member)
+
+
+def fence(world: TransactionalWorld, names: frozenset[str]) -> bool:
+    """Fence former owners; whether that is done."""
+    answers = [world.coordinator.fence(name) for name in sorted(names)]  # all are asked
+    return None not in answers
+
+
+def act(world: TransactionalWorld, member: Member) -> None:
+    match member.inbox[0]:
+        case Fence(names):
+            if fence(world, names):
+                member.inbox.pop(0)
+                member.owner.former_fenced()
+            return
+        case Unblock(names):
+            fence(world, names)
+        case Write(records):
+            for record in records:
+                world.log.append(key_of(record), record)
+        case Delete(keys):
+            for key in keys:
+                world.log.append(key, None)
+        case FetchPrimary():
+            member.owner.primary_read(world.primary, bound(world))
+        case ResolveInitial():
+            member.owner.initial_found(0)
+        case WritePrimary(offset, anchor):
+            world.primary = Primary(offset, anchor)
+            member.owner.primary_written()
+    member.inbox.pop(0)
+
+
+def bound(world: TransactionalWorld) -> int:
+    """How far the log has to be read, as the broker says."""
+    return world.log.end

@@ -1,0 +1,238 @@
+"""A query as a member of its group: on a fake session, and on the mock cluster."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.progress import Progress, TopicPartition
+from kshare.errors import AuthorizationError, FencedError
+from kshare.group.offsets import GroupOffsets
+from kshare.group.query_member import QueryMember
+from kshare.options import KafkaConfig
+from kshare.testing import FakeCluster
+from tests.support.clock import Clock
+from tests.support.fake_session import FakeSession, FakeSessions
+from tests.support.groups import (
+    GROUP,
+    LOG,
+    LOWER,
+    T0,
+    T1,
+    UPPER,
+    commit,
+    eventually,
+    group_config,
+    member,
+    rectangle,
+)
+
+KAFKA = KafkaConfig(bootstrap_servers=(("nowhere", 9092),))
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"orders": 2, LOG: 3}) as running:
+        running.produce("orders", [(b"k", b"v")] * 100, partition=0)
+        yield running
+
+
+@pytest.fixture
+def servers(cluster: FakeCluster) -> str:
+    return cluster.bootstrap_servers
+
+
+def query(servers: str, *hashes: HashRange) -> QueryMember:
+    return QueryMember(group_config(servers).kafka, GROUP, lambda _: hashes or (WHOLE,))
+
+
+def offsets(servers: str) -> GroupOffsets:
+    return GroupOffsets(group_config(servers).kafka, GROUP, LOG)
+
+
+def committed(servers: str) -> dict[TopicPartition, Progress]:
+    with closing(offsets(servers)) as found:
+        return {tp: each.progress for tp, each in found.committed().items()}
+
+
+# -- on the mock cluster ---------------------------------------------------------------------------
+
+
+def test_what_a_query_has_processed_is_the_groups(servers: str) -> None:
+    reached = Progress.of(30, [rectangle(40, 50), rectangle(60, 70, LOWER)])
+    with closing(query(servers)) as spark:
+        spark.commit({T0: reached})
+        spark.flush()
+        assert committed(servers) == {T0: reached}
+    with member(servers) as session:
+        assert session.started()[T0] == reached
+        assert commit(session, rectangle(30, 40)) == 50
+    with closing(query(servers)) as spark:
+        assert spark.committed([T0, T1]) == {T0: Progress.of(50, [rectangle(60, 70, LOWER)])}
+
+
+@pytest.mark.parametrize(("hashes", "start"), [(WHOLE, 90), (LOWER, 0)])
+def test_where_a_query_lets_a_new_group_start(servers: str, hashes: HashRange, start: int) -> None:
+    """Where it stands, unless another query may be behind it with the other hashes."""
+    with closing(query(servers, hashes)) as spark:
+        spark.commit({T0: Progress.at(90)})
+        spark.flush()
+        with closing(offsets(servers)) as found:
+            assert found._read().log.of(T0).start == start
+        assert committed(servers)[T0].position(hashes) == 90
+
+
+def test_two_queries_with_other_hashes_have_one_stable_offset(servers: str) -> None:
+    with closing(query(servers, LOWER)) as lower, closing(query(servers, UPPER)) as upper:
+        lower.commit({T0: Progress.at(90)})
+        lower.flush()
+        assert committed(servers)[T0].stable == 0  # nobody has read the others
+        upper.commit({T0: Progress.at(40)})
+        upper.flush()
+        assert committed(servers)[T0] == Progress.of(40, [rectangle(40, 90, LOWER)])
+        eventually(lambda: _push(lower) and primary(servers) == 40)
+        upper.commit({T0: Progress.at(70)})
+        upper.flush()
+        eventually(lambda: _push(lower) and primary(servers) == 70)
+
+
+def _push(lead: QueryMember) -> bool:
+    """What an idle lead does from time to time."""
+    lead._pace.again_at = 0.0
+    lead.commit({T0: Progress.at(90)})
+    lead.flush()
+    return True
+
+
+def primary(servers: str) -> int | None:
+    with closing(offsets(servers)) as found:
+        stored = found._primary.fetch([T0]).get(T0)
+    return None if stored is None else stored.offset
+
+
+def test_joining_takes_over_from_a_living_member(servers: str) -> None:
+    with member(servers) as session:
+        commit(session, rectangle(0, 10), rectangle(20, 30))
+        with closing(query(servers)) as spark:
+            assert spark.join([T0]) == {T0: Progress.of(10, [rectangle(20, 30)])}
+            with pytest.raises(FencedError):
+                session.check()
+
+
+def test_joining_a_new_group_begins_at_the_earliest_offset(servers: str) -> None:
+    with closing(query(servers)) as spark:
+        assert spark.join([T0, T1]) == {T0: Progress.at(0), T1: Progress.at(0)}
+
+
+def test_a_query_that_was_killed_is_replaced_by_itself(servers: str) -> None:
+    killed = query(servers)
+    killed.commit({T0: Progress.at(10)})
+    killed.flush()
+    with closing(query(servers)) as spark:
+        spark.commit({T0: Progress.at(30)})
+        spark.flush()
+        assert committed(servers) == {T0: Progress.at(30)}
+        with pytest.raises(FencedError, match="has claimed key hashes"):
+            eventually(lambda: killed.commit({T0: Progress.at(20)}))
+    killed.close()
+
+
+# -- on a fake session -----------------------------------------------------------------------------
+
+
+class Sessions(FakeSessions):
+    """Sessions of queries, and what goes wrong with them."""
+
+    def of(self, config: object) -> FakeSession:
+        return self(config)  # type: ignore[arg-type]
+
+
+def fake_query(sessions: Sessions, *hashes: HashRange, clock: Clock | None = None) -> QueryMember:
+    return QueryMember(
+        KAFKA,
+        GROUP,
+        lambda _: hashes or (WHOLE,),
+        session=sessions.of,
+        clock=(clock or Clock()).monotonic,
+    )
+
+
+def test_only_its_own_hashes_are_said_to_be_processed() -> None:
+    sessions = Sessions()
+    with closing(fake_query(sessions, LOWER)) as spark:
+        spark.commit({T0: Progress.of(5, [rectangle(5, 9, UPPER), rectangle(7, 8, LOWER)])})
+        spark.flush()
+    mine = Progress.of(0, [rectangle(0, 5, LOWER), rectangle(7, 8, LOWER)])
+    assert sessions.done == {T0: mine}
+
+
+def test_what_is_said_already_is_said_again_only_after_a_while() -> None:
+    sessions, clock = Sessions(), Clock()
+    with closing(fake_query(sessions, clock=clock)) as spark:
+        for _ in range(3):
+            spark.commit({T0: Progress.at(5)})
+            spark.flush()
+        (session,) = sessions.members
+        assert session.commits == [{T0: Progress.at(5)}]
+        clock.sleep(5.0)
+        spark.commit({T0: Progress.at(5)})
+        spark.flush()
+        assert len(session.commits) == 2
+
+
+def test_a_fault_is_a_warning_and_another_session_says_all_of_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sessions, clock = Sessions(), Clock()
+    with closing(fake_query(sessions, clock=clock)) as spark:
+        spark.commit({T0: Progress.at(5)})
+        spark.flush()
+        sessions.members[0].error = AuthorizationError("not authorized to write to the log")
+        with caplog.at_level(logging.WARNING, "kshare.planner"):
+            for offset in (7, 9, 11):
+                spark.commit({T0: Progress.at(offset)})
+                spark.flush()
+        (warning,) = [record.getMessage() for record in caplog.records]
+        assert warning == (
+            "individual commits of group billing were not written (commitOffsets; the query does "
+            "not depend on it, and tries again): not authorized to write to the log"
+        )
+        assert sessions.members[0].is_closed
+        clock.sleep(2.0)
+        spark.commit({T0: Progress.at(11)})
+        spark.flush()
+        assert sessions.done == {T0: Progress.at(11)}
+        assert len(sessions.members) == 2
+
+
+def test_a_fence_is_an_error_and_nothing_is_claimed_back() -> None:
+    sessions = Sessions()
+    spark = fake_query(sessions)
+    spark.commit({T0: Progress.at(5)})
+    spark.flush()
+    (session,) = sessions.members
+    session.error = FencedError("taken", topic="orders", partition=0, hashes=(), other="m")
+    for _ in range(2):
+        with pytest.raises(FencedError):
+            spark.commit({T0: Progress.at(7), T1: Progress.at(1)})
+    spark.close()
+    assert sessions.members == [session]
+    assert sessions.done == {T0: Progress.at(5)}
+
+
+def test_closing_publishes_what_is_left() -> None:
+    sessions = Sessions()
+    spark = fake_query(sessions)
+    spark.commit({T0: Progress.at(5)})
+    spark.commit({T0: Progress.at(7)})
+    spark.close()
+    assert sessions.done == {T0: Progress.at(7)}
+    assert sessions.members[0].is_closed
+
+
+def test_closing_opens_nothing() -> None:
+    sessions = Sessions()
+    fake_query(sessions).close()
+    assert sessions.members == []
