@@ -251,18 +251,25 @@ def test_all_parts_of_one_action_end_at_the_same_offset(
     frame = loaded(spark, broker, topic, "kshare")
     twice = frame.where("offset >= 0").union(frame.where("offset > -1")).union(frame)
     ended = threading.Event()
+    produced = threading.Semaphore(0)
 
     def produce() -> None:
         while not ended.is_set():
             fill(broker, topic, 1)
+            produced.release()
+
+    def count() -> list[int]:
+        rows = twice.groupBy("offset").count().select("count").collect()
+        while produced.acquire(blocking=False):
+            pass
+        for _ in range(2):  # the first may have been under way, the second comes after the action
+            assert produced.acquire(timeout=60)
+        return [row[0] for row in rows]
 
     with ThreadPoolExecutor(1) as pool:
         producing = pool.submit(produce)
         try:
-            counts = [
-                [row[0] for row in twice.groupBy("offset").count().select("count").collect()]
-                for _ in range(3)
-            ]
+            counts = [count() for _ in range(3)]
         finally:
             ended.set()
         producing.result()
