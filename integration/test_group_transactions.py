@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +50,22 @@ class Processes:
         self._broker = broker
         self._folder = folder
         self.running: list[subprocess.Popen[bytes]] = []
+        self.produced = 0
 
-    def start(self, hashes: HashRange, name: str) -> tuple[subprocess.Popen[bytes], Path]:
+    def fill(self, count: int) -> None:
+        """Write records for the processes to read."""
+        rows = [(key_of(i), f"{i}") for i in range(self.produced, self.produced + count)]
+        self._broker.produce(self.topic, rows, partition=0)
+        self.produced += count
+
+    def start(self, hashes: HashRange | None, name: str) -> tuple[subprocess.Popen[bytes], Path]:
+        """Start a process that has some key hashes, or is a member of the group."""
         file = self._folder / f"{len(self.running):03}-{name}"
         file.touch()
         command = [sys.executable, "-m", "integration.transaction_process"]
         command += [self._broker.bootstrap_servers, self.topic, self.output, self.group]
-        command += [str(hashes.lo), str(hashes.hi), name, str(file)]
+        command += ["-", "-"] if hashes is None else [str(hashes.lo), str(hashes.hi)]
+        command += [name, str(file)]
         self.running.append(subprocess.Popen(command))
         return self.running[-1], file
 
@@ -76,20 +85,20 @@ class Processes:
 
     def check(self) -> None:
         """The output of each input exactly once, those of a key in order."""
-        eventually(lambda: self.count() >= RECORDS)
+        eventually(lambda: self.count() >= self.produced)
         for process in self.running:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
                 process.wait(60)
         found = self.outputs()
-        assert sorted(offset for offset, _ in found) == list(range(RECORDS))
+        assert sorted(offset for offset, _ in found) == list(range(self.produced))
         assert all(key == key_of(offset) for offset, key in found)
         for key in {key for _, key in found}:
             of_key = [offset for offset, other in found if other == key]
             assert of_key == sorted(of_key)
         config = {"bootstrap.servers": self._broker.bootstrap_servers}
         (said,) = list_offsets(self.group, config).values()
-        assert (said.offset, said.individual_commits) == (RECORDS, ())
+        assert (said.offset, said.individual_commits) == (self.produced, ())
 
 
 def outputs(broker: KafkaBroker, topic: str) -> list[tuple[int, bytes]]:
@@ -112,8 +121,8 @@ def outputs(broker: KafkaBroker, topic: str) -> list[tuple[int, bytes]]:
 
 @pytest.fixture
 def processes(broker: KafkaBroker, topic: str, tmp_path: Path) -> Iterator[Processes]:
-    broker.produce(topic, [(key_of(i), f"{i}") for i in range(RECORDS)], partition=0)
     with closing(Processes(broker, topic, tmp_path)) as group:
+        group.fill(RECORDS)
         yield group
 
 
@@ -165,30 +174,30 @@ def test_a_broker_that_is_killed_and_frozen_amid_transactions(tmp_path: Path) ->
     """
     chance = random.Random(11)
     halves = [LOWER, UPPER]
-    with KafkaBroker() as broker:
-        topic = broker.create_topic()
-        broker.produce(topic, [(key_of(i), f"{i}") for i in range(RECORDS)], partition=0)
-        with closing(Processes(broker, topic, tmp_path)) as group:
-            members = [group.start(half, f"p{n}") for n, half in enumerate(halves)]
+    with ExitStack() as stack:
+        broker = stack.enter_context(KafkaBroker())
+        group = stack.enter_context(closing(Processes(broker, broker.create_topic(), tmp_path)))
+        group.fill(RECORDS)
+        members = [group.start(half, f"p{n}") for n, half in enumerate(halves)]
 
-            def have_committed(counts: list[int]) -> bool:
-                for number, (process, _) in enumerate(members):
-                    if process.poll() is not None:
-                        members[number] = group.start(halves[number], f"p{number}")
-                        counts[number] = 0
-                written = [lines(file).count("commit") for _, file in members]
-                return all(now > before for now, before in zip(written, counts, strict=True))
+        def have_committed(counts: list[int]) -> bool:
+            for number, (process, _) in enumerate(members):
+                if process.poll() is not None:
+                    members[number] = group.start(halves[number], f"p{number}")
+                    counts[number] = 0
+            written = [lines(file).count("commit") for _, file in members]
+            return all(now > before for now, before in zip(written, counts, strict=True))
 
-            for word in ("ready", "offset", "ready"):
-                _, file = chance.choice(members)
-                eventually(lambda f=file, w=word: is_amid(f, w, 4))  # type: ignore[misc]
-                broker.freeze()
-                time.sleep(2)
-                broker.kill9()
-                broker.start()
-                counts = [lines(file).count("commit") for _, file in members]
-                eventually(lambda c=counts: have_committed(c))  # type: ignore[misc]
-            group.check()
+        for word in ("ready", "offset", "ready"):
+            _, file = chance.choice(members)
+            eventually(lambda f=file, w=word: is_amid(f, w, 4))  # type: ignore[misc]
+            broker.freeze()
+            time.sleep(2)
+            broker.kill9()
+            broker.start()
+            counts = [lines(file).count("commit") for _, file in members]
+            eventually(lambda c=counts: have_committed(c))  # type: ignore[misc]
+        group.check()
 
 
 @pytest.mark.parametrize("name", ["same", "another"])
@@ -272,3 +281,50 @@ def test_an_exception_takes_everything_back(broker: KafkaBroker, topic: str) -> 
                         transaction.produce(output, str(message.offset()), message.key())
                 done = again[-1].offset() + 1
     assert [offset for offset, _ in outputs(broker, output)] == list(range(300))
+
+
+def commits(file: Path) -> int:
+    return lines(file).count("commit")
+
+
+def test_members_that_are_killed_amid_transactions(processes: Processes) -> None:
+    chance = random.Random(5)
+    members = [processes.start(None, f"m{number}") for number in range(3)]
+    for number in range(4):
+        processes.fill(RECORDS)
+        process, file = members.pop(chance.randrange(3))
+        word = "ready" if number % 2 else "offset"
+        eventually(lambda f=file, w=word: is_amid(f, w, 3))  # type: ignore[misc]
+        process.kill()
+        process.wait()
+        members.append(processes.start(None, file.name[4:] if number % 2 else f"n{number}"))
+        eventually(lambda f=members[-1][1]: commits(f) >= 2)  # type: ignore[misc]
+    processes.check()
+
+
+def test_a_member_that_is_stopped_amid_a_transaction_and_goes_on(processes: Processes) -> None:
+    (old, file), (_, its_file) = processes.start(None, "old"), processes.start(None, "new")
+    for word in ("offset", "ready"):
+        processes.fill(2 * RECORDS)
+        eventually(lambda w=word: is_amid(file, w, 3))  # type: ignore[misc]
+        os.kill(old.pid, signal.SIGSTOP)
+        before = commits(its_file)
+        time.sleep(7)  # longer than its session
+        eventually(lambda b=before: commits(its_file) > b + 3)  # type: ignore[misc]
+        os.kill(old.pid, signal.SIGCONT)
+        before = commits(file)
+        eventually(lambda b=before: commits(file) > b + 3)  # type: ignore[misc]
+    processes.check()
+
+
+def test_members_join_and_leave_amid_transactions(processes: Processes) -> None:
+    members = [processes.start(None, "m0")]
+    for number in range(1, 4):
+        eventually(lambda: all(commits(file) >= 3 for _, file in members))
+        members.append(processes.start(None, f"m{number}"))
+    for _ in range(3):
+        eventually(lambda: all(commits(file) >= 3 for _, file in members))
+        process, _ = members.pop(0)
+        process.terminate()
+        assert process.wait(60) == 0
+    processes.check()

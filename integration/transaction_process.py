@@ -2,7 +2,7 @@
 
 ``python -m integration.transaction_process SERVERS TOPIC OUTPUT GROUP LO HI ID FILE`` appends a
 line ``begin``, ``offset N`` for each record, and ``commit``, ``abort`` or ``error`` for each
-transaction, until SIGTERM; ``fenced`` ends it, too.
+transaction, until SIGTERM; ``fenced`` ends it, too. With LO ``-`` it subscribes, as a member.
 """
 
 import signal
@@ -25,13 +25,18 @@ def main(
             "group.id": group,
             "auto.offset.reset": "earliest",
             "claim.timeout.ms": 1000,
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 500,
             "transactional.id": name,
             "transaction.timeout.ms": TIMEOUT_MS,
         }
     )
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
-    consumer.assign({(topic, 0): [(int(low), int(high))]})
+    if low == "-":
+        consumer.subscribe([topic])
+    else:
+        consumer.assign({(topic, 0): [(int(low), int(high))]})
     with Path(file).open("a", buffering=1) as out, consumer:
         while not stopped:
             try:

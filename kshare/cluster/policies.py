@@ -7,6 +7,7 @@ name}`` as JSON, the topic being empty for the whole cluster. Its value is ``{"b
 Cost: as for :mod:`kshare.cluster.parked_keys`.
 """
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -137,7 +138,7 @@ class Policies:
 
 
 class PolicyWatch:
-    """The policies as a running query or consumer goes by them.
+    """The policies as a running query or consumer goes by them. For any thread.
 
     Args:
         kafka: How to reach the cluster.
@@ -148,6 +149,7 @@ class PolicyWatch:
     def __init__(
         self, kafka: KafkaConfig, *, look_seconds: float = 5.0, clock: Clock = time
     ) -> None:
+        self._lock = threading.Lock()
         self._watch = TopicWatch[Mapping[Policy, PolicyInfo]](
             Policies(replace(kafka, offset_attempts=1)),
             {},
@@ -165,7 +167,8 @@ class PolicyWatch:
             KafkaError: The policies have never been read, and cannot be within
                 ``default.api.timeout.ms``. The next call tries again.
         """
-        info = self._watch.current().get(policy)
+        with self._lock:
+            info = self._watch.current().get(policy)
         return info is None or info.value
 
     def close(self) -> None:

@@ -239,7 +239,7 @@ class KeySharedConsumer:
         return self._took(take, min(seconds, self._commits.seconds_left)) and self._may_hand_out()
 
     def _follow_group(self, *, continues: bool) -> bool:
-        """Do what the group wants; whether to go on: not amid what one call returns."""
+        """Do what the group wants; whether to go on: not amid a call's records or a transaction."""
         subscriber = self._subscriber
         if subscriber is None:
             return True
@@ -249,10 +249,13 @@ class KeySharedConsumer:
         if not subscriber.member.has_change:
             subscriber.member.check()
             return True
-        if not continues:
-            with self._state.polling:
-                subscriber.follow()
-        return not continues
+        if continues or (self._transactions is not None and self._transactions.current is not None):
+            return False  # what is handed out already comes first
+        if self._transactions is not None:
+            self._transactions.resolve()
+        with self._state.polling:
+            subscriber.follow()
+        return True
 
     def _check_session(self) -> None:
         try:
@@ -394,6 +397,8 @@ class KeySharedConsumer:
         if self._transactions is None:
             raise RuntimeError("transactions need transactional.id in the configuration")
         try:
+            if self._transactions.current is None:
+                self._follow_group(continues=False)
             with self._transactions.run() as transaction:
                 yield transaction
         finally:
@@ -419,7 +424,9 @@ class KeySharedConsumer:
         """What policies let be committed."""
         if not self._config.individual:  # one offset of each whole partition, which always may be
             return processed
-        return self._restrictions.allowed(processed, self._tail.assignment)
+        return self._restrictions.allowed(
+            processed, self._tail.assignment, is_subscribed=self._subscriber is not None
+        )
 
     def _ranges(self) -> int:
         """Number of processed ranges: as many as there are gaps."""
@@ -506,19 +513,19 @@ class KeySharedConsumer:
             on_lost: Called with what others may have already; it may still be committed.
 
         Raises:
-            ValueError: A topic is wrong, partitions were assigned by :meth:`assign`, or
-                ``transactional.id`` is set.
+            ValueError: A topic is wrong, or partitions were assigned by :meth:`assign`.
         """
         names = topics_to_subscribe(topics)
         if self._state.is_closed:
             raise ConsumerClosedError
-        if self._transactions is not None:
-            raise ValueError("transactional.id is set: transactions need assign()")
         if self._subscriber is None:
             if self._tail.assignment:
                 raise ValueError("partitions are assigned: call unassign() before subscribe()")
-            member = self._session.join(self._config, self._interrupt)
+            whole_topics = self._restrictions.whole_topics
+            member = self._session.join(self._config, self._interrupt, whole_topics)
             self._subscriber = Subscriber(member, _Group(self))
+            if self._transactions is not None:
+                self._transactions.is_disturbed = lambda: member.has_change
         self._subscriber.subscribe(names, Callbacks(on_assigned, on_revoked, on_lost))
 
     def unsubscribe(self) -> None:
@@ -526,6 +533,10 @@ class KeySharedConsumer:
         subscriber = self._subscriber
         if subscriber is None:
             return
+        if self._transactions is not None:
+            if self._transactions.current is not None:
+                raise RuntimeError("a transaction is open: unsubscribe when it has ended")
+            self._transactions.resolve()
         with self._state.gate:
             self._interrupt()
             with self._state.polling:
@@ -547,6 +558,7 @@ class KeySharedConsumer:
         epoch: tuple[int, str] | None,
     ) -> None:
         with self._stopped():
+            self._tail.refresh()  # what was handed out before an abort or a reset counts no more
             self._tail.assign(assignment, keeps=True)
             self._session.claim(assignment, epoch=epoch)
 

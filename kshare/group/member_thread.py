@@ -15,12 +15,12 @@ import select
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
@@ -50,7 +50,7 @@ from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.error_codes import Kind
 from kshare.wire.protocol.retry import Backoff
 
-__all__ = ["MemberThread", "WriteEpoch"]
+__all__ = ["MemberThread", "WholeTopics", "WriteEpoch"]
 
 _log = logging.getLogger("kshare.group")
 
@@ -61,6 +61,9 @@ _MISSING_SECONDS: Final = 5.0
 WriteEpoch = Callable[[Epoch, Callable[[int, str], None]], None]
 """Writes an epoch into the log; calls back with its log offset and the id of the log's topic."""
 
+WholeTopics = Callable[[Collection[str]], frozenset[str]]
+"""Says which of some topics' partitions are not to be shared."""
+
 
 class MemberThread:
     """A member of a group. Methods may be called from any thread.
@@ -70,6 +73,7 @@ class MemberThread:
         name: Name of the member's session.
         write_epoch: Writes an epoch into the log.
         on_change: Called when there is something to take. It must not block.
+        whole_topics: Says which topics' partitions are not to be shared, by policies.
         now: Source of time; suspension counts.
     """
 
@@ -79,6 +83,8 @@ class MemberThread:
         name: str,
         write_epoch: WriteEpoch,
         on_change: Callable[[], None],
+        whole_topics: WholeTopics = lambda _: frozenset(),
+        *,
         now: Callable[[], float] = boot_time,
     ) -> None:
         host = config.application_server or socket.gethostname()
@@ -95,7 +101,7 @@ class MemberThread:
             config.session_timeout_ms / 1000, config.max_poll_interval_ms / 1000
         )
         self._link = MemberLink(config)
-        self._coordination = _Coordination(config)
+        self._coordination = _Coordination(config, whole_topics)
         self._waker = Waker()
         self._commits: deque[tuple[Mapping[TopicPartition, Primary], Future[Any]]] = deque()
         self._polled_at = now()
@@ -273,7 +279,7 @@ class MemberThread:
                     self._coordination.asked_at = self._now()
                     self._link.sync(action)
                 case Plan():
-                    self._coordination.beside(partial(self._plan, action))
+                    self._coordination.beside(self._plan, action)
                 case Leave(member_id):
                     self._link.hang_up()
                     self._link.leave(member_id)
@@ -373,14 +379,14 @@ class MemberThread:
     def _plan(self, plan: Plan) -> None:
         """Plan a generation, and have its epoch written. In a thread of its own."""
         try:
-            partitions = self._coordination.count_partitions(topics_of(plan.members))
+            partitions, whole = self._coordination.look(topics_of(plan.members))
         except KshareError:
             with self._lock:
                 self._core.disconnected()  # to be planned in another generation
             self._coordination.pause(self._now())
             raise
         generation = plan_generation(
-            plan.generation, self._core.said.name, plan.members, partitions
+            plan.generation, self._core.said.name, plan.members, partitions, whole_topics=whole
         )
         for refusal in generation.refusals.values():
             _log.warning("group %s: %s", self._config.group, refusal)
@@ -393,13 +399,17 @@ class MemberThread:
         self._waker.wake()
 
     def _look_at_topics(self, now: float) -> None:
-        """As the leader, see now and then whether topics have other partitions."""
-        if self._core.state is State.STABLE and now >= self._coordination.look_at:
+        """As the leader, see now and then whether topics or policies have changed."""
+        if self._core.state is not State.STABLE or not self._coordination.leads:
+            return
+        if now >= self._coordination.look_at:
             self._coordination.look_at = now + self._coordination.look_seconds
-            self._coordination.beside(self._compare_topics)
+            self._coordination.beside(self._compare, self._coordination.have_changed)
+        else:
+            self._coordination.beside(self._compare, self._coordination.have_policies_changed)
 
-    def _compare_topics(self) -> None:
-        if self._coordination.have_changed():
+    def _compare(self, have_changed: Callable[[], bool]) -> None:
+        if have_changed():
             self.rebalance()
 
     # -- primary offsets ---------------------------------------------------------------------
@@ -442,6 +452,18 @@ class MemberThread:
                 _log.info("group %s: cannot leave: %s", self._config.group, error)
 
 
+class _Topics(NamedTuple):
+    """What a leader has planned with.
+
+    Attributes:
+        counts: Number of partitions of each topic.
+        whole: The topics whose partitions are not shared.
+    """
+
+    counts: dict[str, int]
+    whole: frozenset[str]
+
+
 class _Coordination:
     """What a member's thread has to keep: when to do what, and the topics that it has planned.
 
@@ -452,28 +474,34 @@ class _Coordination:
         look_at: When topics are to be looked at.
     """
 
-    def __init__(self, config: ConsumerConfig) -> None:
+    def __init__(self, config: ConsumerConfig, whole_topics: WholeTopics) -> None:
         kafka = config.kafka
         patient_ms = min(kafka.api_timeout_ms, max(config.max_poll_interval_ms // 2, 1_000))
         self._cluster = Cluster(replace(kafka, api_timeout_ms=patient_ms))
         self._pauses = Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms)
         self._longest = kafka.metadata_max_age_ms / 1000
-        self._planned: dict[str, int] | None = None  # partitions by topic; None if it does not lead
+        self._planned: _Topics | None = None  # None if it does not lead
+        self._whole_topics = whole_topics
         self._group = config.group
         self.asked_at = self.beat_at = self.retry_at = self.look_at = 0.0
 
     @property
     def look_seconds(self) -> float:
         """How often to look at topics: more often while some are missing."""
-        is_missing = self._planned is not None and 0 in self._planned.values()
+        is_missing = self._planned is not None and 0 in self._planned.counts.values()
         return min(self._longest, _MISSING_SECONDS) if is_missing else self._longest
 
-    def count_partitions(self, topics: set[str]) -> dict[str, int]:
-        """Number of partitions of each topic; 0 of those that do not exist."""
-        self._planned = self._count(topics)
-        for topic in sorted(topic for topic, count in self._planned.items() if not count):
+    @property
+    def leads(self) -> bool:
+        """Whether this member has planned the generation."""
+        return self._planned is not None
+
+    def look(self, topics: set[str]) -> "_Topics":
+        """What is to be known of topics for a plan; those that do not exist have no partitions."""
+        self._planned = planned = _Topics(self._count(topics), self._whole_topics(topics))
+        for topic in sorted(topic for topic, count in planned.counts.items() if not count):
             _log.warning("group %s: topic %s does not exist", self._group, topic)
-        return dict(self._planned)
+        return planned
 
     def follows(self) -> None:
         """Another member leads the group: topics are its concern."""
@@ -482,7 +510,14 @@ class _Coordination:
     def have_changed(self) -> bool:
         """Whether topics have other partitions than those that were planned."""
         planned = self._planned
-        return planned is not None and self._count(set(planned)) != planned
+        if planned is None:
+            return False
+        return self.have_policies_changed() or self._count(set(planned.counts)) != planned.counts
+
+    def have_policies_changed(self) -> bool:
+        """Whether other topics' partitions are not to be shared now."""
+        planned = self._planned
+        return planned is not None and self._whole_topics(planned.counts) != planned.whole
 
     def _count(self, topics: set[str]) -> dict[str, int]:
         counts = dict.fromkeys(topics, 0)
@@ -491,12 +526,12 @@ class _Coordination:
                 counts[topic] = len(self._cluster.partitions(Subscribe((topic,))))
         return counts
 
-    def beside(self, work: Callable[[], None]) -> None:
+    def beside(self, work: Callable[..., None], *arguments: Any) -> None:
         """Do something that waits, in a thread of its own."""
 
         def run() -> None:
             try:
-                work()
+                work(*arguments)
             except KshareError as error:  # the group's next rebalance does it again
                 _log.warning("group %s: %s", self._group, error)
 

@@ -5,7 +5,7 @@ each. Policies are looked at with each assignment and each commit, and are then 
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy
@@ -64,15 +64,39 @@ class Restrictions:
                         topic=policy.topic or None,
                     )
 
+    def whole_topics(self, topics: Collection[str]) -> frozenset[str]:
+        """The topics whose partitions are not to be shared.
+
+        Raises:
+            KafkaError: The policies cannot be read.
+        """
+        if not self._policies.accepts(Policy(INDIVIDUAL_COMMIT)):
+            return frozenset(topics)
+        return frozenset(t for t in topics if not self._policies.accepts(Policy(RANGE_FETCH, t)))
+
     def allowed(
-        self, processed: Mapping[TopicPartition, Progress], assignment: Assignment
+        self,
+        processed: Mapping[TopicPartition, Progress],
+        assignment: Assignment,
+        *,
+        is_subscribed: bool = False,
     ) -> dict[TopicPartition, Progress]:
         """What may be committed of what is processed.
+
+        Args:
+            processed: What is processed of each partition.
+            assignment: What the consumer has of it.
+            is_subscribed: Whether the group assigns it. Then key ranges that a policy does not
+                accept any more are committed until the group has assigned whole partitions.
 
         Raises:
             PolicyError, KafkaError: As for :meth:`check`.
         """
-        self.check({tp: assignment[tp] for tp in processed if tp in assignment})
+        own = {tp: assignment[tp] for tp in processed if tp in assignment}
+        if not is_subscribed:
+            self.check(own)
+        elif any(claimed_hashes(hashes) != (WHOLE,) for hashes in own.values()):
+            return dict(processed)
         if self._policies.accepts(Policy(INDIVIDUAL_COMMIT)):
             self._warned = False
             return dict(processed)

@@ -17,7 +17,7 @@ from kshare.errors import FetchTimeoutError, KshareError
 from kshare.group.config import ConsumerConfig
 from kshare.group.epoch_writer import Written
 from kshare.group.log_tail import boot_time
-from kshare.group.member_thread import MemberThread
+from kshare.group.member_thread import MemberThread, WholeTopics
 from kshare.group.model import OffsetAndMetadata, SessionConfig, committed_offset
 from kshare.group.ownerships import Ownership, Processed, claimed_hashes
 from kshare.group.protocol.owner import Phase
@@ -59,13 +59,22 @@ class GroupSession:
         self._group_member: MemberThread | None = None
         self.transaction_log = TransactionLog(config.group, self._shared, self._thread, now)
 
-    def join(self, config: ConsumerConfig, on_change: Callable[[], None]) -> MemberThread:
+    def join(
+        self, config: ConsumerConfig, on_change: Callable[[], None], whole_topics: WholeTopics
+    ) -> MemberThread:
         """Become a member of the group; nothing is sent before the member subscribes.
 
         From now on records may be handed out only while the member is sure to be one, and offsets
         are committed by it.
+
+        Args:
+            config: The consumer's configuration.
+            on_change: Called when there is something to take from the member.
+            whole_topics: Says which topics' partitions are not to be shared.
         """
-        member = MemberThread(config, self.member, self._write_epoch, on_change, self._now)
+        member = MemberThread(
+            config, self.member, self._write_epoch, on_change, whole_topics, now=self._now
+        )
         self._group_member = member
         self._thread.primary.as_member = member.commit
         self._thread.epochs.on_lost = member.rebalance

@@ -16,7 +16,7 @@ from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.group.config import ConsumerConfig
 from kshare.group.delivery import Carried, Delivery, KeyLimit
-from kshare.group.member_thread import MemberThread
+from kshare.group.member_thread import MemberThread, WholeTopics
 from kshare.group.message import NO_ROWS, Chunk, Rows, batch_of, chunks, rows_of
 from kshare.group.model import OffsetAndMetadata
 from kshare.options import EARLIEST, SOURCE_COLUMNS, SourceOptions
@@ -48,7 +48,9 @@ class Session(Protocol):
     ) -> None:
         """Own these key hashes from now on, and no others."""
 
-    def join(self, config: ConsumerConfig, on_change: Callable[[], None]) -> MemberThread:
+    def join(
+        self, config: ConsumerConfig, on_change: Callable[[], None], whole_topics: WholeTopics
+    ) -> MemberThread:
         """Become a member of the group."""
 
     def leave(self, timeout: float) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy, PolicyWatch
 from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.core.progress import TopicPartition
 from kshare.group import KeySharedConsumer, partitions_only
@@ -24,10 +25,25 @@ def cluster() -> Iterator[FakeCluster]:
         yield running
 
 
+class Accepts:
+    """Policies that operators have set."""
+
+    def __init__(self) -> None:
+        self.refused: set[Policy] = set()
+
+    def accepts(self, policy: Policy) -> bool:
+        return policy not in self.refused
+
+    def close(self) -> None:
+        pass
+
+
 class Polling:
     """A consumer that is polled in a thread, and what it is told."""
 
-    def __init__(self, cluster: FakeCluster, **config: Any) -> None:
+    def __init__(
+        self, cluster: FakeCluster, policies: "Accepts | None" = None, **config: Any
+    ) -> None:
         self.offsets: list[int] = []
         self.told: list[tuple[str, Changes]] = []
         self.faults: list[Exception] = []
@@ -40,7 +56,8 @@ class Polling:
                 "session.timeout.ms": 3_000,
                 "heartbeat.interval.ms": 100,
                 **{name.replace("_", "."): value for name, value in config.items()},
-            }
+            },
+            policies=PolicyWatch if policies is None else lambda _: policies,
         )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -104,6 +121,24 @@ def test_two_members_share_a_partition_and_one_takes_over(
     assert first.told[1][1] == second.told[0][1]
     second.end()
     eventually(lambda: first.width() == HASH_SPACE)
+    assert not first.faults
+    assert not second.faults
+    assert sorted([*first.offsets, *second.offsets]) == list(range(2 * RECORDS))
+
+
+@pytest.mark.parametrize("policy", [Policy(RANGE_FETCH, "orders"), Policy(INDIVIDUAL_COMMIT)])
+def test_a_policy_makes_members_have_whole_partitions(
+    cluster: FakeCluster, start: Callable[..., Polling], policy: Policy
+) -> None:
+    policies = Accepts()
+    first, second = start(policies=policies), start(policies=policies)
+    eventually(lambda: (first.width(), second.width()) == (HASH_SPACE // 2, HASH_SPACE // 2))
+    policies.refused.add(policy)
+    eventually(lambda: {first.width(), second.width()} == {0, HASH_SPACE})
+    cluster.produce("orders", [(f"k{i % 20}", f"{i}") for i in range(RECORDS)], partition=0)
+    eventually(lambda: len(first.offsets) + len(second.offsets) == 2 * RECORDS)
+    policies.refused.clear()
+    eventually(lambda: (first.width(), second.width()) == (HASH_SPACE // 2, HASH_SPACE // 2))
     assert not first.faults
     assert not second.faults
     assert sorted([*first.offsets, *second.offsets]) == list(range(2 * RECORDS))

@@ -7,7 +7,7 @@ from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KshareError
 from kshare.group.config import ConsumerConfig
-from kshare.group.member_thread import MemberThread
+from kshare.group.member_thread import MemberThread, WholeTopics
 from kshare.group.session import OffsetAndMetadata
 
 __all__ = ["FakeSession", "FakeSessions"]
@@ -29,7 +29,9 @@ class FakeSession:
         self._started: dict[TopicPartition, Progress] = {}
         self._claimed: dict[TopicPartition, tuple[HashRange, ...]] = {}
 
-    def join(self, config: ConsumerConfig, on_change: Callable[[], None]) -> MemberThread:
+    def join(
+        self, config: ConsumerConfig, on_change: Callable[[], None], whole_topics: WholeTopics
+    ) -> MemberThread:
         raise NotImplementedError
 
     def leave(self, timeout: float) -> None:
