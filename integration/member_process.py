@@ -2,7 +2,9 @@
 
 It appends a line to the file for each thing that happens, with the time (CLOCK_MONOTONIC, ns):
 ``record TIME PARTITION OFFSET KEY``; ``assigned``, ``revoked`` or ``lost``, with the time and how
-wide the key hashes are, in partitions. CONFIG is JSON. It ends at SIGTERM.
+wide the key hashes are, in partitions. CONFIG is JSON; beside the consumer's configuration, it has
+``pause``, the seconds that a record takes, and ``hang``: the number of a record that takes longer,
+and how long. It ends at SIGTERM.
 """
 
 import json
@@ -21,6 +23,7 @@ from kshare.group import KeySharedConsumer
 def main(servers: str, topic: str, group: str, file: str, config: str = "{}") -> None:
     settings = json.loads(config)
     pause = settings.pop("pause", 0.001)
+    hang_at, hang = settings.pop("hang", (0, 0.0))
     consumer = KeySharedConsumer(
         {
             "bootstrap.servers": servers,
@@ -49,11 +52,11 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
 
         consumer.subscribe([topic], note("assigned"), note("revoked"), note("lost"))
         try:
-            for message in consumer:
+            for number, message in enumerate(consumer, 1):
                 where = f"{message.partition()} {message.offset()}"
                 key = (message.key() or b"").hex()
                 out.write(f"record {time.monotonic_ns()} {where} {key}\n")
-                time.sleep(pause)
+                time.sleep(hang if number == hang_at else pause)
         except KshareError:
             if not consumer.is_closed:
                 raise

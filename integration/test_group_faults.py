@@ -1,0 +1,192 @@
+"""Groups on real brokers while coordinators die, brokers are slow, and logs are deleted.
+
+The verdict is as in :mod:`integration.test_group_membership`: over all that was delivered, with
+nothing excused during rebalances.
+"""
+
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer
+
+from integration.cluster import KafkaCluster
+from integration.kafka import KafkaBroker
+from integration.members import Group, end_all, eventually, fill
+from kshare.group.config import consumer_config
+from kshare.group.coordinator import find_coordinator
+
+LOG = "__individual_commit_offsets"
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[KafkaCluster]:
+    """Two brokers that both coordinate groups, and keep a copy of each other's offsets."""
+    config = {
+        "offsets.topic.num.partitions": "8",
+        "offsets.topic.replication.factor": "2",
+    }
+    with KafkaCluster(2, config=config) as running:
+        yield running
+
+
+def coordinator(brokers: KafkaCluster, name: str) -> int:
+    """Node id of a group's coordinator."""
+    config = consumer_config({"bootstrap.servers": brokers.bootstrap_servers, "group.id": name})
+    _, port = find_coordinator(config.kafka, name)
+    (node,) = [
+        number
+        for number, broker in brokers.brokers.items()
+        if broker.bootstrap_servers.endswith(f":{port}")
+    ]
+    return node
+
+
+def test_the_coordinator_is_killed_and_moves(brokers: KafkaCluster, tmp_path: Path) -> None:
+    """Broker 2 dies, which coordinates the group and leads its log; later both move back."""
+    topic = brokers.create_topic(replication=2)
+    name = next(name for n in count() if coordinator(brokers, name := f"{topic}-{n}") == 2)
+    with closing(Group(brokers, topic, tmp_path, name)) as group:
+        fill(group, 0, 3_000)
+        members = [group.start(pause=0.002) for _ in range(3)]
+        eventually(lambda: all(abs(m.share() - 1 / 3) < 0.01 for m in members))
+        fill(group, 3_000, 6_000)
+        eventually(lambda: len(group.delivered()) > 1_500)
+        brokers.brokers[2].kill9()
+        eventually(lambda: coordinator(brokers, name) == 1)
+        eventually(lambda: len(group.delivered()) == 6_000)
+        brokers.brokers[2].start()
+        fill(group, 6_000, 9_000)
+        offsets, log = "__consumer_offsets", abs(java_hash(name)) % 8
+        brokers.move_leader(offsets, log, 2)
+        brokers.move_leader(LOG, log, 2)
+        eventually(lambda: coordinator(brokers, name) == 2)
+        fill(group, 9_000, 12_000)
+        eventually(lambda: len(group.delivered()) == 12_000)
+        eventually(lambda: all(abs(m.share() - 1 / 3) < 0.01 for m in members))
+        end_all(group)
+        group.check({0: 12_000})
+
+
+def java_hash(text: str) -> int:
+    """``String.hashCode``."""
+    number = 0
+    for letter in text:
+        number = (31 * number + ord(letter)) & 0xFFFFFFFF
+    return number - (number >> 31 << 32)
+
+
+@pytest.mark.parametrize("seconds", [3, 9], ids=["shorter than a session", "longer"])
+def test_a_broker_answers_late(tmp_path: Path, seconds: int) -> None:
+    with KafkaBroker() as broker, closing(Group(broker, broker.create_topic(), tmp_path)) as group:
+        fill(group, 0, 4_000)
+        members = [group.start(pause=0.002) for _ in range(2)]
+        eventually(lambda: all(abs(m.share() - 1 / 2) < 0.01 for m in members))
+        eventually(lambda: len(group.delivered()) > 500)
+        broker.freeze()
+        time.sleep(seconds)
+        broker.thaw()
+        fill(group, 4_000, 8_000)
+        eventually(lambda: len(group.delivered()) == 8_000)
+        eventually(lambda: all(abs(m.share() - 1 / 2) < 0.01 for m in members))
+        end_all(group)
+        group.check({0: 8_000})
+
+
+def test_the_log_is_deleted(tmp_path: Path) -> None:
+    with KafkaBroker() as broker, closing(Group(broker, broker.create_topic(), tmp_path)) as group:
+        fill(group, 0, 4_000)
+        members = [group.start(pause=0.002) for _ in range(2)]
+        eventually(lambda: all(abs(m.share() - 1 / 2) < 0.01 for m in members))
+        eventually(lambda: len(group.delivered()) > 500)
+        broker.admin.delete_topics([LOG])[LOG].result()
+        fill(group, 4_000, 8_000)
+        members.append(group.start(pause=0.002))
+        eventually(lambda: all(abs(m.share() - 1 / 3) < 0.01 for m in members))
+        eventually(lambda: len(group.delivered()) == 8_000)
+        end_all(group)
+        group.check({0: 8_000})
+
+
+def test_a_handler_hangs(broker: KafkaBroker, topic: str, tmp_path: Path) -> None:
+    with closing(Group(broker, topic, tmp_path)) as group:
+        fill(group, 0, 2_000)
+        config = {"max.poll.interval.ms": 6_000}
+        one, two = group.start(hang=[200, 10.0], **config), group.start(**config)
+        eventually(lambda: len(one.records()) >= 200)
+        fill(group, 2_000, 4_000)
+        eventually(lambda: abs(two.share() - 1) < 0.01)  # the other one hangs, and is dropped
+        eventually(lambda: "lost" in [line[0] for line in one.lines()])
+        fill(group, 4_000, 6_000)
+        eventually(lambda: abs(one.share() - 1 / 2) < 0.01)
+        eventually(lambda: len(group.delivered()) == 6_000)
+        end_all(group)
+        group.check({0: 6_000})
+
+
+def test_a_plain_consumer_joins(broker: KafkaBroker, topic: str, tmp_path: Path) -> None:
+    """It is refused, and the members go on."""
+    with closing(Group(broker, topic, tmp_path)) as group:
+        fill(group, 0, 2_000)
+        members = [group.start() for _ in range(2)]
+        eventually(lambda: all(abs(m.share() - 1 / 2) < 0.01 for m in members))
+        plain = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": topic})
+        plain.subscribe([topic])
+        errors: list[str] = []
+
+        def is_refused() -> bool:
+            message = plain.poll(0.1)
+            error = None if message is None else message.error()
+            if error is not None:
+                errors.append(error.name())
+            return "INCONSISTENT_GROUP_PROTOCOL" in errors
+
+        eventually(is_refused)
+        plain.close()
+        fill(group, 2_000, 4_000)
+        eventually(lambda: len(group.delivered()) == 4_000)
+        end_all(group)
+        group.check({0: 4_000})
+        assert sum(len(member.records()) for member in members) == 4_000
+
+
+def test_two_groups_on_one_topic(broker: KafkaBroker, topic: str, tmp_path: Path) -> None:
+    with (
+        closing(Group(broker, topic, tmp_path, f"{topic}-a")) as first,
+        closing(Group(broker, topic, tmp_path, f"{topic}-b")) as second,
+    ):
+        fill(first, 0, 2_000)
+        for group in (first, second, first, second):
+            group.start()
+        eventually(lambda: all(len(g.delivered()) == 2_000 for g in (first, second)))
+        for group in (first, second):
+            end_all(group)
+            group.check({0: 2_000})
+
+
+def test_members_join_and_leave_every_second(
+    broker: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    """For two minutes; at most five live at a time."""
+    chance = random.Random(7)
+    with closing(Group(broker, topic, tmp_path)) as group:
+        living = [group.start(), group.start()]
+        until, total = time.monotonic() + 120, 0
+        while time.monotonic() < until:
+            fill(group, total, total + 100)
+            total += 100
+            time.sleep(1)
+            if len(living) < 3 or (len(living) < 5 and chance.random() < 0.5):
+                living.append(group.start())
+            else:
+                living.pop(chance.randrange(len(living))).signal(
+                    chance.choice([signal.SIGTERM, signal.SIGTERM, signal.SIGKILL])
+                )
+        eventually(lambda: len(group.delivered()) == total)
+        end_all(group)
+        group.check({0: total})
