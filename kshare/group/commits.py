@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -124,6 +124,11 @@ class Commits:
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=True)
             self._call_back()
+
+    def finish(self) -> None:
+        """Wait for what is under way, and call back."""
+        wait(self._under_way, self.seconds)
+        self._call_back()
 
     def flush(self, work: Work) -> None:
         """Commit before partitions are given up. That it fails is a warning: records come again."""

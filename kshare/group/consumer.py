@@ -551,6 +551,7 @@ class KeySharedConsumer:
     def _commit_before_revocation(self) -> None:
         if self._config.auto_commit:
             self._commits.flush(self._work())
+        self._commits.finish()
 
     def _take_over(
         self,
