@@ -8,16 +8,17 @@ and how long. It ends at SIGTERM.
 """
 
 import json
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 from kshare.group import KeySharedConsumer
+from kshare.group.model import ConsumerClosedError
 
 
 def main(servers: str, topic: str, group: str, file: str, config: str = "{}") -> None:
@@ -37,27 +38,29 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
         }
     )
     signal.signal(signal.SIGTERM, lambda *_: consumer.close())
-    with Path(file).open("a", buffering=1) as out:
+    out = os.open(file, os.O_WRONLY | os.O_APPEND)
 
-        def note(
-            what: str,
-        ) -> Callable[[Mapping[TopicPartition, tuple[HashRange, ...]]], None]:
-            def write(changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
-                wide = sum(
-                    sum(part.width for part in hashes) or HASH_SPACE for hashes in changed.values()
-                )
-                out.write(f"{what} {time.monotonic_ns()} {wide / HASH_SPACE:.4f} x\n")
+    def write(line: str) -> None:
+        os.write(out, f"{line}\n".encode())  # the signal handler may write amid a line
 
-            return write
+    def note(what: str) -> Callable[[Mapping[TopicPartition, tuple[HashRange, ...]]], None]:
+        def write_change(changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+            wide = sum(
+                sum(part.width for part in hashes) or HASH_SPACE for hashes in changed.values()
+            )
+            write(f"{what} {time.monotonic_ns()} {wide / HASH_SPACE:.4f} x")
 
-        consumer.subscribe([topic], note("assigned"), note("revoked"), note("lost"))
+        return write_change
+
+    with consumer:
         try:
+            consumer.subscribe([topic], note("assigned"), note("revoked"), note("lost"))
             for number, message in enumerate(consumer, 1):
                 where = f"{message.partition()} {message.offset()}"
                 key = (message.key() or b"").hex()
-                out.write(f"record {time.monotonic_ns()} {where} {key}\n")
+                write(f"record {time.monotonic_ns()} {where} {key}")
                 time.sleep(hang if number == hang_at else pause)
-        except KshareError:
+        except (KshareError, ConsumerClosedError):
             if not consumer.is_closed:
                 raise
 

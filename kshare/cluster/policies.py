@@ -149,7 +149,7 @@ class PolicyWatch:
     def __init__(
         self, kafka: KafkaConfig, *, look_seconds: float = 5.0, clock: Clock = time
     ) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close a consumer amid a look
         self._watch = TopicWatch[Mapping[Policy, PolicyInfo]](
             Policies(replace(kafka, offset_attempts=1)),
             {},

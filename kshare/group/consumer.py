@@ -1,7 +1,6 @@
 """A consumer that shares partitions with others by key range: :class:`KeySharedConsumer`."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from kshare.core.hashing import HashRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, KshareError
 from kshare.group.assignments import parse_assignment, parse_partition, partition_and_offset
+from kshare.group.call_state import CallState
 from kshare.group.commits import Commits, Work
 from kshare.group.config import ConsumerConfig, consumer_config
 from kshare.group.message import Message
@@ -26,7 +26,7 @@ from kshare.group.subscriber import Callbacks, Listener, Subscriber, topics_to_s
 from kshare.group.tail import Session, Tail
 from kshare.group.transaction import Transaction, Transactions, TransactionWork
 from kshare.options import KafkaConfig
-from kshare.wire.reader.tail_reader import Waker
+from kshare.wire.protocol.waker import Waker
 
 __all__ = ["KeySharedConsumer"]
 
@@ -67,12 +67,12 @@ class KeySharedConsumer:
         if not isinstance(config, ConsumerConfig):
             config = consumer_config(config)
         self._config = config
-        self._waker = Waker()
+        self._waker = Waker().open()
         self._session = session(config, on_change=self._interrupt)
         self._tail = Tail(config, self._session, self._waker)
         self._rows: Iterator[Message] = iter(())
         self._until = 0.0  # until when records may be handed out without a look at the session
-        self._state = _State()
+        self._state = CallState(self._shut_down)
         self._restrictions = Restrictions(policies(config.kafka), config.group)
         self._commits = Commits(config, self._session, self._allowed)
         self._transactions: Transactions | None = None
@@ -210,10 +210,13 @@ class KeySharedConsumer:
             raise ConsumerClosedError
         if self._transactions is not None and self._transactions.current is None:
             raise RuntimeError("transactional.id is set: receive within consumer.transaction()")
-        deadline = _deadline(timeout)
+        with self._state.call():
+            return self._awaited(take, _deadline(timeout), continues=continues)
+
+    def _awaited(self, take: Callable[[float], bool], deadline: float, *, continues: bool) -> bool:
         if not continues:
             self._settle()
-        while True:
+        while not self.is_closed:
             if not self._follow_group(continues=continues):
                 return False
             with self._state.gate:
@@ -225,6 +228,7 @@ class KeySharedConsumer:
                     return True
             if _left(deadline) <= 0:
                 return False
+        return False
 
     def _has_some(self, take: Callable[[float], bool], seconds: float) -> bool:
         """Look at everything once; whether there is something that may be handed out."""
@@ -373,7 +377,8 @@ class KeySharedConsumer:
                     delivery.settle()
             work = self._work(limits.keys() or None)
         if asynchronous:
-            self._commits.begin(work)
+            with self._state.call():
+                self._commits.begin(work)
             return None
         return self._commits.commit(work)
 
@@ -526,7 +531,8 @@ class KeySharedConsumer:
             self._subscriber = Subscriber(member, _Group(self))
             if self._transactions is not None:
                 self._transactions.is_disturbed = lambda: member.has_change
-        self._subscriber.subscribe(names, Callbacks(on_assigned, on_revoked, on_lost))
+        with self._state.call():
+            self._subscriber.subscribe(names, Callbacks(on_assigned, on_revoked, on_lost))
 
     def unsubscribe(self) -> None:
         """Commit (with ``enable.auto.commit``), give up all partitions, and leave the group."""
@@ -645,24 +651,27 @@ class KeySharedConsumer:
 
         What the last call returned counts as processed only if it was acknowledged or committed;
         an open transaction is aborted.
-        May be called again, and from a signal handler.
+        May be called again, and from a signal handler: amid a call of the consumer, it is closed
+        when that call returns, which is at once.
         """
         if self._state.is_closed:
             return
         self._state.is_closed = True
         self._interrupt()
-        with self._state.polling:
-            try:
-                if self._subscriber is not None:
-                    self._subscriber.revoke_all()
-                self._commits.close(self._work)
-                if self._transactions is not None:
-                    self._transactions.close()
-            finally:
-                self._session.close(_CLOSE_SECONDS)
-                self._tail.close()
-                self._restrictions.close()
-                self._waker.close()
+        self._state.shut_down()
+
+    def _shut_down(self) -> None:
+        try:
+            if self._subscriber is not None:
+                self._subscriber.revoke_all()
+            self._commits.close(self._work)
+            if self._transactions is not None:
+                self._transactions.close()
+        finally:
+            self._session.close(_CLOSE_SECONDS)
+            self._tail.close()
+            self._restrictions.close()
+            self._waker.close()
 
     @property
     def is_closed(self) -> bool:
@@ -682,25 +691,6 @@ class _Group:
     def __init__(self, consumer: KeySharedConsumer) -> None:
         self.commit_before_revocation = consumer._commit_before_revocation  # noqa: SLF001
         self.take_over = consumer._take_over  # noqa: SLF001
-
-
-class _State:
-    """What threads share of a consumer.
-
-    Attributes:
-        gate: Held while a call waits for ``polling``, to change what is read.
-        polling: Held while a call waits for records, or changes what is read.
-        lock: Held for a moment, while deliveries are looked at or changed.
-        is_closed: Whether the consumer is closed.
-        is_changed: Whether the session may answer differently since it was looked at.
-        is_batch: Whether all that was returned since the last call came from one call.
-    """
-
-    def __init__(self) -> None:
-        self.gate = threading.RLock()
-        self.polling = threading.RLock()
-        self.lock = threading.RLock()
-        self.is_closed = self.is_changed = self.is_batch = False
 
 
 def _deadline(timeout: float | None) -> float:

@@ -11,7 +11,6 @@ users are never called here: the thread that polls takes what has changed.
 """
 
 import logging
-import select
 import socket
 import threading
 from collections import deque
@@ -44,11 +43,11 @@ from kshare.group.protocol.membership import (
 from kshare.group.protocol.records import Epoch
 from kshare.group.protocol.start import Primary
 from kshare.group.protocol.subscription import Subscription
-from kshare.group.shared import Waker
 from kshare.options.model import Subscribe
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.error_codes import Kind
 from kshare.wire.protocol.retry import Backoff
+from kshare.wire.protocol.waker import Waker
 
 __all__ = ["MemberThread", "WholeTopics", "WriteEpoch"]
 
@@ -223,6 +222,7 @@ class MemberThread:
             self._refuse_commits(KafkaError(f"group {self._config.group}: left"))
             self._coordination.close()
             self._link.close()
+            self._waker.close()
             self._on_change()
 
     def _end(self, error: KshareError) -> None:
@@ -250,19 +250,12 @@ class MemberThread:
 
     def _wait(self) -> bool:
         """Wait for something to do; return whether JoinGroup or SyncGroup is answered."""
-        poll = select.poll()
-        poll.register(self._waker.fileno(), select.POLLIN)
         answer = self._link.fileno
-        if answer is not None:
-            poll.register(answer, select.POLLIN)
         until = max(self._coordination.beat_at, self._coordination.retry_at)
         seconds = min(max(until - self._now(), 0.0), _LONGEST_WAIT)
         if self._commits and self._now() >= self._coordination.retry_at:
             seconds = 0.0
-        ready = {descriptor for descriptor, _ in poll.poll(seconds * 1000 + 0.5)}
-        if self._waker.fileno() in ready:
-            self._waker.clear()
-        return answer in ready
+        return bool(self._waker.wait(seconds, [] if answer is None else [answer]))
 
     def _act(self) -> None:
         """Do what the core wants."""

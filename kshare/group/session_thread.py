@@ -11,7 +11,6 @@ writes, offsets come as events. So a wake-up is served at once.
 """
 
 import logging
-import select
 import socket
 import threading
 import time
@@ -52,8 +51,9 @@ from kshare.group.protocol.records import (
     encode_key,
 )
 from kshare.group.protocol.start import Primary
-from kshare.group.shared import Shared, Waker
+from kshare.group.shared import Shared
 from kshare.wire.protocol.error_codes import Kind
+from kshare.wire.protocol.waker import Waker
 
 __all__ = ["SessionThread"]
 
@@ -165,21 +165,14 @@ class SessionThread:
 
     def _wait(self) -> bool:
         """Wait for something to do; return whether the log has answered."""
-        poll = select.poll()
-        poll.register(self._waker.fileno(), select.POLLIN)
         answer = self._follower.fileno
-        if answer is not None:
-            poll.register(answer, select.POLLIN)
         until = self._follower.next_time
         if self._follower.link is not None:
             with self.shared.changed:
                 until = min(until, self.shared.ownerships.next_time())
             until = min(until, self._times.beat, self._times.look, self.epochs.retry_at)
         seconds = 0.0 if self._events else min(max(until - self._now(), 0.0), _LOOK_SECONDS)
-        ready = {descriptor for descriptor, _ in poll.poll(seconds * 1000 + 0.5)}
-        if self._waker.fileno() in ready:
-            self._waker.clear()
-        return answer in ready
+        return bool(self._waker.wait(seconds, [] if answer is None else [answer]))
 
     # -- what owners want ----------------------------------------------------------------------
 

@@ -1,14 +1,12 @@
-"""What a session's thread and its callers share, and how they wake each other."""
+"""What a session's thread and its callers share."""
 
-import os
 import threading
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kshare.errors import KshareError
 from kshare.group.ownerships import Ownerships
 
-__all__ = ["Shared", "Waker"]
+__all__ = ["Shared"]
 
 
 @dataclass(slots=True)
@@ -35,38 +33,3 @@ class Shared:
     close_by: float = 0.0
     own_fences: int = 0
     keeps_claims: bool = False
-
-
-class Waker:
-    """Ends a wait of the session's thread, from any thread."""
-
-    def __init__(self) -> None:
-        self._reader, self._writer = -1, -1
-        self._lock = threading.Lock()  # a closed descriptor may soon be another file's
-
-    def open(self) -> None:
-        """Open it; before, it wakes nobody."""
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._reader, False)
-        os.set_blocking(self._writer, False)
-
-    def wake(self) -> None:
-        """End the wait, or the next one."""
-        with self._lock, suppress(OSError):  # full: it is awake already; or closed
-            os.write(self._writer, b"!")
-
-    def fileno(self) -> int:
-        """What becomes readable."""
-        return self._reader
-
-    def clear(self) -> None:
-        """Forget the wake-ups of before."""
-        with suppress(OSError):
-            os.read(self._reader, 4096)
-
-    def close(self) -> None:
-        """Close it; from now on it wakes nobody."""
-        with self._lock:
-            os.close(self._reader)
-            os.close(self._writer)
-            self._reader, self._writer = -1, -1

@@ -22,7 +22,8 @@ from kshare.group.model import OffsetAndMetadata
 from kshare.options import EARLIEST, SOURCE_COLUMNS, SourceOptions
 from kshare.options.frozen import FrozenMapping
 from kshare.options.model import Assign
-from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords, Waker
+from kshare.wire.protocol.waker import Waker
+from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords
 
 __all__ = ["Assignment", "Session", "Tail"]
 

@@ -743,6 +743,26 @@ def test_a_signal_handler_may_close(
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_closing_amid_a_call_waits_for_the_call(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    """As a signal handler does it, which may interrupt what holds a lock."""
+    fill(cluster, 10)
+    consumer = make()
+    consumer.assign({("orders", 0): []})
+    session = group.members[0]
+    amid: list[tuple[bool, bool]] = []
+
+    def check() -> None:
+        consumer.close()
+        amid.append((consumer.is_closed, session.is_closed))
+
+    session.check = check  # type: ignore[method-assign]
+    assert consumer.poll(10) is None
+    assert amid == [(True, False)]
+    assert session.is_closed
+
+
 def later(number: signal.Signals) -> None:
     """Send the main thread a signal, most likely while it waits."""
     thread = threading.main_thread().ident

@@ -11,11 +11,8 @@ output batch, whatever the backlog.
 
 import logging
 import math
-import os
-import select
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,12 +26,13 @@ from kshare.wire.decode.codecs import Arena
 from kshare.wire.protocol.broker_pool import BrokerPool, Brokers
 from kshare.wire.protocol.messages import FetchAnswer
 from kshare.wire.protocol.retry import Backoff, Clock, RetryDeadline
+from kshare.wire.protocol.waker import Waker
 from kshare.wire.reader.fetcher import Fetcher
 from kshare.wire.reader.partition_reader import Outcome, PartitionReader
 from kshare.wire.reader.slice_reader import SliceReader
 from kshare.wire.reader.slice_records import SliceRecords, WantedSlice
 
-__all__ = ["NO_END", "OffsetReset", "TailReader", "TailRecords", "Waker"]
+__all__ = ["NO_END", "OffsetReset", "TailReader", "TailRecords"]
 
 _log = logging.getLogger(__name__)
 
@@ -44,40 +42,6 @@ NO_END = 1 << 62
 OffsetReset = Literal["earliest", "latest", "error"]
 _WARNING_SECONDS = 30.0
 _MANY = 8  # partitions, from which on each gives up its buffers after each response
-
-
-class Waker:
-    """Ends waiting from another thread or a signal handler, before its time.
-
-    A call of :meth:`wake` ends the wait under way, or else the next one.
-    """
-
-    def __init__(self) -> None:
-        self._reading, self._writing = os.pipe()
-        os.set_blocking(self._reading, False)
-        os.set_blocking(self._writing, False)
-
-    def wake(self) -> None:
-        """End the wait under way, or else the next one."""
-        with suppress(OSError):  # full, so that it is readable; or closed
-            os.write(self._writing, b"w")
-
-    def wait(self, seconds: float, sockets: Sequence[int] = ()) -> list[int]:
-        """Wait until a socket can be read, or :meth:`wake` is called, or time is over.
-
-        Returns:
-            The sockets that can be read.
-        """
-        ready, _, _ = select.select([self._reading, *sockets], [], [], max(seconds, 0.0))
-        if self._reading in ready:
-            with suppress(BlockingIOError):
-                os.read(self._reading, 1 << 16)
-        return [socket for socket in ready if socket != self._reading]
-
-    def close(self) -> None:
-        """Close the pipe."""
-        os.close(self._reading)
-        os.close(self._writing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,66 @@
+"""What the threads that use a consumer share, and its end.
+
+::
+
+    open --close()--> closed --no call of this thread is under way--> shut down
+                         |                                               ^
+                         +-- a call is (a signal handler, a callback) ---+ when that call ends
+
+A signal handler runs amid whatever its thread does, also while that holds a lock that cannot be
+taken twice. So a consumer is not shut down amid its own calls.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["CallState"]
+
+
+class CallState:
+    """What threads share of a consumer.
+
+    Args:
+        shut_down: Ends the consumer; called once, with ``polling`` held.
+
+    Attributes:
+        gate: Held while a call waits for ``polling``, to change what is read.
+        polling: Held while a call waits for records, or changes what is read.
+        lock: Held for a moment, while deliveries are looked at or changed.
+        is_closed: Whether the consumer is closed.
+        is_changed: Whether the session may answer differently since it was looked at.
+        is_batch: Whether all that was returned since the last call came from one call.
+    """
+
+    def __init__(self, shut_down: Callable[[], None]) -> None:
+        self.gate = threading.RLock()
+        self.polling = threading.RLock()
+        self.lock = threading.RLock()
+        self.is_closed = self.is_changed = self.is_batch = False
+        self._shut_down: Callable[[], None] | None = shut_down
+        self._calling: set[int] = set()  # threads
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """A call of the consumer: what closes it amid the call waits until the call ends."""
+        thread = threading.get_ident()
+        if thread in self._calling:
+            yield
+            return
+        self._calling.add(thread)
+        try:
+            yield
+        finally:
+            self._calling.discard(thread)
+            if self.is_closed:
+                self.shut_down()
+
+    def shut_down(self) -> None:
+        """End the consumer, now or when the call ends that is under way in this thread."""
+        self.is_closed = True
+        if threading.get_ident() in self._calling:
+            return
+        with self.polling:
+            shut_down, self._shut_down = self._shut_down, None
+            if shut_down is not None:
+                shut_down()

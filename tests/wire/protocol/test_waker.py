@@ -1,0 +1,52 @@
+"""What ends a wait for sockets."""
+
+import os
+import socket
+import threading
+
+from kshare.wire.protocol.waker import Waker
+
+
+def test_before_it_is_open_and_after_it_is_closed_it_wakes_nobody() -> None:
+    waker = Waker()
+    waker.wake()
+    assert waker.wait(60) == []
+    waker.open().close()
+    waker.close()
+    waker.wake()
+    assert waker.wait(60) == []
+
+
+def test_a_wake_up_ends_the_wait_or_the_next_one() -> None:
+    waker = Waker().open()
+    waker.wake()
+    waker.wake()
+    assert waker.wait(60) == []
+    threading.Timer(0.1, waker.wake).start()
+    assert waker.wait(60) == []
+    assert waker.wait(0) == []
+    waker.close()
+
+
+def test_it_says_which_sockets_can_be_read() -> None:
+    waker = Waker().open()
+    (near, far), (other, unread) = socket.socketpair(), socket.socketpair()
+    far.send(b"x")
+    assert waker.wait(60, [other.fileno(), near.fileno()]) == [near.fileno()]
+    for each in (near, far, other, unread):
+        each.close()
+    waker.close()
+
+
+def test_what_is_closed_is_not_written_to() -> None:
+    """Its number may be another file's by then."""
+    waker = Waker().open()
+    waker.close()
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    for _ in range(3):
+        waker.wake()
+    os.write(writing, b"own")
+    assert os.read(reading, 100) == b"own"
+    os.close(reading)
+    os.close(writing)
