@@ -84,14 +84,13 @@ def java_hash(text: str) -> int:
 @pytest.mark.parametrize("seconds", [3, 9], ids=["shorter than a session", "longer"])
 def test_a_broker_answers_late(tmp_path: Path, seconds: int) -> None:
     with KafkaBroker() as broker, closing(Group(broker, broker.create_topic(), tmp_path)) as group:
-        fill(group, 0, 4_000)
+        fill(group, 0, 8_000)
         members = [group.start(pause=0.002) for _ in range(2)]
         eventually(lambda: all(abs(m.share() - 1 / 2) < 0.01 for m in members))
         eventually(lambda: len(group.delivered()) > 500)
         broker.freeze()
         time.sleep(seconds)
         broker.thaw()
-        fill(group, 4_000, 8_000)
         eventually(lambda: len(group.delivered()) == 8_000)
         eventually(lambda: all(abs(m.share() - 1 / 2) < 0.01 for m in members))
         end_all(group)

@@ -224,18 +224,19 @@ class KeySharedConsumer:
             with self._state.polling:
                 if self._state.is_closed:
                     return False
-                if self._has_some(take, min(_left(deadline), _TICK_SECONDS)):
+                seconds = min(_left(deadline), _TICK_SECONDS)
+                if self._has_some(take, seconds, continues=continues):
                     return True
             if _left(deadline) <= 0:
                 return False
         return False
 
-    def _has_some(self, take: Callable[[float], bool], seconds: float) -> bool:
+    def _has_some(self, take: Callable[[float], bool], seconds: float, *, continues: bool) -> bool:
         """Look at everything once; whether there is something that may be handed out."""
         self._state.is_changed = False
         self._commits.serve(self._work, self._ranges)
         with self._state.lock:
-            self._tail.refresh()
+            self._tail.refresh(continues=continues)
         self._check_session()
         if self._session.seconds_to_deliver() < 0:
             self._waker.wait(seconds)

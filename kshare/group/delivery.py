@@ -135,6 +135,8 @@ class Delivery:
         start: What had been processed when delivery started.
         explicit: Whether records are acknowledged one by one.
         owned: The key hashes that the consumer owns, ascending.
+        is_provisional: Whether it goes on with what a consumer keeps until its next claim is in
+            place, from which another delivery begins.
     """
 
     def __init__(
@@ -151,6 +153,7 @@ class Delivery:
         self.start = start
         self.explicit = explicit
         self.owned = tuple(sorted(hashes)) or (WHOLE,)
+        self.is_provisional = False
         self._passed: Bounds = ()  # processed, before the last seek
         self._first = start.position_of(self.owned)
         self._position = self._settled = start.commit(carried.pieces).position_of(self.owned)

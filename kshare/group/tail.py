@@ -126,44 +126,71 @@ class Tail:
 
         Args:
             assignment: The partitions, with their key hashes.
-            keeps: Whether what was handed out of hashes that stay is not handed out again.
+            keeps: Whether hashes that stay are read on: what was handed out of them is not handed
+                out again.
         """
-        self._carried = {
-            topic_partition: carried
-            for topic_partition, hashes in assignment.items()
-            if keeps and (carried := self._carry(topic_partition, hashes or (WHOLE,))) is not None
-        }
+        before = self._carried
+        self._carried = {}
+        for topic_partition, hashes in assignment.items() if keeps else ():
+            if topic_partition in self.deliveries:
+                self._keep(topic_partition, hashes or (WHOLE,))
+            elif topic_partition in before:
+                self._carried[topic_partition] = before[topic_partition].within(hashes or (WHOLE,))
         for topic_partition in self.deliveries.keys() - assignment.keys():
             self._stop(topic_partition)
         self.paused &= assignment.keys()
         self._seeks = {}
         self.assignment = dict(assignment)
 
-    def _carry(
-        self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...]
-    ) -> Carried | None:
-        """What is kept of a partition whose key hashes change."""
-        delivery = self.deliveries.get(topic_partition)
-        if delivery is None:
-            carried = self._carried.get(topic_partition)
-            return None if carried is None else carried.within(hashes)
+    def _keep(self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
+        """The key hashes of a partition change: go on with those that stay.
+
+        Nobody else gets them, so there is no need to wait until they are claimed again. But for
+        transactions: what they process has to belong to a claim.
+        """
+        delivery = self.deliveries[topic_partition]
         if delivery.owned == hashes:
-            return None
-        limit = self._limits.get(topic_partition)
+            return
+        self._carry(topic_partition, hashes)
+        stay = tuple(
+            both
+            for own in delivery.owned
+            for part in hashes
+            if (both := own.intersect(part)) is not None
+        )
+        if stay and topic_partition in self._carried and self._config.transactional_id is None:
+            self._start(topic_partition, delivery.start, stay)
+            self.deliveries[topic_partition].is_provisional = True
+
+    def _carry(self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
+        """End a delivery; the next one goes on where it was."""
+        delivery, limit = self.deliveries[topic_partition], self._limits.get(topic_partition)
         self._stop(topic_partition)
         carried = delivery.carry(hashes)
-        if carried is not None and limit is not None:
+        if carried is None:
+            return
+        self._carried[topic_partition] = carried
+        if limit is not None:
             limit.keep(hashes)
             self._limits[topic_partition] = limit
-        return carried
 
-    def refresh(self) -> None:
-        """Follow the session: start what has started, drop what has not."""
+    def refresh(self, *, continues: bool = False) -> None:
+        """Follow the session: start what has started, drop what has not.
+
+        Args:
+            continues: Whether a call has got records that it has not returned yet: then a delivery
+                that is provisional goes on, as the next one takes what came before for processed.
+        """
         started = self._session.started()
         for topic_partition, hashes in self.assignment.items():
             start = started.get(topic_partition)
             delivery = self.deliveries.get(topic_partition)
-            if delivery is not None and (
+            if delivery is not None and delivery.is_provisional:
+                if start is None or continues:
+                    continue
+                self._carry(topic_partition, hashes or (WHOLE,))
+                delivery = None
+            elif delivery is not None and (
                 start is not delivery.start or delivery.owned != (hashes or (WHOLE,))
             ):
                 self._stop(topic_partition)

@@ -1,0 +1,149 @@
+"""Hashes that stay with a consumer while its group gives it others, or takes some."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kshare.core.hashing import WHOLE, HashRange, key_hash, split
+from kshare.core.progress import TopicPartition
+from kshare.group.consumer import KeySharedConsumer
+from kshare.group.message import Message
+from kshare.testing import FakeCluster
+from tests.support.fake_session import FakeSessions
+from tests.support.policies import FakePolicies
+
+ORDERS = TopicPartition("orders", 0)
+LOWER, UPPER = split(WHOLE, 2)
+RECORDS = 200
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"orders": 1}) as running:
+        running.produce("orders", [(key(i), str(i)) for i in range(RECORDS)], partition=0)
+        yield running
+
+
+@pytest.fixture
+def group() -> FakeSessions:
+    return FakeSessions()
+
+
+@pytest.fixture
+def make(cluster: FakeCluster, group: FakeSessions) -> Iterator[Callable[..., KeySharedConsumer]]:
+    made = []
+
+    def consumer(**config: Any) -> KeySharedConsumer:
+        given = {name.replace("__", "."): value for name, value in config.items()}
+        base = {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+        made.append(KeySharedConsumer(base | given, session=group, policies=FakePolicies()))
+        return made[-1]
+
+    yield consumer
+    for each in made:
+        each.close()
+
+
+def key(number: int) -> str:
+    return f"k{number % 20}"
+
+
+def of(hashes: HashRange) -> list[int]:
+    """Offsets of some key hashes."""
+    return [i for i in range(RECORDS) if key_hash(key(i).encode(), i) in hashes]
+
+
+def offsets(messages: list[Message]) -> list[int]:
+    return [message.offset() for message in messages]
+
+
+def received(consumer: KeySharedConsumer, count: int) -> list[Message]:
+    """So many records, in several calls, and no more."""
+    messages: list[Message] = []
+    while len(messages) < count:
+        some = consumer.consume(min(7, count - len(messages)), 10)
+        assert some
+        messages += some
+    assert consumer.consume(1, 0.2) == []
+    return messages
+
+
+def take_over(
+    consumer: KeySharedConsumer, group: FakeSessions, hashes: tuple[HashRange, ...]
+) -> None:
+    """The group assigns other hashes; their claim is not in place before ``holds_back`` ends."""
+    session = group.members[0]
+    claim = session.claim
+
+    def claim_later(*args: Any, **kwargs: Any) -> None:
+        claim(*args, **kwargs)
+        group.holds_back = True
+
+    session.claim = claim_later  # type: ignore[method-assign]
+    consumer._take_over({ORDERS: hashes}, None)
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((), (LOWER,)), ((LOWER,), ()), ((LOWER,), (LOWER, UPPER)), ((UPPER,), (LOWER,))],
+    ids=["some go", "some come", "all the rest comes", "all change"],
+)
+def test_hashes_that_stay_are_read_while_others_are_claimed(
+    group: FakeSessions,
+    make: Callable[..., KeySharedConsumer],
+    mode: str,
+    before: tuple[HashRange, ...],
+    after: tuple[HashRange, ...],
+) -> None:
+    consumer = make(acknowledgement__mode=mode)
+    consumer.assign({ORDERS: before})
+    first = consumer.consume(40, 10)
+    assert len(first) == 40
+    owned = {i for part in before or (WHOLE,) for i in of(part)}
+    kept = {i for part in after or (WHOLE,) for i in of(part)} & owned
+    take_over(consumer, group, after)
+    meanwhile = received(consumer, len(kept - set(offsets(first))))
+    assert set(offsets(meanwhile)) == kept - set(offsets(first))
+    assert offsets(meanwhile) == sorted(offsets(meanwhile))
+    consumer.commit()
+    assert group.done.get(ORDERS) is None  # no claim is in place
+    group.holds_back = False
+    group.members[0].change()
+    gained = {i for part in after or (WHOLE,) for i in of(part)} - owned
+    last = received(consumer, len(gained))
+    assert set(offsets(last)) == gained
+    for message in [*first, *meanwhile, *last]:
+        consumer.acknowledge(message)
+    consumer.commit()
+    done = group.done[ORDERS]
+    for part in after or (WHOLE,):
+        assert done.position_of((part,)) > max(of(part))
+
+
+def test_what_a_call_has_not_returned_yet_is_not_processed(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    """The claim is in place amid a call, which commits by itself."""
+    consumer = make(enable__auto__commit=True, auto__commit__interval__ms=10)
+    consumer.assign({ORDERS: []})
+    assert consumer.poll(10) is not None
+    take_over(consumer, group, (LOWER,))
+
+    def claimed() -> None:
+        group.holds_back = False
+        group.members[0].change()
+
+    threading.Timer(0.3, claimed).start()
+    returned = consumer.consume(RECORDS, 1.5)
+    assert returned
+    pending = group.done[ORDERS].pending_of(RECORDS, (LOWER,)) if ORDERS in group.done else None
+    for message in returned:
+        assert pending is None or any(message.offset() in piece.offsets for piece in pending)
