@@ -109,7 +109,9 @@ def measure(broker: KafkaBroker, folder: Path) -> Rebalance:
             gap = max(gap, longest_gap(stay, began, ended))
             revoked = [int(line[1]) for line in member.lines() if line[0] == "revoked"]
             moved = [its_keys[key][0] for key in times if key in its_keys]
-            resumed = max(resumed, (min(moved) - revoked[-1]) / 1e9)
+            if moved:
+                resumed = max(resumed, (min(moved) - revoked[-1]) / 1e9)
+        assert resumed, "nothing has moved"
         dead = members[0]
         keys = deliveries(dead, ended - int(1e9)).keys()
         dead.process.kill()
