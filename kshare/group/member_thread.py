@@ -56,6 +56,7 @@ _log = logging.getLogger("kshare.group")
 _CODES: Final = {code.value: code for code in Code}
 _LONGEST_WAIT: Final = 1.0
 _MISSING_SECONDS: Final = 5.0
+_SHORTEST_BEAT: Final = 0.1
 
 WriteEpoch = Callable[[Epoch, Callable[[int, str], None]], None]
 """Writes an epoch into the log; calls back with its log offset and the id of the log's topic."""
@@ -236,9 +237,9 @@ class MemberThread:
         try:
             if self._now() >= self._coordination.retry_at:
                 self._watch_polls()
+                self._beat()  # before all else: it says whether to join again
                 self._act()
                 self._serve_commits()
-                self._beat()
             if self._wait():
                 self._receive()
         except LASTING:
@@ -292,6 +293,9 @@ class MemberThread:
                     self._coordination.follows()
             elif self._core.state is State.SYNCING:
                 self._core.synced(bytes(answer.assignment))
+                self._coordination.synced_at = self._now()
+                if self._core.awaits_round:
+                    self._coordination.beat_at = self._now() + _SHORTEST_BEAT
             else:
                 return
             self._liveness.heard(self._coordination.asked_at, is_stable=True)
@@ -317,7 +321,7 @@ class MemberThread:
         core = self._core
         if now < self._coordination.beat_at:
             return
-        self._coordination.beat_at = now + self._config.heartbeat_interval_ms / 1000
+        self._coordination.beat_at = now + self._beat_seconds(now)
         self._look_at_topics(now)
         if not core.member_id or core.generation < 0 or core.state is State.ENDED:
             return
@@ -333,6 +337,13 @@ class MemberThread:
         if code in {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE}:
             self._link.forget()
             raise OSError(f"the coordinator has moved ({number})")
+
+    def _beat_seconds(self, now: float) -> float:
+        """Time to the next heartbeat: short while another round of a rebalance is to follow."""
+        usual = self._config.heartbeat_interval_ms / 1000
+        if not self._core.awaits_round:
+            return usual
+        return min(usual, max(_SHORTEST_BEAT, (now - self._coordination.synced_at) / 10))
 
     def _hear_of_loss(self) -> None:
         if self._core.is_lost or not self._core.member_id:
@@ -465,6 +476,7 @@ class _Coordination:
         beat_at: When the next heartbeat is due.
         retry_at: Before this time nothing is asked: something has failed.
         look_at: When topics are to be looked at.
+        synced_at: When SyncGroup was answered last.
     """
 
     def __init__(self, config: ConsumerConfig, whole_topics: WholeTopics) -> None:
@@ -476,7 +488,7 @@ class _Coordination:
         self._planned: _Topics | None = None  # None if it does not lead
         self._whole_topics = whole_topics
         self._group = config.group
-        self.asked_at = self.beat_at = self.retry_at = self.look_at = 0.0
+        self.asked_at = self.beat_at = self.retry_at = self.look_at = self.synced_at = 0.0
 
     @property
     def look_seconds(self) -> float:

@@ -42,9 +42,11 @@ class Generation:
             member: encode_assignment(MemberAssignment((), None, refusal=refusal))
             for member, refusal in self.refusals.items()
         }
+        # All are told that another round follows, so that nobody keeps the others waiting for it.
+        is_more = self.plan.now != self.plan.target
         for member, target in self.plan.target.items():
             now = self.plan.now[member]
-            later = None if now == target else in_order(target)
+            later = in_order(target) if is_more else None
             assignment = MemberAssignment(in_order(now), epoch, later, topic_id)
             sent[member] = encode_assignment(assignment)
         return sent

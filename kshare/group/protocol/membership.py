@@ -220,6 +220,12 @@ class Membership:
         return self._is_lost
 
     @property
+    def awaits_round(self) -> bool:
+        """Whether another round of the rebalance follows, once others have given hashes up."""
+        last = self._last
+        return self.state is State.STABLE and last is not None and last.target is not None
+
+    @property
     def has_change(self) -> bool:
         """Whether :meth:`take` has something to say."""
         return self._change is None and (self._is_lost or self._pending is not None)

@@ -1,5 +1,7 @@
 """The core of a member: what it does with each answer of the coordinator."""
 
+from dataclasses import replace
+
 import pytest
 
 from kshare.core.hashing import WHOLE, HashRange, split
@@ -26,6 +28,7 @@ from kshare.group.protocol.subscription import (
     decode_subscription,
     encode_assignment,
     encode_subscription,
+    in_order,
 )
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -112,6 +115,38 @@ def test_it_revokes_before_it_joins_again() -> None:
     assert member.action() is None
     member.applied()
     assert said(member).owned == ((T0, (LOWER,)),)
+
+
+def test_all_members_know_whether_another_round_follows() -> None:
+    """Also those that get nothing in it: the group waits for them."""
+    said = {
+        "a": Subscription("a", ("t",), owned=((T0, ()),)),
+        "b": Subscription("b", ("t",)),
+        "c": Subscription("c", ("t",), owned=((T1, ()),)),
+    }
+    members = {name: encode_subscription(each) for name, each in said.items()}
+    generation = plan_generation(1, "a", members, {"t": 2})
+    assert generation.plan.now != generation.plan.target
+    for name, assignment in generation.assignments(5, "x").items():
+        member = new_member()
+        member.action()
+        member.joined(name, 1, "other", {})
+        member.action()
+        member.synced(assignment)
+        assert member.awaits_round
+    settled = {
+        name: encode_subscription(replace(each, owned=in_order(generation.plan.target[name])))
+        for name, each in said.items()
+    }
+    assignment = plan_generation(2, "a", settled, {"t": 2}).assignments(6, "x")["c"]
+    member = stable({})
+    assert not member.awaits_round
+    member.rebalance()
+    assert isinstance(member.action(), Join)
+    member.joined("c", 2, "other", {})
+    member.action()
+    member.synced(assignment)
+    assert not member.awaits_round
 
 
 def test_it_names_what_it_is_about_to_own() -> None:
