@@ -8,11 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kshare.assignment import HostInfo
     from kshare.errors import FencedError, TransactionAbortedError
     from kshare.group.async_consumer import AsyncKeySharedConsumer
     from kshare.group.consumer import KeySharedConsumer
     from kshare.group.message import Message
     from kshare.group.model import OffsetAndMetadata
+    from kshare.group.owners import GroupOwners, owner
     from kshare.group.restoration import restore
     from kshare.group.subscriber import partitions_only
     from kshare.group.transaction import Transaction
@@ -20,11 +22,14 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncKeySharedConsumer",
     "FencedError",
+    "GroupOwners",
+    "HostInfo",
     "KeySharedConsumer",
     "Message",
     "OffsetAndMetadata",
     "Transaction",
     "TransactionAbortedError",
+    "owner",
     "partitions_only",
     "restore",
 ]
@@ -32,11 +37,14 @@ __all__ = [
 _HOMES = {
     "AsyncKeySharedConsumer": "kshare.group.async_consumer",
     "FencedError": "kshare.errors",
+    "GroupOwners": "kshare.group.owners",
+    "HostInfo": "kshare.assignment.interface.application",
     "KeySharedConsumer": "kshare.group.consumer",
     "Message": "kshare.group.message",
     "OffsetAndMetadata": "kshare.group.model",
     "Transaction": "kshare.group.transaction",
     "TransactionAbortedError": "kshare.errors",
+    "owner": "kshare.group.owners",
     "partitions_only": "kshare.group.subscriber",
     "restore": "kshare.group.restoration",
 }
