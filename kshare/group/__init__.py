@@ -13,14 +13,17 @@ if TYPE_CHECKING:
     from kshare.group.async_consumer import AsyncKeySharedConsumer
     from kshare.group.consumer import KeySharedConsumer
     from kshare.group.message import Message
+    from kshare.group.metrics import ConsumerMetrics
     from kshare.group.model import OffsetAndMetadata
     from kshare.group.owners import GroupOwners, owner
+    from kshare.group.prometheus import register_metrics
     from kshare.group.restoration import restore
     from kshare.group.subscriber import partitions_only
     from kshare.group.transaction import Transaction
 
 __all__ = [
     "AsyncKeySharedConsumer",
+    "ConsumerMetrics",
     "FencedError",
     "GroupOwners",
     "HostInfo",
@@ -31,11 +34,13 @@ __all__ = [
     "TransactionAbortedError",
     "owner",
     "partitions_only",
+    "register_metrics",
     "restore",
 ]
 
 _HOMES = {
     "AsyncKeySharedConsumer": "kshare.group.async_consumer",
+    "ConsumerMetrics": "kshare.group.metrics",
     "FencedError": "kshare.errors",
     "GroupOwners": "kshare.group.owners",
     "HostInfo": "kshare.assignment.interface.application",
@@ -46,6 +51,7 @@ _HOMES = {
     "TransactionAbortedError": "kshare.errors",
     "owner": "kshare.group.owners",
     "partitions_only": "kshare.group.subscriber",
+    "register_metrics": "kshare.group.prometheus",
     "restore": "kshare.group.restoration",
 }
 

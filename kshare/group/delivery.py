@@ -310,6 +310,20 @@ class Delivery:
         """Number of records that are handed out and not acknowledged (explicit mode)."""
         return sum(chunk.acknowledged.count(0) for chunk in self._chunks)
 
+    def in_flight(self, *, is_batch: bool) -> int:
+        """Number of records that are handed out and not processed.
+
+        In implicit mode, of the offsets among which they are.
+
+        Args:
+            is_batch: As for :meth:`processed`.
+        """
+        if self.explicit:
+            left = self._current[1].left if self._current is not None else 0
+            return self.unacknowledged - left
+        processed = self._processed(is_batch=is_batch)
+        return self.position - max(processed[-1] if processed else 0, self._first)
+
     def _processed(self, *, is_batch: bool = False) -> Bounds:
         if not self.explicit:
             handed = self._handed

@@ -138,6 +138,15 @@ def test_columns_that_are_not_read_are_named(
             method()
 
 
+def test_a_timeout_of_nothing_waits_for_nothing(make: Callable[..., KeySharedConsumer]) -> None:
+    consumer = make()
+    consumer.assign({("orders", 0): []})
+    before = time.monotonic()
+    assert consumer.consume(5, 0) == []
+    assert consumer.poll(0) is None
+    assert time.monotonic() - before < 5
+
+
 # -- receiving -----------------------------------------------------------------------------------
 
 
