@@ -240,6 +240,7 @@ class KeySharedConsumer:
         self._commits.serve(self._work, self._ranges)
         with self._state.lock:
             self._tail.refresh(continues=continues)
+            self._tail.pass_over()
         self._check_session()
         if self._session.seconds_to_deliver() < 0:
             with self._counters.fenced(has_started=bool(self._tail.deliveries)):

@@ -238,8 +238,13 @@ class Delivery:
             self._chunks.append(chunk)
 
     def pass_to(self, offset: int) -> None:
-        """All up to an offset is handed out; what was not holds no record that is wanted."""
+        """All up to an offset is handed out; what was not holds no record that is wanted.
+
+        So it is processed, too, if what was handed out before is.
+        """
         self._finish()
+        if self._settled == self._position < offset:
+            self._settled = offset
         self._position = max(self._position, offset)
 
     def stop(self) -> None:

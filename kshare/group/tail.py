@@ -400,7 +400,10 @@ class Tail:
         return held >= _HELD_MAX or waiting >= _UNACKNOWLEDGED_MAX
 
     def pass_over(self) -> None:
-        """Count offsets as handed out that were read and hold no record of the own hashes."""
+        """Count offsets as handed out that were read and hold no record of the own hashes.
+
+        For the thread that reads.
+        """
         for topic_partition, delivery in self.deliveries.items():
             is_left = self._current == topic_partition and (
                 self.rows.left or length_hint(self._rest)
