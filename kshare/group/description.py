@@ -1,21 +1,25 @@
 """What a group's coordinator says of it: its state, and the members that it knows."""
 
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from kshare.cluster.client import Client, code_of, kafka_error
+from kshare.cluster.client import Client, code_of, kafka_error, kind_of
 from kshare.options import KafkaConfig
+from kshare.wire.protocol.error_codes import Kind
+from kshare.wire.protocol.retry import RetryDeadline
 
 __all__ = ["GroupDescription", "JoinedMember", "describe_group", "describe_groups"]
 
 _UNSUPPORTED: Final = RdKafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001 - the mock cluster
 _NO_GROUP: Final = RdKafkaError.GROUP_ID_NOT_FOUND
+_PASSING: Final = {Kind.TRANSIENT, Kind.STALE_LEADER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,30 +66,43 @@ def describe_groups(kafka: KafkaConfig, groups: Collection[str]) -> dict[str, Gr
     Raises:
         KafkaError: A coordinator did not answer, or refused.
     """
-    if not groups:
-        return {}
     client = Client(AdminClient, kafka)
-    seconds = kafka.api_timeout_ms / 1000
-    described = {}
+    deadline = RetryDeadline.for_requests(kafka)
+    deadline.start()
+    described: dict[str, GroupDescription] = {}
     with closing(client):
-        futures = client.handle.describe_consumer_groups([*groups], request_timeout=seconds)
-        for group, future in futures.items():
-            try:
-                answer = future.result(seconds + 1)
-            except (KafkaException, TimeoutError) as error:
-                if code_of(error) == _UNSUPPORTED:
-                    described[group] = GroupDescription("unknown", None)
-                elif code_of(error) == _NO_GROUP:
-                    described[group] = GroupDescription("dead", {})
-                else:
-                    raise kafka_error(error, f"describe group {group}") from error
-                continue
-            members = {
-                each.member_id: JoinedMember(
-                    each.member_id, each.client_id, each.host.lstrip("/"), each.group_instance_id
-                )
-                for each in answer.members
-            }
-            state = answer.state.name.lower().replace("_", " ")
-            described[group] = GroupDescription(state, members)
+        while wanted := [group for group in groups if group not in described]:
+            seconds = max(deadline.seconds_left, 1.0)
+            futures = client.handle.describe_consumer_groups(wanted, request_timeout=seconds)
+            for group, future in futures.items():
+                answer = _described(future, group, seconds, deadline)
+                if answer is not None:
+                    described[group] = answer
+            if len(described) < len(groups):
+                client.close()  # a new one asks again who coordinates the group
+                deadline.sleep()
     return described
+
+
+def _described(
+    future: "Future[Any]", group: str, seconds: float, deadline: RetryDeadline
+) -> GroupDescription | None:
+    """What the coordinator has answered; None if it has to be asked again."""
+    try:
+        answer = future.result(seconds + 1)
+    except (KafkaException, TimeoutError) as error:
+        code = code_of(error)
+        if code == _UNSUPPORTED:
+            return GroupDescription("unknown", None)
+        if code == _NO_GROUP:
+            return GroupDescription("dead", {})
+        if kind_of(error) in _PASSING and not deadline.expired:
+            return None
+        raise kafka_error(error, f"describe group {group}") from error
+    members = {
+        each.member_id: JoinedMember(
+            each.member_id, each.client_id, each.host.lstrip("/"), each.group_instance_id
+        )
+        for each in answer.members
+    }
+    return GroupDescription(answer.state.name.lower().replace("_", " "), members)
