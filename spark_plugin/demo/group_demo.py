@@ -8,6 +8,7 @@ Records are produced all the time. Who has which key hashes is read from the gro
 ``kshare owners`` does. No Spark, no Java: without a real cluster the broker is embedded.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -140,12 +141,13 @@ class _Demo:
     ) -> None:
         self.members: list[_Member] = []
         self._command = [sys.executable, "-m", "spark_plugin.demo.group_member", servers, topic]
-        self._command.append(f"kshare-demo-{uuid.uuid4().hex[:8]}")
+        group = f"kshare-demo-{uuid.uuid4().hex[:8]}"
+        self._command += [group, str(os.getpid())]
         self._folder = folder
         self._say = say
         self._deadline = deadline
         self._stack = stack
-        self._owners = GroupOwners(self._command[-1], {"bootstrap.servers": servers})
+        self._owners = GroupOwners(group, {"bootstrap.servers": servers})
         self._partition = TopicPartition(topic, 0)
         self._begun = time.monotonic()
         self._shown = ""

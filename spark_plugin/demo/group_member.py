@@ -1,8 +1,8 @@
 """One process of ``kshare demo --group``: a member of the group, which prints what it is given.
 
-``python -m spark_plugin.demo.group_member SERVERS TOPIC GROUP``: for each record a line
-``time offset key`` (CLOCK_MONOTONIC in ns, the key in hexadecimal), until SIGTERM or until the demo
-is gone.
+``python -m spark_plugin.demo.group_member SERVERS TOPIC GROUP PID``: for each record a line
+``time offset key`` (CLOCK_MONOTONIC in ns, the key in hexadecimal), until SIGTERM or until the
+process PID, the demo, is not its parent any more.
 """
 
 import os
@@ -20,8 +20,7 @@ _POLL_SECONDS = 0.5
 
 def main(arguments: Sequence[str]) -> None:
     """Consume until SIGTERM."""
-    servers, topic, group = arguments
-    demo = os.getppid()
+    servers, topic, group, demo = arguments
     consumer = KeySharedConsumer(
         {
             "bootstrap.servers": servers,
@@ -37,7 +36,7 @@ def main(arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the demo stops its processes
     consumer.subscribe([topic])
     try:
-        while os.getppid() == demo:  # else the demo was killed, and nobody stops this process
+        while os.getppid() == int(demo):  # else the demo was killed, and nobody stops this process
             message = consumer.poll(_POLL_SECONDS)
             if message is None:
                 continue
