@@ -109,7 +109,7 @@ class Latency:
 
     def __init__(self) -> None:
         self.failures = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close the consumer amid this
         self._counts = [0] * (len(LATENCY_BOUNDS) + 1)
         self._seconds = 0.0
 
