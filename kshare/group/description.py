@@ -15,7 +15,13 @@ from kshare.options import KafkaConfig
 from kshare.wire.protocol.error_codes import Kind
 from kshare.wire.protocol.retry import RetryDeadline
 
-__all__ = ["GroupDescription", "JoinedMember", "describe_group", "describe_groups"]
+__all__ = [
+    "GroupDescriber",
+    "GroupDescription",
+    "JoinedMember",
+    "describe_group",
+    "describe_groups",
+]
 
 _UNSUPPORTED: Final = RdKafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001 - the mock cluster
 _NO_GROUP: Final = RdKafkaError.GROUP_ID_NOT_FOUND
@@ -53,6 +59,39 @@ class GroupDescription:
     members: Mapping[str, JoinedMember] | None
 
 
+class GroupDescriber:
+    """Asks the coordinators of groups, over a connection that stays open.
+
+    Args:
+        kafka: How to reach the cluster.
+    """
+
+    def __init__(self, kafka: KafkaConfig) -> None:
+        self._kafka = kafka
+        self._client = Client(AdminClient, kafka)
+
+    def describe(self, groups: Collection[str]) -> dict[str, GroupDescription]:
+        """What the coordinators say of some groups; see :func:`describe_groups`."""
+        deadline = RetryDeadline.for_requests(self._kafka)
+        deadline.start()
+        described: dict[str, GroupDescription] = {}
+        while wanted := [group for group in groups if group not in described]:
+            seconds = max(deadline.seconds_left, 1.0)
+            futures = self._client.handle.describe_consumer_groups(wanted, request_timeout=seconds)
+            for group, future in futures.items():
+                answer = _described(future, group, seconds, deadline)
+                if answer is not None:
+                    described[group] = answer
+            if len(described) < len(groups):
+                self._client.close()  # a new one asks again who coordinates the group
+                deadline.sleep()
+        return described
+
+    def close(self) -> None:
+        """Let go of the cluster."""
+        self._client.close()
+
+
 def describe_group(kafka: KafkaConfig, group: str) -> GroupDescription:
     """What the coordinator says of one group; see :func:`describe_groups`."""
     return describe_groups(kafka, [group])[group]
@@ -63,25 +102,15 @@ def describe_groups(kafka: KafkaConfig, groups: Collection[str]) -> dict[str, Gr
 
     A group that no coordinator knows is ``dead``, and has no members.
 
+    Args:
+        kafka: How to reach the cluster.
+        groups: Ids of the groups; each once.
+
     Raises:
         KafkaError: A coordinator did not answer, or refused.
     """
-    client = Client(AdminClient, kafka)
-    deadline = RetryDeadline.for_requests(kafka)
-    deadline.start()
-    described: dict[str, GroupDescription] = {}
-    with closing(client):
-        while wanted := [group for group in groups if group not in described]:
-            seconds = max(deadline.seconds_left, 1.0)
-            futures = client.handle.describe_consumer_groups(wanted, request_timeout=seconds)
-            for group, future in futures.items():
-                answer = _described(future, group, seconds, deadline)
-                if answer is not None:
-                    described[group] = answer
-            if len(described) < len(groups):
-                client.close()  # a new one asks again who coordinates the group
-                deadline.sleep()
-    return described
+    with closing(GroupDescriber(kafka)) as describer:
+        return describer.describe(groups)
 
 
 def _described(

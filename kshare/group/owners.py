@@ -21,7 +21,7 @@ from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.hashing import key_hash
 from kshare.core.progress import TopicPartition
 from kshare.group.config import consumer_config
-from kshare.group.description import GroupDescription, describe_group
+from kshare.group.description import GroupDescriber, GroupDescription
 from kshare.group.group_reader import LIFE_SECONDS, GroupReader
 from kshare.group.log_topic import log_table
 from kshare.group.protocol.log import GroupLog
@@ -116,8 +116,8 @@ class GroupOwners:
         else:
             parsed = consumer_config({**config, "group.id": group})
             kafka, topic = parsed.kafka, parsed.log_topic
-        self._kafka = kafka
         self._group = group
+        self._describer = GroupDescriber(kafka)
         self._log = _reader(log_topic or topic, group)
         self._table = log_table(kafka, log_topic or topic, group)
         self._cluster = Cluster(kafka)
@@ -155,11 +155,12 @@ class GroupOwners:
         for row in changes.rows:
             self._log.apply(row.offset, row.key or b"", row.value)
         self._log.check()
-        return OwnerTable.of(self._log.log, describe_group(self._kafka, self._group))
+        described = self._describer.describe([self._group])
+        return OwnerTable.of(self._log.log, described[self._group])
 
     def close(self) -> None:
         """Let go of the cluster."""
-        with closing(self._cluster):
+        with closing(self._cluster), closing(self._describer):
             self._table.close()
 
     def __enter__(self) -> Self:

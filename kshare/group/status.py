@@ -7,7 +7,7 @@ Cost: one group: its log, its offsets, and the ends of its partitions. The list 
 the log's topic.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -222,9 +222,16 @@ def list_groups(
 
 
 def log_bounds(
-    kafka: KafkaConfig, partitions: Iterable[TopicPartition]
+    kafka: KafkaConfig,
+    partitions: Iterable[TopicPartition],
+    on_missing: Callable[[UnknownTopicError], object] = lambda _: None,
 ) -> dict[TopicPartition, tuple[int, int]]:
     """First offset and end of the partitions that exist.
+
+    Args:
+        kafka: How to reach the cluster.
+        partitions: The partitions.
+        on_missing: Called for each topic that does not exist.
 
     Raises:
         KafkaError: The cluster did not answer, or refused.
@@ -232,11 +239,11 @@ def log_bounds(
     wanted = set(partitions)
     there: set[TopicPartition] = set()
     with closing(Cluster(kafka)) as cluster:
-        for topic in {tp.topic for tp in wanted}:
+        for topic in sorted({tp.topic for tp in wanted}):
             try:
                 there.update(cluster.partitions(Subscribe((topic,))))
-            except UnknownTopicError:
-                continue
+            except UnknownTopicError as error:
+                on_missing(error)
         first, end = cluster.earliest(there & wanted), cluster.latest(there & wanted)
     return {tp: (first[tp], end[tp]) for tp in sorted(first)}
 
