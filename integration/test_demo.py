@@ -1,8 +1,11 @@
 """``kshare demo`` as a user runs it: a process of its own, real Spark, the embedded broker."""
 
+import signal
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 
 
@@ -18,3 +21,43 @@ def test_the_demo_runs_and_finds_everything_in_order() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ORDER OK: 20,000 records" in done.stdout
+
+
+def members_of_demos() -> list[psutil.Process]:
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "spark_plugin.demo.group_member" in (process.info["cmdline"] or ())
+    ]
+
+
+@pytest.mark.timeout(200)
+def test_the_demo_of_groups_kills_processes_and_the_order_holds() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kshare.cli", "demo", "--group", "--records", "4000"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ORDER OK: 4,000 records" in done.stdout
+    assert "Killed process 2 (kill -9)" in done.stdout
+    assert "|111111111111222222222222333333333333444444444444|" in done.stdout
+    assert "xxxx" in done.stdout
+    assert members_of_demos() == []
+
+
+@pytest.mark.timeout(120)
+def test_no_process_stays_behind_when_the_demo_is_killed() -> None:
+    command = [sys.executable, "-m", "kshare.cli", "demo", "--group", "--records", "100"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as demo:
+        deadline = time.monotonic() + 60
+        while len(psutil.Process(demo.pid).children()) < 4:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        time.sleep(3)  # they have begun to run
+        children = psutil.Process(demo.pid).children()
+        demo.send_signal(signal.SIGKILL)
+    gone, alive = psutil.wait_procs(children, timeout=30)
+    assert (len(gone), alive) == (4, [])

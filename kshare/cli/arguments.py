@@ -18,6 +18,8 @@ def add_commands(commands: "argparse._SubParsersAction[Any]") -> None:
         _add_status,
         _add_checkpoint,
         _add_offsets,
+        _add_groups,
+        _add_owners,
         _add_policy,
         _add_assign,
         _add_warm,
@@ -141,11 +143,62 @@ def _add_offsets(commands: "argparse._SubParsersAction[Any]") -> None:
         help="draw offsets x hash space into a .png or .svg (needs the extra: kshare[plot])",
     )
     offsets.add_argument("--topic", help="list: only partitions of this topic")
-    offsets.add_argument(
-        "--log-topic", help="the log of individual commits (individual.commit.topic)"
-    )
+    _add_log_topic(offsets)
     add_connection(offsets)
     _set_module(offsets, "offsets")
+
+
+def _add_groups(commands: "argparse._SubParsersAction[Any]") -> None:
+    groups = commands.add_parser(
+        "groups",
+        help="the key-shared consumer groups; members, key ranges and lag of one",
+        description="List the groups that have a log of individual commits. With --group, show "
+        "one: its members, who owns which key hashes, how far each range is, and its lag (in "
+        "offsets, so at most so many records). It joins no group.",
+    )
+    groups.add_argument("--group", help="id of the group; none: list the groups")
+    groups.add_argument("--json", action="store_true", help="for programs")
+    groups.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw offsets x hash space into a .png or .svg (needs the extra: kshare[plot])",
+    )
+    _add_log_topic(groups)
+    add_connection(groups)
+    _set_module(groups, "groups")
+
+
+def _add_owners(commands: "argparse._SubParsersAction[Any]") -> None:
+    owners = commands.add_parser(
+        "owners",
+        help="which process of a group owns a key, or each range of key hashes",
+        description="Show which member of a group owns a key, and where it runs "
+        "(application.server). Without --key, show the owner of each range. Exit code 1 if nobody "
+        "owns the key.",
+    )
+    owners.add_argument("--group", required=True, help="id of the group")
+    owners.add_argument("--topic", help="the topic of the key; without --key: only this topic")
+    owners.add_argument("--key", help="a key; text is taken as UTF-8")
+    owners.add_argument(
+        "--hex", action="store_true", help="the key is bytes in hexadecimal, such as 00ff"
+    )
+    owners.add_argument(
+        "--partition",
+        type=int,
+        metavar="N",
+        help="the key's partition, if producers do not choose it as Java's do by default",
+    )
+    owners.add_argument("--json", action="store_true", help="for programs")
+    _add_log_topic(owners)
+    add_connection(owners)
+    _set_module(owners, "owners")
+
+
+def _add_log_topic(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--log-topic", help="the log of individual commits (individual.commit.topic)"
+    )
 
 
 def _add_policy(commands: "argparse._SubParsersAction[Any]") -> None:

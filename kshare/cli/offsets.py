@@ -12,14 +12,13 @@ from typing import Any, Final
 
 from kshare.cli.connection import is_given, kafka_config
 from kshare.cli.show import partition_text
-from kshare.cluster.cluster import Cluster
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.progress import TopicPartition
-from kshare.errors import UnknownTopicError
 from kshare.group.model import OffsetAndMetadata
 from kshare.group.offsets import GroupOffsets, ResetTo
+from kshare.group.status import log_bounds
 from kshare.monitor.status import PartitionStatus, partition_status
-from kshare.options import KafkaConfig, Subscribe
+from kshare.options import KafkaConfig
 
 __all__ = ["run"]
 
@@ -57,7 +56,7 @@ def _show(
     found: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> None:
     wanted = {tp: each for tp, each in found.items() if arguments.topic in {None, tp.topic}}
-    logs = _logs(kafka, wanted)
+    logs = log_bounds(kafka, wanted, lambda error: sys.stderr.write(f"warning: {error}\n"))
     shown = {tp: partition_status(tp, each.progress, logs.get(tp)) for tp, each in wanted.items()}
     if arguments.plot is not None:
         from kshare.monitor.plot import draw_partitions  # noqa: PLC0415
@@ -70,22 +69,6 @@ def _show(
         sys.stdout.write(f"group {arguments.group} has committed nothing\n")
     else:
         sys.stdout.write("".join(partition_text(each) for each in shown.values()))
-
-
-def _logs(
-    kafka: KafkaConfig, partitions: Mapping[TopicPartition, OffsetAndMetadata]
-) -> dict[TopicPartition, tuple[int, int]]:
-    """First offset and end of the partitions that are there still."""
-    there: set[TopicPartition] = set()
-    with closing(Cluster(kafka)) as cluster:
-        for topic in sorted({tp.topic for tp in partitions}):
-            try:
-                there.update(cluster.partitions(Subscribe((topic,))))
-            except UnknownTopicError as error:
-                sys.stderr.write(f"warning: {error}\n")
-        asked = there & partitions.keys()
-        first, end = cluster.earliest(asked), cluster.latest(asked)
-    return {tp: (first[tp], end[tp]) for tp in first}
 
 
 def _as_json(shown: PartitionStatus, committed: OffsetAndMetadata) -> dict[str, Any]:

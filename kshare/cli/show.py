@@ -10,10 +10,18 @@ from typing import Any
 
 from kshare.cli.table import text_table
 from kshare.cluster.parked_keys import ParkedInfo
-from kshare.core.hashing import HASH_SPACE
+from kshare.core.hashing import HASH_SPACE, HashRange, span
 from kshare.monitor.status import ParkedStatus, PartitionStatus, RangeStatus, Status
 
-__all__ = ["as_json", "as_text", "parked_json", "parked_text", "partition_text", "show_key"]
+__all__ = [
+    "as_json",
+    "as_text",
+    "hashes_text",
+    "parked_json",
+    "parked_text",
+    "partition_text",
+    "show_key",
+]
 
 
 def as_json(status: Status) -> dict[str, Any]:
@@ -148,13 +156,17 @@ def _range_row(range_: RangeStatus) -> tuple[str, ...]:
 
 
 def _hashes_text(range_: RangeStatus) -> str:
-    """A range as shares of the hash space, which are easier to read than 19 digits."""
-    lo, hi = range_.hashes[0].lo, range_.hashes[-1].hi
-    if hi - lo == 1:
-        return f"one key: {lo}"
+    """A range's key hashes, and how many parked keys are not among them."""
     without = len(range_.hashes) - 1
     holes = f" but {_counted(without, 'parked key')}" if without else ""
-    return f"{100 * lo / HASH_SPACE:.2f} % to {100 * hi / HASH_SPACE:.2f} %{holes}"
+    return f"{hashes_text(span(range_.hashes))}{holes}"
+
+
+def hashes_text(hashes: HashRange) -> str:
+    """Key hashes as shares of the hash space, which are easier to read than 19 digits."""
+    if hashes.width == 1:
+        return f"one key: {hashes.lo}"
+    return f"{100 * hashes.lo / HASH_SPACE:.2f} % to {100 * hashes.hi / HASH_SPACE:.2f} %"
 
 
 def _parked_status_text(parked: tuple[ParkedStatus, ...]) -> str:

@@ -8,36 +8,50 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kshare.assignment import HostInfo
     from kshare.errors import FencedError, TransactionAbortedError
     from kshare.group.async_consumer import AsyncKeySharedConsumer
     from kshare.group.consumer import KeySharedConsumer
     from kshare.group.message import Message
+    from kshare.group.metrics import ConsumerMetrics
     from kshare.group.model import OffsetAndMetadata
+    from kshare.group.owners import GroupOwners, owner
+    from kshare.group.prometheus import register_metrics
     from kshare.group.restoration import restore
     from kshare.group.subscriber import partitions_only
     from kshare.group.transaction import Transaction
 
 __all__ = [
     "AsyncKeySharedConsumer",
+    "ConsumerMetrics",
     "FencedError",
+    "GroupOwners",
+    "HostInfo",
     "KeySharedConsumer",
     "Message",
     "OffsetAndMetadata",
     "Transaction",
     "TransactionAbortedError",
+    "owner",
     "partitions_only",
+    "register_metrics",
     "restore",
 ]
 
 _HOMES = {
     "AsyncKeySharedConsumer": "kshare.group.async_consumer",
+    "ConsumerMetrics": "kshare.group.metrics",
     "FencedError": "kshare.errors",
+    "GroupOwners": "kshare.group.owners",
+    "HostInfo": "kshare.assignment.interface.application",
     "KeySharedConsumer": "kshare.group.consumer",
     "Message": "kshare.group.message",
     "OffsetAndMetadata": "kshare.group.model",
     "Transaction": "kshare.group.transaction",
     "TransactionAbortedError": "kshare.errors",
+    "owner": "kshare.group.owners",
     "partitions_only": "kshare.group.subscriber",
+    "register_metrics": "kshare.group.prometheus",
     "restore": "kshare.group.restoration",
 }
 

@@ -18,6 +18,7 @@ from kshare.core.progress import TopicPartition
 from kshare.group.config import ConsumerConfig
 from kshare.group.consumer import KeySharedConsumer
 from kshare.group.message import Message
+from kshare.group.metrics import ConsumerMetrics
 from kshare.group.model import ConsumerClosedError, OffsetAndMetadata
 from kshare.group.subscriber import Listener
 from kshare.group.transaction import Transaction
@@ -176,6 +177,15 @@ class AsyncKeySharedConsumer:
         """Commit (with ``enable.auto.commit``), give up all claims, and end iterations."""
         await asyncio.to_thread(self._consumer.close)
         self._polling.shutdown(wait=False)
+
+    def metrics(self) -> ConsumerMetrics:
+        """What the consumer owns, how far it is, its commits and rebalances."""
+        return self._consumer.metrics()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the consumer is closed."""
+        return self._consumer.is_closed
 
     async def __aenter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KshareError
 from kshare.group.config import ConsumerConfig
+from kshare.group.metrics import Latency
 from kshare.group.tail import Session
 
 __all__ = ["Commits", "Work"]
@@ -46,12 +47,14 @@ class Commits:
 
     Attributes:
         seconds: Maximum time of a commit that is waited for.
+        latency: How long commits take.
     """
 
     def __init__(
         self, config: ConsumerConfig, session: Session, allowed: Callable[[Processed], Processed]
     ) -> None:
         self.seconds = config.kafka.api_timeout_ms / 1000
+        self.latency = Latency()
         self._config = config
         self._session = session
         self._allowed = allowed
@@ -66,8 +69,9 @@ class Commits:
         """Commit, and wait for the stable offsets."""
         if not work.processed:
             return {}
-        processed = self._allowed(work.processed)
-        return self._session.commit(processed, self.seconds, since=work.since)
+        with self.latency.measured():
+            processed = self._allowed(work.processed)
+            return self._session.commit(processed, self.seconds, since=work.since)
 
     def begin(self, work: Work) -> None:
         """Commit without waiting; :meth:`serve` calls back."""

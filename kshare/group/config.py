@@ -24,7 +24,16 @@ from kshare.options.kafka_table import (
     PROPERTIES,
     REFUSED,
 )
-from kshare.options.kinds import BOOLEAN, INT_MAX, TOPIC, BadValueError, Kind, choice, integer
+from kshare.options.kinds import (
+    BOOLEAN,
+    INT_MAX,
+    TOPIC,
+    BadValueError,
+    Kind,
+    choice,
+    host_and_port,
+    integer,
+)
 from kshare.options.raw import RawProperties
 from kshare.options.table import OPTIONS
 
@@ -141,6 +150,12 @@ _RESETS: Final = {
 }
 
 
+def _parse_address(text: str) -> str:
+    if host_and_port(text.strip()) is None:
+        raise BadValueError("is not host:port", "write for example pod-3:8080 or [::1]:8080")
+    return text.strip()
+
+
 def _parse_reset(text: str) -> str:
     reset = _RESETS.get(text.strip().lower())
     if reset is None:
@@ -183,7 +198,7 @@ CONFIGS: Final = {
         ),
         Config(
             "application.server",
-            Kind("host:port", str.strip),
+            Kind("host:port", _parse_address),
             "application_server",
             "Where others reach this process; without it, its host's name is shown.",
         ),

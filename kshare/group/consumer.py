@@ -19,6 +19,7 @@ from kshare.group.call_state import CallState
 from kshare.group.commits import Commits, Work
 from kshare.group.config import ConsumerConfig, consumer_config
 from kshare.group.message import Message
+from kshare.group.metrics import ConsumerMetrics, Counters
 from kshare.group.model import ConsumerClosedError, OffsetAndMetadata
 from kshare.group.restrictions import PolicyView, Restrictions
 from kshare.group.session import GroupSession
@@ -84,6 +85,7 @@ class KeySharedConsumer:
                 TransactionWork(self._tail, self._state.lock, self._work),
             )
         self._subscriber: Subscriber | None = None
+        self._counters = Counters()
 
     # -- receiving --------------------------------------------------------------------------
 
@@ -122,7 +124,8 @@ class KeySharedConsumer:
         messages: list[Message] = []
         while len(messages) < num_messages:
             try:
-                if not self._next_rows(_left(deadline), continues=bool(messages)):
+                left = max(_left(deadline), 0.0)  # below 0 would be without a limit
+                if not self._next_rows(left, continues=bool(messages)):
                     break
             except KshareError:
                 if messages:  # the next call says it again
@@ -237,9 +240,11 @@ class KeySharedConsumer:
         self._commits.serve(self._work, self._ranges)
         with self._state.lock:
             self._tail.refresh(continues=continues)
+            self._tail.pass_over()
         self._check_session()
         if self._session.seconds_to_deliver() < 0:
-            self._waker.wait(seconds)
+            with self._counters.fenced(has_started=bool(self._tail.deliveries)):
+                self._waker.wait(seconds)
             return False
         return self._took(take, min(seconds, self._commits.seconds_left)) and self._may_hand_out()
 
@@ -565,6 +570,7 @@ class KeySharedConsumer:
         assignment: Mapping[TopicPartition, tuple[HashRange, ...]],
         epoch: tuple[int, str] | None,
     ) -> None:
+        self._counters.rebalances += epoch is not None
         with self._stopped():
             self._tail.refresh()  # what was handed out before an abort or a reset counts no more
             self._tail.assign(assignment, keeps=True)
@@ -625,6 +631,23 @@ class KeySharedConsumer:
     def memberid(self) -> str:
         """The consumer's id in the group."""
         return self._session.member
+
+    def metrics(self) -> ConsumerMetrics:
+        """What the consumer owns, how far it is, its commits and rebalances. From any thread.
+
+        See also :func:`kshare.group.register_metrics`, which shows it to Prometheus.
+        """
+        with self._state.lock:
+            partitions = self._tail.metrics(is_batch=self._state.is_batch)
+        return ConsumerMetrics(
+            group=self._config.group,
+            member=self._session.member,
+            partitions=partitions,
+            commits=self._commits.latency.latencies(),
+            commit_failures=self._commits.latency.failures,
+            rebalances=self._counters.rebalances,
+            fenced_seconds=self._counters.fenced_seconds,
+        )
 
     def _assigned(self, partitions: Iterable[Any]) -> list[TopicPartition]:
         wanted = [parse_partition(partition) for partition in partitions]

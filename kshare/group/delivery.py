@@ -238,8 +238,13 @@ class Delivery:
             self._chunks.append(chunk)
 
     def pass_to(self, offset: int) -> None:
-        """All up to an offset is handed out; what was not holds no record that is wanted."""
+        """All up to an offset is handed out; what was not holds no record that is wanted.
+
+        So it is processed, too, if what was handed out before is.
+        """
         self._finish()
+        if self._settled == self._position < offset:
+            self._settled = offset
         self._position = max(self._position, offset)
 
     def stop(self) -> None:
@@ -309,6 +314,20 @@ class Delivery:
     def unacknowledged(self) -> int:
         """Number of records that are handed out and not acknowledged (explicit mode)."""
         return sum(chunk.acknowledged.count(0) for chunk in self._chunks)
+
+    def in_flight(self, *, is_batch: bool) -> int:
+        """Number of records that are handed out and not processed.
+
+        In implicit mode, of the offsets among which they are.
+
+        Args:
+            is_batch: As for :meth:`processed`.
+        """
+        if self.explicit:
+            left = self._current[1].left if self._current is not None else 0
+            return self.unacknowledged - left
+        processed = self._processed(is_batch=is_batch)
+        return self.position - max(processed[-1] if processed else 0, self._first)
 
     def _processed(self, *, is_batch: bool = False) -> Bounds:
         if not self.explicit:

@@ -59,6 +59,10 @@ class SessionConfig(Protocol):
         """Id of the transactions that hold what is processed; None without them."""
 
     @property
+    def application_server(self) -> str | None:
+        """Where others reach this process, as ``host:port``; None if nobody does."""
+
+    @property
     def offset_reset(self) -> "OffsetReset":
         """Where a group without offsets starts: ``auto.offset.reset``."""
 

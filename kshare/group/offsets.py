@@ -10,15 +10,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from confluent_kafka import KafkaError as RdKafkaError
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-
-from kshare.cluster.client import Client, code_of, kafka_error
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError, UnknownTopicError
+from kshare.group.description import describe_group
 from kshare.group.group_reader import LIFE_SECONDS, GroupReader
 from kshare.group.log_topic import LogTopic, LogWriter, log_table
 from kshare.group.model import OffsetAndMetadata, committed_offset
@@ -29,14 +25,12 @@ from kshare.group.protocol.start import Anchor, Primary
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.error_codes import Kind
 
-__all__ = ["GroupAliveError", "GroupOffsets", "ResetTo", "list_offsets"]
+__all__ = ["GroupAliveError", "GroupOffsets", "GroupSnapshot", "ResetTo", "list_offsets"]
 
 ResetTo = Literal["earliest", "latest", "stable"] | Mapping[TopicPartition, int]
 """Where a group shall start: at its stable offsets, or at offsets of some partitions."""
 
 _SEGMENT_BYTES: Final = 10 << 20
-_UNSUPPORTED: Final = RdKafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001 - the mock cluster
-_NO_GROUP: Final = RdKafkaError.GROUP_ID_NOT_FOUND
 
 
 class GroupAliveError(KshareError):
@@ -70,8 +64,16 @@ def list_offsets(
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What is known of a group: the primary offsets, and the log that was read after them."""
+class GroupSnapshot:
+    """What is known of a group: the primary offsets, and the log that was read after them.
+
+    Attributes:
+        partition: The log's partition.
+        topic_id: Id of the log's topic; empty if there is none.
+        bounds: The first offset of the log, and its end.
+        stored: The primary offsets.
+        reader: Has read the log.
+    """
 
     partition: TopicPartition
     topic_id: str
@@ -81,9 +83,11 @@ class _Known:
 
     @property
     def log(self) -> GroupLog:
+        """What the log says."""
         return self.reader.log
 
     def committed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed of each partition."""
         found = {}
         for tp, each in sorted(self.stored.items()):
             said = self.log.of(tp)
@@ -124,9 +128,18 @@ class GroupOffsets:
             CommitLogError: A record of the group cannot be read.
             KafkaError: The cluster did not answer, or refused.
         """
+        return self.snapshot().committed()
+
+    def snapshot(self) -> GroupSnapshot:
+        """The primary offsets, and the log that was read after them.
+
+        Raises:
+            CommitLogError: A record of the group cannot be read.
+            KafkaError: The cluster did not answer, or refused.
+        """
         known = self._read()
         known.reader.check()
-        return known.committed()
+        return known
 
     def reset(self, to: ResetTo) -> dict[TopicPartition, int]:
         """Let the group start elsewhere; its individual commits of these partitions are void.
@@ -142,8 +155,7 @@ class GroupOffsets:
             KshareError: There is nothing to reset, or the log cannot be read.
             KafkaError: The cluster did not answer, or refused.
         """
-        known = self._read()
-        known.reader.check()
+        known = self.snapshot()
         self._check_dead(known.log)
         offsets = self._wanted(to, known.committed())
         try:
@@ -198,7 +210,7 @@ class GroupOffsets:
 
     # -- the log -------------------------------------------------------------------------------
 
-    def _read(self) -> "_Known":
+    def _read(self) -> GroupSnapshot:
         """The primary offsets, and then the log to its end."""
         try:
             partition, topic_id = self._topic.find()
@@ -213,7 +225,7 @@ class GroupOffsets:
                 unknown = reader.log.partitions.keys() - stored.keys()
                 stored |= self._primary.fetch(unknown) if unknown else {}
         bounds = self._primary.log_bounds(partition) if topic_id else (0, 0)
-        return _Known(partition, topic_id, bounds, stored, reader)
+        return GroupSnapshot(partition, topic_id, bounds, stored, reader)
 
     def _append(self, records: list[tuple[bytes, bytes | None]], partition: TopicPartition) -> int:
         """Append records, wait until brokers have them, and return the last one's offset."""
@@ -249,17 +261,8 @@ class GroupOffsets:
 
     def _joined(self) -> list[str]:
         """The members that the broker knows."""
-        client = Client(AdminClient, self._kafka)
-        seconds = self._kafka.api_timeout_ms / 1000
-        with closing(client):
-            future = client.handle.describe_consumer_groups([self._group], request_timeout=seconds)
-            try:
-                found = future[self._group].result(seconds + 1)
-            except (KafkaException, TimeoutError) as error:
-                if code_of(error) in {_UNSUPPORTED, _NO_GROUP}:
-                    return []
-                raise kafka_error(error, f"describe group {self._group}") from error
-        return [f"{member.client_id} on {member.host}" for member in found.members]
+        members = describe_group(self._kafka, self._group).members or {}
+        return [f"{member.client_id} on {member.host}" for member in members.values()]
 
     def _wanted(
         self, to: ResetTo, known: Mapping[TopicPartition, OffsetAndMetadata]

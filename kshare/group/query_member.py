@@ -55,6 +55,7 @@ class _Config:
     offset_reset: OffsetReset
     log_segment_bytes: int = _SEGMENT_BYTES
     transactional_id: str | None = None
+    application_server: str | None = None
 
 
 class QuerySession(Protocol):

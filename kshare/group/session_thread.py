@@ -332,7 +332,8 @@ class SessionThread:
         now, wall_ms = self._now(), int(time.time() * 1000)
         if now >= self._times.beat:
             self._times.beat = now + _BEAT_SECONDS
-            alive = Member(self._member, socket.gethostname(), wall_ms)
+            host = self._config.application_server or socket.gethostname()
+            alive = Member(self._member, host, wall_ms)
             failed = partial(self._not_alive, link)
             link.writer.append(*encode(self._config.group, alive), failed)
         if now >= self._times.look:

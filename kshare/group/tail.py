@@ -18,6 +18,7 @@ from kshare.group.config import ConsumerConfig
 from kshare.group.delivery import Carried, Delivery, KeyLimit
 from kshare.group.member_thread import MemberThread, WholeTopics
 from kshare.group.message import NO_ROWS, Chunk, Rows, batch_of, chunks, rows_of
+from kshare.group.metrics import PartitionMetrics, pending_offsets
 from kshare.group.model import OffsetAndMetadata
 from kshare.options import EARLIEST, SOURCE_COLUMNS, SourceOptions
 from kshare.options.frozen import FrozenMapping
@@ -346,6 +347,36 @@ class Tail:
         self.rows = NO_ROWS
         return batch
 
+    def metrics(self, *, is_batch: bool) -> dict[TopicPartition, PartitionMetrics]:
+        """What is owned, and how far it is.
+
+        Args:
+            is_batch: As for :meth:`.Delivery.processed`.
+        """
+        return {
+            topic_partition: self._metrics(topic_partition, hashes or (WHOLE,), is_batch=is_batch)
+            for topic_partition, hashes in self.assignment.items()
+        }
+
+    def _metrics(
+        self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...], *, is_batch: bool
+    ) -> PartitionMetrics:
+        delivery = self.deliveries.get(topic_partition)
+        if delivery is None:
+            return PartitionMetrics(hashes)
+        end, limit = self._reader.end(topic_partition), self._limits.get(topic_partition)
+        processed = delivery.processed(is_batch=is_batch)
+        waiting = 0  # for their keys, and so not handed out
+        if limit is not None:
+            waiting = limit.held + (self.rows.left if self._current == topic_partition else 0)
+        return PartitionMetrics(
+            hashes,
+            delivery.position,
+            end,
+            None if end is None else pending_offsets(delivery.start, processed, end, hashes),
+            max(delivery.in_flight(is_batch=is_batch) - waiting, 0),
+        )
+
     def _clean(self) -> None:
         """After an error or an interrupt, read again what may have been fetched and lost."""
         if not self._is_clean:
@@ -369,7 +400,10 @@ class Tail:
         return held >= _HELD_MAX or waiting >= _UNACKNOWLEDGED_MAX
 
     def pass_over(self) -> None:
-        """Count offsets as handed out that were read and hold no record of the own hashes."""
+        """Count offsets as handed out that were read and hold no record of the own hashes.
+
+        For the thread that reads.
+        """
         for topic_partition, delivery in self.deliveries.items():
             is_left = self._current == topic_partition and (
                 self.rows.left or length_hint(self._rest)

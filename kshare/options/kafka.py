@@ -4,7 +4,6 @@ Guarantee: a property is honoured, refused, or accepted with a warning; none is 
 and no text holds the value of one that Kafka declares as a password.
 """
 
-import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from kshare.options.kafka_table import (
     PROPERTIES,
     REFUSED,
 )
+from kshare.options.kinds import host_and_port
 from kshare.options.model import KafkaConfig
 from kshare.options.raw import RawProperties
 from kshare.options.security import SecurityParser
@@ -27,10 +27,6 @@ __all__ = ["parse_kafka", "report_name"]
 
 _SOURCE_REFUSED: Final = {**REFUSED, **CONSUMER_REFUSED}
 _SOURCE_NO_EFFECT: Final = (*NO_EFFECT, *CONSUMER_NO_EFFECT)
-# ClientUtils.parseAndValidateAddresses: a protocol may stand in front.
-_SERVER: Final = re.compile(
-    r"(?:[A-Za-z_]+://)?(?:\[([0-9A-Fa-f:.%]+)\]|([0-9A-Za-z._-]+)):([0-9]{1,5})", re.ASCII
-)
 
 
 def parse_kafka(raw: RawProperties, token_provider: str | None) -> KafkaConfig | None:
@@ -150,8 +146,8 @@ class _KafkaParser:
             return None
         servers = []
         for part in filter(None, map(str.strip, text.split(","))):
-            match = _SERVER.fullmatch(part)
-            if match is None or not 1 <= int(match[3]) <= 65535:
+            server = host_and_port(part)
+            if server is None:
                 self._faults.add(
                     "kafka.bootstrap.servers",
                     None if "@" in part else part,
@@ -159,7 +155,7 @@ class _KafkaParser:
                     "write for example broker-1:9092 or [::1]:9092",
                 )
                 return None
-            servers.append((match[1] or match[2], int(match[3])))
+            servers.append(server)
         if not servers:
             self._raw.fault("bootstrap.servers", "names no broker", "give host:port of one or more")
             return None

@@ -18,6 +18,7 @@ __all__ = [
     "BadValueError",
     "Kind",
     "choice",
+    "host_and_port",
     "integer",
     "parse_delay",
     "parse_duration",
@@ -29,6 +30,10 @@ INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 _INTEGER = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+# ClientUtils.parseAndValidateAddresses: a protocol may stand in front.
+_ADDRESS = re.compile(
+    r"(?:[A-Za-z_]+://)?(?:\[([0-9A-Fa-f:.%]+)\]|([0-9A-Za-z._-]+)):([0-9]{1,5})", re.ASCII
+)
 _MAX_US = 2**63 // 1000
 # JavaUtils.timeStringAs of Spark: the suffixes that it knows, in microseconds.
 _SPARK_US = {
@@ -145,6 +150,14 @@ def topic_fault(topic: str) -> tuple[str, str] | None:
     if _TOPIC.fullmatch(topic) and topic not in {".", ".."}:
         return None
     return f"{topic!r} cannot be a topic's name", "allowed: 1 to 249 letters, digits, '.', '_', '-'"
+
+
+def host_and_port(text: str) -> tuple[str, int] | None:
+    """Host and port of ``host:port``, as Kafka's Java client reads it; None if it is not such."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None or not 1 <= int(match[3]) <= 65535:
+        return None
+    return match[1] or match[2], int(match[3])
 
 
 def parse_delay(text: str) -> float:

@@ -4,12 +4,19 @@ Cost: argparse only; the demo is imported when it runs.
 """
 
 import argparse
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
 from kshare.errors import KshareError
 
 __all__ = ["add_to"]
+
+_DEMOS: Final = {
+    "--consumer": ("spark_plugin.demo.consumer_demo", "run_consumers"),
+    "--group": ("spark_plugin.demo.group_demo", "run_group"),
+}
 
 
 def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -50,24 +57,29 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
         action="store_true",
         help="without Spark and Java: two processes of a group share the partition, one is killed",
     )
+    demo.add_argument(
+        "--group",
+        action="store_true",
+        help="without Spark and Java: four processes of a group share the partition; some are "
+        "killed, others join",
+    )
     demo.set_defaults(run=partial(_run, demo))
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if arguments.topic and not arguments.bootstrap_servers:
         parser.error("--topic needs --bootstrap-servers: the embedded broker has its own topic")
-    if arguments.consumer:
+    if arguments.consumer and arguments.group:
+        parser.error("--consumer and --group are two demos: give one")
+    if arguments.consumer or arguments.group:
+        flag = "--consumer" if arguments.consumer else "--group"
         if arguments.topic:
-            parser.error("--consumer makes a topic of its own: leave out --topic")
+            parser.error(f"{flag} makes a topic of its own: leave out --topic")
         # Arrow and the test kit take a while to import.
-        from spark_plugin.demo.consumer_demo import run_consumers  # noqa: PLC0415
-
-        return run_consumers(
-            arguments.bootstrap_servers,
-            arguments.records,
-            arguments.seconds,
-            partial(print, flush=True),
-        )
+        module, name = _DEMOS[flag]
+        run_demo: Callable[..., int] = getattr(import_module(module), name)
+        say = partial(print, flush=True)
+        return run_demo(arguments.bootstrap_servers, arguments.records, arguments.seconds, say)
     try:  # Spark and Arrow take a second to import
         from spark_plugin.demo.run import DemoOptions, run  # noqa: PLC0415
     except ModuleNotFoundError as error:

@@ -8,27 +8,23 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from kshare.core.hashing import WHOLE, HashRange, split
-from kshare.errors import KshareError
-from kshare.group.config import LOG_TOPIC
-from kshare.testing import FakeCluster, OrderReport, check_order, produce, skewed_records
+from kshare.testing import OrderReport, check_order, produce, skewed_records
+from spark_plugin.demo.processes import stop_process, temporary_topic, wait_until
 
 __all__ = ["judge", "run_consumers"]
 
 _RECORDS: Final = 8_000
 _KEYS: Final = 200
-_TIMEOUT_SECONDS: Final = 30.0
-_LOOK_SECONDS: Final = 0.1
 
 Rows = list[tuple[int, str]]
 """Offset and key of each record, in the order in which a process was given them."""
@@ -68,7 +64,7 @@ def run_consumers(
     """
     wanted = _RECORDS if records is None else records
     with ExitStack() as stack:
-        broker, topic = stack.enter_context(_topic(servers))
+        broker, topic = stack.enter_context(temporary_topic(servers))
         say(f"Producing {wanted:,} records of {_KEYS:,} keys into one partition ...")
         produce(broker, topic, skewed_records(wanted, _KEYS), partition=0)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kshare-demo-"))
@@ -84,14 +80,14 @@ def run_consumers(
             with output.open("wb") as file:
                 process = subprocess.Popen(command, stdout=file)  # noqa: S603
             members.append(_Member(name, process, output))
-            stack.callback(_stop, process)
+            stack.callback(stop_process, process)
             return members[-1]
 
         halves = split(WHOLE, 2)
         victim, _ = start(halves[0]), start(halves[1])
         say("Two processes share the partition, half of the key hashes each.")
         deadline = time.monotonic() + seconds_max
-        _wait(lambda: len(victim.rows()) >= wanted // 8, deadline, "the first records")
+        wait_until(lambda: len(victim.rows()) >= wanted // 8, deadline, "read the first records")
         victim.process.kill()
         victim.process.wait()
         say(f"Killed {victim.name} (kill -9) after {len(victim.rows()):,} records.")
@@ -101,9 +97,9 @@ def run_consumers(
         def all_read() -> bool:
             return len({row for member in members for row in member.rows()}) >= wanted
 
-        _wait(all_read, deadline, "all records")
+        wait_until(all_read, deadline, "read all records")
         for member in members:
-            _stop(member.process)
+            stop_process(member.process)
             say(f"{member.name}: {len(member.rows()):,} records")
         report, again = judge({member.name: member.rows() for member in members}, wanted)
     say(f"Delivered again, because they had not been committed: {again:,}")
@@ -142,36 +138,3 @@ def judge(rows: Mapping[str, Rows], records: int) -> tuple[OrderReport, int]:
             )
         )
     return check_order(pa.concat_tables(tables[::-1]), {0: (0, records)}), again
-
-
-def _wait(is_done: Callable[[], bool], deadline: float, what: str) -> None:
-    while not is_done():
-        if time.monotonic() > deadline:
-            raise KshareError(f"the processes did not read {what} in time; --seconds gives more")
-        time.sleep(_LOOK_SECONDS)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(_TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-@contextmanager
-def _topic(servers: str | None) -> Iterator[tuple[str, str]]:
-    """A topic of one partition, which is deleted at the end; bootstrap servers and name."""
-    name = f"kshare-demo-{uuid.uuid4().hex[:12]}"
-    if servers is None:
-        with FakeCluster(topics={name: 1, LOG_TOPIC: 1}) as cluster:
-            yield cluster.bootstrap_servers, name
-        return
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})
-    admin.create_topics([NewTopic(name, 1)])[name].result(_TIMEOUT_SECONDS)
-    try:
-        yield servers, name
-    finally:
-        admin.delete_topics([name])[name].result(_TIMEOUT_SECONDS)

@@ -11,6 +11,8 @@ from kshare import cli
 from kshare.errors import KshareError
 from spark_plugin.demo import run as demo
 
+COMMANDS = ("demo", "park", "unpark", "parked", "status", "offsets", "groups", "owners")
+
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -30,7 +32,7 @@ def test_version() -> None:
 def test_help_names_the_command_and_its_options() -> None:
     done = run("--help")
     assert done.returncode == 0
-    for command in ("demo", "park", "unpark", "parked", "status"):
+    for command in COMMANDS:
         assert f"    {command} " in done.stdout
     done = run("demo", "--help")
     assert done.returncode == 0
@@ -44,7 +46,7 @@ def test_help_loads_nothing_heavy() -> None:
         "from kshare.cli import main\n"
         "heavy = {'pyspark', 'pyarrow', 'numpy', 'numba', 'confluent_kafka', 'kafka', 'rich',\n"
         "         'matplotlib', 'pydantic'}\n"
-        "for command in ('demo', 'park', 'unpark', 'parked', 'status'):\n"
+        f"for command in {COMMANDS!r}:\n"
         "    try:\n"
         "        main([command, '--help'])\n"
         "    except SystemExit:\n"
@@ -54,9 +56,7 @@ def test_help_loads_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     loaded = [line for line in done.stdout.splitlines() if line.startswith("loaded:")]
-    assert loaded == [
-        f"loaded: {command} []" for command in ("demo", "park", "unpark", "parked", "status")
-    ]
+    assert loaded == [f"loaded: {command} []" for command in COMMANDS]
 
 
 @pytest.mark.parametrize(

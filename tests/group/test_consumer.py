@@ -138,6 +138,36 @@ def test_columns_that_are_not_read_are_named(
             method()
 
 
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_offsets_of_others_after_the_last_record_are_processed(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer], mode: str
+) -> None:
+    """Else members with few records would hold the stable offset, until their next record."""
+    fill(cluster, 100)
+    lower = sum(key_hash(key.encode(), 0) < MIDDLE for key in KEYS) * 5
+    consumers = []
+    for hashes, count in (((0, MIDDLE), lower), ((MIDDLE, HASH_SPACE), 100 - lower)):
+        consumers.append(make(acknowledgement__mode=mode))
+        consumers[-1].assign({("orders", 0): [hashes]})
+        for message in take(consumers[-1], count):
+            consumers[-1].acknowledge(message)
+    deadline = time.monotonic() + 20
+    while [(consumer.commit() or {}).get(ORDERS) for consumer in consumers][-1] != 100:
+        assert time.monotonic() < deadline
+        for consumer in consumers:
+            assert consumer.poll(0.05) is None
+    assert group.done[ORDERS] == Progress.at(100)
+
+
+def test_a_timeout_of_nothing_waits_for_nothing(make: Callable[..., KeySharedConsumer]) -> None:
+    consumer = make()
+    consumer.assign({("orders", 0): []})
+    before = time.monotonic()
+    assert consumer.consume(5, 0) == []
+    assert consumer.poll(0) is None
+    assert time.monotonic() - before < 5
+
+
 # -- receiving -----------------------------------------------------------------------------------
 
 

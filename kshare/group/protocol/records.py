@@ -181,7 +181,7 @@ class Member:
 
     Attributes:
         member: Id of the member.
-        host: Where it runs, for people.
+        host: Where it runs: ``application.server``, or the host's name.
         seen_ms: When it wrote this, by its clock; milliseconds since the epoch.
     """
 

@@ -82,6 +82,7 @@ class _TailPartition(PartitionReader):
 
     Attributes:
         is_closed: Whether what is on its way is not wanted any more.
+        end: The end of what brokers hand out, as of the last answer; None before the first.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class _TailPartition(PartitionReader):
     ) -> None:
         super().__init__([records], options, brokers, clock)
         self.is_closed = False
+        self.end: int | None = None
         self._slice = records
         self._reset = reset
         kafka = options.kafka
@@ -121,6 +123,7 @@ class _TailPartition(PartitionReader):
 
     def handle(self, answer: FetchAnswer, asked: int, *, others_have_records: bool) -> Outcome:
         if not answer.error_code:
+            self.end = self._visible(answer)
             self._pauses.reset()
             self._deadline.reset()
             self._warned = None
@@ -241,6 +244,11 @@ class TailReader(SliceReader):
         """The offset up to which all wanted records of a partition were returned; 0 if unknown."""
         partition = self._reading.get(topic_partition)
         return 0 if partition is None else partition.delivered
+
+    def end(self, topic_partition: TopicPartition) -> int | None:
+        """The end of a partition, as of the last answer; None if it is not known."""
+        partition = self._reading.get(topic_partition)
+        return None if partition is None else partition.end
 
     # -- records ----------------------------------------------------------------------------
 

@@ -1,0 +1,155 @@
+"""``kshare groups``: the groups that have a log, or the members, ranges and lags of one."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from kshare.cli.connection import is_given, kafka_config
+from kshare.cli.show import hashes_text
+from kshare.cli.table import text_table
+from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
+from kshare.group.owners import host_info
+from kshare.group.status import (
+    GroupStatus,
+    GroupSummary,
+    MemberStatus,
+    RangeLag,
+    group_status,
+    list_groups,
+)
+from kshare.monitor.status import partition_status
+from kshare.options import KafkaConfig
+
+__all__ = ["run"]
+
+_MEMBER_COLUMNS = ("  member", "ranges", "lag", "client id", "address", "host")
+_RANGE_COLUMNS = ("  partition", "key hashes", "position", "lag", "member")
+
+
+def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Run the command, and return its exit code."""
+    if not is_given(arguments):
+        parser.error("which cluster? Give --bootstrap-servers, or --kafka-config")
+    if arguments.plot is not None and arguments.group is None:
+        parser.error("--plot draws one group: give --group")
+    kafka = kafka_config(arguments)
+    topic = arguments.log_topic or INDIVIDUAL_COMMITS_TOPIC
+    if arguments.group is None:
+        _list(list_groups(kafka, topic), is_json=arguments.json)
+    else:
+        _show(kafka, arguments, topic)
+    return 0
+
+
+def _list(groups: Sequence[GroupSummary], *, is_json: bool) -> None:
+    if is_json:
+        rows = [
+            {
+                "group": each.group,
+                "state": each.state,
+                "members": each.members,
+                "partitions": [list(tp) for tp in each.partitions],
+            }
+            for each in groups
+        ]
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+    elif not groups:
+        sys.stdout.write("no group has committed anything\n")
+    else:
+        table = [("group", "state", "members", "partitions", "topics")]
+        for each in groups:
+            topics = ", ".join(dict.fromkeys(tp.topic for tp in each.partitions))
+            counts = (f"{each.members:,}", f"{len(each.partitions):,}")
+            table.append((each.group, each.state, *counts, topics))
+        sys.stdout.write(text_table(table, right=(2, 3)))
+
+
+def _show(kafka: KafkaConfig, arguments: argparse.Namespace, log_topic: str) -> None:
+    status = group_status(kafka, arguments.group, log_topic)
+    if arguments.plot is not None:
+        from kshare.monitor.plot import draw_partitions  # noqa: PLC0415 - an extra
+
+        shown = [
+            partition_status(tp, done, status.logs.get(tp)) for tp, done in status.progress.items()
+        ]
+        draw_partitions(f"group {arguments.group}", shown, arguments.plot)
+    if arguments.json:
+        sys.stdout.write(json.dumps(_as_json(status), indent=2) + "\n")
+    else:
+        sys.stdout.write(_as_text(status))
+
+
+def _as_json(status: GroupStatus) -> dict[str, Any]:
+    return {
+        "group": status.group,
+        "state": status.state,
+        "epoch": status.epoch,
+        "generation": status.generation,
+        "leader": status.leader,
+        "members": [
+            {
+                "member": each.member.name,
+                "member_id": each.member.member_id or None,
+                "client_id": each.joined.client_id if each.joined else None,
+                "instance_id": each.joined.instance_id if each.joined else None,
+                "address": each.joined.host if each.joined else None,
+                "host": each.member.host,
+                "application_server": each.member.host if host_info(each.member.host) else None,
+            }
+            for each in status.members
+        ],
+        "ranges": [
+            {
+                "topic": each.partition.topic,
+                "partition": each.partition.partition,
+                "hashes": [each.hashes.lo, each.hashes.hi],
+                "member": each.member,
+                "position": each.position,
+                "lag": each.lag,
+            }
+            for each in status.ranges
+        ],
+    }
+
+
+def _as_text(status: GroupStatus) -> str:
+    facts = [status.state]
+    if status.epoch is not None:
+        facts.append(f"epoch {status.epoch:,} (generation {status.generation:,})")
+    facts.append(f"{len(status.members):,} member{'' if len(status.members) == 1 else 's'}")
+    known = [each.lag for each in status.ranges if each.lag is not None]
+    if known:
+        facts.append(f"lag {sum(known):,}")
+    text = f"group {status.group}: {', '.join(facts)}\n"
+    if status.members:
+        rows = [_MEMBER_COLUMNS, *(_member_row(status, each) for each in status.members)]
+        text += "\n" + text_table(rows, right=(1, 2))
+    if status.ranges:
+        rows = [_RANGE_COLUMNS, *map(_range_row, status.ranges)]
+        text += "\n" + text_table(rows, right=(2, 3))
+    return text
+
+
+def _member_row(status: GroupStatus, each: MemberStatus) -> tuple[str, ...]:
+    owned = [part for part in status.ranges if part.member == each.member.name]
+    known = [part.lag for part in owned if part.lag is not None]
+    return (
+        f"  {each.member.name}",
+        f"{len(owned):,}",
+        f"{sum(known):,}" if known else "",
+        each.joined.client_id if each.joined else "" if each.member.is_joined else "(not joined)",
+        each.joined.host if each.joined else "",
+        each.member.host,
+    )
+
+
+def _range_row(each: RangeLag) -> tuple[str, ...]:
+    return (
+        f"  {each.partition}",
+        hashes_text(each.hashes),
+        "" if each.position is None else f"{each.position:,}",
+        "" if each.lag is None else f"{each.lag:,}",
+        each.member or "(nobody)",
+    )

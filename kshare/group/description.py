@@ -1,0 +1,137 @@
+"""What a group's coordinator says of it: its state, and the members that it knows."""
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from kshare.cluster.client import Client, code_of, kafka_error, kind_of
+from kshare.options import KafkaConfig
+from kshare.wire.protocol.error_codes import Kind
+from kshare.wire.protocol.retry import RetryDeadline
+
+__all__ = [
+    "GroupDescriber",
+    "GroupDescription",
+    "JoinedMember",
+    "describe_group",
+    "describe_groups",
+]
+
+_UNSUPPORTED: Final = RdKafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001 - the mock cluster
+_NO_GROUP: Final = RdKafkaError.GROUP_ID_NOT_FOUND
+_PASSING: Final = {Kind.TRANSIENT, Kind.STALE_LEADER}
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedMember:
+    """A member as the coordinator knows it.
+
+    Attributes:
+        member_id: Its id at the coordinator.
+        client_id: Its ``client.id``.
+        host: The address that it connects from.
+        instance_id: Its ``group.instance.id``; None if it has none.
+    """
+
+    member_id: str
+    client_id: str
+    host: str
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """What the coordinator says of a group.
+
+    Attributes:
+        state: Its state, such as ``stable`` or ``empty``, as ``kafka-consumer-groups`` names it;
+            ``unknown`` if the brokers do not say.
+        members: Its members, by their ids; None if the brokers do not say.
+    """
+
+    state: str
+    members: Mapping[str, JoinedMember] | None
+
+
+class GroupDescriber:
+    """Asks the coordinators of groups, over a connection that stays open.
+
+    Args:
+        kafka: How to reach the cluster.
+    """
+
+    def __init__(self, kafka: KafkaConfig) -> None:
+        self._kafka = kafka
+        self._client = Client(AdminClient, kafka)
+
+    def describe(self, groups: Collection[str]) -> dict[str, GroupDescription]:
+        """What the coordinators say of some groups; see :func:`describe_groups`."""
+        deadline = RetryDeadline.for_requests(self._kafka)
+        deadline.start()
+        described: dict[str, GroupDescription] = {}
+        while wanted := [group for group in groups if group not in described]:
+            seconds = max(deadline.seconds_left, 1.0)
+            futures = self._client.handle.describe_consumer_groups(wanted, request_timeout=seconds)
+            for group, future in futures.items():
+                answer = _described(future, group, seconds, deadline)
+                if answer is not None:
+                    described[group] = answer
+            if len(described) < len(groups):
+                self._client.close()  # a new one asks again who coordinates the group
+                deadline.sleep()
+        return described
+
+    def close(self) -> None:
+        """Let go of the cluster."""
+        self._client.close()
+
+
+def describe_group(kafka: KafkaConfig, group: str) -> GroupDescription:
+    """What the coordinator says of one group; see :func:`describe_groups`."""
+    return describe_groups(kafka, [group])[group]
+
+
+def describe_groups(kafka: KafkaConfig, groups: Collection[str]) -> dict[str, GroupDescription]:
+    """What the coordinators say of some groups.
+
+    A group that no coordinator knows is ``dead``, and has no members.
+
+    Args:
+        kafka: How to reach the cluster.
+        groups: Ids of the groups; each once.
+
+    Raises:
+        KafkaError: A coordinator did not answer, or refused.
+    """
+    with closing(GroupDescriber(kafka)) as describer:
+        return describer.describe(groups)
+
+
+def _described(
+    future: "Future[Any]", group: str, seconds: float, deadline: RetryDeadline
+) -> GroupDescription | None:
+    """What the coordinator has answered; None if it has to be asked again."""
+    try:
+        answer = future.result(seconds + 1)
+    except (KafkaException, TimeoutError) as error:
+        code = code_of(error)
+        if code == _UNSUPPORTED:
+            return GroupDescription("unknown", None)
+        if code == _NO_GROUP:
+            return GroupDescription("dead", {})
+        if kind_of(error) in _PASSING and not deadline.expired:
+            return None
+        raise kafka_error(error, f"describe group {group}") from error
+    members = {
+        each.member_id: JoinedMember(
+            each.member_id, each.client_id, each.host.lstrip("/"), each.group_instance_id
+        )
+        for each in answer.members
+    }
+    return GroupDescription(answer.state.name.lower().replace("_", " "), members)

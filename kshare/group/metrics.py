@@ -1,0 +1,175 @@
+"""What a consumer says of itself: what it owns, how far it is, its commits, its rebalances.
+
+Cost: counting costs a clock's look for each commit. Metrics are worked out when they are asked for:
+linear in the partitions, and in the stretches that are not acknowledged.
+"""
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+from kshare.core.hashing import HASH_SPACE, HashRange
+from kshare.core.progress import Progress, TopicPartition
+from kshare.monitor.report import lag
+
+__all__ = [
+    "LATENCY_BOUNDS",
+    "ConsumerMetrics",
+    "Counters",
+    "Latencies",
+    "Latency",
+    "PartitionMetrics",
+    "pending_offsets",
+]
+
+LATENCY_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds of the buckets of latencies, in seconds; the last bucket has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetrics:
+    """What a consumer owns of a partition, and how far it is.
+
+    Attributes:
+        hashes: The key hashes that it owns.
+        position: The offset after the last record that was returned; None before it has started.
+        end: The end of the log, as of the last fetch; None if nothing is fetched.
+        lag: Number of offsets with something pending of these hashes, so at most so many records;
+            None if the end is not known.
+        in_flight: Number of records that were returned and are not processed. With
+            ``acknowledgement.mode=implicit``, the offsets among which they are.
+    """
+
+    hashes: tuple[HashRange, ...]
+    position: int | None = None
+    end: int | None = None
+    lag: int | None = None
+    in_flight: int = 0
+
+    @property
+    def share(self) -> float:
+        """Which part of the partition's key hashes it owns, from 0 to 1."""
+        return sum(part.width for part in self.hashes) / HASH_SPACE
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """How long something took, each time.
+
+    Attributes:
+        counts: How often it took no longer than each of :data:`LATENCY_BOUNDS`, and at all; so
+            they rise.
+        seconds: All of it together.
+    """
+
+    counts: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS) + 1)
+    seconds: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """How often it was done."""
+        return self.counts[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMetrics:
+    """The metrics of one consumer.
+
+    Attributes:
+        group: Id of its group.
+        member: Its id in the group (``memberid``).
+        partitions: What it owns, and how far it is.
+        commits: How long the commits took that have succeeded; those of transactions do not count.
+        commit_failures: Number of commits that have failed.
+        rebalances: How often the group has changed what it owns.
+        fenced_seconds: For how long its polls had to wait, as it could not be sure that what it
+            owns is still its own: it had not reached the group's log or coordinator in time.
+    """
+
+    group: str
+    member: str
+    partitions: Mapping[TopicPartition, PartitionMetrics]
+    commits: Latencies
+    commit_failures: int
+    rebalances: int
+    fenced_seconds: float
+
+
+class Latency:
+    """Measures how long something takes. From any thread.
+
+    Attributes:
+        failures: How often it has failed.
+    """
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self._lock = threading.RLock()  # a signal handler may close the consumer amid this
+        self._counts = [0] * (len(LATENCY_BOUNDS) + 1)
+        self._seconds = 0.0
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Measure what is done within; what raises counts as failed."""
+        start = time.monotonic()
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                self.failures += 1
+            raise
+        self.add(time.monotonic() - start)
+
+    def add(self, seconds: float) -> None:
+        """It took so many seconds."""
+        with self._lock:
+            self._counts[bisect_left(LATENCY_BOUNDS, seconds)] += 1
+            self._seconds += seconds
+
+    def latencies(self) -> Latencies:
+        """What was measured so far."""
+        with self._lock:
+            return Latencies(tuple(accumulate(self._counts)), self._seconds)
+
+
+class Counters:
+    """What a consumer counts. For the thread that polls.
+
+    Attributes:
+        rebalances: How often the group has changed what it owns.
+        fenced_seconds: For how long its polls had to wait.
+    """
+
+    def __init__(self) -> None:
+        self.rebalances = 0
+        self.fenced_seconds = 0.0
+
+    @contextmanager
+    def fenced(self, *, has_started: bool) -> Iterator[None]:
+        """A poll waits; before the first start nobody counts it."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            if has_started:
+                self.fenced_seconds += time.monotonic() - start
+
+
+def pending_offsets(
+    start: Progress, processed: Progress, end: int, hashes: tuple[HashRange, ...]
+) -> int:
+    """Number of offsets below the end with something pending of some key hashes.
+
+    Args:
+        start: What had been processed at the start of the delivery.
+        processed: What has been processed since.
+        end: The end of the log.
+        hashes: The key hashes, ascending.
+    """
+    done = start.advance(processed.stable).commit(processed.individual_commits)
+    return lag(done, end, hashes)

@@ -1,0 +1,137 @@
+"""The metrics of consumers for Prometheus, on prometheus-client (an optional extra).
+
+A consumer that is closed, or that nobody refers to any more, has no series. Cost: nothing for a
+record; a scrape is linear in the partitions.
+"""
+
+import threading
+from collections.abc import Iterator
+from typing import Final, Protocol
+from weakref import WeakKeyDictionary, WeakSet
+
+from kshare.group.metrics import LATENCY_BOUNDS, ConsumerMetrics
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        Metric,
+    )
+    from prometheus_client.registry import Collector
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "register_metrics needs prometheus-client: pip install 'kshare[prometheus]'"
+    ) from error
+
+__all__ = ["ConsumerCollector", "MeasuredConsumer", "register_metrics"]
+
+_MEMBER: Final = ("group", "member")
+_PARTITION: Final = (*_MEMBER, "topic", "partition")
+_GAUGES: Final = {
+    "assigned_ranges": "Ranges of key hashes that the consumer owns.",
+    "assigned_share": "Which part of the partition's key hashes the consumer owns, from 0 to 1.",
+    "lag_offsets": "Offsets with something pending of the consumer's key hashes.",
+    "in_flight_records": "Records that were returned and are not processed.",
+}
+_COUNTERS: Final = {
+    "commit_failures": "Commits that have failed.",
+    "rebalances": "How often the group has changed what the consumer owns.",
+    "fenced_seconds": "How long polls had to wait, as the consumer might have been replaced.",
+}
+
+
+class MeasuredConsumer(Protocol):
+    """What is needed of a consumer."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the consumer is closed."""
+
+    def metrics(self) -> ConsumerMetrics:
+        """Its metrics."""
+
+
+class ConsumerCollector(Collector):
+    """Shows the metrics of all consumers of a process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._consumers: WeakSet[MeasuredConsumer] = WeakSet()
+
+    def add(self, consumer: MeasuredConsumer) -> None:
+        """Show a consumer until it is closed."""
+        with self._lock:
+            self._consumers.add(consumer)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics, for a scrape."""
+        with self._lock:
+            consumers = list(self._consumers)
+        shown = [consumer.metrics() for consumer in consumers if not consumer.is_closed]
+        shown.sort(key=lambda metrics: (metrics.group, metrics.member))
+        gauges = {
+            name: GaugeMetricFamily(f"kshare_consumer_{name}", help_, labels=_PARTITION)
+            for name, help_ in _GAUGES.items()
+        }
+        counters = {
+            name: CounterMetricFamily(f"kshare_consumer_{name}", help_, labels=_MEMBER)
+            for name, help_ in _COUNTERS.items()
+        }
+        commits = HistogramMetricFamily(
+            "kshare_consumer_commit_duration_seconds",
+            "How long commits took that have succeeded.",
+            labels=_MEMBER,
+        )
+        for metrics in shown:
+            member = (metrics.group, metrics.member)
+            _add_partitions(gauges, member, metrics)
+            for name, family in counters.items():
+                family.add_metric(member, getattr(metrics, name))
+            bounds = [*map(str, LATENCY_BOUNDS), "+Inf"]
+            buckets = list(zip(bounds, map(float, metrics.commits.counts), strict=True))
+            commits.add_metric(member, buckets, metrics.commits.seconds)
+        yield from gauges.values()
+        yield from counters.values()
+        yield commits
+
+
+def _add_partitions(
+    gauges: dict[str, GaugeMetricFamily], member: tuple[str, str], metrics: ConsumerMetrics
+) -> None:
+    for tp, partition in sorted(metrics.partitions.items()):
+        labels = (*member, tp.topic, str(tp.partition))
+        gauges["assigned_ranges"].add_metric(labels, len(partition.hashes))
+        gauges["assigned_share"].add_metric(labels, partition.share)
+        gauges["in_flight_records"].add_metric(labels, partition.in_flight)
+        if partition.lag is not None:
+            gauges["lag_offsets"].add_metric(labels, partition.lag)
+
+
+# -- the registries -------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_collectors: WeakKeyDictionary[CollectorRegistry, ConsumerCollector] = WeakKeyDictionary()
+
+
+def register_metrics(consumer: MeasuredConsumer, registry: CollectorRegistry | None = None) -> None:
+    """Show a consumer's metrics in Prometheus, until it is closed.
+
+    The caller serves them, for instance with ``prometheus_client.start_http_server(port)``.
+
+    Args:
+        consumer: A :class:`~kshare.group.KeySharedConsumer`, or the one of asyncio.
+        registry: The registry. None: prometheus-client's default.
+
+    Raises:
+        ModuleNotFoundError: prometheus-client is not installed.
+    """
+    registry = REGISTRY if registry is None else registry
+    with _lock:
+        collector = _collectors.get(registry)
+        if collector is None:
+            collector = ConsumerCollector()
+            registry.register(collector)
+            _collectors[registry] = collector
+    collector.add(consumer)

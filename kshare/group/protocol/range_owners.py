@@ -1,0 +1,150 @@
+"""Who owns which key hashes of a group, by its log and by the members that are alive.
+
+::
+
+    claims of living members          [ A        ][ B      ]
+    the last epoch, where they leave a gap                  [ C    ]   about to claim
+    owners                            [ A        ][ B      ][ C    ]
+
+Guarantees: a hash has one owner at most. What a living member has claimed, and nobody since, is its
+own, also while another one waits to take it over. A dead member owns nothing.
+
+Cost: for each partition, quadratic in the claims.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from kshare.core.hashing import WHOLE, HashRange, complement
+from kshare.core.progress import TopicPartition
+from kshare.group.protocol.log import GroupLog, members_seen
+from kshare.group.protocol.records import Epoch, EpochMember
+
+__all__ = ["LivingMember", "RangeOwner", "living_members", "owner_of", "range_owners"]
+
+
+@dataclass(frozen=True, slots=True)
+class LivingMember:
+    """A member that is alive.
+
+    Attributes:
+        name: Name of its session, which begins the names of its claims.
+        host: Where it runs: ``application.server``, or the host's name.
+        member_id: Its id at the group's coordinator; empty for a standalone consumer.
+    """
+
+    name: str
+    host: str
+    member_id: str = ""
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether it has joined the group (``subscribe``)."""
+        return bool(self.member_id)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RangeOwner:
+    """Key hashes of a partition, and the member that owns them.
+
+    Attributes:
+        partition: The partition.
+        hashes: The key hashes.
+        member: Name of the member's session.
+    """
+
+    partition: TopicPartition
+    hashes: HashRange
+    member: str
+
+
+def living_members(
+    log: GroupLog, since_ms: int, joined: Collection[str] | None
+) -> dict[str, LivingMember]:
+    """The members that are alive, by the names of their sessions.
+
+    Args:
+        log: What the group's log says.
+        since_ms: A member that has given no sign of life in the log since then is dead.
+        joined: Ids of the members that the coordinator knows, whatever the log says of them; None
+            if it does not say.
+    """
+    seen = members_seen(log, since_ms)
+    ever_joined = {member.name for epoch in log.epochs.values() for member in epoch.members}
+    alive = {
+        name: LivingMember(name, said.host)
+        for name, said in seen.items()
+        if name not in ever_joined
+    }
+    for member in _last_epoch(log):
+        is_alive = member.name in seen if joined is None else member.member_id in joined
+        if is_alive:
+            alive[member.name] = LivingMember(member.name, member.host, member.member_id)
+    return alive
+
+
+def range_owners(log: GroupLog, alive: Mapping[str, LivingMember]) -> tuple[RangeOwner, ...]:
+    """The owner of each key hash that has one: by partition, then ascending.
+
+    Args:
+        log: What the group's log says.
+        alive: The members that are alive, by the names of their sessions.
+    """
+    assigned: dict[TopicPartition, list[tuple[str, HashRange]]] = {}
+    for member in _last_epoch(log):
+        for partition, hashes in member.assigned if member.name in alive else ():
+            ranges = assigned.setdefault(partition, [])
+            ranges += ((member.name, part) for part in hashes or (WHOLE,))
+    owners: list[RangeOwner] = []
+    for partition in log.partitions.keys() | assigned.keys():
+        claimed = list(_claimed(log, partition, alive))
+        owners += claimed
+        free = complement([owner.hashes for owner in claimed])
+        for name, part in assigned.get(partition, ()):
+            shared = (part.intersect(gap) for gap in free)
+            owners += (RangeOwner(partition, each, name) for each in shared if each is not None)
+    return tuple(_joined(sorted(owners)))
+
+
+def owner_of(
+    owners: Collection[RangeOwner], partition: TopicPartition, hash_: int
+) -> RangeOwner | None:
+    """The owner of a key hash; None if there is none."""
+    return next(
+        (each for each in owners if each.partition == partition and hash_ in each.hashes), None
+    )
+
+
+def _last_epoch(log: GroupLog) -> tuple[EpochMember, ...]:
+    epochs: list[Epoch] = [log.epochs[position] for position in sorted(log.epochs)]
+    return epochs[-1].members if epochs else ()
+
+
+def _claimed(
+    log: GroupLog, partition: TopicPartition, alive: Collection[str]
+) -> Iterator[RangeOwner]:
+    """What living members have claimed and nobody has claimed since."""
+    for claim_name in log.of(partition).claims:
+        session = claim_name.rpartition("#")[0] or claim_name
+        if session in alive:
+            for part in log.of(partition).owned_by(claim_name):
+                yield RangeOwner(partition, part, session)
+
+
+def _joined(owners: Collection[RangeOwner]) -> Iterator[RangeOwner]:
+    """Neighbours of one owner as one."""
+    last: RangeOwner | None = None
+    for owner in owners:
+        if (
+            last is not None
+            and (owner.partition, owner.member) == (last.partition, last.member)
+            and owner.hashes.lo == last.hashes.hi
+        ):
+            hashes = HashRange(last.hashes.lo, owner.hashes.hi)
+            last = RangeOwner(owner.partition, hashes, owner.member)
+            continue
+        if last is not None:
+            yield last
+        last = owner
+    if last is not None:
+        yield last

@@ -1,0 +1,54 @@
+"""One process of ``kshare demo --group``: a member of the group, which prints what it is given.
+
+``python -m spark_plugin.demo.group_member SERVERS TOPIC GROUP PID``: for each record a line
+``time offset key`` (CLOCK_MONOTONIC in ns, the key in hexadecimal), until SIGTERM or until the
+process PID, the demo, is not its parent any more.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from kshare.errors import KshareError
+from kshare.group import KeySharedConsumer
+
+_WORK_SECONDS = 0.0005  # a record, so that there is something to share
+_POLL_SECONDS = 0.5
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Consume until SIGTERM."""
+    servers, topic, group, demo = arguments
+    consumer = KeySharedConsumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "auto.commit.interval.ms": 200,
+            "claim.timeout.ms": 1000,
+            "session.timeout.ms": 6000,  # brokers allow no less
+            "heartbeat.interval.ms": 300,
+        }
+    )
+    signal.signal(signal.SIGTERM, lambda *_: consumer.close())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the demo stops its processes
+    consumer.subscribe([topic])
+    try:
+        while os.getppid() == int(demo):  # else the demo was killed, and nobody stops this process
+            message = consumer.poll(_POLL_SECONDS)
+            if message is None:
+                continue
+            key = (message.key() or b"").hex()
+            sys.stdout.write(f"{time.monotonic_ns()} {message.offset()} {key}\n")
+            sys.stdout.flush()
+            time.sleep(_WORK_SECONDS)
+    except (KshareError, RuntimeError):
+        if not consumer.is_closed:
+            raise
+    consumer.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
