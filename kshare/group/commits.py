@@ -134,6 +134,12 @@ class Commits:
         wait(self._under_way, self.seconds)
         self._call_back()
 
+    def begin_last(self, work: Work) -> "Future[Answer] | None":
+        """Commit before key hashes are given up, without waiting; None if there is nothing to."""
+        if self._config.auto_commit and work.processed:
+            self.begin(work)
+        return self._under_way[-1] if self._under_way else None
+
     def flush(self, work: Work) -> None:
         """Commit before partitions are given up. That it fails is a warning: records come again."""
         try:

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final, Self
@@ -256,7 +257,7 @@ class KeySharedConsumer:
         if subscriber.is_rebalancing:
             raise RuntimeError("poll in a callback of subscribe: return from it first")
         subscriber.member.polled()
-        if not subscriber.member.has_change:
+        if not subscriber.has_work:
             subscriber.member.check()
             return True
         if continues or (self._transactions is not None and self._transactions.current is not None):
@@ -560,10 +561,20 @@ class KeySharedConsumer:
                     self._take_over({}, None)
                     self._session.leave(_CLOSE_SECONDS)
 
+    def _commits_before_revocation(self) -> "Future[Any] | None":
+        if self._transactions is not None:
+            return None
+        return self._commits.begin_last(self._work())
+
     def _commit_before_revocation(self) -> None:
         if self._config.auto_commit:
             self._commits.flush(self._work())
         self._commits.finish()
+
+    def _keep(self, assignment: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+        with self._stopped():
+            self._tail.refresh()
+            self._tail.assign(assignment, keeps=True)
 
     def _take_over(
         self,
@@ -713,7 +724,10 @@ class _Group:
     """What a subscriber may do with its consumer."""
 
     def __init__(self, consumer: KeySharedConsumer) -> None:
-        self.commit_before_revocation = consumer._commit_before_revocation  # noqa: SLF001
+        self.commit_before_revocation = consumer._commits_before_revocation  # noqa: SLF001
+        self.keep = consumer._keep  # noqa: SLF001
+        self.is_settled = consumer._tail.is_settled  # noqa: SLF001
+        self.wake = consumer._interrupt  # noqa: SLF001
         self.take_over = consumer._take_over  # noqa: SLF001
 
 

@@ -150,6 +150,11 @@ class MemberThread:
             self._core.member_id = kept
         self._waker.wake()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether what it owned is lost, and was not given up yet."""
+        return self._core.is_lost
+
     def check(self) -> None:
         """Raise the fault that keeps it out of the group, once what it owned was taken.
 

@@ -2,18 +2,20 @@
 
 ::
 
-    a change --> on_revoked --> commit --> claim --> tell the group --> on_assigned
-    a loss   --> on_lost    ------------> claim nothing --> join again
+    a change --> on_revoked --> commit ----------------> claim --> tell the group --> on_assigned
+                                (what stays is read on)
+    a loss   --> on_lost ----------------------> claim nothing --> join again
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.group.member_thread import MemberThread
-from kshare.group.protocol.membership import Change
+from kshare.group.protocol.membership import Change, minus
 from kshare.options.kinds import topic_fault
 
 __all__ = ["Callbacks", "Host", "Listener", "Subscriber", "partitions_only", "topics_to_subscribe"]
@@ -34,8 +36,17 @@ class Callbacks:
 class Host(Protocol):
     """What is needed of the consumer."""
 
-    def commit_before_revocation(self) -> None:
-        """Commit what is processed, with ``enable.auto.commit``."""
+    def commit_before_revocation(self) -> "Future[Any] | None":
+        """Begin to commit what is processed, with ``enable.auto.commit``; None if that is done."""
+
+    def keep(self, assignment: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+        """Read on these key hashes, which stay, and no others."""
+
+    def is_settled(self) -> bool:
+        """Whether what it reads is claimed, so that what it processes can be committed."""
+
+    def wake(self) -> None:
+        """Look at the subscriber again."""
 
     def take_over(
         self,
@@ -43,6 +54,21 @@ class Host(Protocol):
         epoch: tuple[int, str] | None,
     ) -> None:
         """Claim these key hashes and no others, and read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Handover:
+    """A change whose revoked hashes are being committed.
+
+    Attributes:
+        change: The change.
+        commit: Done when they are committed.
+        faults: What callbacks have raised.
+    """
+
+    change: Change
+    commit: "Future[Any]"
+    faults: list[Exception]
 
 
 class Subscriber:
@@ -59,6 +85,16 @@ class Subscriber:
         self.topics: tuple[str, ...] = ()
         self.is_rebalancing = False
         self._host = host
+        self._under_way: _Handover | None = None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether :meth:`follow` has something to do now."""
+        under_way = self._under_way
+        if under_way is None:
+            is_due = self.member.is_lost or self._host.is_settled()
+            return is_due and self.member.has_change
+        return under_way.commit.done() or self.member.is_lost
 
     def subscribe(self, topics: tuple[str, ...], callbacks: Callbacks) -> None:
         """Subscribe to topics, in place of those before."""
@@ -71,22 +107,35 @@ class Subscriber:
         Raises:
             Exception: What a callback has raised; all else is done before.
         """
-        change = self.member.take()
-        if change is None:
-            return
         self.is_rebalancing = True
         try:
-            self._apply(change)
+            under_way, self._under_way = self._under_way, None
+            if under_way is not None:
+                self._finish(under_way.change, under_way.faults)
+                return
+            change = self.member.take()
+            if change is not None:
+                self._begin(change)
         finally:
             self.is_rebalancing = False
 
-    def _apply(self, change: Change) -> None:
+    def _begin(self, change: Change) -> None:
         faults: list[Exception] = []
         revoked = self.callbacks.on_lost if change.is_lost else self.callbacks.on_revoked
         if change.revoked:
             _call(revoked, change.revoked, faults)
-        if not change.is_lost and self.member.owned():  # also if hashes are added: they restart
-            self._host.commit_before_revocation()
+        commit = None
+        owned = self.member.owned()
+        if not change.is_lost and owned:  # also if hashes are added: their claim is another one
+            commit = self._host.commit_before_revocation()
+        if commit is None:
+            self._finish(change, faults)
+            return
+        self._host.keep(minus(owned, change.revoked))
+        self._under_way = _Handover(change, commit, faults)
+        commit.add_done_callback(lambda _: self._host.wake())
+
+    def _finish(self, change: Change, faults: list[Exception]) -> None:
         epoch = None if change.epoch is None else (change.epoch, change.topic_id)
         self._host.take_over(change.assigned, epoch)
         self.member.applied()
@@ -97,7 +146,9 @@ class Subscriber:
 
     def revoke_all(self) -> None:
         """The end: what is owned is given up next."""
-        owned = self.member.owned()
+        owned: Mapping[TopicPartition, tuple[HashRange, ...]] = self.member.owned()
+        if self._under_way is not None:
+            owned = minus(owned, self._under_way.change.revoked)
         if owned and self.callbacks.on_revoked is not None and not self.is_rebalancing:
             self.is_rebalancing = True
             try:

@@ -163,6 +163,10 @@ class Tail:
             self._start(topic_partition, delivery.start, stay)
             self.deliveries[topic_partition].is_provisional = True
 
+    def is_settled(self) -> bool:
+        """Whether what is read is claimed."""
+        return not any(delivery.is_provisional for delivery in self.deliveries.values())
+
     def _carry(self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
         """End a delivery; the next one goes on where it was."""
         delivery, limit = self.deliveries[topic_partition], self._limits.get(topic_partition)
@@ -187,8 +191,8 @@ class Tail:
             start = started.get(topic_partition)
             delivery = self.deliveries.get(topic_partition)
             if delivery is not None and delivery.is_provisional:
-                if start is None or continues:
-                    continue
+                if start is None or start is delivery.start or continues:
+                    continue  # its next claim is not in place, or not even made
                 self._carry(topic_partition, hashes or (WHOLE,))
                 delivery = None
             elif delivery is not None and (
