@@ -65,6 +65,7 @@ def next_chunk(free: Bounds, first: int, size: int, members: int) -> OffsetRange
     if not free:
         return None
     available = length(since(free, first))
-    wanted = min(size, max(-(-available // members), size // _SMALLEST, 1))
+    part = -(-available // (2 * members))  # as each may have a chunk ahead
+    wanted = min(size, max(part, size // _SMALLEST, 1))
     end = max(free[0], first) + wanted
     return OffsetRange(free[0], intersect(free, (free[0], end))[-1])

@@ -125,7 +125,8 @@ def test_what_is_deleted_already_is_one_chunk() -> None:
 
 def test_everybody_gets_some_of_the_last_records() -> None:
     assert next_chunk((0, 10_000), 0, 100, 4) == OffsetRange(0, 100)
-    assert next_chunk((0, 100), 0, 100, 4) == OffsetRange(0, 25)
+    assert next_chunk((0, 400), 0, 100, 4) == OffsetRange(0, 50)
+    assert next_chunk((0, 100), 0, 100, 4) == OffsetRange(0, 13)
     assert next_chunk((0, 8), 0, 100, 4) == OffsetRange(0, 6)  # but no tiny chunks
     assert next_chunk((0, 1), 0, 1, 4) == OffsetRange(0, 1)
 
