@@ -151,6 +151,7 @@ def test_records_that_come_later_go_to_whoever_is_free(
 def test_a_chunk_is_committed_once(start: Callable[..., Worker]) -> None:
     commits: list[Any] = []
     worker = start(on_commit=lambda error, offsets: commits.append((error, offsets)))
+    eventually(partial(has_all, [worker], RECORDS))
     eventually(lambda: stable(worker.consumer) == RECORDS)
     assert all(error is None for error, _ in commits)
     assert len(commits) <= -(-RECORDS // CHUNK) + 6  # smaller ones at the end
