@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from bench import (
     assign_jobs,
     chunk_jobs,
+    cooperative_jobs,
     core_jobs,
     data,
     elastic_jobs,
@@ -374,6 +375,7 @@ GROUPS: dict[str, Callable[[str, int], list[Row]]] = {
     "machine": machine_rows,
     "elastic": elastic_rows,
     "chunks": chunk_rows,
+    "cooperative": cooperative_jobs.rows,
     "groups": group_rows,
     "sink": sink_rows,
     "slow": slow_rows,

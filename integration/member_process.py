@@ -4,7 +4,7 @@ It appends a line to the file for each thing that happens, with the time (CLOCK_
 ``record TIME PARTITION OFFSET KEY``; ``assigned``, ``revoked`` or ``lost``, with the time and how
 wide the key hashes are, in partitions. CONFIG is JSON; beside the consumer's configuration, it has
 ``pause``, the seconds that a record takes, and ``hang``: the number of a record that takes longer,
-and how long. It ends at SIGTERM.
+and how long; and ``assign``, to take partition 0 instead of subscribing. It ends at SIGTERM.
 """
 
 import json
@@ -23,7 +23,7 @@ from kshare.group.model import ConsumerClosedError
 
 def main(servers: str, topic: str, group: str, file: str, config: str = "{}") -> None:
     settings = json.loads(config)
-    pause = settings.pop("pause", 0.001)
+    pause, assigns = settings.pop("pause", 0.001), settings.pop("assign", False)
     hang_at, hang = settings.pop("hang", (0, 0.0))
     consumer = KeySharedConsumer(
         {
@@ -54,7 +54,10 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
 
     with consumer:
         try:
-            consumer.subscribe([topic], note("assigned"), note("revoked"), note("lost"))
+            if assigns:
+                consumer.assign({(topic, 0): []})
+            else:
+                consumer.subscribe([topic], note("assigned"), note("revoked"), note("lost"))
             for number, message in enumerate(consumer, 1):
                 where = f"{message.partition()} {message.offset()}"
                 key = (message.key() or b"").hex()

@@ -7,7 +7,7 @@ from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.progress import TopicPartition
 from kshare.options.kinds import topic_fault
 
-__all__ = ["parse_assignment", "parse_partition", "partition_and_offset"]
+__all__ = ["check_whole", "parse_assignment", "parse_partition", "partition_and_offset"]
 
 
 def parse_assignment(
@@ -41,6 +41,27 @@ def parse_assignment(
                 f"{topic_partition}: key ranges need allow.individual.commit=true; [] is all of it"
             )
     return assignment, offsets
+
+
+def check_whole(
+    assignment: Mapping[TopicPartition, Sequence[HashRange]], offsets: Mapping[TopicPartition, int]
+) -> None:
+    """Check an assignment of partitions without key order.
+
+    Raises:
+        ValueError: There are key ranges in it, or offsets to start at.
+    """
+    for topic_partition, hashes in assignment.items():
+        if hashes:
+            raise ValueError(
+                f"{topic_partition}: with consumption.order=none, members share whole partitions; "
+                "give [] for the whole"
+            )
+    for topic_partition, offset in offsets.items():
+        raise ValueError(
+            f"{topic_partition}: cannot start at offset {offset}: with consumption.order=none, the "
+            "group goes on where its members are; kshare offsets --reset sets the offset"
+        )
 
 
 def parse_partition(partition: Any) -> TopicPartition:

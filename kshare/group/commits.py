@@ -62,6 +62,7 @@ class Commits:
         self._due = time.monotonic() + self._interval
         self._ranges = 0  # that the last commit has written
         self._next_look = 0.0
+        self._chunks = 0  # that the last commit has written
         self._executor: ThreadPoolExecutor | None = None
         self._under_way: list[Future[Answer]] = []
 
@@ -79,19 +80,26 @@ class Commits:
             self._executor = ThreadPoolExecutor(1, "kshare-commits")
         self._under_way.append(self._executor.submit(self.commit, work))
 
-    def serve(self, work: Callable[[], Work], ranges: Callable[[], int]) -> None:
+    def serve(
+        self,
+        work: Callable[[], Work],
+        ranges: Callable[[], int],
+        chunks: Callable[[], int] = lambda: 0,
+    ) -> None:
         """Call back what is done, and commit if it is time. From the thread that polls.
 
         Args:
             work: What is processed.
             ranges: Number of processed ranges that a commit would write.
+            chunks: Number of leased chunks that have been processed; each is committed.
         """
         self._call_back()
         if not self._config.auto_commit or self._under_way:
             return
         now = time.monotonic()
-        if now >= self._due or self._have_gathered(ranges, now):
+        if now >= self._due or self._have_gathered(ranges, now) or self._chunks < chunks():
             self._due = now + self._interval
+            self._chunks = chunks()
             self._ranges = ranges()
             self.begin(work())
 

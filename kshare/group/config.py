@@ -70,6 +70,9 @@ class ConsumerConfig:
         explicit: Whether records are acknowledged one by one (``acknowledgement.mode``).
         in_flight_per_key: Maximum number of unacknowledged records of a key
             (``max.in.flight.per.key``); None for no limit.
+        order: ``key``: the order of each key is kept; ``none``: members share partitions by
+            chunks of offsets (``consumption.order``).
+        chunk_records: Maximum number of offsets of a chunk (``cooperative.chunk.records``).
         columns: The columns of record batches (``columns``); empty for all but ``headers``.
         queued_max_kbytes: Maximum size of what is fetched and not handed out, in KiB
             (``queued.max.messages.kbytes``).
@@ -105,6 +108,8 @@ class ConsumerConfig:
     claim_timeout_ms: int = 3_000
     explicit: bool = False
     in_flight_per_key: int | None = None
+    order: Literal["key", "none"] = "key"
+    chunk_records: int = 1_000
     columns: tuple[str, ...] = ()
     queued_max_kbytes: int = 64 << 10
     offset_reset: Literal["earliest", "latest", "error"] = "latest"
@@ -118,6 +123,11 @@ class ConsumerConfig:
     instance_id: str | None = None
     application_server: str | None = None
     on_commit: Callable[[Exception | None, Any], None] | None = None
+
+    @property
+    def lease_records(self) -> int | None:
+        """Number of offsets to lease at a time; None for key order."""
+        return self.chunk_records if self.order == "none" else None
 
 
 class Config(NamedTuple):
@@ -219,6 +229,20 @@ CONFIGS: Final = {
         ),
         Config("columns", _COLUMNS, "columns", "The columns of `consume_batch`, separated by "
                "commas."),
+        Config(
+            "consumption.order",
+            choice("key", "none", default="key"),
+            "order",
+            "`key`: the order of each key is kept; `none`: members that share a partition take "
+            "chunks of it as they are free.",
+        ),
+        Config(
+            "cooperative.chunk.records",
+            integer(1, INT_MAX),
+            "chunk_records",
+            "With `consumption.order=none`: maximum number of offsets that a member takes at a "
+            "time. A chunk that a killed member had not committed comes again.",
+        ),
         Config("enable.auto.commit", BOOLEAN, "auto_commit", "Commit from time to time."),
         Config(
             "group.instance.id",
@@ -441,6 +465,7 @@ class _ConsumerParser:
                 "without it, a record is processed when the next poll begins",
             )  # fmt: skip
         self._check_times(fields)
+        self._check_order(fields)
         if fields.get("transactional_id") is not None:
             if fields.get("auto_commit"):
                 self._faults.add(
@@ -461,6 +486,20 @@ class _ConsumerParser:
             on_commit=self._on_commit,
             **{name: value for name, value in fields.items() if value is not None},
         )
+
+    def _check_order(self, fields: dict[str, Any]) -> None:
+        if fields.get("order") != "none":
+            return
+        for name, field, wrong in (
+            ("allow.individual.commit", "individual", False),
+            ("max.in.flight.per.key", "in_flight_per_key", None),
+            ("transactional.id", "transactional_id", None),
+        ):
+            value = fields.get(field)
+            if (value is False) if wrong is False else value is not None:
+                self._faults.add(
+                    "consumption.order", None, f"none contradicts {name}", "leave out one of them"
+                )
 
     def _check_times(self, fields: dict[str, Any]) -> None:
         session = fields.get("session_timeout_ms") or _SESSION_MS

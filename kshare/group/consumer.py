@@ -15,7 +15,12 @@ from kshare.cluster.policies import PolicyWatch
 from kshare.core.hashing import HashRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, KshareError
-from kshare.group.assignments import parse_assignment, parse_partition, partition_and_offset
+from kshare.group.assignments import (
+    check_whole,
+    parse_assignment,
+    parse_partition,
+    partition_and_offset,
+)
 from kshare.group.call_state import CallState
 from kshare.group.commits import Commits, Work
 from kshare.group.config import ConsumerConfig, consumer_config
@@ -24,6 +29,7 @@ from kshare.group.metrics import ConsumerMetrics, Counters
 from kshare.group.model import ConsumerClosedError, OffsetAndMetadata
 from kshare.group.restrictions import PolicyView, Restrictions
 from kshare.group.session import GroupSession
+from kshare.group.shared_tail import SharedTail
 from kshare.group.subscriber import Callbacks, Listener, Subscriber, topics_to_subscribe
 from kshare.group.tail import Session, Tail
 from kshare.group.transaction import Transaction, Transactions, TransactionWork
@@ -71,7 +77,7 @@ class KeySharedConsumer:
         self._config = config
         self._waker = Waker().open()
         self._session = session(config, on_change=self._interrupt)
-        self._tail = Tail(config, self._session, self._waker)
+        self._tail = self._new_tail(config)
         self._rows: Iterator[Message] = iter(())
         self._until = 0.0  # until when records may be handed out without a look at the session
         self._state = CallState(self._shut_down)
@@ -87,6 +93,12 @@ class KeySharedConsumer:
             )
         self._subscriber: Subscriber | None = None
         self._counters = Counters()
+
+    def _new_tail(self, config: ConsumerConfig) -> Tail:
+        if config.order == "key":
+            return Tail(config, self._session, self._waker)
+        assert isinstance(self._session, GroupSession)
+        return SharedTail(config, self._session, self._waker)
 
     # -- receiving --------------------------------------------------------------------------
 
@@ -238,7 +250,7 @@ class KeySharedConsumer:
     def _has_some(self, take: Callable[[float], bool], seconds: float, *, continues: bool) -> bool:
         """Look at everything once; whether there is something that may be handed out."""
         self._state.is_changed = False
-        self._commits.serve(self._work, self._ranges)
+        self._commits.serve(self._work, self._ranges, self._chunks)
         with self._state.lock:
             self._tail.refresh(continues=continues)
             self._tail.pass_over()
@@ -434,6 +446,9 @@ class KeySharedConsumer:
         self, processed: Mapping[TopicPartition, Progress]
     ) -> Mapping[TopicPartition, Progress]:
         """What policies let be committed."""
+        if self._config.order == "none":
+            self._restrictions.check_shared()
+            return processed
         if not self._config.individual:  # one offset of each whole partition, which always may be
             return processed
         return self._restrictions.allowed(
@@ -444,6 +459,11 @@ class KeySharedConsumer:
         """Number of processed ranges: as many as there are gaps."""
         with self._state.lock:
             return sum(delivery.gaps for delivery in self._tail.deliveries.values())
+
+    def _chunks(self) -> int:
+        """Number of leased chunks that have been processed."""
+        with self._state.lock:
+            return self._tail.finished_chunks
 
     def _by_partition(self, batch: Any) -> Iterator[tuple[TopicPartition, Any]]:
         names = batch.schema.names
@@ -489,6 +509,9 @@ class KeySharedConsumer:
             raise ValueError("subscribed: call unsubscribe() before assign()")
         assignment, offsets = parse_assignment(partitions, individual=self._config.individual)
         self._restrictions.check(assignment)
+        if self._config.order == "none":
+            check_whole(assignment, offsets)
+            self._restrictions.check_shared()
         if self._transactions is not None:
             if self._transactions.current is not None:
                 raise RuntimeError("a transaction is open: assign when it has ended")
@@ -533,6 +556,8 @@ class KeySharedConsumer:
         if self._subscriber is None:
             if self._tail.assignment:
                 raise ValueError("partitions are assigned: call unassign() before subscribe()")
+            if self._config.order == "none":
+                self._restrictions.check_shared()
             whole_topics = self._restrictions.whole_topics
             member = self._session.join(self._config, self._interrupt, whole_topics)
             self._subscriber = Subscriber(member, _Group(self))

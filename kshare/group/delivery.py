@@ -304,6 +304,10 @@ class Delivery:
         layers = [Stripe(part, bounds) for part in self.owned if bounds]
         return Progress.of_stripes(self.start.stable, layers)
 
+    def processed_offsets(self, *, is_batch: bool) -> Bounds:
+        """The offsets that are processed since the start, as :meth:`processed`."""
+        return self._processed(is_batch=is_batch)
+
     @property
     def gaps(self) -> int:
         """Number of stretches that are handed out and not acknowledged (explicit mode)."""

@@ -89,7 +89,12 @@ class MemberThread:
     ) -> None:
         host = config.application_server or socket.gethostname()
         said = Subscription(
-            name, (), config.individual, host=host, rack=config.kafka.client_rack or None
+            name,
+            (),
+            config.individual,
+            host=host,
+            rack=config.kafka.client_rack or None,
+            ordered=config.lease_records is None,
         )
         self._config = config
         self._write_epoch = write_epoch
@@ -173,6 +178,11 @@ class MemberThread:
     def seconds_left(self) -> float:
         """For how long records may be handed out; below 0: not now."""
         return self._liveness.seconds_left(self._now())
+
+    @property
+    def epoch(self) -> tuple[int, str] | None:
+        """The last epoch in which it is a member, and the id of the log's topic."""
+        return self._core.epoch
 
     @property
     def is_static(self) -> bool:

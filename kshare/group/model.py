@@ -63,6 +63,10 @@ class SessionConfig(Protocol):
         """Where others reach this process, as ``host:port``; None if nobody does."""
 
     @property
+    def lease_records(self) -> int | None:
+        """Number of offsets to lease at a time; None for key order."""
+
+    @property
     def offset_reset(self) -> "OffsetReset":
         """Where a group without offsets starts: ``auto.offset.reset``."""
 

@@ -11,8 +11,18 @@ from typing import Final
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import FencedError
+from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.log import GroupLog, PartitionLog
-from kshare.group.protocol.owner import Action, Delete, Owner, Phase, Unblock, committed
+from kshare.group.protocol.owner import (
+    Action,
+    Append,
+    Delete,
+    Owner,
+    Phase,
+    Unblock,
+    committed,
+    session_of,
+)
 from kshare.group.protocol.records import Block, Key
 from kshare.group.protocol.start import Reason
 from kshare.group.protocol.transaction import is_read_back
@@ -103,6 +113,7 @@ class Ownerships:
         group: Id of the group.
         claim_timeout: Seconds to wait for former owners.
         transactional_id: Id of the transactions that hold what is processed; None without them.
+        lease_records: Number of offsets to lease at a time; None for key order.
 
     Attributes:
         log: What the group's log says, as far as it has been read.
@@ -111,7 +122,12 @@ class Ownerships:
     """
 
     def __init__(
-        self, member: str, group: str, claim_timeout: float, transactional_id: str | None = None
+        self,
+        member: str,
+        group: str,
+        claim_timeout: float,
+        transactional_id: str | None = None,
+        lease_records: int | None = None,
     ) -> None:
         self.log = GroupLog(group)
         self.by_partition: dict[TopicPartition, Ownership] = {}
@@ -120,6 +136,7 @@ class Ownerships:
         self._group = group
         self._claim_timeout = claim_timeout
         self._transactional_id = transactional_id
+        self._lease_records = lease_records
         self._claims = 0
         self._given_up: list[Key] = []
         self._unclaimed: dict[TopicPartition, tuple[float, tuple[HashRange, ...]]] = {}
@@ -146,21 +163,35 @@ class Ownerships:
             owner = self.by_partition[partition].owner
             is_same = assignment.get(partition) == owner.hashes and owner.phase is not Phase.FENCED
             if not is_same:
-                self._given_up.append(Key(0, "claim", partition, (owner.member,)))
-                self.by_partition[partition].is_replaced = True
-                del self.by_partition[partition]
+                self._replace(partition)
         for partition, hashes in assignment.items():
             if partition not in self.by_partition:
-                owner = Owner(
-                    partition,
-                    name,
-                    hashes,
-                    self.topic_id,
-                    transactional_id=self._transactional_id,
-                )
+                owner = self._owner(partition, name, hashes)
                 if epoch is not None and epoch[1] == self.topic_id:
                     owner.epoch, owner.self_fencing = epoch[0], self_fencing
                 self.by_partition[partition] = Ownership(owner)
+
+    def _owner(self, partition: TopicPartition, name: str, hashes: tuple[HashRange, ...]) -> Owner:
+        if self._lease_records is not None:
+            records = self._lease_records
+            return Cooperator(partition, name, hashes, self.topic_id, chunk_records=records)
+        transactional_id = self._transactional_id
+        return Owner(partition, name, hashes, self.topic_id, transactional_id=transactional_id)
+
+    def _replace(self, partition: TopicPartition) -> None:
+        """Give up what is owned of a partition."""
+        each = self.by_partition.pop(partition)
+        each.is_replaced = True
+        self._given_up += self._keys(each.owner)
+
+    def _keys(self, owner: Owner) -> list[Key]:
+        """The keys of an owner's claim and leases."""
+        log = self.log.of(owner.partition)
+        return [Key(0, "claim", owner.partition, (owner.member,))] + [
+            Key(log.incarnation, "lease", owner.partition, detail)
+            for detail in log.leases
+            if detail[0] == owner.member
+        ]
 
     def give_up(self) -> list[Key]:
         """The claims that are to be deleted now."""
@@ -168,20 +199,87 @@ class Ownerships:
         return keys
 
     def claims(self) -> list[Key]:
-        """The keys of all claims."""
-        return [
-            Key(0, "claim", partition, (each.owner.member,))
-            for partition, each in self.by_partition.items()
-        ]
+        """The keys of all claims and leases."""
+        return [key for each in self.by_partition.values() for key in self._keys(each.owner)]
+
+    # -- partitions without key order ----------------------------------------------------------
+
+    def cooperators(self) -> list[Cooperator]:
+        """The owners that share their partition by chunks."""
+        owners = [each.owner for each in self.by_partition.values()]
+        return [owner for owner in owners if isinstance(owner, Cooperator)]
+
+    def share(self, partition: TopicPartition) -> Share | None:
+        """What may be delivered of a partition without key order; None if nothing now."""
+        each = self.by_partition.get(partition)
+        return each.owner.share if each and isinstance(each.owner, Cooperator) else None
+
+    def stay(self, epoch: tuple[int, str] | None) -> None:
+        """The group has another epoch, in which the session is a member.
+
+        Args:
+            epoch: The epoch, and the id of the log's topic.
+        """
+        for owner in self.cooperators():
+            if epoch is not None and epoch[1] == self.topic_id and epoch[0] != owner.epoch:
+                owner.epoch, owner.peers = epoch[0], None
+
+    def sharers(self) -> set[str]:
+        """The sessions of others that share a partition and are no members of the group."""
+        return {
+            session_of(name)
+            for owner in self.cooperators()
+            for name, placed in self.log.of(owner.partition).claims.items()
+            if placed.claim.shared and not placed.claim.self_fencing
+        } - {self._member}
+
+    def deem_silent(self, sessions: Collection[str]) -> None:
+        """Sessions of others deliver no more: what they have leased is free."""
+        for owner in self.cooperators():
+            claims = self.log.of(owner.partition).claims
+            owner.silent = frozenset(name for name in claims if session_of(name) in sessions)
+
+    def renew(self, why: str) -> None:
+        """Others may take this session for dead: go on under other names."""
+        for owner in self.cooperators():
+            if not owner.self_fencing and owner.phase is not Phase.CLAIMING:
+                self._renew(owner, why)
+
+    def _renew(self, owner: Cooperator, why: str) -> None:
+        _log.warning(
+            "group %s, %s: %s: what %s has leased and not committed is delivered again",
+            self._group,
+            owner.partition,
+            why,
+            owner.member,
+        )
+        self._claims += 1
+        self._replace(owner.partition)
+        name = f"{self._member}#{self._claims}"
+        self.by_partition[owner.partition] = Ownership(
+            self._owner(owner.partition, name, owner.hashes)
+        )
+
+    def _was_buried(self, owner: Owner) -> bool:
+        """Whether others took a standalone member for dead, and nobody has excluded it."""
+        return (
+            isinstance(owner, Cooperator)
+            and owner.phase is Phase.FENCED
+            and not owner.self_fencing
+            and not any(self.log.of(owner.partition).taken_from(owner.member, owner.hashes))
+        )
 
     # -- what happens ------------------------------------------------------------------------
 
     def advance(self, now: float) -> Iterator[tuple[Ownership, tuple[Action, ...]]]:
         """What is to be done now; each action must be confirmed, or said to have failed."""
+        for owner in self.cooperators():
+            if self._was_buried(owner):
+                self._renew(owner, "other members took this one for dead")
         for ownership in list(self.by_partition.values()):
             actions = self._advance(ownership, now)
             if actions:
-                if not all(isinstance(action, Delete | Unblock) for action in actions):
+                if not all(isinstance(action, Delete | Unblock | Append) for action in actions):
                     ownership.action += 1
                 yield ownership, actions
 
@@ -200,6 +298,8 @@ class Ownerships:
             owner.begin_commit(log)
         was_running = each.start is not None
         actions = owner.actions(log, self.log.end)
+        if isinstance(owner, Cooperator) and owner.is_stable_behind and owner.commit is None:
+            each.commit_at = min(each.commit_at, max(now, each.committed_at + _COMMIT_SECONDS))
         if owner.phase is not Phase.WAITING:
             each.waits_since = None
         elif each.waits_since is None:
@@ -274,13 +374,15 @@ class Ownerships:
         return {tp: each.start for tp, each in self.by_partition.items() if each.start is not None}
 
     def stable(self, partition: TopicPartition) -> int:
-        """The stable offset that the log names."""
-        return committed(self.log.of(partition), self.by_partition[partition].owner.start)
+        """The stable offset that the log names, or that follows from its facts."""
+        share = self.share(partition)
+        named = committed(self.log.of(partition), self.by_partition[partition].owner.start)
+        return named if share is None else max(named, share.done.stable)
 
     def fenced(self) -> FencedError | None:
         """The error of the first partition that another member has taken."""
         for partition, each in self.by_partition.items():
-            if each.owner.phase is Phase.FENCED:
+            if each.owner.phase is Phase.FENCED and not self._was_buried(each.owner):
                 return self._fenced(partition, each.owner)
         return None
 

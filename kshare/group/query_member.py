@@ -56,6 +56,7 @@ class _Config:
     log_segment_bytes: int = _SEGMENT_BYTES
     transactional_id: str | None = None
     application_server: str | None = None
+    lease_records: int | None = None
 
 
 class QuerySession(Protocol):

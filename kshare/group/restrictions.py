@@ -64,6 +64,21 @@ class Restrictions:
                         topic=policy.topic or None,
                     )
 
+    def check_shared(self) -> None:
+        """Refuse chunks without key order, if a policy does not accept individual commits.
+
+        Raises:
+            PolicyError: It does not.
+            KafkaError: The policies cannot be read.
+        """
+        if not self._policies.accepts(Policy(INDIVIDUAL_COMMIT)):
+            raise PolicyError(
+                f"group {self._group}: consumption.order=none is not accepted, as it commits "
+                f"individual offsets, and the policy {INDIVIDUAL_COMMIT} is false",
+                policy=INDIVIDUAL_COMMIT,
+                topic=None,
+            )
+
     def whole_topics(self, topics: Collection[str]) -> frozenset[str]:
         """The topics whose partitions are not to be shared.
 

@@ -20,6 +20,7 @@ from kshare.group.log_tail import boot_time
 from kshare.group.member_thread import MemberThread, WholeTopics
 from kshare.group.model import OffsetAndMetadata, SessionConfig, committed_offset
 from kshare.group.ownerships import Ownership, Processed, claimed_hashes
+from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.records import Epoch
 from kshare.group.session_thread import SessionThread
@@ -53,6 +54,7 @@ class GroupSession:
         self._group = config.group
         self._now = now
         self._claim_seconds = config.claim_timeout_ms / 1000
+        self._shares = config.lease_records is not None
         self._thread = SessionThread(config, self.member, on_change or (lambda: None), now)
         self._shared = self._thread.shared
         self._is_started = False
@@ -78,6 +80,8 @@ class GroupSession:
         self._group_member = member
         self._thread.primary.as_member = member.commit
         self._thread.epochs.on_lost = member.rebalance
+        self._thread.epoch_of_member = lambda: member.epoch
+        self._thread.life.is_on &= member.is_static
         self.claim({})
         return member
 
@@ -87,6 +91,8 @@ class GroupSession:
         if member is not None:
             member.close(timeout)
             self._thread.primary.as_member = None
+            self._thread.epoch_of_member = lambda: None
+            self._thread.life.is_on = self._shares
 
     def _write_epoch(self, epoch: Epoch, written: Written) -> None:
         self._thread.epochs.write(epoch, written)
@@ -154,9 +160,31 @@ class GroupSession:
 
     def seconds_to_deliver(self) -> float:
         """For how long records may be handed out without asking again; below 0: not now."""
-        seconds = self._claim_seconds - (self._now() - self._thread.read_at)
-        member = self._group_member
+        now, member = self._now(), self._group_member
+        seconds = self._claim_seconds - (now - self._thread.read_at)
+        seconds = min(seconds, self._thread.life.seconds_left(now))
         return seconds if member is None else min(seconds, member.seconds_left())
+
+    def share(self, partition: TopicPartition) -> Share | None:
+        """What may be delivered of a partition without key order; None if nothing now."""
+        with self._shared.changed:
+            return self._shared.ownerships.share(partition)
+
+    def want(self, partition: TopicPartition, first: int, end: int) -> None:
+        """Lease more offsets of a partition without key order, unless a lease is under way.
+
+        Returns at once; :meth:`share` has them later.
+
+        Args:
+            partition: The partition.
+            first: The first offset of its log.
+            end: The end of its log: what comes later cannot be leased.
+        """
+        with self._shared.changed:
+            each = self._shared.ownerships.by_partition.get(partition)
+            if each is not None and isinstance(each.owner, Cooperator):
+                each.owner.want(first, end)
+        self._thread.wake()
 
     def commit(
         self,

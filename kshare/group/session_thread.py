@@ -28,14 +28,17 @@ from kshare.errors import (
 from kshare.group.epoch_writer import EpochWriter
 from kshare.group.fencing import fence_ids
 from kshare.group.group_reader import LIFE_SECONDS
+from kshare.group.life import Life
 from kshare.group.log_follower import ANSWER_MS, LASTING, LogFollower, LogLink
 from kshare.group.log_tail import boot_time
 from kshare.group.model import SessionConfig
 from kshare.group.ownerships import Ownership, Ownerships
 from kshare.group.primary import PrimaryOffsets, StoredOffset
+from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.log import members_seen
 from kshare.group.protocol.owner import (
     Action,
+    Append,
     Delete,
     Fence,
     FetchPrimary,
@@ -47,6 +50,7 @@ from kshare.group.protocol.owner import (
 from kshare.group.protocol.records import (
     Key,
     Member,
+    Record,
     encode,
     encode_key,
 )
@@ -91,6 +95,8 @@ class SessionThread:
         read_at: When the log was last known to be read to its end.
         closed: Set when all claims have been given up.
         epochs: Writes epochs of the group.
+        life: Signs of life of members that share partitions without key order.
+        epoch_of_member: The group's epoch, and the id of the log's topic; None if it is no member.
     """
 
     def __init__(
@@ -107,7 +113,13 @@ class SessionThread:
         self._on_change = on_change
         self._now = now
         self._claim_seconds = config.claim_timeout_ms / 1000
-        ownerships = Ownerships(member, config.group, self._claim_seconds, config.transactional_id)
+        ownerships = Ownerships(
+            member,
+            config.group,
+            self._claim_seconds,
+            config.transactional_id,
+            config.lease_records,
+        )
         self.shared = Shared(ownerships)
         self.primary = PrimaryOffsets(brief, config.group)
         self.read_at = float("-inf")
@@ -118,6 +130,9 @@ class SessionThread:
         self._waker = Waker()
         self._said: tuple[Any, ...] = ()
         self.epochs = EpochWriter(config.group)
+        self.life = Life(member, self._claim_seconds)
+        self.life.is_on = self._shares = config.lease_records is not None
+        self.epoch_of_member: Callable[[], tuple[int, str] | None] = lambda: None
 
     def start(self) -> None:
         """Start the thread."""
@@ -159,6 +174,8 @@ class SessionThread:
         self._serve(link)
         if link is not None:
             self._live(link)
+            if self._shares:
+                self._look_at_sharers(link)
             self._act(link)
             self.epochs.serve(link, self.shared.ownerships.log, self._now())
         self._report()
@@ -220,6 +237,8 @@ class SessionThread:
             case Delete(keys):
                 for key in keys:
                     self._delete(link, key)
+            case Append(key, record):
+                self._append(link, ownership, key, record)
             case Fence(ids):
                 self._beside(
                     partial(self._fence, ids),
@@ -256,6 +275,18 @@ class SessionThread:
             raise error
         link.is_sure &= kind is Kind.TRANSIENT
         self._failed([(ownership, number)], error)
+
+    def _append(self, link: LogLink, ownership: Ownership, key: Key, record: Record | None) -> None:
+        def failed(error: KafkaError, kind: Kind) -> None:
+            if kind in _FATAL:
+                raise error
+            link.is_sure &= kind is Kind.TRANSIENT
+            self._follower.note(error)
+            if isinstance(ownership.owner, Cooperator):
+                ownership.owner.not_appended(key)
+
+        value = None if record is None else encode(self._config.group, record)[1]
+        link.writer.append(encode_key(self._config.group, key), value, failed)
 
     def _fetch(self, asked: Asked, log: TopicPartition) -> None:
         partitions = [ownership.owner.partition for ownership, _ in asked]
@@ -331,7 +362,8 @@ class SessionThread:
         """Say that this member is alive, and who is not."""
         now, wall_ms = self._now(), int(time.time() * 1000)
         if now >= self._times.beat:
-            self._times.beat = now + _BEAT_SECONDS
+            self._times.beat = now + (self.life.pause if self.life.is_on else _BEAT_SECONDS)
+            self.life.sent(wall_ms, now)
             host = self._config.application_server or socket.gethostname()
             alive = Member(self._member, host, wall_ms)
             failed = partial(self._not_alive, link)
@@ -346,6 +378,24 @@ class SessionThread:
                 old = log.members.keys() - members_seen(log, wall_ms - _FORGOTTEN_MS).keys()
             for member in old if link.tail.caught_up else ():
                 self._delete(link, Key(0, "member", None, (member,)))
+
+    def _look_at_sharers(self, link: LogLink) -> None:
+        """See which members with shared partitions are dead, and whether this one counts as such.
+
+        Before a sign of life that comes late is taken for one.
+        """
+        now, epoch = self._now(), self.epoch_of_member()
+        with self.shared.changed:
+            ownerships = self.shared.ownerships
+            if self.life.has_lapsed(now):
+                ownerships.renew("the log was not reached for claim.timeout.ms")
+            self.life.read(ownerships.log)
+            ownerships.stay(epoch)
+            if link.tail.caught_up and self.life.seconds_left(now) > 2 * self.life.pause:
+                read_at = link.tail.read_at
+                ownerships.deem_silent(
+                    self.life.silent(ownerships.log, ownerships.sharers(), now=now, read_at=read_at)
+                )
 
     def _not_alive(self, link: LogLink, error: KafkaError, kind: Kind) -> None:
         if kind in _FATAL:
@@ -362,8 +412,11 @@ class SessionThread:
             self.read_at = tail.read_at
         is_back = was_late and self._now() - self.read_at <= self._claim_seconds
         with self.shared.changed:
-            starts = self.shared.ownerships.by_partition.items()
-            said = tuple((tp, id(each.start), each.owner.phase) for tp, each in starts)
+            ownerships = self.shared.ownerships
+            said = tuple(
+                (tp, id(each.start), each.owner.phase, _offered(ownerships.share(tp)))
+                for tp, each in ownerships.by_partition.items()
+            )
         if is_back or said != self._said:
             self._said = said
             self._on_change()
@@ -395,3 +448,8 @@ class SessionThread:
         self._follower.close()
         self.primary.close()
         self._waker.close()
+
+
+def _offered(share: Share | None) -> object:
+    """What callers wait for of a share."""
+    return None if share is None else (share.held, share.free, share.is_asking)

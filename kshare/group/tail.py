@@ -207,9 +207,7 @@ class Tail:
         self, topic_partition: TopicPartition, start: Progress, hashes: tuple[HashRange, ...]
     ) -> None:
         carried = self._carried.pop(topic_partition, None)
-        delivery = Delivery(
-            topic_partition, start, hashes, explicit=self._config.explicit, carried=carried
-        )
+        delivery = self._new_delivery(topic_partition, start, hashes, carried)
         self.deliveries[topic_partition] = delivery
         if self._config.in_flight_per_key is not None and carried is None:
             self._limits[topic_partition] = KeyLimit(self._config.in_flight_per_key)
@@ -217,6 +215,16 @@ class Tail:
         if offset is not None:
             delivery.seek(offset)
         self._read(topic_partition)
+
+    def _new_delivery(
+        self,
+        topic_partition: TopicPartition,
+        start: Progress,
+        hashes: tuple[HashRange, ...],
+        carried: Carried | None,
+    ) -> Delivery:
+        explicit = self._config.explicit
+        return Delivery(topic_partition, start, hashes, explicit=explicit, carried=carried)
 
     def _stop(self, topic_partition: TopicPartition) -> None:
         self._give_up(topic_partition)
@@ -270,6 +278,11 @@ class Tail:
         if topic_partition not in self.paused:
             wanted = self.deliveries[topic_partition].wanted(NO_END)
             self._reader.read(Slice(*topic_partition, wanted))
+
+    @property
+    def finished_chunks(self) -> int:
+        """Number of leased chunks that have been processed; 0 with key order."""
+        return 0
 
     # -- records ----------------------------------------------------------------------------
 

@@ -36,6 +36,8 @@ def test_defaults_are_those_of_kafka_and_of_the_proposal() -> None:
     assert (parsed.offset_reset, parsed.queued_max_kbytes) == ("latest", 65_536)
     assert parsed.columns == ()
     assert parsed.in_flight_per_key is None
+    assert parsed.lease_records is None
+    assert config(consumption__order="none").lease_records == 1_000
 
 
 def test_times_of_a_member() -> None:
@@ -58,6 +60,8 @@ def test_each_configuration_is_taken_under_each_of_its_names() -> None:
         "auto.offset.reset": ("smallest", "earliest"),
         "claim.timeout.ms": ("5000", 5000),
         "columns": ("offset, VALUE", ("offset", "value")),
+        "consumption.order": ("None", "none"),
+        "cooperative.chunk.records": ("70", 70),
         "enable.auto.commit": ("false", False),
         "individual.commit.log.segment.bytes": ("1048576", 1 << 20),
         "individual.commit.topic": ("team.log", "team.log"),

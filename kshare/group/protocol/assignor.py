@@ -11,6 +11,8 @@ hash. Else each member has whole partitions, and their numbers differ by one at 
 stays keeps its hashes, as far as balance allows. Equal input gets equal plans, and a plan that is
 made again from its own target is the same.
 
+Members without key order (``consumption.order=none``) have all partitions of their topics.
+
 Topics with the same subscribers are planned together. Source: "Abstract Assignor" of the key-shared
 consumption proposal; two phases as in KIP-429, by key hash.
 
@@ -75,6 +77,10 @@ def plan_group(
         by_subscribers[subscribers, topic in whole_topics].append(topic)
     for (subscribers, is_whole), names in by_subscribers.items():
         listed = [TopicPartition(name, i) for name in names for i in range(partitions.get(name, 0))]
+        if not any(subscriptions[member].ordered for member in subscribers):
+            for member in subscribers:  # each leases what it reads
+                target[member] |= dict.fromkeys(listed, ())
+            continue
         sharers = {m for m in subscribers if subscriptions[m].individual and not is_whole}
         for member, partition, hashes in _planned(listed, subscribers, sharers, holdings):
             target[member][partition] = hashes
@@ -148,7 +154,12 @@ def _without_others(
     for member, assigned in target.items():
         free = {}
         for partition, hashes in assigned.items():
-            foreign = [part for owner, part in owners.get(partition, ()) if owner != member]
+            foreign = [
+                part
+                for owner, part in owners.get(partition, ())
+                if owner != member
+                and (subscriptions[owner].ordered or subscriptions[member].ordered)
+            ]
             left = _minus(hashes or (WHOLE,), foreign) if foreign else hashes
             if left or not foreign:
                 free[partition] = () if left == (WHOLE,) else left

@@ -127,7 +127,7 @@ def past_to_delete(partition: TopicPartition, log: PartitionLog, member: str) ->
         Key(0, "claim", partition, (other,))
         for other, placed in log.claims.items()
         if mine is not None
-        and placed.age < mine.age
+        and mine.excludes(placed)
         and all(_within(part, owned) for part in placed.claim.hashes)
     ]
     return claims + (list(log.outdated) if log.lead == member else [])

@@ -70,12 +70,34 @@ def plan_generation(
         whole_topics: Topics whose partitions are not to be shared.
     """
     subscriptions, refusals = _read(members)
+    refusals |= _refuse_other_orders(subscriptions)
     plan = plan_group(subscriptions, partitions, whole_topics=whole_topics)
     listed = tuple(
         EpochMember(said.name, member, said.host, in_order(plan.now[member]))
         for member, said in sorted(subscriptions.items(), key=lambda pair: (pair[1].name, pair[0]))
     )
     return Generation(Epoch(generation, leader, listed), plan, refusals)
+
+
+def _refuse_other_orders(subscriptions: dict[str, Subscription]) -> dict[str, str]:
+    """Take out the members that do not keep the order of the others; return why.
+
+    Those that own something are right; without any, those that keep the order of keys.
+    """
+    orders = {said.ordered for said in subscriptions.values()}
+    if len(orders) < 2:
+        return {}
+    owners = [said.ordered for _, said in sorted(subscriptions.items()) if said.owned]
+    is_ordered = owners[0] if owners else True
+    others = [member for member, said in subscriptions.items() if said.ordered != is_ordered]
+    here, there = ("key", "none") if is_ordered else ("none", "key")
+    why = (
+        f"the group's members consume with consumption.order={here}, this one with {there}: use "
+        "the same order, or stop all members first"
+    )
+    for member in others:
+        del subscriptions[member]
+    return dict.fromkeys(others, why)
 
 
 def topics_of(members: Mapping[str, bytes]) -> set[str]:

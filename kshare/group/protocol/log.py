@@ -7,28 +7,32 @@ a later one of the same key replaces.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from kshare.core.hashing import WHOLE, HashRange, complement
-from kshare.core.offsets import Bounds, union
+from kshare.core.offsets import Bounds, OffsetRange, union
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.group.protocol.records import (
     Block,
     Claim,
     Epoch,
     Key,
+    Lease,
     Member,
     Record,
     Reset,
     Stable,
 )
 
-__all__ = ["BlockKey", "GroupLog", "PartitionLog", "PlacedClaim"]
+__all__ = ["BlockKey", "GroupLog", "LeaseKey", "PartitionLog", "PlacedClaim", "PlacedLease"]
 
 _EPOCHS_MAX: Final = 8
 
 BlockKey: TypeAlias = tuple[str, HashRange, int]
 """Author, key hashes and stretch of a block."""
+
+LeaseKey: TypeAlias = tuple[str, int]
+"""Author and number of a lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,17 @@ class PlacedClaim:
         is_known = epoch is not None and epoch < self.position
         return (epoch if epoch is not None and is_known else self.position, self.position)
 
+    def excludes(self, other: "PlacedClaim") -> bool:
+        """Whether the owner of a claim loses the hashes that are in both."""
+        return self.age > other.age and not (self.claim.shared and other.claim.shared)
+
+
+class PlacedLease(NamedTuple):
+    """The offsets of a lease, and its own offset in the log."""
+
+    position: int
+    offsets: OffsetRange
+
 
 @dataclass(slots=True)
 class PartitionLog:
@@ -61,6 +76,7 @@ class PartitionLog:
         stable: The highest stable offset of the incarnation; None if there is none.
         blocks: The facts of the incarnation.
         claims: The last claim of each member.
+        leases: The leases of the incarnation.
         outdated: Keys of older incarnations that are still in the log.
     """
 
@@ -69,6 +85,7 @@ class PartitionLog:
     stable: Stable | None = None
     blocks: dict[BlockKey, Bounds] = field(default_factory=dict)
     claims: dict[str, PlacedClaim] = field(default_factory=dict)
+    leases: dict[LeaseKey, PlacedLease] = field(default_factory=dict)
     outdated: set[Key] = field(default_factory=set)
 
     @property
@@ -97,7 +114,7 @@ class PartitionLog:
         later = [
             part
             for other in self.claims.values()
-            if other.age > mine.age
+            if other.excludes(mine)
             for part in other.claim.hashes
         ]
         return _minus(mine.claim.hashes, later)
@@ -126,7 +143,7 @@ class PartitionLog:
         """The claims of others on some key hashes that are later than the claim of a member."""
         mine = self.claims.get(member)
         for other, placed in self.claims.items():
-            is_later = other != member and (mine is None or placed.age > mine.age)
+            is_later = other != member and (mine is None or placed.excludes(mine))
             parts = placed.claim.hashes
             if is_later and any(part.intersect(own) for part in parts for own in hashes):
                 yield placed
@@ -186,8 +203,10 @@ class GroupLog:
         elif record is None:
             if key.kind == "block":
                 log.blocks.pop(_block_key(key), None)
+            elif key.kind == "lease":
+                log.leases.pop(key.detail, None)
         else:
-            _apply(log, record)
+            _apply(log, record, position)
 
     def _apply_of_group(self, position: int, key: Key, record: Record | None) -> None:
         match record:
@@ -204,12 +223,14 @@ class GroupLog:
 def _begin_incarnation(log: PartitionLog, key: Key) -> None:
     partition, old = key.partition, log.incarnation
     log.outdated |= {Key(old, "block", partition, detail) for detail in log.blocks}
+    log.outdated |= {Key(old, "lease", partition, detail) for detail in log.leases}
     log.outdated |= {Key(old, "stable", partition)} if log.stable else set()
     log.outdated |= {Key(old, "reset", partition)} if log.start is not None else set()
-    log.incarnation, log.start, log.stable, log.blocks = key.incarnation, None, None, {}
+    log.incarnation, log.start, log.stable = key.incarnation, None, None
+    log.blocks, log.leases = {}, {}
 
 
-def _apply(log: PartitionLog, record: Record) -> None:
+def _apply(log: PartitionLog, record: Record, position: int) -> None:
     match record:
         case Reset():
             # Two members may begin an incarnation at once: the first of them says where.
@@ -220,6 +241,10 @@ def _apply(log: PartitionLog, record: Record) -> None:
                 log.stable = record
         case Block():
             log.blocks[record.member, record.hashes, record.stretch] = record.bounds
+        case Lease():
+            # The same number is the same chunk: a record that was sent twice changes nothing.
+            placed = PlacedLease(position, record.offsets)
+            log.leases.setdefault((record.member, record.number), placed)
 
 
 def _block_key(key: Key) -> BlockKey:

@@ -226,6 +226,12 @@ class Membership:
         return self.state is State.STABLE and last is not None and last.target is not None
 
     @property
+    def epoch(self) -> tuple[int, str] | None:
+        """The epoch of the last assignment, and the id of the log's topic; None without one."""
+        last = self._last
+        return None if last is None or last.epoch is None else (last.epoch, last.topic_id)
+
+    @property
     def has_change(self) -> bool:
         """Whether :meth:`take` has something to say."""
         return self._change is None and (self._is_lost or self._pending is not None)

@@ -52,6 +52,7 @@ from kshare.group.protocol.start import (
 
 __all__ = [
     "Action",
+    "Append",
     "Commit",
     "Delete",
     "Fence",
@@ -126,10 +127,23 @@ class WritePrimary:
     anchor: Anchor
 
 
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append a record, or a tombstone; if that fails, call :meth:`.Cooperator.not_appended`.
+
+    Nothing waits for it, and it waits for no other action.
+    """
+
+    key: Key
+    record: Record | None = None
+
+
 _GOES_ON: Final = {Reason.CONTINUED, Reason.LOST_LOG}
 """What has been processed before the log was lost still counts."""
 
-Action: TypeAlias = Write | Delete | Fence | Unblock | FetchPrimary | ResolveInitial | WritePrimary
+Action: TypeAlias = (
+    Write | Delete | Append | Fence | Unblock | FetchPrimary | ResolveInitial | WritePrimary
+)
 
 
 @dataclass(slots=True)
@@ -300,7 +314,7 @@ class Owner:
         return mine is not None and not any(
             part.intersect(own) is not None
             for other in log.claims.values()
-            if other.age < mine.age and not self._is_of_the_past(other.claim)
+            if mine.excludes(other) and not self._is_of_the_past(other.claim)
             for part in other.claim.hashes
             for own in self.hashes
         )
@@ -387,15 +401,7 @@ class Owner:
     def _next(self, log: PartitionLog) -> tuple[Action, ...]:
         match self.phase:
             case Phase.CLAIMING:
-                claim = Claim(
-                    self.partition,
-                    self.member,
-                    self.hashes,
-                    self.epoch,
-                    self_fencing=self.self_fencing,
-                    transactional_id=self.transactional_id,
-                )
-                return (Write((claim,)),)
+                return (Write((self._claim(),)),)
             case Phase.STARTING:
                 return self._fence(log) or self._start(log)
             case Phase.ANCHORING:
@@ -408,6 +414,16 @@ class Owner:
             case Phase.FENCED if self.member in log.claims and self.transactional_id is None:
                 return (Delete((Key(0, "claim", self.partition, (self.member,)),)),)
         return ()
+
+    def _claim(self) -> Claim:
+        return Claim(
+            self.partition,
+            self.member,
+            self.hashes,
+            self.epoch,
+            self_fencing=self.self_fencing,
+            transactional_id=self.transactional_id,
+        )
 
     def _start(self, log: PartitionLog) -> tuple[Action, ...]:
         # Facts are written after the anchor. So facts without an anchor mean a reset, but only if
@@ -445,11 +461,22 @@ class Owner:
 
     def _run(self) -> None:
         assert self.start is not None
-        self.phase, self.done = Phase.RUNNING, self.start.progress
         known, self._known = self._known, None
         is_same = known is not None and known[0] == self.start.incarnation
-        if known is not None and is_same and self.start.reason in _GOES_ON:
-            self.done = known[1].advance(self.done.stable).commit(self.done.individual_commits)
+        goes_on = known is not None and is_same and self.start.reason in _GOES_ON
+        self.phase = Phase.RUNNING
+        self.done = self._done_at(self.start.progress, known[1] if known and goes_on else None)
+
+    def _done_at(self, start: Progress, known: Progress | None) -> Progress:
+        """What has been processed when it begins to run.
+
+        Args:
+            start: What the log and the primary offset say.
+            known: What it knew before the log was lost, if that still counts.
+        """
+        if known is None:
+            return start
+        return known.advance(start.stable).commit(start.individual_commits)
 
     def _commit(self, log: PartitionLog, commit: Commit) -> tuple[Action, ...]:
         """The next step of a commit; each follows from what has been read back."""

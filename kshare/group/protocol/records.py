@@ -8,6 +8,7 @@ each key, and a record without a value (a tombstone) deletes its key. A value is
 record    key, after version, group, incarnation        value                            written by
 ========= ============================================= ================================ ===========
 `Claim`   "claim", topic, partition, member             hashes, epoch, transactional id  a new owner
+`Lease`   "lease", topic, partition, member, number     offsets                          who shares
 `Block`   "block", topic, partition, member, [lo, hi],  processed offsets, packed        an owner
           stretch
 `Stable`  "stable", topic, partition                    offset, leader epoch, metadata   the lead
@@ -26,6 +27,9 @@ The incarnation is a number for each group and partition. A `Reset` begins a new
 stable offsets of an older one do not count. Kafka's own tools reset offsets for single partitions,
 so a number for each group would void the individual commits of all of its partitions. Claims,
 members and epochs have incarnation 0: they outlive a reset.
+
+A lease is never written again under another key or with other offsets, and its author takes another
+number after a failure. So compaction, which keeps the last record of a key, keeps the first, too.
 """
 
 import json
@@ -36,7 +40,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from kshare.core.hashing import HashRange
-from kshare.core.offsets import Bounds
+from kshare.core.offsets import Bounds, OffsetRange
 from kshare.core.packed_bounds import OFFSET_MAX, pack, unpack
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
@@ -51,6 +55,7 @@ __all__ = [
     "EpochMember",
     "Key",
     "LaterVersionError",
+    "Lease",
     "Member",
     "Record",
     "Reset",
@@ -110,6 +115,8 @@ class Claim:
         transactional_id: Transactional id of the member; None if it has none.
         self_fencing: Whether the member delivers no more before the group's coordinator drops it,
             so that nobody has to wait for it who belongs to an epoch without it.
+        shared: Whether the member reads only what it leases, so that shared claims exclude only
+            those that are not shared.
     """
 
     partition: TopicPartition
@@ -118,6 +125,26 @@ class Claim:
     epoch: int | None = None
     transactional_id: str | None = None
     self_fencing: bool = False
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A member processes some offsets, as far as no earlier lease that counts has them.
+
+    Attributes:
+        partition: The partition.
+        incarnation: The partition's incarnation.
+        member: Id of the author, as in its claim.
+        number: Number of the lease, another one for each lease of the author.
+        offsets: The offsets.
+    """
+
+    partition: TopicPartition
+    incarnation: int
+    member: str
+    number: int
+    offsets: OffsetRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +254,7 @@ class Epoch:
         return frozenset(member.name for member in self.members)
 
 
-Record: TypeAlias = Claim | Block | Stable | Reset | Member | Epoch
+Record: TypeAlias = Claim | Lease | Block | Stable | Reset | Member | Epoch
 
 
 # -- bytes ---------------------------------------------------------------------------------------
@@ -245,11 +272,14 @@ def encode_key(group: str, key: Key) -> bytes:
     return _dumps([VERSION, group, key.incarnation, key.kind, *where, *detail])
 
 
-def key_of(record: Record) -> Key:
+def key_of(record: Record) -> Key:  # noqa: PLR0911
     """The key of a record."""
     match record:
         case Claim():
             return Key(0, "claim", record.partition, (record.member,))
+        case Lease():
+            author = (record.member, record.number)
+            return Key(record.incarnation, "lease", record.partition, author)
         case Block():
             detail = (record.member, record.hashes, record.stretch)
             return Key(record.incarnation, "block", record.partition, detail)
@@ -317,7 +347,7 @@ def decode(key: bytes, value: bytes) -> tuple[str, Record]:
 # -- values --------------------------------------------------------------------------------------
 
 
-def _value_of(record: Record) -> dict[str, Any]:
+def _value_of(record: Record) -> dict[str, Any]:  # noqa: PLR0911
     match record:
         case Claim():
             return {
@@ -325,7 +355,10 @@ def _value_of(record: Record) -> dict[str, Any]:
                 "epoch": record.epoch,
                 "transactional_id": record.transactional_id,
                 **({"self_fencing": True} if record.self_fencing else {}),
+                **({"shared": True} if record.shared else {}),
             }
+        case Lease():
+            return {"offsets": [record.offsets.start, record.offsets.end]}
         case Block():
             packed = pack(record.bounds, record.stretch * STRETCH)
             return {"o": b64encode(packed).decode()}
@@ -359,9 +392,18 @@ def _claim(key: Key, fields: Mapping[str, Any]) -> Claim:
     is_id = transactional_id is None or isinstance(transactional_id, str)
     _check(is_id, "transactional_id", transactional_id)
     assert key.partition is not None
-    fences = fields.get("self_fencing", False)
+    fences, shares = fields.get("self_fencing", False), fields.get("shared", False)
     _check(type(fences) is bool, "self_fencing", fences)
-    return Claim(key.partition, key.detail[0], hashes, epoch, transactional_id, fences)
+    _check(type(shares) is bool, "shared", shares)
+    return Claim(key.partition, key.detail[0], hashes, epoch, transactional_id, fences, shares)
+
+
+def _lease(key: Key, fields: Mapping[str, Any]) -> Lease:
+    start, end = fields["offsets"]
+    _check(_is_offset(start) and _is_offset(end) and start < end, "offsets", [start, end])
+    assert key.partition is not None
+    member, number = key.detail
+    return Lease(key.partition, key.incarnation, member, number, OffsetRange(start, end))
 
 
 def _block(key: Key, fields: Mapping[str, Any]) -> Block:
@@ -434,6 +476,7 @@ def assignment_of(value: Any) -> tuple[tuple[TopicPartition, tuple[HashRange, ..
 
 _VALUES: Final[dict[str, Callable[[Key, Mapping[str, Any]], Record]]] = {
     "claim": _claim,
+    "lease": _lease,
     "block": _block,
     "stable": _stable,
     "reset": _reset,
@@ -457,6 +500,12 @@ def _member_id(rest: list[Any]) -> tuple[Any, ...]:
     return (rest[0],)
 
 
+def _author_and_number(rest: list[Any]) -> tuple[Any, ...]:
+    fits = len(rest) == 2 and isinstance(rest[0], str) and _is_offset(rest[1])
+    _check(fits, "author and number of a lease", rest)
+    return tuple(rest)
+
+
 def _author_hashes_and_stretch(rest: list[Any]) -> tuple[Any, ...]:
     try:
         member, (lo, hi), stretch = rest
@@ -471,6 +520,7 @@ def _author_hashes_and_stretch(rest: list[Any]) -> tuple[Any, ...]:
 
 _DETAILS: Final[dict[str, Callable[[list[Any]], tuple[Any, ...]]]] = {
     "claim": _member_id,
+    "lease": _author_and_number,
     "block": _author_hashes_and_stretch,
     "stable": _no_detail,
     "reset": _no_detail,

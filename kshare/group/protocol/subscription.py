@@ -78,6 +78,7 @@ class Subscription:
         epoch: The epoch of the target; None if there is none.
         host: Where others reach it (``application.server``), or the host's name.
         rack: Its rack (``client.rack``); None if it has none.
+        ordered: Whether it keeps the order of each key (``consumption.order``).
     """
 
     name: str
@@ -88,6 +89,7 @@ class Subscription:
     epoch: int | None = None
     host: str = ""
     rack: str | None = None
+    ordered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
         "epoch": subscription.epoch,
         "host": subscription.host,
         "rack": subscription.rack,
+        **({} if subscription.ordered else {"ordered": False}),
     }
     return b"".join(
         [
@@ -162,6 +165,7 @@ def decode_subscription(data: bytes, member: str) -> Subscription:
             None if epoch is None else _offset(epoch),
             _text(fields["host"]),
             None if rack is None else _text(rack),
+            _flag(fields.get("ordered", True)),
         )
     except (KeyError, TypeError, ValueError, KshareError, struct.error) as error:
         if isinstance(error, ForeignMemberError):

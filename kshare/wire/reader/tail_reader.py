@@ -83,6 +83,7 @@ class _TailPartition(PartitionReader):
     Attributes:
         is_closed: Whether what is on its way is not wanted any more.
         end: The end of what brokers hand out, as of the last answer; None before the first.
+        bounds: First offset and end of the log, by the last answer; None before.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class _TailPartition(PartitionReader):
         super().__init__([records], options, brokers, clock)
         self.is_closed = False
         self.end: int | None = None
+        self.bounds: tuple[int, int] | None = None
         self._slice = records
         self._reset = reset
         kafka = options.kafka
@@ -127,6 +129,7 @@ class _TailPartition(PartitionReader):
             self._pauses.reset()
             self._deadline.reset()
             self._warned = None
+            self.bounds = (max(answer.log_start, 0), self._visible(answer))
         return super().handle(answer, asked, others_have_records=others_have_records)
 
     def deliver(self) -> Iterator[pa.RecordBatch]:
@@ -250,6 +253,14 @@ class TailReader(SliceReader):
         partition = self._reading.get(topic_partition)
         return None if partition is None else partition.end
 
+    def bounds(self, topic_partition: TopicPartition) -> tuple[int, int] | None:
+        """First offset and end of a partition's log, by the last answer.
+
+        None if no answer has come since :meth:`read` was called.
+        """
+        partition = self._reading.get(topic_partition)
+        return None if partition is None else partition.bounds
+
     # -- records ----------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
@@ -309,6 +320,16 @@ class TailReader(SliceReader):
         for batch in super()._deliver(fetcher, partition):
             self._delivering = partition
             yield batch
+
+    def _finish_if_read(self, partition: PartitionReader) -> None:
+        assert isinstance(partition, _TailPartition)
+        if not partition.is_closed:  # else what is read in its place would end
+            super()._finish_if_read(partition)
+
+    def _reroute(self, fetcher: Fetcher, partition: PartitionReader) -> None:
+        assert isinstance(partition, _TailPartition)
+        if not partition.is_closed:
+            super()._reroute(fetcher, partition)
 
     def _ready(self) -> list[Fetcher]:
         """Wait for answers; return the fetchers that have one."""

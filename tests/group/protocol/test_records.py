@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import HASH_SPACE, HashRange
-from kshare.core.offsets import from_pairs
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
+from kshare.core.offsets import OffsetRange, from_pairs
 from kshare.core.packed_bounds import OFFSET_MAX
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.records import (
@@ -19,6 +19,7 @@ from kshare.group.protocol.records import (
     Epoch,
     EpochMember,
     LaterVersionError,
+    Lease,
     Member,
     Record,
     Reset,
@@ -43,6 +44,8 @@ EXAMPLES: dict[str, Record] = {
     "reset": Reset(T0, 2, 40),
     "member": Member("m-1", "pod-3", 1_767_323_045_000),
     "claim of a member that fences itself": Claim(T0, "m-1", (HALF,), 7, self_fencing=True),
+    "claim of a member that shares": Claim(T0, "m-1#2", (WHOLE,), shared=True),
+    "lease": Lease(T0, 1, "m-1#2", 12, OffsetRange(10_000, 10_500)),
     "epoch": Epoch(
         3,
         "m-1",
@@ -82,6 +85,11 @@ def blocks(draw: st.DrawFn) -> Block:
     return Block(draw(partitions), draw(offsets), draw(topics), hashes, stretch, bounds)
 
 
+spans = (
+    st.tuples(offsets, offsets)
+    .filter(lambda pair: pair[0] < pair[1])
+    .map(lambda pair: OffsetRange(*pair))
+)
 epoch_members = st.builds(
     EpochMember,
     topics,
@@ -98,7 +106,9 @@ records = st.one_of(
         st.none() | offsets,
         st.none() | topics,
         st.booleans(),
+        st.booleans(),
     ),
+    st.builds(Lease, partitions, offsets, topics, offsets, spans),
     st.builds(Epoch, offsets, topics, st.lists(epoch_members, max_size=3).map(tuple)),
     blocks(),
     st.builds(Stable, partitions, offsets, offsets, st.none() | offsets, topics),
@@ -162,6 +172,9 @@ def test_a_later_version_is_named() -> None:
         b'[1,"g",0,"stable"]',
         b'[1,"g",0,"stable","t",-1]',
         b'[1,"g",0,"stable","t",0,0]',
+        b'[1,"g",0,"lease","t",0,"m"]',
+        b'[1,"g",0,"lease","t",0,"m",-1]',
+        b'[1,"g",0,"lease","t",0,7,1]',
         b'[1,"g",0,"block","t",0]',
         b'[1,"g",0,"block","t",0,"m",[5,5],0]',
         b'[1,"g",0,"block","t",0,"m",[0,true],0]',
@@ -191,6 +204,13 @@ def test_what_is_no_key(key: bytes) -> None:
             "claim",
             b'{"hashes":[[0,5]],"epoch":1,"transactional_id":null,"self_fencing":1}',
         ),
+        (
+            "claim of a member that shares",
+            b'{"hashes":[],"epoch":1,"transactional_id":null,"shared":1}',
+        ),
+        ("lease", b'{"offsets":[5,5]}'),
+        ("lease", b'{"offsets":[5]}'),
+        ("lease", b'{"offsets":[true,5]}'),
         ("epoch", b'{"generation":-1,"leader":"m","members":[]}'),
         ("epoch", b'{"generation":1,"leader":3,"members":[]}'),
         ("epoch", b'{"generation":1,"leader":"m","members":[["m","m"]]}'),

@@ -48,6 +48,7 @@ subscriptions = st.builds(
     st.none() | offsets,
     topics,
     st.none() | topics,
+    st.booleans(),
 )
 assignments = st.builds(
     MemberAssignment, assigned, st.none() | offsets, st.none() | assigned, topics, topics

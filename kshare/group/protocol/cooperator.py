@@ -1,0 +1,212 @@
+"""A member's part in a partition without key order: chunks of offsets go to whoever is free.
+
+::
+
+    want --> Lease written --> read back --> held: delivered --> processed, committed --> deleted
+                 |                  |
+                 |                  +-- an earlier lease has it: deleted, and wanted again
+                 +-- failed: wanted again, under another number
+
+A :class:`Cooperator` starts, commits and is fenced as any :class:`.Owner`. Its claim is of all key
+hashes, and *shared*: shared claims do not exclude each other. What it may deliver are the offsets
+that its leases have (:mod:`.lease`), less what the log says is processed.
+
+Guarantees: no two living members have an offset, if members whose claims others delete deliver no
+more then. That holds of a member that the group's coordinator has dropped (a later epoch does not
+list it), and of a silent one, if it delivers only while its signs of life are surely read. An
+offset that is not processed is held by a living member, or is free, or becomes so when its holder
+is dead.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kshare.core.offsets import Bounds, complement, subtract, union
+from kshare.core.progress import Progress
+from kshare.group.protocol.lease import counts, holdings, next_chunk, processed_offsets
+from kshare.group.protocol.log import PartitionLog, PlacedClaim
+from kshare.group.protocol.owner import Action, Append, Owner, Phase, session_of
+from kshare.group.protocol.records import Claim, Key, Lease, key_of
+
+__all__ = ["Cooperator", "Share"]
+
+_NO_END = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a member may deliver.
+
+    Attributes:
+        held: Offsets that it has and that are not processed.
+        done: What is processed by all members; what it has must not be delivered of it.
+        free: The lowest offset that nobody has and that is not processed.
+        is_asking: Whether a lease is under way.
+    """
+
+    held: Bounds
+    done: Progress
+    free: int
+    is_asking: bool = False
+
+
+@dataclass(slots=True)
+class Cooperator(Owner):
+    """A member's part in a partition that is shared by chunks of offsets.
+
+    Attributes:
+        chunk_records: Number of offsets to lease at a time.
+        silent: Members that have given no sign of life for so long that they deliver no more.
+        share: What it may deliver; None while it does not run.
+        is_stable_behind: Whether it is the lead, and the log does not name the stable offset that
+            follows from its facts: a commit writes it.
+    """
+
+    chunk_records: int = 1_000
+    silent: frozenset[str] = frozenset()
+    share: Share | None = None
+    is_stable_behind: bool = False
+    _number: int = 0  # of the last lease
+    _asked: int | None = None  # number of the lease that is not read back
+    _data: tuple[int, int] | None = None  # a lease is wanted: the bounds of the partition's log
+    _given_up: set[int] = field(default_factory=set)  # leases that may be deleted at any time
+    _appended: set[Key] = field(default_factory=set)  # tombstones that are not read back
+    _looked_at: object = None  # what the share was made of
+
+    # -- events ----------------------------------------------------------------------------
+
+    def want(self, first: int, end: int) -> None:
+        """More offsets are wanted, unless a lease is under way.
+
+        Args:
+            first: The first offset of the partition's log.
+            end: The end of the partition's log.
+        """
+        if self.share is not None and self._asked is None:
+            self._data = (first, end)
+
+    def not_appended(self, key: Key) -> None:
+        """A record could not be written, as far as it is known."""
+        self._appended.discard(key)
+        self._looked_at = None
+        if key.kind == "lease" and key.detail == (self.member, self._asked):
+            self._asked = None  # should it be in the log, it has what it has
+
+    def log_lost(self, topic_id: str = "") -> None:
+        """The log was deleted or truncated, and all leases with it."""
+        Owner.log_lost(self, topic_id)
+        self._stop()
+        self._appended.clear()
+
+    # -- decisions -------------------------------------------------------------------------
+
+    def actions(self, log: PartitionLog, log_end: int) -> tuple[Action, ...]:
+        """What to do next, as :meth:`.Owner.actions`."""
+        actions = Owner.actions(self, log, log_end)
+        if self.phase is not Phase.RUNNING:
+            self._stop()
+            return actions
+        looks_at = (log_end, log.incarnation, self.epoch, self.peers, self.silent)
+        if looks_at == self._looked_at and self._data is None:
+            return actions
+        self._looked_at = looks_at
+        return (*actions, *self._bury(log), *self._cooperate(log))
+
+    def _claim(self) -> Claim:
+        return Claim(
+            self.partition,
+            self.member,
+            self.hashes,
+            self.epoch,
+            self_fencing=self.self_fencing,
+            shared=True,
+        )
+
+    def _done_at(self, start: Progress, known: Progress | None) -> Progress:
+        """What others have processed, they have written: it writes what is its own."""
+        return Progress.at(start.stable) if known is None else known.advance(start.stable)
+
+    def _bury(self, log: PartitionLog) -> Iterator[Append]:
+        """Delete the claims of the dead: what they have leased is free then."""
+        for name, placed in log.claims.items():
+            if placed.claim.shared and self._is_dead(name, placed):
+                yield from self._deleted(Key(0, "claim", self.partition, (name,)))
+
+    def _is_dead(self, name: str, placed: PlacedClaim) -> bool:
+        """Whether a member delivers no more: silent, or dropped before the own epoch began."""
+        session = session_of(name)
+        if session == session_of(self.member):
+            return name != self.member  # of before
+        was_dropped = (
+            self.epoch is not None
+            and self.peers is not None
+            and placed.claim.self_fencing
+            and placed.age[0] < self.epoch
+            and session not in self.peers
+        )
+        return was_dropped or name in self.silent
+
+    def _cooperate(self, log: PartitionLog) -> Iterator[Append]:
+        assert self.start is not None
+        done = log.progress(self.start.progress.stable)
+        processed, held = processed_offsets(done), holdings(log)
+        mine = {
+            number: subtract(bounds, processed)
+            for (member, number), bounds in held.items()
+            if member == self.member
+        }
+        if self._asked in mine:
+            self._asked = None
+        yield from self._clear(log, mine)
+        taken = union([processed, *held.values()])
+        yield from self._lease(log, taken)
+        has = union(bounds for number, bounds in mine.items() if number not in self._given_up)
+        free = complement(taken, 0, _NO_END)[0]
+        share = Share(has, done, free, self._asked is not None)
+        if share != self.share:
+            self.share = share
+        said = log.stable.offset if log.stable is not None else self.start.progress.stable
+        self.is_stable_behind = log.lead == self.member and done.stable > said
+
+    def _clear(self, log: PartitionLog, mine: dict[int, Bounds]) -> Iterator[Append]:
+        """Delete own leases that have nothing, and, as the lead, those that do not count."""
+        self._given_up |= {number for number, bounds in mine.items() if not bounds}
+        read = {key for key in self._appended if not _is_in(log, key)}
+        self._appended -= read
+        self._given_up -= {key.detail[1] for key in read if key.detail[0] == self.member}
+        is_lead = log.lead == self.member
+        for member, number in log.leases:
+            is_over = member == self.member and number in self._given_up
+            if is_over or (is_lead and not counts(log, member)):
+                key = Key(log.incarnation, "lease", self.partition, (member, number))
+                yield from self._deleted(key)
+
+    def _lease(self, log: PartitionLog, taken: Bounds) -> Iterator[Append]:
+        """Write the lease that is wanted, if something is free."""
+        data, self._data = self._data, None
+        if data is None or self._asked is not None:
+            return
+        first, end = data
+        members = sum(placed.claim.shared for placed in log.claims.values())
+        chunk = next_chunk(complement(taken, 0, end), first, self.chunk_records, members)
+        if chunk is not None:
+            self._number += 1
+            self._asked = self._number
+            lease = Lease(self.partition, log.incarnation, self.member, self._number, chunk)
+            yield Append(key_of(lease), lease)
+
+    def _deleted(self, key: Key) -> Iterator[Append]:
+        if key not in self._appended:
+            self._appended.add(key)
+            yield Append(key)
+
+    def _stop(self) -> None:
+        self.share, self._data, self._looked_at = None, None, None
+        self._asked, self.is_stable_behind = None, False
+
+
+def _is_in(log: PartitionLog, key: Key) -> bool:
+    """Whether the log holds a claim, or a lease of its incarnation."""
+    if key.kind == "claim":
+        return key.detail[0] in log.claims
+    return key.incarnation == log.incarnation and key.detail in log.leases

@@ -1,0 +1,56 @@
+"""A generation as its leader plans it, where members differ in the order that they keep."""
+
+import pytest
+
+from kshare.core.progress import TopicPartition
+from kshare.group.protocol.leader import plan_generation
+from kshare.group.protocol.subscription import (
+    Assigned,
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_subscription,
+    in_order,
+)
+
+WHOLE: Assigned = {TopicPartition("a", 0): (), TopicPartition("a", 1): ()}
+
+
+def said(name: str, *, ordered: bool, owned: Assigned | None = None) -> bytes:
+    return encode_subscription(
+        Subscription(name, ("a",), owned=in_order(owned or {}), ordered=ordered)
+    )
+
+
+def test_members_without_key_order_have_all_partitions() -> None:
+    members = {
+        "m1": said("m1", ordered=False, owned=WHOLE),
+        "m2": said("m2", ordered=False, owned=WHOLE),
+        "m3": said("m3", ordered=False),
+    }
+    planned = plan_generation(1, "m1", members, {"a": 2})
+    assert planned.refusals == {}
+    assert planned.plan.target == planned.plan.now == dict.fromkeys(members, WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("owner", "refused"), [("m1", {"m2"}), ("m2", {"m1", "m3"}), (None, {"m2"})]
+)
+def test_members_that_keep_another_order_are_refused(owner: str | None, refused: set[str]) -> None:
+    """Those that own something are right."""
+    members = {
+        name: said(name, ordered=name != "m2", owned=WHOLE if name == owner else None)
+        for name in ("m1", "m2", "m3")
+    }
+    planned = plan_generation(1, "m1", members, {"a": 2})
+    assert planned.refusals.keys() == refused
+    assert {member.name for member in planned.epoch.members} == members.keys() - refused
+    sent = planned.assignments(7, "t")
+    for member in refused:
+        assert "consumption.order" in decode_assignment(sent[member]).refusal
+
+
+def test_the_order_of_a_subscription_is_said() -> None:
+    assert decode_subscription(said("m", ordered=True), "m").ordered
+    assert not decode_subscription(said("m", ordered=False), "m").ordered
+    assert b"ordered" not in said("m", ordered=True)  # as before
