@@ -32,8 +32,9 @@ def read_slice(
         slice_: Topic, partition and rectangles of offsets x key hashes. Every offset must have been
             below the high watermark (``read_committed``: the last stable offset) when the slice was
             made; the reader waits for it otherwise, up to ``default.api.timeout.ms``.
-        options: Options of ``format("kshare")``; of these the ``kafka.*`` ones,
-            ``includeHeaders`` and ``failOnDataLoss`` matter here. A mapping needs no subscription.
+        options: Options of ``format("kshare")``; of these the ``kafka.*`` ones, ``columns``,
+            ``keys``, ``includeHeaders`` and ``failOnDataLoss`` matter here. A mapping needs no
+            subscription.
         max_records: Maximum number of records to read, at least 1; None for no limit.
         on_end: Called once, after the last batch was taken, with where reading ended. Not called
             when the reader fails or is closed before.
