@@ -1,13 +1,24 @@
 """Partitions and key ranges as users write them: tuples, or objects of confluent-kafka."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.progress import TopicPartition
+from kshare.group.message import Message
 from kshare.options.kinds import topic_fault
 
-__all__ = ["check_whole", "parse_assignment", "parse_partition", "partition_and_offset"]
+__all__ = [
+    "check_whole",
+    "offsets_to_commit",
+    "parse_assignment",
+    "parse_partition",
+    "partition_and_offset",
+    "rows_by_partition",
+]
 
 
 def parse_assignment(
@@ -109,3 +120,50 @@ def _hash_ranges(topic_partition: TopicPartition, wanted: Sequence[Any]) -> tupl
         else:
             joined.append(part)
     return () if joined == [HashRange(0, HASH_SPACE)] else tuple(joined)
+
+
+def offsets_to_commit(
+    message: Message | None, offsets: Iterable[Any] | Mapping[Any, int] | None
+) -> dict[TopicPartition, int]:
+    """The offsets that are to be committed; empty for the positions."""
+    if message is not None:
+        return {message.topic_partition: message.offset() + 1}
+    if isinstance(offsets, Mapping):
+        return {parse_partition(partition): offset for partition, offset in offsets.items()}
+    limits = {}
+    for partition in offsets or ():
+        topic_partition, offset = partition_and_offset(partition)
+        if offset is None or offset < 0:
+            raise ValueError(f"no offset to commit in {partition!r}")
+        limits[topic_partition] = offset
+    return limits
+
+
+def rows_by_partition(
+    batch: Any, assignment: Mapping[TopicPartition, object]
+) -> Iterator[tuple[TopicPartition, Any]]:
+    """Divide the rows of a batch by partition.
+
+    Args:
+        batch: A record batch or a table.
+        assignment: The assigned partitions: if there is one, all rows are of it.
+
+    Raises:
+        ValueError: The columns are missing.
+    """
+    names = batch.schema.names
+    if "offset" not in names or not ({"topic", "partition"} <= set(names) or len(assignment) == 1):
+        raise ValueError(
+            "acknowledge_batch needs the column offset, and topic and partition where several "
+            f"partitions are assigned; the batch has {', '.join(names)}"
+        )
+    if len(assignment) == 1:
+        yield next(iter(assignment)), batch
+        return
+    columns = [batch.column("topic"), batch.column("partition")]
+    pairs = pa.table(columns, ["topic", "partition"]).group_by(["topic", "partition"])
+    for pair in pairs.aggregate([]).to_pylist():
+        is_of = pc.and_(
+            pc.equal(columns[0], pair["topic"]), pc.equal(columns[1], pair["partition"])
+        )
+        yield TopicPartition(pair["topic"], pair["partition"]), batch.filter(is_of)

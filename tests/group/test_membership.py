@@ -227,8 +227,8 @@ def test_a_member_that_does_not_poll_leaves_and_comes_back(cluster: FakeCluster)
     with consumer:
         consumer.subscribe(["orders"], on_lost=lambda _: told.append("lost"))
         assert consumer.poll(20) is not None
-        assert consumer._subscriber is not None
-        member = consumer._subscriber.member
+        assert consumer._receiver.subscriber is not None
+        member = consumer._receiver.subscriber.member
         eventually(lambda: member.has_change)
         assert member.seconds_left() < 0
         assert told == []

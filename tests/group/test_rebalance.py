@@ -87,7 +87,7 @@ def take_over(
         group.holds_back = True
 
     session.claim = claim_later  # type: ignore[method-assign]
-    consumer._take_over({ORDERS: hashes}, None)
+    consumer._host.take_over({ORDERS: hashes}, None)
 
 
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])

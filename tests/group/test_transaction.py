@@ -340,9 +340,9 @@ def test_one_that_waits_gives_up_when_key_hashes_are_about_to_change(
     consumer.assign({T0: [UPPER]})
     with consumer.transaction() as transaction:
         copy(consumer, transaction, 5)
-    assert consumer._transactions is not None
+    assert consumer._receiver.transactions is not None
     began = time.monotonic()
-    consumer._transactions.is_disturbed = lambda: time.monotonic() > began + 1
+    consumer._receiver.transactions.is_disturbed = lambda: time.monotonic() > began + 1
     with (
         pytest.raises(TransactionAbortedError, match="key hashes were assigned anew"),
         consumer.transaction() as transaction,
