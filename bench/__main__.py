@@ -23,6 +23,7 @@ from bench import (
     data,
     elastic_jobs,
     machine_jobs,
+    membership_jobs,
     sink_jobs,
     slow_key,
 )
@@ -375,6 +376,7 @@ GROUPS: dict[str, Callable[[str, int], list[Row]]] = {
     "machine": machine_rows,
     "elastic": elastic_rows,
     "chunks": chunk_rows,
+    "membership": membership_jobs.rows,
     "cooperative": cooperative_jobs.rows,
     "groups": group_rows,
     "sink": sink_rows,

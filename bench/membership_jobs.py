@@ -1,10 +1,9 @@
-"""How long a rebalance keeps records waiting: ``python -m bench.membership_jobs [--runs N]``.
+"""How long a rebalance keeps records waiting: ``python -m bench --only membership``.
 
 Records come all the time, on one partition. Four processes share it, a fifth joins, and later one is
 killed. What each delivers is written down with its time; see :mod:`integration.member_process`.
 """
 
-import argparse
 import statistics
 import tempfile
 import threading
@@ -19,8 +18,8 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from bench.rows import Row
-from integration.kafka import KafkaBroker
 from integration.members import Group, Member, eventually
+from integration.topics import Topics
 
 KEYS, EACH_SECONDS, AT_ONCE = 200, 0.01, 10
 WATCHED_SECONDS = 6.0
@@ -45,7 +44,7 @@ class Rebalance:
 
 
 @contextmanager
-def produced(broker: KafkaBroker, topic: str) -> Iterator[None]:
+def produced(broker: Topics, topic: str) -> Iterator[None]:
     """Records of all keys in turn, a thousand a second, until the end of the block."""
     ended = threading.Event()
 
@@ -87,7 +86,7 @@ def longest_gap(times: list[int], since: int, until: int) -> float:
     return max(gaps, default=until - since) / 1e9
 
 
-def measure(broker: KafkaBroker, folder: Path) -> Rebalance:
+def measure(broker: Topics, folder: Path) -> Rebalance:
     """One rebalance by a fifth member, and one by a kill."""
     topic = broker.create_topic()
     with produced(broker, topic), closing(Group(broker, topic, folder)) as group:
@@ -130,8 +129,20 @@ def measure(broker: KafkaBroker, folder: Path) -> Rebalance:
         return Rebalance(undisturbed, gap, resumed, replaced / 1e9)
 
 
-def rows(broker: KafkaBroker, runs: int) -> list[Row]:
+class _Broker(Topics):
+    """A broker that runs already."""
+
+    def __init__(self, servers: str) -> None:
+        self._servers = servers
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._servers
+
+
+def rows(servers: str, runs: int) -> list[Row]:
     """The table's lines."""
+    broker = _Broker(servers)
     with tempfile.TemporaryDirectory() as folder:
         measured = []
         for run in range(runs):
@@ -154,16 +165,3 @@ def rows(broker: KafkaBroker, runs: int) -> list[Row]:
         row("the same: from on_revoked to the new owner", [e.resumed for e in measured], 1.0),
         row("a member is killed, session 6 s: all its keys", [e.replaced for e in measured], 7.5),
     ]
-
-
-def main() -> None:
-    """Print the rows."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--runs", type=int, default=3)
-    with KafkaBroker() as broker:
-        for row in rows(broker, parser.parse_args().runs):
-            print(row)
-
-
-if __name__ == "__main__":
-    main()
