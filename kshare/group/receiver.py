@@ -36,6 +36,8 @@ _log = logging.getLogger("kshare.group")
 _FRESH_SECONDS: Final = 0.01
 """For so long, records are handed out after one look at the session."""
 _TICK_SECONDS: Final = 1.0
+_HELD_SECONDS = 10.0
+"""After this time without the right to hand records out, there is a warning."""
 
 Take = Callable[[float], bool]
 """Gets records, waiting so many seconds at most; whether it got some."""
@@ -87,6 +89,7 @@ class Receiver:
         self._commits = commits
         self._processing = processing
         self._waker = waker
+        self._held_since: float | None = None  # no records may be handed out; inf once it was said
 
     def next_rows(self, timeout: float | None, *, continues: bool = False) -> bool:
         """Wait for messages in :attr:`rows`; whether there are any."""
@@ -145,10 +148,26 @@ class Receiver:
             self._tail.pass_over()
         self._check_session()
         if self._session.seconds_to_deliver() < 0:
+            self._warn_if_held()
             with self.counters.fenced(has_started=bool(self._tail.deliveries)):
                 self._waker.wait(seconds)
             return False
+        self._held_since = None
         return self._took(take, min(seconds, self._commits.seconds_left)) and self._may_hand_out()
+
+    def _warn_if_held(self) -> None:
+        if not self._tail.deliveries:
+            return
+        now = time.monotonic()
+        self._held_since = self._held_since or now
+        if now - self._held_since >= _HELD_SECONDS:
+            self._held_since = float("inf")
+            _log.warning(
+                "%s has handed out nothing for %g s: the brokers of the group's log or its "
+                "coordinator do not answer, so others may have its key hashes",
+                self._session.member,
+                _HELD_SECONDS,
+            )
 
     def follow_group(self, *, continues: bool) -> bool:
         """Do what the group wants; whether to go on: not amid a call's records or a transaction."""

@@ -773,6 +773,29 @@ def test_a_signal_handler_may_close(
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_what_is_held_back_for_long_is_said_once(
+    cluster: FakeCluster,
+    group: FakeSessions,
+    make: Callable[..., KeySharedConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("kshare.group.receiver._HELD_SECONDS", 0.2)
+    fill(cluster, 10)
+    consumer = make()
+    consumer.assign({("orders", 0): []})
+    assert consumer.poll(10) is not None
+    for _ in range(2):
+        caplog.clear()
+        group.members[0].can_deliver = False
+        group.members[0].change()
+        for _ in range(5):
+            assert consumer.poll(0.1) is None
+        assert [r.getMessage()[:28] for r in caplog.records] == ["member-0 has handed out noth"]
+        group.members[0].can_deliver = True
+        assert consumer.poll(10) is not None
+
+
 def test_closing_amid_a_call_waits_for_the_call(
     cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
 ) -> None:
