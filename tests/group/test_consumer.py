@@ -20,7 +20,7 @@ from kshare.group.consumer import KeySharedConsumer
 from kshare.group.delivery import KeyLimit
 from kshare.group.message import CHUNK_ROWS, Chunk, Message, batch_of
 from kshare.testing import FakeCluster, Record
-from tests.support.fake_session import FakeSessions
+from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.policies import FakePolicies
 
 ORDERS = TopicPartition("orders", 0)
@@ -48,22 +48,8 @@ def policies() -> FakePolicies:
 def make(
     cluster: FakeCluster, group: FakeSessions, policies: FakePolicies
 ) -> Iterator[Callable[..., KeySharedConsumer]]:
-    made = []
-
-    def consumer(**config: Any) -> KeySharedConsumer:
-        given = {name.replace("__", "."): value for name, value in config.items()}
-        base = {
-            "bootstrap.servers": cluster.bootstrap_servers,
-            "group.id": "g",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-        made.append(KeySharedConsumer(base | given, session=group, policies=policies))
-        return made[-1]
-
-    yield consumer
-    for each in made:
-        each.close()
+    with fake_consumers(cluster, group, policies) as consumers:
+        yield consumers
 
 
 def fill(cluster: FakeCluster, records: int, partition: int = 0, first: int = 0) -> None:

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,9 +24,8 @@ from kshare.group.metrics import (
     pending_offsets,
 )
 from kshare.testing import FakeCluster
-from tests.support.fake_session import FakeSessions
+from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.groups import LOWER, T0, UPPER, eventually
-from tests.support.policies import FakePolicies
 
 Make = Callable[..., KeySharedConsumer]
 QUARTERS = split(WHOLE, 4)
@@ -47,22 +45,8 @@ def group() -> FakeSessions:
 
 @pytest.fixture
 def make(cluster: FakeCluster, group: FakeSessions) -> Iterator[Make]:
-    made = []
-
-    def consumer(**config: Any) -> KeySharedConsumer:
-        given = {name.replace("__", "."): value for name, value in config.items()}
-        base = {
-            "bootstrap.servers": cluster.bootstrap_servers,
-            "group.id": "g",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-        made.append(KeySharedConsumer(base | given, session=group, policies=FakePolicies()))
-        return made[-1]
-
-    yield consumer
-    for each in made:
-        each.close()
+    with fake_consumers(cluster, group) as consumers:
+        yield consumers
 
 
 # -- what is measured ------------------------------------------------------------------------------

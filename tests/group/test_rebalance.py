@@ -11,8 +11,7 @@ from kshare.core.progress import TopicPartition
 from kshare.group.consumer import KeySharedConsumer
 from kshare.group.message import Message
 from kshare.testing import FakeCluster
-from tests.support.fake_session import FakeSessions
-from tests.support.policies import FakePolicies
+from tests.support.fake_session import FakeSessions, fake_consumers
 
 ORDERS = TopicPartition("orders", 0)
 LOWER, UPPER = split(WHOLE, 2)
@@ -33,22 +32,8 @@ def group() -> FakeSessions:
 
 @pytest.fixture
 def make(cluster: FakeCluster, group: FakeSessions) -> Iterator[Callable[..., KeySharedConsumer]]:
-    made = []
-
-    def consumer(**config: Any) -> KeySharedConsumer:
-        given = {name.replace("__", "."): value for name, value in config.items()}
-        base = {
-            "bootstrap.servers": cluster.bootstrap_servers,
-            "group.id": "g",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-        made.append(KeySharedConsumer(base | given, session=group, policies=FakePolicies()))
-        return made[-1]
-
-    yield consumer
-    for each in made:
-        each.close()
+    with fake_consumers(cluster, group) as consumers:
+        yield consumers
 
 
 def key(number: int) -> str:

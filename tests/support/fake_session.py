@@ -1,16 +1,21 @@
 """A session of a group without a log: starts at given offsets, and remembers what is committed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from threading import Lock
+from typing import Any
 
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KshareError
 from kshare.group.config import ConsumerConfig
+from kshare.group.consumer import KeySharedConsumer
 from kshare.group.member_thread import MemberThread, WholeTopics
 from kshare.group.session import OffsetAndMetadata
+from kshare.testing import FakeCluster
+from tests.support.policies import FakePolicies
 
-__all__ = ["FakeSession", "FakeSessions"]
+__all__ = ["FakeSession", "FakeSessions", "fake_consumers"]
 
 
 class FakeSession:
@@ -129,3 +134,26 @@ class FakeSessions:
         return not done.pending_of(offset + 1, (WHOLE,)) or all(
             offset not in piece.offsets for piece in done.pending_of(offset + 1, (WHOLE,))
         )
+
+
+@contextmanager
+def fake_consumers(
+    cluster: FakeCluster, group: FakeSessions, policies: FakePolicies | None = None
+) -> Iterator[Callable[..., KeySharedConsumer]]:
+    """Makes consumers of a group; ``__`` in the names of their configuration stands for a dot."""
+    with ExitStack() as stack:
+
+        def consumer(**config: Any) -> KeySharedConsumer:
+            given = {name.replace("__", "."): value for name, value in config.items()}
+            base = {
+                "bootstrap.servers": cluster.bootstrap_servers,
+                "group.id": "g",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+            made = KeySharedConsumer(
+                base | given, session=group, policies=policies or FakePolicies()
+            )
+            return stack.enter_context(made)
+
+        yield consumer
