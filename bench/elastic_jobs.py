@@ -26,7 +26,7 @@ from kshare.testing import Record
 
 EXECUTORS, SLOTS = 2, 2
 RECORD_SECONDS = 0.002
-BATCH = 800  # records
+BATCH = 4_000  # records: at 2 ms each, more than what a batch costs anyhow
 KEYS = 400
 TIMEOUT_SECONDS = 120.0
 
@@ -113,7 +113,7 @@ def measure(measured: int) -> dict[str, list[Batch]]:
     master = f"local-cluster[{EXECUTORS},{SLOTS},1024]"
     with KafkaBroker() as broker:
         topic = broker.create_topic()
-        records = [Record(b"key-%d" % (n % KEYS), b"v") for n in range(100 * BATCH)]
+        records = [Record(b"key-%d" % (n % KEYS), b"v") for n in range(30 * BATCH)]
         broker.produce(topic, records)
         spark = start_spark(master=master, config=config, quick=False, keep_home=True)
         try:
