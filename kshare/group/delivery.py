@@ -193,8 +193,8 @@ class Delivery:
         self._sweep()
         if self._rereads or any("key" not in c.batch.schema.names for c in self._chunks):
             return None
-        handed = OffsetRange(0, self.position)
-        pieces = [Rectangle(handed, part) for part in self.owned] if handed.end else []
+        end = self.position
+        pieces = [Rectangle(OffsetRange(0, end), part) for part in self.owned] if end else []
         return Carried((*self._carried, *pieces), tuple(self._chunks)).within(hashes)
 
     def seek(self, offset: int) -> None:

@@ -113,6 +113,22 @@ def test_hashes_that_stay_are_read_while_others_are_claimed(
         assert done.position_of((part,)) > max(of(part))
 
 
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_hashes_change_before_there_is_a_record(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer], mode: str
+) -> None:
+    cluster.create_topic("empty")
+    empty = TopicPartition("empty", 0)
+    consumer = make(acknowledgement__mode=mode)
+    consumer.assign({empty: []})
+    assert consumer.consume(1, 0.2) == []
+    for hashes in ((LOWER,), (), (UPPER,)):
+        consumer._host.take_over({empty: hashes}, None)
+        assert consumer.consume(1, 0.2) == []
+    cluster.produce("empty", [(key(i), str(i)) for i in range(RECORDS)], partition=0)
+    assert offsets(received(consumer, len(of(UPPER)))) == of(UPPER)
+
+
 def test_what_a_call_has_not_returned_yet_is_not_processed(
     group: FakeSessions, make: Callable[..., KeySharedConsumer]
 ) -> None:
