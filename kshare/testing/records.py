@@ -74,7 +74,7 @@ def producer_config(bootstrap_servers: str) -> dict[str, Any]:
         "bootstrap.servers": bootstrap_servers,
         "enable.idempotence": True,
         "partitioner": "murmur2_random",
-        "linger.ms": 5,
+        "linger.ms": 1_000,  # flush() does not wait for it: a few records are one batch
         "log_level": 2,  # that a broker is gone is what tests do on purpose
     }
 
