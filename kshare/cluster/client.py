@@ -114,6 +114,14 @@ class Client(Generic[HandleT]):
         """Let go of librdkafka's client; the next use opens another one."""
         self._handle = None
 
+    def timed_out(self, error: object) -> None:
+        """Let go of a client that has waited in vain, if that is the error.
+
+        It may wait for a controller that has died, and goes on to do so: a new one asks again.
+        """
+        if isinstance(error, TimeoutError) or code_of(error) == RdKafkaError._TIMED_OUT:  # noqa: SLF001
+            self.close()
+
     def answered(self) -> None:
         """Note that the cluster has answered: from now on, silence has reasons that can pass."""
         self._silence.end()

@@ -47,7 +47,6 @@ _POLL_SECONDS: Final = 0.1
 _UNKNOWN_PARTITION: Final = RdKafkaError._UNKNOWN_PARTITION  # noqa: SLF001
 # No partition of those asked for has a leader, or exists: librdkafka says the same of both.
 _NO_LEADERS: Final = RdKafkaError._NOENT  # noqa: SLF001
-_TIMED_OUT: Final = RdKafkaError._TIMED_OUT  # noqa: SLF001
 _TRANSPORT: Final = RdKafkaError._TRANSPORT  # noqa: SLF001
 
 _LASTING: Final = (AuthenticationError, AuthorizationError, UnknownTopicError)
@@ -266,9 +265,7 @@ class Cluster:
                 kind = kind_of(error)
                 passes = lacks or kind in {Kind.TRANSIENT, Kind.STALE_LEADER}
                 if not passes or deadline.expired:
-                    if code_of(error) == _TIMED_OUT:
-                        # It may wait for a controller that has died: a new client asks again.
-                        self._client.close()
+                    self._client.timed_out(error)
                     raise mapped from None  # it says all that librdkafka's error does
                 faults.append(mapped)
                 if code_of(error) == _NO_LEADERS:

@@ -167,10 +167,7 @@ class LogTopic:
         try:
             return future.result(self._time + 1)
         except (KafkaException, TimeoutError) as error:
-            if kind_of(error) is Kind.TRANSIENT:
-                # librdkafka waits for the broker that it was told was the controller, though that
-                # one has died: a new client asks those that live.
-                self._client.close()
+            self._client.timed_out(error)
             raise kafka_error(error, action, topic=topic) from error
 
 
