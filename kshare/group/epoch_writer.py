@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from kshare.errors import KafkaError
-from kshare.group.log_follower import LASTING, LogLink
+from kshare.group.log_follower import LogLink
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.records import Epoch, encode
 from kshare.wire.protocol.error_codes import Kind
@@ -75,7 +75,5 @@ class EpochWriter:
         link.writer.append(*encode(self._group, self._waiting[0]), failed)
 
     def _failed(self, link: LogLink, retry_at: float, error: KafkaError, kind: Kind) -> None:
-        if isinstance(error, LASTING):
-            raise error
-        link.is_sure &= kind is Kind.TRANSIENT
+        link.not_taken(error, kind)
         self.retry_at = retry_at

@@ -24,6 +24,7 @@ from kshare.group.protocol.log import GroupLog
 from kshare.group.shared import Shared
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.broker_pool import BrokerPool
+from kshare.wire.protocol.error_codes import Kind
 from kshare.wire.protocol.retry import Backoff
 
 __all__ = ["ANSWER_MS", "LASTING", "LogFollower", "LogLink"]
@@ -58,6 +59,16 @@ class LogLink:
     writer: LogWriter
     reader: GroupReader
     is_sure: bool = True
+
+    def not_taken(self, error: KafkaError, kind: Kind) -> None:
+        """Brokers have not taken a record: the topic may be another one, unless that passes.
+
+        Raises:
+            KafkaError: No other attempt helps.
+        """
+        if isinstance(error, LASTING):
+            raise error
+        self.is_sure &= kind is Kind.TRANSIENT
 
     def close(self) -> None:
         """Let go of the cluster."""

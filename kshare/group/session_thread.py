@@ -66,7 +66,6 @@ _log = logging.getLogger("kshare.group")
 _BEAT_SECONDS: Final = 10.0
 _FORGOTTEN_MS: Final = 86_400_000
 _LOOK_SECONDS: Final = 1.0
-_FATAL: Final = {Kind.AUTHENTICATION, Kind.AUTHORIZATION}
 
 Asked = Sequence[tuple[Ownership, int]]
 """Ownerships that wait for an answer, each with the number of its actions."""
@@ -271,16 +270,12 @@ class SessionThread:
     def _not_written(
         self, link: LogLink, ownership: Ownership, number: int, error: KafkaError, kind: Kind
     ) -> None:
-        if kind in _FATAL:
-            raise error
-        link.is_sure &= kind is Kind.TRANSIENT
+        link.not_taken(error, kind)
         self._failed([(ownership, number)], error)
 
     def _append(self, link: LogLink, ownership: Ownership, key: Key, record: Record | None) -> None:
         def failed(error: KafkaError, kind: Kind) -> None:
-            if kind in _FATAL:
-                raise error
-            link.is_sure &= kind is Kind.TRANSIENT
+            link.not_taken(error, kind)
             self._follower.note(error)
             if isinstance(ownership.owner, Cooperator):
                 ownership.owner.not_appended(key)
@@ -398,9 +393,7 @@ class SessionThread:
                 )
 
     def _not_alive(self, link: LogLink, error: KafkaError, kind: Kind) -> None:
-        if kind in _FATAL:
-            raise error
-        link.is_sure &= kind is Kind.TRANSIENT
+        link.not_taken(error, kind)
         self._follower.note(error)
         self._times.beat = 0.0
 
