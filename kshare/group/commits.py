@@ -84,7 +84,7 @@ class Commits:
         self,
         work: Callable[[], Work],
         ranges: Callable[[], int],
-        chunks: Callable[[], int] = lambda: 0,
+        chunks: Callable[[], int],
     ) -> None:
         """Call back what is done, and commit if it is time. From the thread that polls.
 
@@ -97,9 +97,10 @@ class Commits:
         if not self._config.auto_commit or self._under_way:
             return
         now = time.monotonic()
-        if now >= self._due or self._have_gathered(ranges, now) or self._chunks < chunks():
+        finished = chunks()
+        if now >= self._due or self._have_gathered(ranges, now) or self._chunks < finished:
             self._due = now + self._interval
-            self._chunks = chunks()
+            self._chunks = finished
             self._ranges = ranges()
             self.begin(work())
 

@@ -23,11 +23,11 @@ from kshare.group.description import (
     describe_group,
     describe_groups,
 )
-from kshare.group.offsets import GroupOffsets, GroupSnapshot
+from kshare.group.offsets import GroupOffsets
 from kshare.group.owners import OwnerTable
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.range_owners import LivingMember, RangeOwner
-from kshare.group.protocol.records import CommitLogError, Epoch, decode, decode_key
+from kshare.group.protocol.records import CommitLogError, decode, decode_key
 from kshare.monitor.report import lag
 from kshare.options import KafkaConfig, Subscribe
 
@@ -143,7 +143,7 @@ def group_status(
     progress = {tp: each.progress for tp, each in known.committed().items()}
     partitions = progress.keys() | {owner.partition for owner in table.owners}
     logs = log_bounds(kafka, partitions)
-    position, epoch = _last_epoch(known)
+    position, epoch = known.log.last_epoch or (None, None)
     return GroupStatus(
         group=group,
         state=described.state,
@@ -252,7 +252,3 @@ def _members(table: OwnerTable, described: GroupDescription) -> Iterator[MemberS
     known = described.members or {}
     for _, member in sorted(table.members.items()):
         yield MemberStatus(member, known.get(member.member_id))
-
-
-def _last_epoch(known: GroupSnapshot) -> tuple[int | None, Epoch | None]:
-    return max(known.log.epochs.items(), default=(None, None))

@@ -173,6 +173,11 @@ class GroupLog:
         self.members: dict[str, Member] = {}
         self.epochs: dict[int, Epoch] = {}
 
+    @property
+    def last_epoch(self) -> tuple[int, Epoch] | None:
+        """The last epoch and its log offset; None if nobody has ever joined."""
+        return max(self.epochs.items(), default=None)
+
     def of(self, partition: TopicPartition) -> PartitionLog:
         """What it says of a partition; empty if there is no record."""
         return self.partitions.setdefault(partition, PartitionLog())

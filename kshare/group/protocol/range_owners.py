@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from kshare.core.hashing import WHOLE, HashRange, complement
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.log import GroupLog, members_seen
-from kshare.group.protocol.records import Epoch, EpochMember
+from kshare.group.protocol.owner import session_of
+from kshare.group.protocol.records import EpochMember
 
 __all__ = ["LivingMember", "RangeOwner", "living_members", "owner_of", "range_owners"]
 
@@ -116,8 +117,7 @@ def owner_of(
 
 
 def _last_epoch(log: GroupLog) -> tuple[EpochMember, ...]:
-    epochs: list[Epoch] = [log.epochs[position] for position in sorted(log.epochs)]
-    return epochs[-1].members if epochs else ()
+    return () if log.last_epoch is None else log.last_epoch[1].members
 
 
 def _claimed(
@@ -125,7 +125,7 @@ def _claimed(
 ) -> Iterator[RangeOwner]:
     """What living members have claimed and nobody has claimed since."""
     for claim_name in log.of(partition).claims:
-        session = claim_name.rpartition("#")[0] or claim_name
+        session = session_of(claim_name)
         if session in alive:
             for part in log.of(partition).owned_by(claim_name):
                 yield RangeOwner(partition, part, session)
