@@ -135,11 +135,13 @@ def fill(group: Group, first: int, last: int) -> None:
     group.broker.produce(group.topic, rows)
 
 
-def eventually(holds: Callable[[], Any], seconds: float = SECONDS) -> None:
+def eventually(holds: Callable[[], Any], seconds: float = SECONDS) -> Any:
+    """Wait until something holds, and return it."""
     deadline = time.monotonic() + seconds
-    while not holds():
+    while not (found := holds()):
         assert time.monotonic() < deadline, "it did not come to pass"
         time.sleep(0.02)
+    return found
 
 
 def end_all(group: Group) -> None:

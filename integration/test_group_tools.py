@@ -3,14 +3,15 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from integration import members
 from integration.kafka import KafkaBroker
 from kshare.cli import main
 from kshare.core.hashing import HASH_SPACE
@@ -67,12 +68,7 @@ def start(broker: KafkaBroker, tmp_path: Path) -> Iterator[Callable[[str, int], 
         yield member
 
 
-def eventually(holds: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + SECONDS
-    while not (found := holds()):
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.05)
-    return found
+eventually = partial(members.eventually, seconds=SECONDS)
 
 
 def shares(owners: GroupOwners) -> dict[str, float]:

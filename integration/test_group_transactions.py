@@ -10,15 +10,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from integration.kafka import KafkaBroker
+from integration.members import eventually
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.errors import TransactionAbortedError
 from kshare.group import KeySharedConsumer
@@ -27,14 +27,6 @@ from kshare.group.offsets import list_offsets
 RECORDS, KEYS = 4_000, 97
 SECONDS = 120.0
 LOWER, UPPER = split(WHOLE, 2)
-
-
-def eventually(holds: Callable[[], Any], seconds: float = SECONDS) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.05)
-    return found
 
 
 def key_of(offset: int) -> bytes:

@@ -13,6 +13,7 @@ from kshare.core.progress import TopicPartition
 from kshare.group import KeySharedConsumer, partitions_only
 from kshare.testing import FakeCluster
 from tests.support.groups import GROUP, LOG, T0, eventually
+from tests.support.policies import FakePolicies
 
 RECORDS = 200
 Changes = Mapping[TopicPartition, tuple[HashRange, ...]]
@@ -25,24 +26,11 @@ def cluster() -> Iterator[FakeCluster]:
         yield running
 
 
-class Accepts:
-    """Policies that operators have set."""
-
-    def __init__(self) -> None:
-        self.refused: set[Policy] = set()
-
-    def accepts(self, policy: Policy) -> bool:
-        return policy not in self.refused
-
-    def close(self) -> None:
-        pass
-
-
 class Polling:
     """A consumer that is polled in a thread, and what it is told."""
 
     def __init__(
-        self, cluster: FakeCluster, policies: "Accepts | None" = None, **config: Any
+        self, cluster: FakeCluster, policies: FakePolicies | None = None, **config: Any
     ) -> None:
         self.offsets: list[int] = []
         self.told: list[tuple[str, Changes]] = []
@@ -57,7 +45,7 @@ class Polling:
                 "heartbeat.interval.ms": 100,
                 **{name.replace("_", "."): value for name, value in config.items()},
             },
-            policies=PolicyWatch if policies is None else lambda _: policies,
+            policies=PolicyWatch if policies is None else policies,
         )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -130,14 +118,14 @@ def test_two_members_share_a_partition_and_one_takes_over(
 def test_a_policy_makes_members_have_whole_partitions(
     cluster: FakeCluster, start: Callable[..., Polling], policy: Policy
 ) -> None:
-    policies = Accepts()
+    policies = FakePolicies()
     first, second = start(policies=policies), start(policies=policies)
     eventually(lambda: (first.width(), second.width()) == (HASH_SPACE // 2, HASH_SPACE // 2))
-    policies.refused.add(policy)
+    policies.denied.add(policy)
     eventually(lambda: {first.width(), second.width()} == {0, HASH_SPACE})
     cluster.produce("orders", [(f"k{i % 20}", f"{i}") for i in range(RECORDS)], partition=0)
     eventually(lambda: len(first.offsets) + len(second.offsets) == 2 * RECORDS)
-    policies.refused.clear()
+    policies.denied.clear()
     eventually(lambda: (first.width(), second.width()) == (HASH_SPACE // 2, HASH_SPACE // 2))
     assert not first.faults
     assert not second.faults
