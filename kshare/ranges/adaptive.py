@@ -7,7 +7,7 @@ Cost: linear in the ranges of a partition while they stay; quadratic in them whe
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -20,13 +20,15 @@ from kshare.ranges.round_robin import round_robin
 __all__ = ["adaptive"]
 
 HOT: Final = 2.0
-"""A range with more than this many times the mean work is split."""
+"""A range with more than this many times the mean work of the others is split."""
 
 COLD: Final = 0.5
 """A single key's range is merged only if its work is below this part of the mean."""
 
 _RECORDS_MIN, _SECONDS_MIN = 64, 0.2  # below both, what was observed is taken for noise
 _COUNT_MIN = 4  # a key seen fewer times in a sample is not taken for a hot one
+_FEW = 16  # up to so many ranges, several cuts of a hot one are tried: each moves much of the work
+_CUTS = (4, 3, 5, 2, 6, 1, 7)  # eighths of the sample; of cuts that are equally good, the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,10 @@ def adaptive(request: RangeRequest) -> dict[TopicPartition, tuple[HashRange, ...
     """Move the boundaries of ranges to where the work is.
 
     Work is time if that was measured, else records; per offset, since ranges with limits do not
-    cover the same offsets. A range with more than twice the mean work is split at the weighted
-    median of a sample of its key hashes; a hash that stands out there gets a range of its own. The
-    neighbours with the least work merge, so that the number of ranges stays what it was.
+    cover the same offsets. A range with more than twice the mean work of the others is split at the
+    weighted median of a sample of its key hashes; a hash that stands out there gets a range of its
+    own. Where ranges are few, the cut is the one of seven that leaves the busiest range the least
+    work. The neighbours with the least work merge, so that the number of ranges stays what it was.
 
     Returns:
         Each partition's ranges, ascending.
@@ -89,7 +92,7 @@ def _adapted(observed: Sequence[RangeObservation], count: int) -> tuple[HashRang
     works, timed = _works(observed)
     if len(observed) == count and _tiles(observed):
         wide = [work for work, seen in zip(works, observed, strict=True) if seen.hashes.width > 1]
-        if not wide or max(wide) <= HOT * sum(wide) / len(wide):  # the common case, seen quickly
+        if not wide or max(wide) <= _hot_above(wide):  # the common case, seen quickly
             return tuple([seen.hashes for seen in observed])
     pieces = _pieces(observed, works, timed=timed)
     while len(pieces) > count:
@@ -157,9 +160,17 @@ def _mean(pieces: Sequence[_Piece]) -> float:
     return sum(wide) / len(wide) if wide else 0.0
 
 
+def _hot_above(works: Sequence[float]) -> float:
+    """The work above which one of some ranges has more than HOT times the mean of the others."""
+    return HOT * sum(works) / (len(works) - 1 + HOT)
+
+
 def _hottest(pieces: Sequence[_Piece]) -> int | None:
     """The range to split next; none that comes from a split."""
-    least = HOT * _mean(pieces)
+    wide = [piece.work for piece in pieces if not piece.is_single]
+    if not wide:
+        return None
+    least = _hot_above(wide)
     hot = [
         i
         for i, piece in enumerate(pieces)
@@ -171,20 +182,26 @@ def _hottest(pieces: Sequence[_Piece]) -> int | None:
 def _relieved(pieces: list[_Piece], hot: int) -> list[_Piece]:
     """Split a range, and merge others to make room; or leave all as it is, if that is no better."""
     piece = pieces[hot]
-    split = [*pieces[:hot], *_parts(piece), *pieces[hot + 1 :]]
-    while len(split) > len(pieces):
-        split = _merged(split)
-    if max(part.work for part in split if part not in pieces) < piece.work:
-        return split
     stays = _Piece(piece.lo, piece.hi, piece.work, piece.sample)  # not to be tried again
-    return [*pieces[:hot], stays, *pieces[hot + 1 :]]
+    best, least = [*pieces[:hot], stays, *pieces[hot + 1 :]], piece.work
+    for parts in _ways_to_cut(piece, are_few=len(pieces) <= _FEW):
+        split = [*pieces[:hot], *parts, *pieces[hot + 1 :]]
+        while len(split) > len(pieces):
+            split = _merged(split)
+        most = max(part.work for part in split if part not in pieces)
+        if most < least:
+            best, least = split, most
+    return best
 
 
-def _parts(piece: _Piece) -> list[_Piece]:
+def _ways_to_cut(piece: _Piece, *, are_few: bool) -> Iterator[list[_Piece]]:
     key = _hot_key(piece)
-    if key is None:
-        return _halves(piece)
-    return _cut(piece, [key, key + 1])
+    if key is not None:
+        yield _cut(piece, [key, key + 1])
+    if are_few:
+        yield from (_cut_at(piece, eighths) for eighths in _CUTS)
+    elif key is None:
+        yield _halves(piece)
 
 
 def _hot_key(piece: _Piece) -> int | None:
@@ -202,12 +219,17 @@ def _hot_key(piece: _Piece) -> int | None:
 
 def _halves(piece: _Piece) -> list[_Piece]:
     """Cut at the median of the sample, or in the middle if the sample is of one key or none."""
+    return _cut_at(piece, 4)
+
+
+def _cut_at(piece: _Piece, eighths: int) -> list[_Piece]:
+    """Cut off eighths of the sample, or of the range if the sample is of one key or none."""
     sample = piece.sample
-    middle = (piece.lo + piece.hi) // 2
+    cut = piece.lo + (piece.hi - piece.lo) * eighths // 8
     starts = [i for i in range(1, len(sample)) if sample[i] != sample[i - 1]]
     if starts:
-        middle = sample[min(starts, key=lambda i: abs(2 * i - len(sample)))]
-    return _cut(piece, [middle])
+        cut = sample[min(starts, key=lambda i: abs(8 * i - eighths * len(sample)))]
+    return _cut(piece, [cut])
 
 
 def _cut(piece: _Piece, cuts: Sequence[int]) -> list[_Piece]:

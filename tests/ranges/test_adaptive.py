@@ -329,3 +329,30 @@ def test_keys_that_crowd_one_end_are_spread() -> None:
     found = work.run(ranges=4, batches=15)
     assert max(work.of(part) for part in found) <= 0.6 * sum(map(work.of, found))
     assert work.run(ranges=4, batches=25) == found
+
+
+@pytest.mark.parametrize("hot", [0, 1])
+@pytest.mark.parametrize("share", [0.69, 0.8, 0.95, 1.0])
+def test_of_two_ranges_the_hot_one_is_cut_where_both_have_about_half(
+    hot: int, share: float
+) -> None:
+    halves = split(WHOLE, 2)
+    works = [100 * (1 - share)] * 2
+    works[hot] = 100 * share
+    low, high = adapted(
+        [seen(part, work, evenly(part, 80)) for part, work in zip(halves, works, strict=True)], 2
+    )
+    density = [work / part.width for work, part in zip(works, halves, strict=True)]
+    lower = sum(
+        inside.width * each
+        for part, each in zip(halves, density, strict=True)
+        if (inside := part.intersect(low)) is not None
+    )
+    assert high.lo == low.hi
+    assert 42 <= lower <= 58
+
+
+def test_of_two_ranges_one_is_hot_that_has_more_than_twice_the_other() -> None:
+    low, high = split(WHOLE, 2)
+    assert adapted([seen(low, 10.0, evenly(low)), seen(high, 20.0, evenly(high))], 2) == (low, high)
+    assert adapted([seen(low, 10.0, evenly(low)), seen(high, 20.1, evenly(high))], 2) != (low, high)
