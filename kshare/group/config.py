@@ -12,6 +12,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple
 
 from kshare.errors import OptionsError
+from kshare.group.assignor_config import PROBING_MS, RANGE_ASSIGNOR
+from kshare.group.config_names import (
+    HARMLESS,
+    JAVA_NAMES,
+    LOGIN_MODULES,
+    NO_EFFECT_NAMES,
+    PEM_STORES,
+    REFUSED_NAMES,
+)
+from kshare.group.protocol.report import NO_REPORT, ROUND_ROBIN, MemberReport
 from kshare.group.protocol.transaction import Purgatory
 from kshare.options import KafkaConfig
 from kshare.options.faults import Faults
@@ -93,6 +103,10 @@ class ConsumerConfig:
         instance_id: Id of a static member (``group.instance.id``); None for a dynamic one.
         application_server: Where others reach this process, as ``host:port``
             (``application.server``); None for the host's name.
+        range_assignor: How partitions are cut that members share, if this one leads the group
+            (``rangeAssignor``).
+        probing_interval_ms: How often the leader looks at loads again
+            (``probing.rebalance.interval.ms``).
         on_commit: Called with the error (or None) and the stable offsets after each commit that
             nobody waits for (``on_commit``); from ``poll``.
     """
@@ -122,7 +136,19 @@ class ConsumerConfig:
     max_poll_interval_ms: int = 300_000
     instance_id: str | None = None
     application_server: str | None = None
+    range_assignor: str = ROUND_ROBIN
+    probing_interval_ms: int = PROBING_MS
     on_commit: Callable[[Exception | None, Any], None] | None = None
+
+    @property
+    def measures_load(self) -> bool:
+        """Whether members are to report their load: an assignor looks at it."""
+        return self.range_assignor != ROUND_ROBIN and self.order == "key"
+
+    @property
+    def report(self) -> MemberReport:
+        """What a member reports always."""
+        return MemberReport(self.range_assignor) if self.order == "key" else NO_REPORT
 
     @property
     def lease_records(self) -> int | None:
@@ -288,6 +314,13 @@ CONFIGS: Final = {
             "After this time without a poll a member leaves its group (`subscribe`).",
         ),
         Config(
+            "probing.rebalance.interval.ms",
+            integer(1, INT_MAX),
+            "probing_interval_ms",
+            "How often the leader looks at loads again, with `rangeAssignor` or if a task assignor "
+            "asks for it (`subscribe`).",
+        ),
+        Config(
             "purgatory",
             choice("stable", "key", default="stable"),
             "purgatory",
@@ -299,6 +332,14 @@ CONFIGS: Final = {
             integer(1, 2_097_151),
             "queued_max_kbytes",
             "Maximum size of what is fetched and not handed out, in KiB.",
+        ),
+        Config(
+            "rangeAssignor",
+            RANGE_ASSIGNOR,
+            "range_assignor",
+            "How partitions are cut that members share (`subscribe`): `round-robin` (evenly), "
+            "`adaptive` (by the load that members report), or the dotted path of a callable. The "
+            "leader's counts, so give all members the same.",
         ),
         Config(
             "session.timeout.ms",
@@ -323,102 +364,21 @@ CONFIGS: Final = {
 }  # fmt: skip
 """The configurations of the consumer itself, by name; all others are those of Kafka's client."""
 
-_BY_NAME: Final = CONFIGS | {alias: entry for entry in CONFIGS.values() for alias in entry.aliases}
+_BY_NAME: Final = {
+    name.lower(): entry for entry in CONFIGS.values() for name in (entry.name, *entry.aliases)
+}
 _TOKEN_PROVIDER: Final = "oauthTokenProvider"  # noqa: S105
 
-_JAVA_NAMES: Final = {
-    **{entry.librdkafka[0]: name for name, entry in PROPERTIES.items() if entry.librdkafka},
-    "bootstrap.servers": "bootstrap.servers",
-    "fetch.message.max.bytes": "max.partition.fetch.bytes",
-    "fetch.wait.max.ms": "fetch.max.wait.ms",
-    "metadata.broker.list": "bootstrap.servers",
-    "sasl.mechanisms": "sasl.mechanism",
-    "sasl.oauthbearer.client.id": "sasl.oauthbearer.client.credentials.client.id",
-    "sasl.oauthbearer.client.secret": "sasl.oauthbearer.client.credentials.client.secret",
-    "ssl.ca.location": "ssl.truststore.location",
-    "ssl.ca.pem": "ssl.truststore.certificates",
-    "ssl.certificate.pem": "ssl.keystore.certificate.chain",
-    "ssl.key.pem": "ssl.keystore.key",
-}
-"""Java's names by librdkafka's."""
-
-_STORES: Final = {
-    "ssl.ca.location": "ssl.truststore.type",
-    "ssl.ca.pem": "ssl.truststore.type",
-    "ssl.certificate.pem": "ssl.keystore.type",
-    "ssl.key.pem": "ssl.keystore.type",
-}
-"""Properties of librdkafka that are PEM, and Java's property that says so."""
-
-_MODULES: Final = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
-
-_NO_EFFECT: Final = frozenset(
-    {
-        *(set(CONSUMER_NO_EFFECT) - _BY_NAME.keys()),
-        *NO_EFFECT,
-        "api.version.request",
-        "broker.address.family",
-        "broker.address.ttl",
-        "builtin.features",
-        "coordinator.query.interval.ms",
-        "debug",
-        "enable.sparse.connections",
-        "error_cb",
-        "fetch.error.backoff.ms",
-        "fetch.queue.backoff.ms",
-        "log.connection.close",
-        "log.queue",
-        "log.thread.name",
-        "log_level",
-        "logger",
-        "max.in.flight",
-        "queued.min.messages",
-        "sasl.oauthbearer.method",
-        "socket.keepalive.enable",
-        "socket.max.fails",
-        "socket.nagle.disable",
-        "statistics.interval.ms",
-        "stats_cb",
-        "throttle_cb",
-        "topic.metadata.refresh.fast.interval.ms",
-        "topic.metadata.refresh.interval.ms",
-        "topic.metadata.refresh.sparse",
-    }
-)
+_NO_EFFECT: Final = {*NO_EFFECT_NAMES, *NO_EFFECT, *(set(CONSUMER_NO_EFFECT) - _BY_NAME.keys())}
 """Names that change neither what is read, nor as whom, nor whom is trusted."""
-
-_BYTES: Final = "keys and values are bytes; decode what Message.key() and value() return"
-
-_REFUSED: Final = {
-    "consume.callback.max.messages": "there are no consume callbacks",
-    "default.topic.config": "give its properties with the others",
-    "enable.auto.offset.store": "set acknowledgement.mode=explicit, and acknowledge records",
-    "enable.ssl.certificate.verification": "set ssl.truststore.location to what is trusted",
-    "key.deserializer": _BYTES,
-    "message.copy.max.bytes": "it is librdkafka's own",
-    "oauth_cb": "set oauthTokenProvider=package.module:function",
-    "ssl.certificate.location": "put certificate and key into one PEM file: ssl.keystore.location",
-    "ssl.key.location": "put certificate and key into one PEM file: ssl.keystore.location",
-    "value.deserializer": _BYTES,
-}
-"""Names that would change what is read, or whom is trusted; and what to do instead."""
-
-_HARMLESS: Final = {
-    "enable.auto.offset.store": "true",
-    "enable.ssl.certificate.verification": "true",
-}
-"""Values with which a refused name asks for what is done anyway."""
 
 _KNOWN: Final = {*PROPERTIES, *LIBRDKAFKA_NAMES, *NOT_BUILT, *REFUSED}
 _SUGGESTED: Final = (
-    *_BY_NAME,
+    *CONFIGS,
+    *(alias for entry in CONFIGS.values() for alias in entry.aliases),
     *PROPERTIES,
-    *_JAVA_NAMES,
-    *sorted({*_NO_EFFECT, *_REFUSED}),
+    *JAVA_NAMES,
+    *sorted({*_NO_EFFECT, *REFUSED_NAMES}),
     *("on_commit", "sasl.password", "sasl.username", _TOKEN_PROVIDER),
 )
 
@@ -466,6 +426,11 @@ class _ConsumerParser:
             )  # fmt: skip
         self._check_times(fields)
         self._check_order(fields)
+        if (
+            fields.get("order") == "none"
+            and fields.get("range_assignor", ROUND_ROBIN) != ROUND_ROBIN
+        ):
+            self._faults.warn("rangeAssignor", "has no effect with consumption.order=none")
         if fields.get("transactional_id") is not None:
             if fields.get("auto_commit"):
                 self._faults.add(
@@ -528,7 +493,8 @@ class _ConsumerParser:
             text = str(value).lower() if isinstance(value, bool) else str(value)
             if plain in _BY_NAME:
                 entry = _BY_NAME[plain]
-                self._fields[entry.field] = self._faults.parse(plain, text, entry.kind)
+                shown = entry.name if plain == entry.name.lower() else plain
+                self._fields[entry.field] = self._faults.parse(shown, text, entry.kind)
             elif plain in {"sasl.username", "sasl.password"}:
                 login[plain] = text
             else:
@@ -542,14 +508,14 @@ class _ConsumerParser:
             self._faults.warn(name, "has no effect in kshare")
         elif name == "enable.partition.eof" and str(value).lower() != "false":
             self._faults.add(name, None, "is not supported", "poll returns None at the end")
-        elif name in _REFUSED and str(value).lower() != _HARMLESS.get(name):
-            self._faults.add(name, None, "is not supported", _REFUSED[name])
-        elif name not in _REFUSED and name != "enable.partition.eof":
+        elif name in REFUSED_NAMES and str(value).lower() != HARMLESS.get(name):
+            self._faults.add(name, None, "is not supported", REFUSED_NAMES[name])
+        elif name not in REFUSED_NAMES and name != "enable.partition.eof":
             return False
         return True
 
     def _put(self, kafka: dict[str, str], name: str, text: str) -> None:
-        java = _JAVA_NAMES.get(name, name)
+        java = JAVA_NAMES.get(name, name)
         if java not in _KNOWN:
             self._faults.warn_unknown(name, "property", _SUGGESTED)
             return
@@ -557,8 +523,8 @@ class _ConsumerParser:
             text = ""
         if kafka.setdefault(java, text) != text:
             self._faults.add(java, None, f"is given twice, also as {name}, with different values")
-        if name in _STORES:
-            kafka.setdefault(_STORES[name], "PEM")
+        if name in PEM_STORES:
+            kafka.setdefault(PEM_STORES[name], "PEM")
 
     def _put_login(self, kafka: dict[str, str], login: Mapping[str, str]) -> None:
         """Write user name and password of librdkafka as Java's ``sasl.jaas.config``."""
@@ -569,13 +535,13 @@ class _ConsumerParser:
             self._faults.add("sasl.username", None, "contradicts sasl.jaas.config", "give one")
         elif len(login) < 2:
             self._faults.add("sasl.username, sasl.password", None, "need each other")
-        elif mechanism not in _MODULES:
+        elif mechanism not in LOGIN_MODULES:
             self._faults.add(
-                "sasl.username", None, "needs sasl.mechanism", f"one of {', '.join(_MODULES)}"
+                "sasl.username", None, "needs sasl.mechanism", f"one of {', '.join(LOGIN_MODULES)}"
             )
         else:
             user, password = (_quoted(login[f"sasl.{name}"]) for name in ("username", "password"))
-            module = _MODULES[mechanism]
+            module = LOGIN_MODULES[mechanism]
             kafka["sasl.jaas.config"] = f"{module} required username={user} password={password};"
 
 

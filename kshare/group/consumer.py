@@ -24,6 +24,7 @@ from kshare.group.call_state import CallState
 from kshare.group.commits import Commits
 from kshare.group.config import ConsumerConfig, consumer_config
 from kshare.group.group_host import GroupHost
+from kshare.group.load_meter import meter_of
 from kshare.group.message import Message
 from kshare.group.metrics import ConsumerMetrics
 from kshare.group.model import ConsumerClosedError, OffsetAndMetadata
@@ -85,6 +86,7 @@ class KeySharedConsumer:
         self._receiver: Receiver = Receiver(
             self._tail, self._session, self._state, self._commits, self._processing, self._waker
         )
+        self._receiver.meter = self._tail.meter = meter_of(config)
         self._host = GroupHost(
             self._tail, self._session, self._receiver, self._commits, self._processing
         )
@@ -390,6 +392,8 @@ class KeySharedConsumer:
             whole_topics = self._restrictions.whole_topics
             member = self._session.join(self._config, self._receiver.interrupt, whole_topics)
             self._receiver.subscriber = Subscriber(member, self._host)
+            if self._receiver.meter is not None:
+                member.report(self._receiver.meter.report)
             if self._receiver.transactions is not None:
                 self._receiver.transactions.is_disturbed = lambda: member.has_change
         with self._state.call():

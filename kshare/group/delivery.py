@@ -162,6 +162,7 @@ class Delivery:
         self._chunks: list[Chunk] = list(carried.chunks)  # explicit: not all acknowledged
         self._carried = carried.pieces
         self._current: tuple[Chunk, Rows, int] | None = None  # and its end
+        self._handed_before = 0  # records, of the chunks before the current one
 
     # -- what to read -----------------------------------------------------------------------
 
@@ -169,6 +170,11 @@ class Delivery:
     def position(self) -> int:
         """The offset after the last record that was handed out."""
         return self._position_at(self._handed)
+
+    @property
+    def handed_out(self) -> int:
+        """Number of records that were handed out."""
+        return self._handed_before + self._handed
 
     def wanted(self, end: int) -> tuple[Rectangle, ...]:
         """What is still to be read of the offsets below ``end``; never empty."""
@@ -233,6 +239,7 @@ class Delivery:
         """A chunk is handed out as a whole."""
         self._finish()
         self._position = end
+        self._handed_before += len(chunk.acknowledged)
         if self.explicit:
             self._sweep()
             self._chunks.append(chunk)
@@ -254,6 +261,7 @@ class Delivery:
         (chunk, _, _), handed = self._current, self._handed
         self._before_last = self._position_at(max(handed - 1, 0))
         self._position, self._current = self._position_at(handed), None
+        self._handed_before += handed
         if self.explicit:  # what was not handed out must not count as a gap
             rest = len(chunk.acknowledged) - handed
             chunk.acknowledged[handed:] = b"\1" * rest
@@ -377,6 +385,7 @@ class Delivery:
     def _finish(self) -> None:
         if self._current is not None:
             assert self._handed == len(self._current[0].acknowledged)
+            self._handed_before += self._handed
             self._position, self._current = self._current[2], None
 
     def _sweep(self) -> None:

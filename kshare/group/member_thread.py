@@ -25,10 +25,11 @@ from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, KshareError, UnknownTopicError
 from kshare.group.config import ConsumerConfig
+from kshare.group.group_planner import GroupPlanner
 from kshare.group.log_follower import LASTING
 from kshare.group.log_tail import boot_time
 from kshare.group.member_link import MemberLink
-from kshare.group.protocol.leader import Generation, plan_generation, topics_of
+from kshare.group.protocol.leader import Generation, topics_of
 from kshare.group.protocol.membership import (
     Change,
     Code,
@@ -41,6 +42,7 @@ from kshare.group.protocol.membership import (
     Sync,
 )
 from kshare.group.protocol.records import Epoch
+from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.start import Primary
 from kshare.group.protocol.subscription import Subscription
 from kshare.options.model import Subscribe
@@ -95,6 +97,7 @@ class MemberThread:
             host=host,
             rack=config.kafka.client_rack or None,
             ordered=config.lease_records is None,
+            report=config.report,
         )
         self._config = config
         self._write_epoch = write_epoch
@@ -107,6 +110,7 @@ class MemberThread:
         )
         self._link = MemberLink(config)
         self._coordination = _Coordination(config, whole_topics)
+        self._planner = GroupPlanner(config, name)
         self._waker = Waker()
         self._commits: deque[tuple[Mapping[TopicPartition, Primary], Future[Any]]] = deque()
         self._polled_at = now()
@@ -126,6 +130,10 @@ class MemberThread:
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
         self._waker.wake()
+
+    def report(self, measured: Callable[[], MemberReport]) -> None:
+        """From now on, report what this returns whenever the member joins."""
+        self._core.measured = measured
 
     def polled(self) -> None:
         """Somebody polls."""
@@ -404,9 +412,8 @@ class MemberThread:
                 self._core.disconnected()  # to be planned in another generation
             self._coordination.pause(self._now())
             raise
-        generation = plan_generation(
-            plan.generation, self._core.said.name, plan.members, partitions, whole_topics=whole
-        )
+        generation = self._planner.plan(plan, partitions, whole)
+        self._coordination.follow_up(self._now(), self._planner.followup_seconds)
         for refusal in generation.refusals.values():
             _log.warning("group %s: %s", self._config.group, refusal)
         self._write_epoch(generation.epoch, partial(self._planned, generation))
@@ -418,10 +425,13 @@ class MemberThread:
         self._waker.wake()
 
     def _look_at_topics(self, now: float) -> None:
-        """As the leader, see now and then whether topics or policies have changed."""
+        """As the leader, see now and then whether topics, policies or loads have changed."""
         if self._core.state is not State.STABLE or not self._coordination.leads:
             return
-        if now >= self._coordination.look_at:
+        if now >= self._coordination.follow_up_at:
+            self._coordination.follow_up(now, None)
+            self.rebalance()
+        elif now >= self._coordination.look_at:
             self._coordination.look_at = now + self._coordination.look_seconds
             self._coordination.beside(self._compare, self._coordination.have_changed)
         else:
@@ -492,6 +502,7 @@ class _Coordination:
         retry_at: Before this time nothing is asked: something has failed.
         look_at: When topics are to be looked at.
         synced_at: When SyncGroup was answered last.
+        follow_up_at: When the leader is to plan again, though nothing has changed that it knows of.
     """
 
     def __init__(self, config: ConsumerConfig, whole_topics: WholeTopics) -> None:
@@ -504,6 +515,7 @@ class _Coordination:
         self._whole_topics = whole_topics
         self._group = config.group
         self.asked_at = self.beat_at = self.retry_at = self.look_at = self.synced_at = 0.0
+        self.follow_up_at = float("inf")
 
     @property
     def look_seconds(self) -> float:
@@ -526,6 +538,11 @@ class _Coordination:
     def follows(self) -> None:
         """Another member leads the group: topics are its concern."""
         self._planned = None
+        self.follow_up_at = float("inf")
+
+    def follow_up(self, now: float, seconds: float | None) -> None:
+        """Plan again in so many seconds; None for not before something changes."""
+        self.follow_up_at = float("inf") if seconds is None else now + seconds
 
     def have_changed(self) -> bool:
         """Whether topics have other partitions than those that were planned."""

@@ -20,6 +20,7 @@ from typing import Final
 from kshare.errors import FencedError
 from kshare.group.call_state import CallState
 from kshare.group.commits import Commits
+from kshare.group.load_meter import LoadMeter
 from kshare.group.message import Message
 from kshare.group.metrics import Counters
 from kshare.group.model import ConsumerClosedError
@@ -67,6 +68,7 @@ class Receiver:
         subscriber: The consumer's membership; None if it has none.
         transactions: The consumer's transactions; None if it has none.
         counters: What metrics count.
+        meter: Measures the load of what the consumer owns; None if nobody looks at it.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Receiver:
         self.subscriber: Subscriber | None = None
         self.transactions: Transactions | None = None
         self.counters = Counters()
+        self.meter: LoadMeter | None = None
         self._tail = tail
         self._session = session
         self._state = state
@@ -120,9 +123,14 @@ class Receiver:
             raise RuntimeError("transactional.id is set: receive within consumer.transaction()")
         deadline = deadline_of(timeout)
         with self._state.call():
+            if self.meter is not None:
+                self.meter.called(continues=continues)
             if not continues:
                 self._processing.settle()
-            return self._wait(take, deadline, continues=continues)
+            has_some = self._wait(take, deadline, continues=continues)
+            if self.meter is not None and has_some:
+                self.meter.returned(self._tail.current)
+            return has_some
 
     def _wait(self, take: Take, deadline: float, *, continues: bool) -> bool:
         while self.follow_group(continues=continues):
@@ -146,6 +154,8 @@ class Receiver:
         with self._state.lock:
             self._tail.refresh(continues=continues)
             self._tail.pass_over()
+            if self.meter is not None:
+                self.meter.look(self._tail)
         self._check_session()
         if self._session.seconds_to_deliver() < 0:
             self._warn_if_held()

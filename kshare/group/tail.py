@@ -16,6 +16,7 @@ from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.group.config import ConsumerConfig
 from kshare.group.delivery import Carried, Delivery, KeyLimit
+from kshare.group.load_meter import LoadMeter
 from kshare.group.member_thread import MemberThread, WholeTopics
 from kshare.group.message import NO_ROWS, Chunk, Rows, batch_of, chunks, rows_of
 from kshare.group.metrics import PartitionMetrics, pending_offsets
@@ -101,6 +102,7 @@ class Tail:
         deliveries: What is handed out of the partitions that have started.
         rows: Messages that may be handed out now; those that are taken from it are.
         stops: How often the delivery of a partition has ended, or was begun again.
+        meter: Measures the load; None if nobody looks at it.
     """
 
     def __init__(self, config: ConsumerConfig, session: Session, waker: Waker) -> None:
@@ -109,6 +111,7 @@ class Tail:
         self.deliveries: dict[TopicPartition, Delivery] = {}
         self.rows = NO_ROWS
         self.stops = 0
+        self.meter: LoadMeter | None = None
         self._config = config
         self._session = session
         self._reader = TailReader(_source_options(config), config.offset_reset, waker)
@@ -284,6 +287,17 @@ class Tail:
         """Number of leased chunks that have been processed; 0 with key order."""
         return 0
 
+    @property
+    def current(self) -> TopicPartition:
+        """The partition of what may be handed out now; there is something."""
+        partition = self._current if self._batch is None else self._batch.topic_partition
+        assert partition is not None
+        return partition
+
+    def end(self, topic_partition: TopicPartition) -> int | None:
+        """The end of a partition, as of the last fetch; None if it is not known."""
+        return self._reader.end(topic_partition)
+
     # -- records ----------------------------------------------------------------------------
 
     def next_rows(self, seconds: float) -> bool:
@@ -312,6 +326,8 @@ class Tail:
         for chunk, end in self._rest:
             assert self._current is not None
             delivery = self.deliveries[self._current]
+            if self.meter is not None:
+                self.meter.begun(chunk)
             limit = self._limits.get(self._current)
             if limit is None:
                 return delivery.begin(chunk, end)
@@ -352,6 +368,8 @@ class Tail:
         assert records is not None
         chunk = Chunk(records.topic_partition, records.batch)
         self.deliveries[records.topic_partition].hand_out(chunk, records.end)
+        if self.meter is not None:
+            self.meter.begun(chunk)
         return records.batch.select(self._config.columns or SOURCE_COLUMNS[:-1])
 
     def take_ready(self) -> pa.RecordBatch:
@@ -445,7 +463,7 @@ class Tail:
 
 def _source_options(config: ConsumerConfig) -> SourceOptions:
     columns = dict.fromkeys([*(config.columns or SOURCE_COLUMNS), "offset"])
-    if config.in_flight_per_key is not None:
+    if config.in_flight_per_key is not None or config.measures_load:
         columns["key"] = None
     largest = max(config.queued_max_kbytes * 1024 // 4, 1)
     kafka = config.kafka

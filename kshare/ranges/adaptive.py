@@ -17,7 +17,7 @@ from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation, RangeRequest
 from kshare.ranges.round_robin import round_robin
 
-__all__ = ["adaptive"]
+__all__ = ["adaptive", "is_even"]
 
 HOT: Final = 2.0
 """A range with more than this many times the mean work of the others is split."""
@@ -71,6 +71,34 @@ def adaptive(request: RangeRequest) -> dict[TopicPartition, tuple[HashRange, ...
         observed = _disjoint(load.observed)
         ranges[load.topic_partition] = _adapted(observed, len(parts)) if observed else parts
     return ranges
+
+
+def is_even(parts: Sequence[Sequence[RangeObservation]]) -> bool:
+    """Whether no part is hot: with more than twice the mean work of the others.
+
+    One key alone may have more, and so may a part of which little was observed.
+
+    Args:
+        parts: What was observed of the ranges of each part; nothing if it has no work.
+    """
+    works, timed = _works([seen for part in parts for seen in part])
+    left = iter(works)
+    wide = [
+        (sum(work for _, work in zip(part, left, strict=False)), part)
+        for part in parts
+        if sum(seen.hashes.width for seen in part) != 1
+    ]
+    if not wide:
+        return True
+    above = _hot_above([work for work, _ in wide])
+    return not any(work > above and _is_enough(part, timed=timed) for work, part in wide)
+
+
+def _is_enough(seen: Sequence[RangeObservation], *, timed: bool) -> bool:
+    """Whether so much was observed that it is not taken for noise."""
+    if timed:
+        return sum(each.seconds or 0.0 for each in seen) >= _SECONDS_MIN
+    return sum(each.records for each in seen) >= _RECORDS_MIN
 
 
 def _disjoint(observed: Sequence[RangeObservation]) -> list[RangeObservation]:
@@ -132,7 +160,7 @@ def _pieces(
     pieces: list[_Piece] = []
     for seen, work in zip(observed, works, strict=True):
         lo, hi = seen.hashes.lo, seen.hashes.hi
-        enough = (seen.seconds or 0.0) >= _SECONDS_MIN if timed else seen.records >= _RECORDS_MIN
+        enough = _is_enough([seen], timed=timed)
         sample = seen.sample
         if sample and not lo <= sample[0] <= sample[-1] < hi:
             sample = tuple(hashed for hashed in sample if lo <= hashed < hi)

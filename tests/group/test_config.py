@@ -73,7 +73,9 @@ def test_each_configuration_is_taken_under_each_of_its_names() -> None:
         "heartbeat.interval.ms": ("700", 700),
         "max.poll.interval.ms": ("9000", 9_000),
         "session.timeout.ms": ("8000", 8_000),
+        "probing.rebalance.interval.ms": ("5000", 5_000),
         "purgatory": ("Key", "key"),
+        "rangeAssignor": ("adaptive", "adaptive"),
         "transaction.timeout.ms": ("5000", 5000),
         "transactional.id": ("billing-1", "billing-1"),
     }
@@ -82,6 +84,27 @@ def test_each_configuration_is_taken_under_each_of_its_names() -> None:
         for alias in (name, name.upper(), f"kafka.{name}", *CONFIGS[name].aliases):
             given = {**BASE, "acknowledgement.mode": "explicit", alias: text}
             assert getattr(consumer_config(given), CONFIGS[name].field) == value, alias
+
+
+def test_how_partitions_are_cut() -> None:
+    parsed = config()
+    assert (parsed.range_assignor, parsed.probing_interval_ms) == ("round-robin", 60_000)
+    assert not parsed.measures_load
+    own = config(rangeAssignor=" kshare.ranges.adaptive:adaptive ")
+    assert own.range_assignor == "kshare.ranges.adaptive:adaptive"
+    assert own.measures_load
+    (lags,) = problems(BASE | {"rangeassignor": "lag-weighted"})
+    assert lags.startswith("rangeAssignor: cannot cut what members share")
+    assert "allowed: round-robin (default), adaptive, or the dotted path" in lags
+    (unknown,) = problems(BASE | {"rangeAssignor": "adaptiv"})
+    assert "neither built in nor the dotted path" in unknown
+
+
+def test_without_key_order_nothing_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        parsed = config(rangeAssignor="adaptive", consumption__order="none")
+    assert not parsed.measures_load
+    assert "rangeAssignor has no effect with consumption.order=none" in caplog.text
 
 
 def test_values_may_be_numbers_and_booleans() -> None:

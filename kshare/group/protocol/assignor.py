@@ -21,24 +21,34 @@ Cost: linear in members and hash ranges, but for sorting.
 
 import heapq
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TypeAlias
 
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, complement, split
+from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeRequest
+from kshare.group.protocol.parts import Hashes, divided, minus, width
 from kshare.group.protocol.subscription import Assigned, Subscription
 from kshare.ranges.round_robin import round_robin
 
-__all__ = ["GroupPlan", "plan_group"]
+__all__ = ["Deal", "Dealt", "Divide", "GroupPlan", "Holdings", "deal", "even_parts", "plan_group"]
 
-_PIECES_MAX: Final = 16
-"""Ranges of a part, above which a partition is divided from scratch."""
-
-Hashes = tuple[HashRange, ...]
-Holdings = Mapping[TopicPartition, Mapping[str, Hashes]]
+Holdings: TypeAlias = Mapping[TopicPartition, Mapping[str, Hashes]]
 """The hashes that members had before, disjoint."""
+
+Dealt: TypeAlias = Iterable[tuple[str, TopicPartition, Hashes]]
+"""Who gets what of each partition; an empty tuple is all of it."""
+
+Divide: TypeAlias = Callable[
+    [TopicPartition, Sequence[str], Mapping[str, Hashes]], Sequence[Hashes]
+]
+"""Divides a partition among members, who had some of it: a part for each, which tile it."""
+
+Deal: TypeAlias = Callable[
+    [Sequence[TopicPartition], Sequence[str], Collection[str], Holdings], Dealt
+]
+"""Says who gets what of partitions that have the same subscribers: as :func:`deal`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +64,21 @@ class GroupPlan:
     now: Mapping[str, Assigned]
 
 
+def even_parts(
+    partition: TopicPartition,  # noqa: ARG001
+    members: Sequence[str],
+    held: Mapping[str, Hashes],
+) -> Sequence[Hashes]:
+    """Equal parts of a partition, so that members keep what they had."""
+    return divided(members, held)
+
+
 def plan_group(
     subscriptions: Mapping[str, Subscription],
     partitions: Mapping[str, int],
     *,
     whole_topics: Collection[str] = (),
+    deal_shared: "Deal | None" = None,
 ) -> GroupPlan:
     """Plan a generation of the group.
 
@@ -66,7 +86,10 @@ def plan_group(
         subscriptions: What each member has said, by its id.
         partitions: Number of partitions of each topic; topics that are missing get no member.
         whole_topics: Topics whose partitions are not to be shared.
+        deal_shared: Says who gets what of partitions that have the same subscribers; None for
+            :func:`deal`.
     """
+    deal_to = deal_shared or deal
     members = sorted(subscriptions, key=lambda member: (subscriptions[member].name, member))
     holdings = _holdings(members, subscriptions)
     target: dict[str, dict[TopicPartition, Hashes]] = {member: {} for member in members}
@@ -82,17 +105,18 @@ def plan_group(
                 target[member] |= dict.fromkeys(listed, ())
             continue
         sharers = {m for m in subscribers if subscriptions[m].individual and not is_whole}
-        for member, partition, hashes in _planned(listed, subscribers, sharers, holdings):
+        for member, partition, hashes in deal_to(listed, subscribers, sharers, holdings):
             target[member][partition] = hashes
     return GroupPlan(target, _without_others(target, subscriptions))
 
 
-def _planned(
+def deal(
     partitions: Sequence[TopicPartition],
     members: Sequence[str],
     sharers: Collection[str],
     holdings: Holdings,
-) -> Iterable[tuple[str, TopicPartition, Hashes]]:
+    divide: Divide = even_parts,
+) -> Dealt:
     """Who gets what of partitions that have the same subscribers.
 
     Args:
@@ -100,6 +124,7 @@ def _planned(
         members: The subscribers, in order.
         sharers: Those of them that share partitions.
         holdings: What members had before.
+        divide: Divides a partition that members share.
     """
     if not partitions:
         return
@@ -114,8 +139,8 @@ def _planned(
     shared = [partition for partition in partitions if partition not in taken]
     seats = _seats(shared, [member for member in members if member in sharers], holdings)
     for partition, seated in seats.items():
-        divided = _divided(seated, holdings.get(partition, {}))
-        for member, hashes in zip(seated, divided, strict=True):
+        parts = divide(partition, seated, holdings.get(partition, {}))
+        for member, hashes in zip(seated, parts, strict=True):
             yield member, partition, () if hashes == (WHOLE,) else hashes
 
 
@@ -135,7 +160,7 @@ def _holdings(members: Sequence[str], subscriptions: Mapping[str, Subscription])
         subscription = subscriptions[member]
         wanted = subscription.owned if subscription.target is None else subscription.target
         for partition, hashes in wanted:
-            free = _minus(hashes or (WHOLE,), taken[partition])
+            free = minus(hashes or (WHOLE,), taken[partition])
             if free:
                 held[partition][member] = free
                 taken[partition] += free
@@ -160,7 +185,7 @@ def _without_others(
                 if owner != member
                 and (subscriptions[owner].ordered or subscriptions[member].ordered)
             ]
-            left = _minus(hashes or (WHOLE,), foreign) if foreign else hashes
+            left = minus(hashes or (WHOLE,), foreign) if foreign else hashes
             if left or not foreign:
                 free[partition] = () if left == (WHOLE,) else left
         now[member] = free
@@ -172,7 +197,7 @@ def _without_others(
 
 def _whole(
     partitions: Sequence[TopicPartition], members: Sequence[str], holdings: Holdings
-) -> Iterable[tuple[str, TopicPartition, Hashes]]:
+) -> Dealt:
     """One member for each partition; their numbers differ by one at most."""
     order = {member: i for i, member in enumerate(members)}
     held: dict[str, list[TopicPartition]] = {member: [] for member in members}
@@ -184,7 +209,7 @@ def _whole(
     kept: dict[str, list[TopicPartition]] = {}
     for member in sorted(members, key=lambda member: (-len(held[member]), order[member])):
         may_have = least + (extra > 0)
-        mine = sorted(held[member], key=lambda tp: (-_width(holdings[tp][member]), tp))[:may_have]
+        mine = sorted(held[member], key=lambda tp: (-width(holdings[tp][member]), tp))[:may_have]
         extra -= len(mine) > least
         kept[member] = mine
     taken = {partition for mine in kept.values() for partition in mine}
@@ -247,7 +272,7 @@ def _seats(
     seats = {partition: _Seats(count_of[partition]) for partition in partitions}
     for partition, seat in seats.items():
         held = holdings.get(partition, {})
-        ranked = sorted(incumbents[partition], key=lambda m: (-_width(held[m]), order[m]))
+        ranked = sorted(incumbents[partition], key=lambda m: (-width(held[m]), order[m]))
         seat.members = sorted(ranked[: seat.count], key=order.__getitem__)
     seated = {member for seat in seats.values() for member in seat.members}
     heap = [
@@ -272,127 +297,13 @@ def _homes(
     homes: dict[str, tuple[int, TopicPartition]] = {}
     for partition in partitions:
         for member, hashes in holdings.get(partition, {}).items():
-            width = _width(hashes)
-            if member in order and (member not in homes or width > homes[member][0]):
-                homes[member] = (width, partition)
+            wide = width(hashes)
+            if member in order and (member not in homes or wide > homes[member][0]):
+                homes[member] = (wide, partition)
     ranked = sorted(homes, key=order.__getitem__)
     return {member: homes[member][1] for member in ranked}
 
 
-def _divided(members: Sequence[str], held: Mapping[str, Hashes]) -> tuple[Hashes, ...]:
-    """The hash space in equal parts, so that members keep what they had."""
-    fresh = split(WHOLE, len(members))
-    if not any(member in held for member in members):
-        return tuple((part,) for part in fresh)
-    had = [held.get(member, ()) for member in members]
-    goals = _goals([_width(hashes) for hashes in had])
-    kept = [_trimmed(hashes, goal) for hashes, goal in zip(had, goals, strict=True)]
-    divided = _filled(kept, goals)
-    if max(map(len, divided)) <= _PIECES_MAX:
-        return divided
-    return _by_overlap(fresh, had)
-
-
-def _goals(widths: Sequence[int]) -> list[int]:
-    """How wide each part shall be; the widest may be one hash wider than others."""
-    least, extra = divmod(HASH_SPACE, len(widths))
-    ranked = sorted(range(len(widths)), key=lambda i: (-min(widths[i], least + 1), i))
-    wider = set(ranked[:extra])
-    return [least + (i in wider) for i in range(len(widths))]
-
-
-def _trimmed(hashes: Hashes, most: int) -> Hashes:
-    """So many hashes of some ranges at most; the smallest ranges go first."""
-    over = _width(hashes) - most
-    if over <= 0:
-        return hashes
-    kept = []
-    for part in sorted(hashes, key=lambda part: (part.width, part.lo)):
-        if part.width <= over:
-            over -= part.width
-        else:
-            kept.append(HashRange(part.lo, part.hi - over))
-            over = 0
-    return tuple(sorted(kept))
-
-
-def _filled(kept: Sequence[Hashes], goals: Sequence[int]) -> tuple[Hashes, ...]:
-    """Give the hashes that are free to those who have less than their goal."""
-    parts = [list(hashes) for hashes in kept]
-    needs = [goal - _width(hashes) for goal, hashes in zip(goals, kept, strict=True)]
-    ends = {part.hi: i for i, hashes in enumerate(kept) for part in hashes}
-    starts = {part.lo: i for i, hashes in enumerate(kept) for part in hashes}
-    for free in complement([part for hashes in kept for part in hashes]):
-        lo = free.lo
-        while lo < free.hi:
-            left = ends.get(lo)
-            right = starts.get(free.hi)
-            if left is not None and needs[left] > 0:
-                i = left
-            elif right is not None and needs[right] >= free.hi - lo:
-                i = right
-            else:
-                i = max(range(len(needs)), key=lambda i: (needs[i], -i))
-            hi = min(free.hi, lo + needs[i])
-            parts[i].append(HashRange(lo, hi))
-            needs[i] -= hi - lo
-            lo = hi
-    return tuple(_joined(hashes) for hashes in parts)
-
-
-def _by_overlap(fresh: Sequence[HashRange], had: Sequence[Hashes]) -> tuple[Hashes, ...]:
-    """Whole parts, each to the member that had most of it, as far as it is free."""
-    pairs = sorted(
-        ((_shared(part, hashes), i, j) for i, hashes in enumerate(had) for j, part in
-         enumerate(fresh)),
-        key=lambda pair: (-pair[0], pair[1], pair[2]),
-    )  # fmt: skip
-    chosen: dict[int, int] = {}
-    free = set(range(len(fresh)))
-    for _, i, j in pairs:
-        if i not in chosen and j in free:
-            chosen[i] = j
-            free.discard(j)
-    return tuple((fresh[chosen[i]],) for i in range(len(had)))
-
-
-# -- hash ranges -------------------------------------------------------------------------------
-
-
 def _largest_holder(held: Mapping[str, Hashes], order: Mapping[str, int]) -> str | None:
     among = [member for member in held if member in order]
-    return min(among, key=lambda member: (-_width(held[member]), order[member]), default=None)
-
-
-def _width(hashes: Iterable[HashRange]) -> int:
-    return sum(part.width for part in hashes)
-
-
-def _shared(part: HashRange, hashes: Hashes) -> int:
-    return _width(both for own in hashes if (both := part.intersect(own)) is not None)
-
-
-def _minus(hashes: Iterable[HashRange], taken: Iterable[HashRange]) -> Hashes:
-    """Hash ranges without others, which may overlap; ascending, neighbours joined."""
-    cut = list(hashes)
-    for other in taken:
-        if any(part.intersect(other) is not None for part in cut):
-            cut = [left for part in cut for left in _cut(part, other)]
-    return _joined(cut)
-
-
-def _cut(part: HashRange, other: HashRange) -> Iterable[HashRange]:
-    if part.lo < min(part.hi, other.lo):
-        yield HashRange(part.lo, min(part.hi, other.lo))
-    if max(part.lo, other.hi) < part.hi:
-        yield HashRange(max(part.lo, other.hi), part.hi)
-
-
-def _joined(hashes: Iterable[HashRange]) -> Hashes:
-    joined: list[HashRange] = []
-    for part in sorted(hashes):
-        if joined and joined[-1].hi == part.lo:
-            joined[-1] = HashRange(joined[-1].lo, part.hi)
-        else:
-            joined.append(part)
-    return tuple(joined)
+    return min(among, key=lambda member: (-width(held[member]), order[member]), default=None)

@@ -1,9 +1,10 @@
 """What the group's leader says: the epoch's record, and each member's assignment."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from kshare.group.protocol.assignor import GroupPlan, plan_group
+from kshare.group.protocol.assignor import Deal, GroupPlan, plan_group
 from kshare.group.protocol.records import Epoch, EpochMember
 from kshare.group.protocol.subscription import (
     ForeignMemberError,
@@ -14,7 +15,11 @@ from kshare.group.protocol.subscription import (
     in_order,
 )
 
-__all__ = ["Generation", "plan_generation", "topics_of"]
+__all__ = ["Generation", "Policy", "plan_generation", "topics_of"]
+
+Policy: TypeAlias = Callable[[Mapping[str, Subscription]], Deal | None]
+"""Makes what deals partitions out, from what each member has said, by its id; None for what is
+always done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,7 @@ def plan_generation(
     partitions: Mapping[str, int],
     *,
     whole_topics: Collection[str] = (),
+    policy: Policy | None = None,
 ) -> Generation:
     """Plan a generation.
 
@@ -68,10 +74,13 @@ def plan_generation(
         members: What each member has said, by its id.
         partitions: Number of partitions of each topic that exists.
         whole_topics: Topics whose partitions are not to be shared.
+        policy: Makes what deals partitions out among members that have said so much; None for what
+            is always done.
     """
     subscriptions, refusals = _read(members)
     refusals |= _refuse_other_orders(subscriptions)
-    plan = plan_group(subscriptions, partitions, whole_topics=whole_topics)
+    deal_shared = None if policy is None else policy(subscriptions)
+    plan = plan_group(subscriptions, partitions, whole_topics=whole_topics, deal_shared=deal_shared)
     listed = tuple(
         EpochMember(said.name, member, said.host, in_order(plan.now[member]))
         for member, said in sorted(subscriptions.items(), key=lambda pair: (pair[1].name, pair[0]))

@@ -18,7 +18,7 @@ Guarantees: what a member names when it joins includes all that it may claim bef
 Nothing here waits, reads a clock or does I/O.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, TypeAlias
@@ -26,6 +26,7 @@ from typing import Final, TypeAlias
 from kshare.core.hashing import WHOLE, HashRange, complement
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, KshareError
+from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import (
     PROTOCOL,
     Assigned,
@@ -189,6 +190,7 @@ class Membership:
         generation: The generation of which it is a member; -1 if of none.
         owned: What it owns, as far as the thread that polls has taken it.
         fault: Why it cannot be a member; None if it can.
+        measured: What it reports when it joins; None for what it says always.
     """
 
     group: str
@@ -199,6 +201,7 @@ class Membership:
     generation: int = -1
     owned: dict[TopicPartition, tuple[HashRange, ...]] = field(default_factory=dict)
     fault: KshareError | None = None
+    measured: Callable[[], MemberReport] | None = None
     _next: MemberAction | None = None  # decided, and not taken yet
     _pending: MemberAssignment | None = None  # received, and not taken yet
     _last: MemberAssignment | None = None  # of the last generation
@@ -397,6 +400,7 @@ class Membership:
             owned=in_order(owned),
             target=target,
             epoch=None if last is None else last.epoch,
+            report=self.said.report if self.measured is None else self.measured(),
         )
 
     def _join_again(self) -> None:

@@ -22,6 +22,7 @@ from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 from kshare.group.protocol.records import assignment_of, assignment_value
+from kshare.group.protocol.report import NO_REPORT, MemberReport, report_of, report_value
 
 __all__ = [
     "HASH",
@@ -79,6 +80,7 @@ class Subscription:
         host: Where others reach it (``application.server``), or the host's name.
         rack: Its rack (``client.rack``); None if it has none.
         ordered: Whether it keeps the order of each key (``consumption.order``).
+        report: What it tells the leader beside that.
     """
 
     name: str
@@ -90,6 +92,7 @@ class Subscription:
     host: str = ""
     rack: str | None = None
     ordered: bool = True
+    report: MemberReport = NO_REPORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
         "host": subscription.host,
         "rack": subscription.rack,
         **({} if subscription.ordered else {"ordered": False}),
+        **report_value(subscription.report),
     }
     return b"".join(
         [
@@ -166,6 +170,7 @@ def decode_subscription(data: bytes, member: str) -> Subscription:
             _text(fields["host"]),
             None if rack is None else _text(rack),
             _flag(fields.get("ordered", True)),
+            report_of(fields),
         )
     except (KeyError, TypeError, ValueError, KshareError, struct.error) as error:
         if isinstance(error, ForeignMemberError):

@@ -1,6 +1,8 @@
 """What members say to each other: there and back, golden bytes, Kafka's own schemas, refusals."""
 
 import json
+import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,10 @@ from kafka.protocol.consumer.metadata import (
     ConsumerProtocolSubscription,
 )
 
-from kshare.core.hashing import HASH_SPACE, HashRange
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
 from kshare.core.progress import TopicPartition
+from kshare.core.slicing import RangeObservation
+from kshare.group.protocol.report import MemberReport, bounded
 from kshare.group.protocol.subscription import (
     ForeignMemberError,
     MemberAssignment,
@@ -38,6 +42,29 @@ ASSIGNMENT = MemberAssignment(
 assigned = st.dictionaries(
     st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1)), hash_ranges(), max_size=3
 ).map(in_order)
+counts = st.integers(0, 2**40)
+
+
+@st.composite
+def observations(draw: st.DrawFn) -> RangeObservation:
+    hashes = draw(st.sampled_from([HALF, WHOLE, HashRange(7, 8)]))
+    sample = draw(st.lists(st.integers(0, HASH_SPACE - 1), max_size=5))
+    seconds = draw(st.none() | st.floats(0, 1e9))
+    return RangeObservation(hashes, draw(counts), draw(counts), seconds, tuple(sorted(sample)))
+
+
+partitions = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1))
+reports = st.builds(
+    MemberReport,
+    st.just("round-robin") | topics,
+    st.none() | topics,
+    st.booleans(),
+    st.dictionaries(topics, topics, max_size=3).map(lambda tags: tuple(sorted(tags.items()))),
+    st.lists(
+        st.tuples(partitions, st.lists(observations(), max_size=3).map(tuple)), max_size=3
+    ).map(tuple),
+    st.lists(st.tuples(partitions, counts), max_size=3).map(tuple),
+)
 subscriptions = st.builds(
     Subscription,
     topics,
@@ -49,6 +76,7 @@ subscriptions = st.builds(
     topics,
     st.none() | topics,
     st.booleans(),
+    reports,
 )
 assignments = st.builds(
     MemberAssignment, assigned, st.none() | offsets, st.none() | assigned, topics, topics
@@ -112,6 +140,50 @@ def test_damage_is_an_error_of_ours(data: bytes) -> None:
     for decode in (decode_assignment, lambda each: decode_subscription(each, "m")):
         with pytest.raises(ForeignMemberError):
             decode(data)
+
+
+def test_a_report_that_says_nothing_is_not_there() -> None:
+    """So members of the version before say the same bytes, and are understood."""
+    fields = json.loads(encode_subscription(SUBSCRIPTION)[2 + 4 + 8 + 9 + 4 :])
+    assert fields.keys() == {
+        *("kshare", "hash", "name", "individual", "owned", "target", "epoch", "host", "rack"),
+    }
+    assert decode_subscription(encode_subscription(SUBSCRIPTION), "m").report == MemberReport()
+
+
+def test_a_member_says_three_kilobytes_of_loads_at_most() -> None:
+    sample = tuple(range(HASH_SPACE - 256, HASH_SPACE))
+    seen = [
+        RangeObservation(HashRange(lo, HASH_SPACE), 2**40, 2**40, 12345.678, sample)
+        for lo in range(HASH_SPACE - 300, HASH_SPACE - 256)
+    ]
+    loads = bounded(((T0, tuple(seen[:20])), (TopicPartition("orders", 1), tuple(seen[20:]))))
+    said = encode_subscription(replace(SUBSCRIPTION, report=MemberReport("adaptive", loads=loads)))
+    assert sum(len(observed) for _, observed in loads) == 16
+    assert len(said) - len(encode_subscription(SUBSCRIPTION)) < 3_500
+    assert bounded(loads) == loads
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("loads", [["orders", 0, [[0, 5, 1, 1, 0.5, "AAAA"]]]]),  # no eight bytes
+        ("loads", [["orders", 0, [[0, 5, 1, 1, -0.5, ""]]]]),
+        ("loads", [["orders", 0, [[0, 5, -1, 1, 0.5, ""]]]]),
+        ("loads", [["orders", 0, [[5, 5, 1, 1, 0.5, ""]]]]),
+        ("loads", [["orders", -1, []]]),
+        ("lags", [["orders", 0, "many"]]),
+        ("tags", {"zone": 7}),
+        ("stateful", 1),
+        ("range_assignor", None),
+    ],
+)
+def test_a_wrong_report_is_refused(field: str, value: object) -> None:
+    fields = {"kshare": 1, "hash": "murmur3-x64-128/2", "name": "n", "individual": True}
+    fields |= {"owned": [], "epoch": None, "host": "", "rack": None, field: value}
+    data = json.dumps(fields).encode()
+    with pytest.raises(ForeignMemberError, match="member m of the group cannot be read"):
+        decode_subscription(struct.pack(">hii", 0, 0, len(data)) + data, "m")
 
 
 @given(st.integers(0, 200), st.integers(0, 255))
