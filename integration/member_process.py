@@ -4,7 +4,8 @@ It appends a line to the file for each thing that happens, with the time (CLOCK_
 ``record TIME PARTITION OFFSET KEY``; ``assigned``, ``revoked`` or ``lost``, with the time and how
 wide the key hashes are, in partitions. CONFIG is JSON; beside the consumer's configuration, it has
 ``pause``, the seconds that a record takes, and ``hang``: the number of a record that takes longer,
-and how long; and ``assign``, to take partition 0 instead of subscribing. It ends at SIGTERM.
+and how long; ``hot``: a key whose records take another time, and how long; and ``assign``, to take
+partition 0 instead of subscribing. It ends at SIGTERM.
 """
 
 import json
@@ -25,6 +26,7 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
     settings = json.loads(config)
     pause, assigns = settings.pop("pause", 0.001), settings.pop("assign", False)
     hang_at, hang = settings.pop("hang", (0, 0.0))
+    hot, hot_pause = settings.pop("hot", ("", 0.0))
     consumer = KeySharedConsumer(
         {
             "bootstrap.servers": servers,
@@ -62,7 +64,8 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
                 where = f"{message.partition()} {message.offset()}"
                 key = (message.key() or b"").hex()
                 write(f"record {time.monotonic_ns()} {where} {key}")
-                time.sleep(hang if number == hang_at else pause)
+                usual = hot_pause if message.key() == hot.encode() else pause
+                time.sleep(hang if number == hang_at else usual)
         except (KshareError, ConsumerClosedError):
             if not consumer.is_closed:
                 raise

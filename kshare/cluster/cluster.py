@@ -125,6 +125,24 @@ class Cluster:
             return ()
         return tuple(sorted(self._retried(lambda: self._describe(names, self._deadline()))))
 
+    def replica_racks(
+        self, topics: Collection[str]
+    ) -> dict[TopicPartition, tuple[str | None, ...]]:
+        """The rack of each broker that has a replica of a partition; None for one without a rack.
+
+        Raises:
+            UnknownTopicError: a topic does not exist.
+            KafkaError: the cluster did not answer in time, or refused.
+        """
+        described = self._retried(lambda: self._described(topics, self._deadline()))
+        return {
+            TopicPartition(name, partition.id): tuple(
+                node.rack or None for node in partition.replicas
+            )
+            for name, topic in described.items()
+            for partition in topic.partitions
+        }
+
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that each partition's log holds.
 
@@ -227,18 +245,20 @@ class Cluster:
 
     def _describe(self, topics: Collection[str], deadline: RetryDeadline) -> set[TopicPartition]:
         """The partitions that topics have by the cluster's metadata, with a leader or without."""
-        described = self._ask(
+        return {
+            TopicPartition(name, partition.id)
+            for name, topic in self._described(topics, deadline).items()
+            for partition in topic.partitions
+        }
+
+    def _described(self, topics: Collection[str], deadline: RetryDeadline) -> dict[str, Any]:
+        return self._ask(
             lambda client, seconds: client.describe_topics(
                 TopicCollection([*topics]), request_timeout=seconds
             ),
             "describe the partitions",
             deadline,
         )
-        return {
-            TopicPartition(name, partition.id)
-            for name, topic in described.items()
-            for partition in topic.partitions
-        }
 
     def _deadline(self) -> RetryDeadline:
         backoff = Backoff(self._kafka.retry_backoff_ms, self._kafka.retry_backoff_max_ms)

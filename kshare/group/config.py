@@ -8,11 +8,17 @@ log ``kshare.group``. No text form of it holds a secret.
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
 
 from kshare.errors import OptionsError
-from kshare.group.assignor_config import PROBING_MS, RANGE_ASSIGNOR
+from kshare.group.assignor_config import (
+    PROBING_MS,
+    RANGE_ASSIGNOR,
+    TASK_ASSIGNOR,
+    check_assignors,
+    is_assignor_text,
+)
 from kshare.group.config_names import (
     HARMLESS,
     JAVA_NAMES,
@@ -25,6 +31,7 @@ from kshare.group.protocol.report import NO_REPORT, ROUND_ROBIN, MemberReport
 from kshare.group.protocol.transaction import Purgatory
 from kshare.options import KafkaConfig
 from kshare.options.faults import Faults
+from kshare.options.frozen import FrozenMapping
 from kshare.options.kafka import parse_kafka
 from kshare.options.kafka_table import (
     CONSUMER_NO_EFFECT,
@@ -107,6 +114,13 @@ class ConsumerConfig:
             (``rangeAssignor``).
         probing_interval_ms: How often the leader looks at loads again
             (``probing.rebalance.interval.ms``).
+        task_assignor: What assigns partitions and ranges, if this one leads the group
+            (``taskAssignor``); None for kshare's own plan.
+        task_assignor_configs: Its configs (``taskAssignor.NAME``).
+        min_ranges: Minimum number of ranges that it deals out (``minPartitions``); None for as many
+            as there are members.
+        stateful: Whether members keep state by key range (``stateful``).
+        client_tags: Names and values of client tags (``client.tag.NAME``), by name.
         on_commit: Called with the error (or None) and the stable offsets after each commit that
             nobody waits for (``on_commit``); from ``poll``.
     """
@@ -138,17 +152,25 @@ class ConsumerConfig:
     application_server: str | None = None
     range_assignor: str = ROUND_ROBIN
     probing_interval_ms: int = PROBING_MS
+    task_assignor: str | None = None
+    task_assignor_configs: FrozenMapping[str, str] = field(default_factory=FrozenMapping)
+    min_ranges: int | None = None
+    stateful: bool = False
+    client_tags: tuple[tuple[str, str], ...] = ()
     on_commit: Callable[[Exception | None, Any], None] | None = None
 
     @property
     def measures_load(self) -> bool:
         """Whether members are to report their load: an assignor looks at it."""
-        return self.range_assignor != ROUND_ROBIN and self.order == "key"
+        is_wanted = self.range_assignor != ROUND_ROBIN or self.task_assignor is not None
+        return is_wanted and self.order == "key"
 
     @property
     def report(self) -> MemberReport:
         """What a member reports always."""
-        return MemberReport(self.range_assignor) if self.order == "key" else NO_REPORT
+        if self.order != "key":
+            return NO_REPORT
+        return MemberReport(self.range_assignor, self.task_assignor, self.client_tags)
 
     @property
     def lease_records(self) -> int | None:
@@ -314,6 +336,13 @@ CONFIGS: Final = {
             "After this time without a poll a member leaves its group (`subscribe`).",
         ),
         Config(
+            "minPartitions",
+            integer(1, INT_MAX),
+            "min_ranges",
+            "With `taskAssignor`: minimum number of key ranges that it deals out; without, as many "
+            "as there are members. Not with `rangeAssignor=adaptive`.",
+        ),
+        Config(
             "probing.rebalance.interval.ms",
             integer(1, INT_MAX),
             "probing_interval_ms",
@@ -347,6 +376,21 @@ CONFIGS: Final = {
             "session_timeout_ms",
             "A member that is not heard of for so long is dropped, and hands out nothing before "
             "that (`subscribe`).",
+        ),
+        Config(
+            "stateful",
+            BOOLEAN,
+            "stateful",
+            "With `taskAssignor`: tell it that members keep state by key range.",
+        ),
+        Config(
+            "taskAssignor",
+            TASK_ASSIGNOR,
+            "task_assignor",
+            "What assigns partitions and key ranges to members (`subscribe`), as in Kafka Streams: "
+            "a built-in one, or the dotted path of a class; `taskAssignor.NAME` are its configs, "
+            "and `client.tag.NAME` the member's client tags. The leader's counts.",
+            ("task.assignor.class",),
         ),
         Config(
             "transaction.timeout.ms",
@@ -406,6 +450,7 @@ class _ConsumerParser:
     def __init__(self, given: Mapping[str, Any], faults: Faults) -> None:
         self._faults = faults
         self._fields: dict[str, Any] = {}
+        self._assignor_texts: dict[str, str] = {}
         self._on_commit = given.get("on_commit")
         self._token_provider: str | None = None
         # From here on no local variable's text shows a secret, in any traceback.
@@ -426,11 +471,7 @@ class _ConsumerParser:
             )  # fmt: skip
         self._check_times(fields)
         self._check_order(fields)
-        if (
-            fields.get("order") == "none"
-            and fields.get("range_assignor", ROUND_ROBIN) != ROUND_ROBIN
-        ):
-            self._faults.warn("rangeAssignor", "has no effect with consumption.order=none")
+        fields |= check_assignors(fields, self._assignor_texts, self._faults)
         if fields.get("transactional_id") is not None:
             if fields.get("auto_commit"):
                 self._faults.add(
@@ -455,12 +496,12 @@ class _ConsumerParser:
     def _check_order(self, fields: dict[str, Any]) -> None:
         if fields.get("order") != "none":
             return
-        for name, field, wrong in (
+        for name, own_field, wrong in (
             ("allow.individual.commit", "individual", False),
             ("max.in.flight.per.key", "in_flight_per_key", None),
             ("transactional.id", "transactional_id", None),
         ):
-            value = fields.get(field)
+            value = fields.get(own_field)
             if (value is False) if wrong is False else value is not None:
                 self._faults.add(
                     "consumption.order", None, f"none contradicts {name}", "leave out one of them"
@@ -495,6 +536,8 @@ class _ConsumerParser:
                 entry = _BY_NAME[plain]
                 shown = entry.name if plain == entry.name.lower() else plain
                 self._fields[entry.field] = self._faults.parse(shown, text, entry.kind)
+            elif is_assignor_text(plain):  # in the names of tags, case matters
+                self._assignor_texts[name[-len(plain) :]] = text
             elif plain in {"sasl.username", "sasl.password"}:
                 login[plain] = text
             else:

@@ -18,7 +18,7 @@ partitions overlap. With transactions no time is measured: a commit waits for ot
 records are counted instead.
 
 Cost: a look at the clock for each call that does not find its records ready, never one for each
-record; a few key hashes for each chunk of 2,048 records, 256 for each partition and window.
+record; 256 key hashes for each partition and window, and a few for each time that it doubles.
 """
 
 import time
@@ -85,6 +85,8 @@ class _Meter:
         is_busy: Explicit mode: whether something was not acknowledged then.
         counted_until: Explicit mode: time before this is counted.
         window: What is observed now.
+        chunk: What is handed out of it; None before the first one.
+        row: Number of its rows that are counted.
         before: The window before; None if there is none.
     """
 
@@ -93,6 +95,8 @@ class _Meter:
     handed_out: int
     position: int
     window: _Window
+    chunk: Chunk | None = None
+    row: int = 0
     lag: int | None = None
     is_busy: bool = False
     counted_until: float = float("-inf")
@@ -129,7 +133,9 @@ class LoadMeter:
         self._now = now
         self._lock = Lock()
         self._meters: dict[TopicPartition, _Meter] = {}
-        self._returned: tuple[set[TopicPartition], float] | None = None  # by which calls, and when
+        self._returned: TopicPartition | None = None  # of what the last call returned records
+        self._returned_at = 0.0
+        self._worked_on: dict[TopicPartition, int] = {}  # records that calls have returned
         self._looked_at = float("-inf")
 
     # -- what the thread that polls does -----------------------------------------------------
@@ -140,36 +146,53 @@ class LoadMeter:
         Args:
             continues: Whether the same call has returned records already.
         """
-        if self._returned is None or continues:
+        if self._returned is not None:
+            with self._lock:
+                self._count_records(self._returned)
+            self._returned = None
+        if continues or not self._worked_on:
             return
-        (partitions, returned_at), self._returned = self._returned, None
+        worked_on, self._worked_on = self._worked_on, {}
+        now, total = self._now(), sum(worked_on.values())
         with self._lock:
-            meters = [self._meters[tp] for tp in partitions if tp in self._meters]
-            records = [meter.delivery.handed_out - meter.handed_out for meter in meters]
-            now = self._now()
-            for meter, count in zip(meters, records, strict=True):
-                meter.window.records += count
-                meter.handed_out += count
-                if not self._explicit:
-                    meter.window.seconds += (now - returned_at) * count / max(sum(records), 1)
-                elif count:
-                    self._count(meter, self._looked_at if meter.is_busy else returned_at, now)
+            for partition, count in worked_on.items():
+                meter = self._meters.get(partition)
+                if meter is None:
+                    continue
+                if self._explicit:
+                    since = self._looked_at if meter.is_busy else self._returned_at
+                    self._count_time(meter, since, now)
+                else:
+                    meter.window.seconds += (now - self._returned_at) * count / total
+
+    def _count_records(self, partition: TopicPartition) -> None:
+        """Count what was handed out of a partition since it was looked at last."""
+        meter = self._meters.get(partition)
+        count = 0 if meter is None else meter.delivery.handed_out - meter.handed_out
+        if meter is None or not count:
+            return
+        meter.handed_out += count
+        meter.window.records += count
+        self._worked_on[partition] = self._worked_on.get(partition, 0) + count
+        chunk, first = meter.chunk, meter.row
+        if chunk is not None and "key" in chunk.batch.schema.names:
+            keys, offsets = chunk.batch.column("key"), chunk.offsets
+            meter.row = min(first + count, len(offsets))
+            meter.window.sample.add(
+                meter.row - first,
+                lambda row: (keys[first + row].as_py(), int(offsets[first + row])),
+            )
 
     def returned(self, partition: TopicPartition) -> None:
         """A call returns records of a partition."""
-        partitions = self._returned[0] if self._returned is not None else set()
-        self._returned = {*partitions, partition}, self._now()
+        self._returned, self._returned_at = partition, self._now()
 
     def begun(self, chunk: Chunk) -> None:
         """The records of a chunk are handed out next."""
-        meter = self._meters.get(chunk.topic_partition)
-        if meter is None or "key" not in chunk.batch.schema.names:
-            return
-        keys, offsets = chunk.batch.column("key"), chunk.offsets
         with self._lock:
-            meter.window.sample.add(
-                len(offsets), lambda row: (keys[row].as_py(), int(offsets[row]))
-            )
+            meter = self._meters.get(chunk.topic_partition)
+            if meter is not None:
+                meter.chunk, meter.row = chunk, 0
 
     def look(self, tail: Handed) -> None:
         """See now and then how far partitions are, and which are owned at all."""
@@ -187,12 +210,13 @@ class LoadMeter:
                 meter = self._look_at(partition, delivery, now)
                 is_busy = self._explicit and delivery.in_flight(is_batch=False) > 0
                 if meter.is_busy:
-                    self._count(meter, now - passed, now, 1.0 if is_busy else 0.5)
+                    self._count_time(meter, now - passed, now, 1.0 if is_busy else 0.5)
                 meter.is_busy = is_busy
                 end = tail.end(partition)
                 meter.lag = None if end is None else max(end - meter.position, 0)
 
-    def _count(self, meter: _Meter, since: float, now: float, share: float = 1.0) -> None:
+    @staticmethod
+    def _count_time(meter: _Meter, since: float, now: float, share: float = 1.0) -> None:
         """Something was in work in some time, of which a part may be counted already."""
         meter.window.seconds += max(now - max(since, meter.counted_until), 0.0) * share
         meter.counted_until = now
@@ -205,7 +229,7 @@ class LoadMeter:
             )
             self._meters[partition] = meter
         if meter.delivery is not delivery:  # of the same hashes: their claim is another one
-            meter.delivery, meter.handed_out = delivery, 0
+            meter.delivery, meter.handed_out, meter.chunk = delivery, 0, None
         meter.position = position
         if now - meter.window.start >= self._window:
             meter.before, meter.window = meter.window, _Window(now, position)

@@ -407,12 +407,14 @@ class MemberThread:
         """Plan a generation, and have its epoch written. In a thread of its own."""
         try:
             partitions, whole = self._coordination.look(topics_of(plan.members))
+            generation = self._planner.plan(
+                plan, partitions, whole, self._coordination.replica_racks
+            )
         except KshareError:
             with self._lock:
                 self._core.disconnected()  # to be planned in another generation
             self._coordination.pause(self._now())
             raise
-        generation = self._planner.plan(plan, partitions, whole)
         self._coordination.follow_up(self._now(), self._planner.followup_seconds)
         for refusal in generation.refusals.values():
             _log.warning("group %s: %s", self._config.group, refusal)
@@ -534,6 +536,12 @@ class _Coordination:
         for topic in sorted(topic for topic, count in planned.counts.items() if not count):
             _log.warning("group %s: topic %s does not exist", self._group, topic)
         return planned
+
+    def replica_racks(
+        self, topics: Collection[str]
+    ) -> Mapping[TopicPartition, tuple[str | None, ...]]:
+        """The racks of the replicas of some topics' partitions."""
+        return self._cluster.replica_racks(topics) if topics else {}
 
     def follows(self) -> None:
         """Another member leads the group: topics are its concern."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from kshare.options.faults import Faults
 from kshare.options.frozen import FrozenMapping, Properties
-from kshare.options.model import SourceOptions
 
 if TYPE_CHECKING:
     from kshare.assignment import TaskAssignor
@@ -79,10 +78,9 @@ def parse_task_assignor(
     return name, _Configs(configs, made)
 
 
-def made_task_assignor(options: SourceOptions) -> "TaskAssignor | None":
-    """Return the assignor that was made and configured when the options were parsed.
+def made_task_assignor(configs: FrozenMapping[str, str]) -> "TaskAssignor | None":
+    """Return the assignor that was made and configured when these configs were parsed.
 
-    None if none was named, or if the options came from another process.
+    None if none was named, or if the configs came from another process.
     """
-    configs = options.task_assignor_configs
     return configs.made if isinstance(configs, _Configs) else None

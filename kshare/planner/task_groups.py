@@ -14,30 +14,23 @@ from itertools import accumulate
 from kshare.assignment import (
     ApplicationState,
     AssignmentConfigs,
-    AssignmentError,
     KafkaStreamsState,
     ProcessId,
-    TaskAssignment,
     TaskAssignor,
     TaskId,
     TaskInfo,
     TaskTopicPartition,
-    group_assignment,
-    group_subscription,
-    validate_task_assignment,
 )
-from kshare.assignment.loading import DEFAULT_TASK_ASSIGNOR, load_task_assignor, shown_error
+from kshare.assignment.asking import ask
+from kshare.assignment.loading import DEFAULT_TASK_ASSIGNOR, load_task_assignor
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.tasks import Task
-from kshare.errors import TaskAssignmentException
 from kshare.options import SourceOptions
 from kshare.options.assignors import made_task_assignor
 
 __all__ = ["Groups", "TaskGroups"]
 
 _log = logging.getLogger("kshare.planner")
-
-_ATTEMPTS = 2  # at once; then comes the next batch
 
 Groups = Mapping[ProcessId, frozenset[TaskId]]
 
@@ -55,7 +48,7 @@ class TaskGroups:
     ) -> None:
         self._name = options.task_assignor
         self._configs = options.task_assignor_configs
-        self._assignor: TaskAssignor | None = made_task_assignor(options)
+        self._assignor: TaskAssignor | None = made_task_assignor(options.task_assignor_configs)
         self._wall_clock = wall_clock
         self._ran: dict[TaskId, str] = {}
         self._groups: Groups = {}
@@ -100,26 +93,13 @@ class TaskGroups:
             tasks: The tasks.
             slots: The number of task slots of each executor.
         """
-        state = self._state(ids, tasks, slots)
-        for _ in range(_ATTEMPTS):
-            try:
-                if self._assignor is None:
-                    name = self._name or DEFAULT_TASK_ASSIGNOR
-                    self._assignor = load_task_assignor(name, self._configs)
-                answer = self._assignor.assign(state)
-                error = validate_task_assignment(state, answer)
-            except Exception as fault:
-                kind = "cannot answer" if isinstance(fault, TaskAssignmentException) else "failed"
-                shown, _ = shown_error(fault, self._configs)
-                _log.warning("task assignor %s %s: %s", self._shown, kind, shown)
-                continue
-            self._notify(self._assignor, state, answer, error)
-            if error is AssignmentError.NONE:
-                self._groups = {entry.process_id: entry.active for entry in answer.assignment}
-                deadlines = [entry.followup_rebalance_deadline for entry in answer.assignment]
-                until_ms = min((ms for ms in deadlines if ms is not None), default=None)
-                return self._groups, until_ms, True
-            _log.warning("task assignor %s gave an invalid answer: %s", self._shown, error.value)
+        answer = ask(self._load, self._state(ids, tasks, slots), self._configs)
+        for fault in answer.faults:
+            _log.warning("task assignor %s%s", self._shown, fault)
+        if answer.assignment is not None:
+            entries = answer.assignment.assignment
+            self._groups = {entry.process_id: entry.active for entry in entries}
+            return self._groups, answer.followup_ms, True
         _log.warning(
             "the last assignment of tasks stays, and task assignor %s is asked again at the next "
             "batch; which records are read does not depend on it",
@@ -127,27 +107,10 @@ class TaskGroups:
         )
         return self._groups, None, False
 
-    def _notify(
-        self,
-        assignor: TaskAssignor,
-        state: ApplicationState,
-        answer: TaskAssignment,
-        error: AssignmentError,
-    ) -> None:
-        """Tell the assignor what became of its answer. An exception there changes nothing."""
-        notify = getattr(assignor, "on_assignment_computed", None)
-        # Those that inherit the method that does nothing need not be told.
-        if not notify or getattr(notify, "__func__", None) is TaskAssignor.on_assignment_computed:
-            return
-        try:
-            notify(group_assignment(state, answer, error), group_subscription(state), error)
-        except Exception as fault:
-            shown, _ = shown_error(fault, self._configs)
-            _log.warning(
-                "task assignor %s: on_assignment_computed failed, which changes nothing: %s",
-                self._shown,
-                shown,
-            )
+    def _load(self) -> TaskAssignor:
+        if self._assignor is None:
+            self._assignor = load_task_assignor(self._name or DEFAULT_TASK_ASSIGNOR, self._configs)
+        return self._assignor
 
     def _state(
         self, ids: Sequence[TaskId], tasks: Sequence[Task], slots: Mapping[ProcessId, int]

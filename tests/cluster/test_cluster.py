@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,6 +74,36 @@ def test_partitions_of_each_kind_of_subscription(fake: FakeCluster, cluster: Clu
     assert cluster.partitions(SubscribePattern("none")) == ()
     chosen = Assign(FrozenMapping({T1: (WHOLE,), T0: ()}))
     assert cluster.partitions(chosen) == (T0, T1)
+
+
+def test_the_racks_of_replicas(cluster: Cluster) -> None:
+    racks = cluster.replica_racks(["t", "u"])
+    assert racks.keys() == {T0, T1, U0}
+    assert all(each and set(each) == {None} for each in racks.values())  # the mock has none
+    with pytest.raises(UnknownTopicError):
+        cluster.replica_racks(["nowhere"])
+
+
+class Described:
+    """A client that describes a partition with replicas in two racks."""
+
+    def __call__(self, _: object, *, logger: object) -> Any:
+        return self
+
+    def describe_topics(self, topics: Any, **_: Any) -> dict[str, Future[Any]]:
+        nodes = [SimpleNamespace(rack=rack) for rack in ("r1", None, "r2", "")]
+        topic = SimpleNamespace(partitions=[SimpleNamespace(id=1, replicas=nodes)])
+        future: Future[Any] = Future()
+        future.set_result(topic)
+        return {"t": future}
+
+    def poll(self, seconds: float) -> int:
+        return 0
+
+
+def test_a_broker_without_a_rack_is_told_from_one_with_a_rack() -> None:
+    cluster = cluster_of("localhost:1", admin=Described())
+    assert cluster.replica_racks(["t"]) == {T1: ("r1", None, "r2", None)}
 
 
 def test_a_pattern_matches_no_internal_topic(fake: FakeCluster, cluster: Cluster) -> None:

@@ -73,9 +73,12 @@ def test_each_configuration_is_taken_under_each_of_its_names() -> None:
         "heartbeat.interval.ms": ("700", 700),
         "max.poll.interval.ms": ("9000", 9_000),
         "session.timeout.ms": ("8000", 8_000),
+        "minPartitions": ("12", 12),
         "probing.rebalance.interval.ms": ("5000", 5_000),
         "purgatory": ("Key", "key"),
         "rangeAssignor": ("adaptive", "adaptive"),
+        "stateful": ("true", True),
+        "taskAssignor": (" StickyTaskAssignor ", "StickyTaskAssignor"),
         "transaction.timeout.ms": ("5000", 5000),
         "transactional.id": ("billing-1", "billing-1"),
     }
@@ -98,6 +101,47 @@ def test_how_partitions_are_cut() -> None:
     assert "allowed: round-robin (default), adaptive, or the dotted path" in lags
     (unknown,) = problems(BASE | {"rangeAssignor": "adaptiv"})
     assert "neither built in nor the dotted path" in unknown
+
+
+def test_a_task_assignor_its_configs_and_client_tags(caplog: pytest.LogCaptureFixture) -> None:
+    given = {
+        "task.assignor.class": "org.apache.kafka.streams.processor.assignment.assignors.Sticky"
+        "TaskAssignor",
+        "taskAssignor.rack.aware.assignment.tags": "zone",
+        "client.tag.zone": "eu-1",
+        "client.tag.Rack": "r2",
+    }
+    parsed = consumer_config(BASE | given)
+    assert parsed.task_assignor == given["task.assignor.class"]
+    assert dict(parsed.task_assignor_configs) == {"rack.aware.assignment.tags": "zone"}
+    assert parsed.client_tags == (("Rack", "r2"), ("zone", "eu-1"))
+    assert parsed.measures_load
+    assert "eu-1" not in repr(parsed.task_assignor_configs)
+    with caplog.at_level(logging.WARNING):
+        plain = config(minPartitions="5", stateful="true", taskAssignor__limit="7")
+    assert plain.task_assignor is None
+    for name in ("minPartitions", "stateful", "taskAssignor.limit"):
+        assert f"{name} has no effect without taskAssignor" in caplog.text
+
+
+def test_a_task_assignor_that_cannot_be_used() -> None:
+    (unknown,) = problems(BASE | {"taskAssignor": "Stickky"})
+    assert "no task assignor 'Stickky'" in unknown
+    assert "built in are: HighAvailabilityTaskAssignor" in unknown
+    given = {"taskAssignor": "StickyTaskAssignor", "taskAssignor.max.warmup.replicas": "0"}
+    (bounds,) = problems(BASE | given)
+    assert "max.warmup.replicas: Value must be at least 1" in bounds
+    given = {
+        "taskAssignor": "StickyTaskAssignor",
+        "rangeAssignor": "adaptive",
+        "minPartitions": "4",
+    }
+    (both,) = problems(BASE | given)
+    assert "minPartitions: contradicts rangeAssignor=adaptive" in both
+    tags = {f"client.tag.n{i}": "x" for i in range(6)} | {"client.tag.long": "x" * 31}
+    many, long = problems(BASE | tags)
+    assert "client.tag.*: are 7; 5 are allowed" in many
+    assert "client.tag.long: is too long" in long
 
 
 def test_without_key_order_nothing_is_cut(caplog: pytest.LogCaptureFixture) -> None:

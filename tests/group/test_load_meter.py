@@ -106,6 +106,7 @@ def test_time_is_shared_out_by_records() -> None:
     for partition, count in ((T0, 30), (T1, 10)):
         run.meter.returned(partition)
         chunk = Chunk(partition, pa.record_batch({"offset": pa.array(range(count), pa.int64())}))
+        run.meter.begun(chunk)
         run.owned.deliveries[partition].hand_out(chunk, count)
         run.meter.called(continues=True)
     run.work(8.0)
@@ -163,6 +164,26 @@ def test_with_transactions_records_count() -> None:
     run.work(4.0)
     run.waits(6.0)
     assert run.loads()[T0][0].seconds is None
+
+
+def test_a_chunk_that_takes_longer_than_a_window_is_sampled_in_each() -> None:
+    """A slow range: its records are sampled when they are handed out."""
+    run = Run()
+    run.start(T0)
+    keys = [str(i).encode() for i in range(200)]
+    offsets = pa.array(range(200), pa.int64())
+    chunk = Chunk(T0, pa.record_batch({"key": pa.array(keys), "offset": offsets}))
+    run.meter.begun(chunk)
+    rows = run.owned.deliveries[T0].begin(chunk, 200)
+    for _ in range(200):
+        run.meter.returned(T0)
+        next(rows.messages)
+        run.work(1.0)
+        run.waits(0.0)
+    (seen,) = run.loads()[T0]
+    assert 30 <= seen.records <= 61
+    assert seen.seconds == seen.records
+    assert set(seen.sample) == {key_hash(key, 0) for key in keys[200 - seen.records :]}
 
 
 def test_what_was_long_ago_does_not_count() -> None:

@@ -41,7 +41,6 @@ class MemberReport:
         range_assignor: What would cut partitions if it led the group (``rangeAssignor``).
         task_assignor: What would assign ranges if it led the group (``taskAssignor``); None for
             none.
-        stateful: Whether it keeps state by key range (``stateful``).
         tags: Names and values of its client tags (``client.tag.NAME``), by name.
         loads: What it has observed of the ranges that it owns.
         lags: Number of offsets from where it is to the end of each partition, ascending.
@@ -49,7 +48,6 @@ class MemberReport:
 
     range_assignor: str = ROUND_ROBIN
     task_assignor: str | None = None
-    stateful: bool = False
     tags: tuple[tuple[str, str], ...] = ()
     loads: Loads = ()
     lags: tuple[tuple[TopicPartition, int], ...] = ()
@@ -125,8 +123,6 @@ def report_value(report: MemberReport) -> dict[str, Any]:
         fields["range_assignor"] = report.range_assignor
     if report.task_assignor is not None:
         fields["task_assignor"] = report.task_assignor
-    if report.stateful:
-        fields["stateful"] = True
     if report.tags:
         fields["tags"] = dict(report.tags)
     if report.loads:
@@ -149,7 +145,6 @@ def report_of(fields: Mapping[str, Any]) -> MemberReport:
     return MemberReport(
         _text(fields.get("range_assignor", ROUND_ROBIN)),
         None if task_assignor is None else _text(task_assignor),
-        bool(_of_type(fields.get("stateful", False), bool)),
         tuple(sorted((_text(k), _text(v)) for k, v in dict(fields.get("tags", {})).items())),
         tuple(
             (_partition(topic, number), tuple(map(_observation_of, observed)))

@@ -58,7 +58,6 @@ reports = st.builds(
     MemberReport,
     st.just("round-robin") | topics,
     st.none() | topics,
-    st.booleans(),
     st.dictionaries(topics, topics, max_size=3).map(lambda tags: tuple(sorted(tags.items()))),
     st.lists(
         st.tuples(partitions, st.lists(observations(), max_size=3).map(tuple)), max_size=3
@@ -174,7 +173,6 @@ def test_a_member_says_three_kilobytes_of_loads_at_most() -> None:
         ("loads", [["orders", -1, []]]),
         ("lags", [["orders", 0, "many"]]),
         ("tags", {"zone": 7}),
-        ("stateful", 1),
         ("range_assignor", None),
     ],
 )

@@ -1,0 +1,63 @@
+"""Members that share a partition by load on a real broker: a hot key, and members that leave.
+
+The verdict is :func:`kshare.testing.check_order` over all that was delivered, in the order of time.
+"""
+
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from integration.kafka import KafkaBroker
+from integration.members import Group, end_all, eventually
+
+HOT = "hot"
+
+
+@pytest.fixture
+def group(broker: KafkaBroker, topic: str, tmp_path: Path) -> Iterator[Group]:
+    with closing(Group(broker, topic, tmp_path)) as running:
+        yield running
+
+
+def fill(group: Group, first: int, last: int) -> None:
+    """A third of the records are of the hot key."""
+    rows = [(f"key-{i * i % 331}" if i % 3 else HOT, f"{i}") for i in range(first, last)]
+    group.broker.produce(group.topic, rows)
+
+
+def test_a_hot_key_gets_a_range_of_its_own_and_a_killed_member_is_replaced(group: Group) -> None:
+    config = {
+        "rangeAssignor": "adaptive",
+        "probing.rebalance.interval.ms": 4_000,
+        "hot": (HOT, 0.006),
+        "pause": 0.0002,
+    }
+    produced = 2_000
+    fill(group, 0, produced)
+    for _ in range(3):
+        group.start(**config)
+
+    def has_a_narrow_range() -> bool:
+        nonlocal produced
+        if len(group.delivered()) > produced - 1_500:
+            fill(group, produced, produced + 500)
+            produced += 500
+        shares = [member.share() for member in group.members]
+        return min(shares) < 0.001 and sum(shares) > 0.999  # and nothing is on its way
+
+    eventually(lambda: all(abs(member.share() - 1 / 3) < 0.01 for member in group.members))
+    eventually(has_a_narrow_range)
+    hot = min(group.members, key=lambda member: member.share())
+    keys = {row[3] for row in hot.records()[-50:]}
+    assert HOT.encode().hex() in keys
+    hot.signal(signal.SIGKILL)
+    others = [member for member in group.members if member is not hot]
+    eventually(lambda: sum(member.share() for member in others) > 0.999)
+    fill(group, produced, produced + 500)
+    produced += 500
+    eventually(lambda: len(group.delivered()) == produced)
+    end_all(group)
+    group.check({0: produced})

@@ -1,0 +1,278 @@
+"""The leader's plan by a task assignor (KIP-924), which sees the members as Kafka Streams' clients.
+
+::
+
+    partitions --range assignor--> ranges = tasks --+
+                                                    +--> task assignor --> members' ranges
+    members: tags, racks, what they had, lags ------+
+
+Each member is a process with one thread; its previous tasks are the ranges of which it had most.
+Topics with the same subscribers are one application, each topic a subtopology of it.
+
+Laws: the ranges of a partition tile its hash space, and each has one member. An answer that is
+wrong (an exception, a task that is missing or there twice, an unknown process) is told, and the
+plan is that of members without a task assignor. A round in which members give hashes up is finished
+before the assignor is asked again, so it is the last one.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from kshare.assignment import (
+    ApplicationState,
+    AssignmentConfigs,
+    HostInfo,
+    KafkaStreamsState,
+    ProcessId,
+    TaskAssignor,
+    TaskId,
+    TaskInfo,
+    TaskTopicPartition,
+)
+from kshare.assignment.asking import ask
+from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.progress import TopicPartition
+from kshare.core.slicing import PartitionLoad, RangeAssignor, RangeRequest, plan_ranges
+from kshare.group.protocol.assignor import Dealt, Holdings, deal
+from kshare.group.protocol.load_sharing import partition_load, unfinished
+from kshare.group.protocol.parts import Hashes, joined, tiles, width
+from kshare.group.protocol.subscription import Subscription
+from kshare.ranges import round_robin
+
+__all__ = ["TaskPlanning", "TaskSharing"]
+
+_PROBING_MS_MIN = 60_000  # of Kafka's AssignmentConfigs
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlanning:
+    """With what a leader plans tasks.
+
+    Attributes:
+        assignor: The task assignor.
+        name: Its name, for faults.
+        assign_ranges: The range assignor.
+        configs: The task assignor's configs.
+        min_ranges: Minimum number of ranges of all partitions together; None for as many as there
+            are members.
+        stateful: Whether members keep state by key range.
+        probing_ms: Milliseconds until a follow-up rebalance, as an assignor is told.
+        now_ms: Milliseconds since 1970.
+        racks: The rack of each broker that has a replica of a partition, None for one without.
+    """
+
+    assignor: TaskAssignor
+    name: str
+    assign_ranges: RangeAssignor
+    configs: Mapping[str, str] = field(default_factory=dict)
+    min_ranges: int | None = None
+    stateful: bool = False
+    probing_ms: int = _PROBING_MS_MIN
+    now_ms: int = 0
+    racks: Mapping[TopicPartition, tuple[str | None, ...]] = field(default_factory=dict)
+
+
+class TaskSharing:
+    """Deals partitions and ranges of them out as a task assignor says. For one plan.
+
+    Args:
+        subscriptions: What each member has said, by its id.
+        planning: With what to plan.
+
+    Attributes:
+        faults: Why answers could not be used.
+        followup_ms: When the assignor wants to be asked again, in ms since 1970; None: not before
+            something changes.
+        is_unfinished: Whether a round is finished as it was planned before, so that the assignor
+            was not asked.
+    """
+
+    def __init__(self, subscriptions: Mapping[str, Subscription], planning: TaskPlanning) -> None:
+        self.faults: list[str] = []
+        self.followup_ms: int | None = None
+        self.is_unfinished = False
+        self._subscriptions = subscriptions
+        self._planning = planning
+
+    def deal(
+        self,
+        partitions: Sequence[TopicPartition],
+        members: Sequence[str],
+        sharers: Collection[str],
+        holdings: Holdings,
+    ) -> Dealt:
+        """Who gets what of partitions that have the same subscribers, as :func:`.assignor.deal`."""
+        if not partitions:
+            return
+        under_way = unfinished(partitions, members, sharers, self._subscriptions)
+        if under_way is not None:
+            self.is_unfinished = True
+            yield from under_way
+            return
+        try:
+            ranges = self._ranges(partitions, members, sharers, holdings)
+        except Exception as fault:  # the range assignor may be the user's
+            self.faults.append(f"rangeAssignor: {fault!r}")
+            ranges = dict.fromkeys(partitions, (WHOLE,))
+        assigned = self._assigned(ranges, members, holdings)
+        if assigned is None:
+            yield from deal(partitions, members, sharers, holdings)
+            return
+        for member, parts in assigned.items():
+            for partition, hashes in parts.items():
+                together = joined(hashes)
+                yield member, partition, () if together == (WHOLE,) else together
+
+    def _ranges(
+        self,
+        partitions: Sequence[TopicPartition],
+        members: Sequence[str],
+        sharers: Collection[str],
+        holdings: Holdings,
+    ) -> Mapping[TopicPartition, Hashes]:
+        """The ranges that each partition is cut into; whole if one of the members cannot share."""
+        if not sharers or set(members) - set(sharers):
+            return dict.fromkeys(partitions, (WHOLE,))
+        said = {member: self._subscriptions[member] for member in members}
+        loads = [partition_load(partition, said) for partition in partitions]
+        assign_ranges = self._planning.assign_ranges
+        min_tasks = max(self._planning.min_ranges or 0, len(members))
+        if assign_ranges is not round_robin:
+            counts = round_robin(RangeRequest(tuple(loads), min_tasks))
+            loads = [
+                _as_cut(load, holdings, members, len(counts[load.topic_partition]))
+                for load in loads
+            ]
+        return plan_ranges(loads, assign_ranges, min_tasks=min_tasks, key_ranges=None)
+
+    def _assigned(
+        self,
+        ranges: Mapping[TopicPartition, Hashes],
+        members: Sequence[str],
+        holdings: Holdings,
+    ) -> dict[str, dict[TopicPartition, list[HashRange]]] | None:
+        """The ranges of each member; None if there is no answer that can be used."""
+        planning = self._planning
+        try:
+            tasks = _tasks(ranges)
+            state = self._state(tasks, members, holdings)
+        except ValueError as fault:
+            self.faults.append(f"taskAssignor {planning.name}: {fault}")
+            return None
+        answer = ask(lambda: planning.assignor, state, planning.configs)
+        self.faults += [f"taskAssignor {planning.name}{fault}" for fault in answer.faults]
+        if answer.assignment is None:
+            return None
+        by_process = {entry.process_id: entry.active for entry in answer.assignment.assignment}
+        missing = tasks.keys() - frozenset[TaskId]().union(*by_process.values())
+        if missing:
+            wrong = f"no member gets task {min(missing)}"
+            self.faults.append(f"taskAssignor {planning.name} gave an invalid answer: {wrong}")
+            return None
+        deadlines = [ms for ms in (self.followup_ms, answer.followup_ms) if ms is not None]
+        self.followup_ms = min(deadlines, default=None)
+        assigned: dict[str, dict[TopicPartition, list[HashRange]]] = {}
+        for member in members:
+            parts: dict[TopicPartition, list[HashRange]] = defaultdict(list)
+            for task in sorted(by_process[ProcessId(self._subscriptions[member].name)]):
+                partition, hashes = tasks[task]
+                parts[partition].append(hashes)
+            assigned[member] = parts
+        return assigned
+
+    def _state(
+        self,
+        tasks: Mapping[TaskId, tuple[TopicPartition, HashRange]],
+        members: Sequence[str],
+        holdings: Holdings,
+    ) -> ApplicationState:
+        planning = self._planning
+        infos = [
+            TaskInfo(
+                task,
+                is_stateful=planning.stateful,
+                topic_partitions=(
+                    TaskTopicPartition(partition, replica_racks=planning.racks.get(partition)),
+                ),
+            )
+            for task, (partition, _) in tasks.items()
+        ]
+        previous = _previous(tasks, members, holdings)
+        processes = [
+            self._process(member, frozenset(previous[member]), tasks) for member in members
+        ]
+        probing = {"probing.rebalance.interval.ms": max(planning.probing_ms, _PROBING_MS_MIN)}
+        configs = AssignmentConfigs.from_configs({**probing, **planning.configs})
+        return ApplicationState.of(infos, processes, configs, now_ms=planning.now_ms)
+
+    def _process(
+        self,
+        member: str,
+        previous: frozenset[TaskId],
+        tasks: Mapping[TaskId, tuple[TopicPartition, HashRange]],
+    ) -> KafkaStreamsState:
+        said = self._subscriptions[member]
+        lags = dict(said.report.lags)
+        return KafkaStreamsState(
+            ProcessId(said.name),
+            consumer_client_ids=(member,),
+            previous_active_tasks=previous,
+            client_tags=dict(said.report.tags),
+            rack_id=said.rack,
+            host_info=_host_info(said.host),
+            task_lags={
+                task: lags[tasks[task][0]] for task in sorted(previous) if tasks[task][0] in lags
+            },
+            tasks_by_consumer={member: previous},
+        )
+
+
+def _as_cut(
+    load: PartitionLoad, holdings: Holdings, members: Sequence[str], count: int
+) -> PartitionLoad:
+    """A partition's load; with the ranges that members have, if nothing is known of their work."""
+    held = holdings.get(load.topic_partition, {})
+    parts = [held[member] for member in members if member in held]
+    cut = tuple(sorted(part for hashes in parts for part in hashes))
+    is_known = any(seen.records for seen in load.observed)
+    return load if is_known or len(cut) != count or not tiles(parts) else replace(load, allowed=cut)
+
+
+def _tasks(
+    ranges: Mapping[TopicPartition, Hashes],
+) -> dict[TaskId, tuple[TopicPartition, HashRange]]:
+    """The partition and the hashes of each task: topics are the subtopologies, in order."""
+    topics = {name: i for i, name in enumerate(sorted({partition.topic for partition in ranges}))}
+    return {
+        TaskId(topics[partition.topic], partition.partition, hashes): (partition, hashes)
+        for partition, parts in ranges.items()
+        for hashes in parts
+    }
+
+
+def _previous(
+    tasks: Mapping[TaskId, tuple[TopicPartition, HashRange]],
+    members: Sequence[str],
+    holdings: Holdings,
+) -> dict[str, list[TaskId]]:
+    """The tasks of which each member had most: ranges may have been cut otherwise then."""
+    previous: dict[str, list[TaskId]] = {member: [] for member in members}
+    for task, (partition, hashes) in tasks.items():
+        held = holdings.get(partition, {})
+        shares = {member: _shared(hashes, held[member]) for member in members if member in held}
+        most = max(shares, key=lambda member: shares[member], default=None)
+        if most is not None and shares[most]:
+            previous[most].append(task)
+    return previous
+
+
+def _shared(part: HashRange, hashes: Hashes) -> int:
+    return width(both for own in hashes if (both := part.intersect(own)) is not None)
+
+
+def _host_info(host: str) -> HostInfo | None:
+    """The address of ``application.server``; None if a member has said only its host's name."""
+    name, _, port = host.rpartition(":")
+    is_address = name and port.isascii() and port.isdigit()
+    return HostInfo(name.strip("[]"), int(port)) if is_address else None

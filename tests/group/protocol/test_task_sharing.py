@@ -1,0 +1,317 @@
+"""The leader's plan by a task assignor: it tiles, comes to an end, and sees members as they are."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kshare.assignment import (
+    ApplicationState,
+    AssignmentError,
+    FallbackPriorTaskAssignor,
+    GroupAssignment,
+    GroupSubscription,
+    HighAvailabilityTaskAssignor,
+    HostInfo,
+    KafkaStreamsAssignment,
+    ProcessId,
+    StickyTaskAssignor,
+    TaskAssignment,
+    TaskAssignor,
+    TaskId,
+)
+from kshare.core.hashing import HASH_SPACE, WHOLE, split
+from kshare.core.progress import TopicPartition
+from kshare.group.protocol.assignor import GroupPlan, plan_group
+from kshare.group.protocol.report import MemberReport
+from kshare.group.protocol.subscription import Assigned, Subscription, in_order
+from kshare.group.protocol.task_sharing import TaskPlanning, TaskSharing
+from kshare.ranges import adaptive, round_robin
+from tests.group.protocol.test_assignor import (
+    Group,
+    both,
+    check_no_overlap,
+    check_tiles,
+    given_up,
+    group_of,
+    joined,
+    ranges,
+    tp,
+    width,
+)
+from tests.group.protocol.test_load_sharing import ADAPTIVE, POINTS, Load
+
+STICKY = TaskPlanning(StickyTaskAssignor(), "StickyTaskAssignor", round_robin)
+
+
+def plan(
+    group: Group, partitions: Mapping[str, int], planning: TaskPlanning = STICKY, **given: Any
+) -> tuple[GroupPlan, TaskSharing]:
+    sharing = TaskSharing(group, planning)
+    return plan_group(group, partitions, deal_shared=sharing.deal, **given), sharing
+
+
+def settled(group: Group, planned: GroupPlan, epoch: int) -> Group:
+    return {
+        member: replace(
+            said,
+            owned=in_order(planned.target[member]),
+            target=in_order(planned.target[member]),
+            epoch=epoch,
+        )
+        for member, said in group.items()
+    }
+
+
+def stores(target: Mapping[str, Assigned]) -> int:
+    """How many pairs of member and partition there are."""
+    return sum(map(len, target.values()))
+
+
+class Recorder(TaskAssignor):
+    """Answers as it is told, and keeps what it was asked and told."""
+
+    def __init__(self, answer: Callable[[ApplicationState], TaskAssignment]) -> None:
+        self.answer = answer
+        self.states: list[ApplicationState] = []
+        self.told: list[AssignmentError] = []
+
+    def assign(self, application_state: ApplicationState) -> TaskAssignment:
+        self.states.append(application_state)
+        return self.answer(application_state)
+
+    def on_assignment_computed(
+        self,
+        assignment: GroupAssignment,
+        subscription: GroupSubscription,
+        error: AssignmentError,
+    ) -> None:
+        self.told.append(error)
+
+
+def to_the_first(state: ApplicationState) -> TaskAssignment:
+    first, *others = state.states
+    tasks = frozenset(state.all_tasks)
+    return TaskAssignment(
+        (KafkaStreamsAssignment(first, tasks), *map(KafkaStreamsAssignment, others))
+    )
+
+
+assignors = st.sampled_from(
+    [StickyTaskAssignor, HighAvailabilityTaskAssignor, FallbackPriorTaskAssignor]
+)
+
+
+@given(
+    assignors,
+    st.integers(1, 3),
+    st.none() | st.integers(1, 12),
+    st.booleans(),
+    st.lists(st.sets(st.sampled_from("abcdefg"), min_size=1), min_size=1, max_size=5),
+)
+@settings(max_examples=100, deadline=None)
+def test_laws_while_members_come_and_go(
+    assignor: Callable[[], TaskAssignor],
+    number: int,
+    min_ranges: int | None,
+    stateful: bool,
+    generations: list[set[str]],
+) -> None:
+    planning = TaskPlanning(
+        assignor(), "an assignor", round_robin, min_ranges=min_ranges, stateful=stateful
+    )
+    partitions = {"t": number}
+    said: Group = {}
+    for epoch, names in enumerate(generations):
+        group = {name: said.get(name, group_of([name])[name]) for name in sorted(names)}
+        planned, sharing = plan(group, partitions, planning)
+        assert sharing.faults == []
+        # The fallback stands in while lags are not known, and so asks to be asked again at once.
+        assert sharing.followup_ms == (0 if assignor is FallbackPriorTaskAssignor else None)
+        check_tiles(planned.target, partitions)
+        check_no_overlap(group, planned)
+        assert plan(dict(reversed(group.items())), partitions, planning)[0] == planned
+        second = given_up(joined(group, planned, 2 * epoch), planned)
+        after, _ = plan(second, partitions, planning)
+        assert after.target == after.now == planned.target
+        said = settled(group, planned, 2 * epoch + 1)
+        again, sharing = plan(said, partitions, planning)
+        assert not sharing.is_unfinished
+        assert again.target == planned.target  # a plan that is made again from its target
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.sampled_from([1, 2, 4]))
+@settings(deadline=None)
+def test_shared_tasks_of_a_partition_are_together_as_far_as_loads_are_even(
+    members: int, number: int, each: int
+) -> None:
+    group = group_of([f"m{i}" for i in range(members)])
+    planning = replace(STICKY, min_ranges=members * number * each, stateful=True)
+    planned, _ = plan(group, {"t": number}, planning)
+    assert stores(planned.target) <= number + members - 1
+    tasks = {m: round(width(a) * members * each / HASH_SPACE) for m, a in planned.target.items()}
+    assert set(tasks.values()) == {number * each}
+
+
+def test_without_more_members_than_partitions_they_get_whole_ones_and_keep_them() -> None:
+    group = group_of(["a", "b", "c"])
+    first, _ = plan(group, {"t": 4})
+    assert all(hashes == () for assigned in first.target.values() for hashes in assigned.values())
+    said = settled(group, first, 1)
+    del said["a"]
+    after, _ = plan(said, {"t": 4})
+    for member in ("b", "c"):
+        assert both(first.target[member], after.target[member]) == width(first.target[member])
+
+
+def test_a_member_that_stays_keeps_most_though_ranges_are_cut_otherwise() -> None:
+    group = group_of(["a", "b"])
+    first, _ = plan(group, {"t": 1})
+    grown, _ = plan({**settled(group, first, 1), **group_of(["c"])}, {"t": 1})
+    for member in group:
+        assert both(first.target[member], grown.target[member]) >= HASH_SPACE // 3 - 1
+
+
+def test_members_that_opt_out_and_whole_topics_make_partitions_whole() -> None:
+    group = group_of(["a", "b", "c"], whole=["b"])
+    planned, _ = plan(group, {"t": 2})
+    check_tiles(planned.target, {"t": 2})
+    assert sorted(map(len, planned.target.values())) == [0, 1, 1]
+    whole, _ = plan(group_of(["a", "b", "c"]), {"t": 1}, whole_topics=["t"])
+    assert sorted(map(len, whole.target.values())) == [0, 0, 1]
+
+
+def test_what_an_assignor_sees_of_members() -> None:
+    half, rest = split(WHOLE, 2)
+    group = {
+        "id-a": Subscription(
+            "a", ("t", "u"), owned=((tp(0), (half,)),), epoch=3, host="pod-1:8080", rack="r1",
+            report=MemberReport(tags=(("zone", "z1"),), lags=((tp(0), 70),)),
+        ),
+        "id-b": Subscription("b", ("t", "u"), owned=((tp(0), (rest,)),), epoch=3, host="pod-2"),
+        "id-c": Subscription("c", ("t", "u"), host="[::1]:9"),
+    }  # fmt: skip
+    recorder = Recorder(to_the_first)
+    racks = {tp(0): ("r1", None, "r2")}
+    planning = TaskPlanning(
+        recorder, "mine", round_robin, stateful=True, racks=racks, now_ms=123, min_ranges=4,
+        configs={"rack.aware.assignment.tags": "zone"}, probing_ms=5_000,
+    )  # fmt: skip
+    planned, sharing = plan(group, {"t": 1, "u": 1}, planning)
+    assert sharing.faults == []
+    assert recorder.told == [AssignmentError.NONE]
+    (state,) = recorder.states
+    low, high = TaskId(0, 0, half), TaskId(0, 0, rest)
+    assert list(state.all_tasks) == [low, high, TaskId(1, 0, half), TaskId(1, 0, rest)]
+    assert all(info.is_stateful and not info.has_changelog for info in state.all_tasks.values())
+    assert state.all_tasks[low].partition_to_rack_ids == {tp(0): {"r1", "r2"}}
+    assert state.now_ms == 123
+    assert state.assignment_configs.rack_aware_assignment_tags == ("zone",)
+    assert state.assignment_configs.probing_rebalance_interval_ms == 60_000
+    one, two, three = (state.states[ProcessId(name)] for name in "abc")
+    assert one.previous_active_tasks == {low}
+    assert two.previous_active_tasks == {high}
+    assert three.previous_active_tasks == frozenset()
+    assert (one.num_processing_threads, one.consumer_client_ids) == (1, ("id-a",))
+    assert (one.client_tags, one.rack_id) == ({"zone": "z1"}, "r1")
+    assert [each.host_info for each in (one, two, three)] == [
+        HostInfo("pod-1", 8080),
+        None,
+        HostInfo("::1", 9),
+    ]
+    assert one.lag_for(low) == 70
+    with pytest.raises(LookupError):
+        one.lag_for(high)
+    assert planned.target["id-a"] == {tp(0): (), tp(0, "u"): ()}
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ("raises", "failed: LookupError('no idea')"),
+        ("misses", "gave an invalid answer: no member gets task 0_0-[0,"),
+        ("unknown process", "gave an invalid answer: UNKNOWN_PROCESS_ID"),
+        ("missing process", "gave an invalid answer: MISSING_PROCESS_ID"),
+        ("twice", "gave an invalid answer: ACTIVE_TASK_ASSIGNED_MULTIPLE_TIMES"),
+    ],
+)
+def test_a_wrong_answer_is_told_and_the_plan_is_that_of_always(answer: str, text: str) -> None:
+    def wrong(state: ApplicationState) -> TaskAssignment:
+        right = to_the_first(state).assignment
+        tasks = frozenset(state.all_tasks)
+        wrong: dict[str, Sequence[KafkaStreamsAssignment]] = {
+            "misses": [replace(right[0], active=tasks - {min(tasks)}), *right[1:]],
+            "unknown process": [*right, KafkaStreamsAssignment(ProcessId("nobody"))],
+            "missing process": right[:-1],
+            "twice": [right[0], *(replace(each, active=tasks) for each in right[1:])],
+        }
+        if answer == "raises":
+            raise LookupError("no idea")
+        return TaskAssignment(tuple(wrong[answer]))
+
+    group = group_of(["a", "b", "c"])
+    planned, sharing = plan(group, {"t": 1}, TaskPlanning(Recorder(wrong), "mine", round_robin))
+    assert planned == plan_group(group, {"t": 1})
+    assert set(sharing.faults) == {sharing.faults[0]}
+    assert sharing.faults[0].startswith(f"taskAssignor mine {text}")
+    assert sharing.followup_ms is None
+
+
+def test_wrong_ranges_are_told_and_partitions_stay_whole() -> None:
+    planning = replace(STICKY, assign_ranges=lambda request: {})
+    planned, sharing = plan(group_of(["a", "b"]), {"t": 1}, planning)
+    check_tiles(planned.target, {"t": 1})
+    assert "the range assignor gave it no ranges" in sharing.faults[0]
+
+
+def test_the_earliest_deadline_is_when_it_is_asked_again() -> None:
+    def answer(state: ApplicationState) -> TaskAssignment:
+        first, *others = to_the_first(state).assignment
+        late = [each.with_followup_rebalance(9_000 + i) for i, each in enumerate(others)]
+        return TaskAssignment((first, *late))
+
+    group = group_of(["a", "b", "c"])
+    planning = TaskPlanning(Recorder(answer), "mine", round_robin)
+    planned, sharing = plan(group, {"t": 1}, planning)
+    assert sharing.followup_ms == 9_000
+    other = plan_group(group, {"t": 1})
+    moving = joined(
+        settled(group, other, 1), plan(settled(group, other, 1), {"t": 1}, planning)[0], 2
+    )
+    _, sharing = plan(given_up(moving, planned), {"t": 1}, planning)
+    assert sharing.is_unfinished
+
+
+def test_ranges_by_load_and_members_by_an_assignor() -> None:
+    planning = replace(STICKY, assign_ranges=adaptive)
+    group = group_of(["a", "b"])
+    first, _ = plan(group, {"t": 1}, planning)
+    load = Load({point: 9.0 if point < HASH_SPACE // 2 else 1.0 for point in POINTS})
+    said = {
+        member: replace(each, report=load.seen(first.target[member]))
+        for member, each in settled(group, first, 1).items()
+    }
+    planned, _ = plan(said, {"t": 1}, planning)
+    works = [load.of(ranges(assigned[tp(0)])) for assigned in planned.target.values()]
+    assert max(works) <= 1.3 * min(works)
+    quiet = {
+        member: replace(each, report=ADAPTIVE)
+        for member, each in settled(group, planned, 3).items()
+    }
+    assert plan(quiet, {"t": 1}, planning)[0].target == planned.target
+
+
+def test_topics_with_other_subscribers_are_another_application() -> None:
+    group = {
+        "a": Subscription("a", ("t", "u")),
+        "b": Subscription("b", ("u",)),
+        "c": Subscription("c", ("u", "gone")),
+    }
+    recorder = Recorder(StickyTaskAssignor().assign)
+    planned, _ = plan(group, {"t": 2, "u": 1}, TaskPlanning(recorder, "mine", round_robin))
+    check_tiles(planned.target, {"t": 2, "u": 1})
+    assert [len(state.states) for state in recorder.states] == [1, 3]
+    assert TopicPartition("t", 0) in planned.target["a"]
