@@ -183,8 +183,8 @@ class LoadMeter:
                 lambda row: (keys[first + row].as_py(), int(offsets[first + row])),
             )
 
-    def returned(self, partition: TopicPartition) -> None:
-        """A call returns records of a partition."""
+    def returned(self, partition: TopicPartition | None) -> None:
+        """A call returns records of a partition; None if it has waited for more and got none."""
         self._returned, self._returned_at = partition, self._now()
 
     def begun(self, chunk: Chunk) -> None:

@@ -128,8 +128,8 @@ class Receiver:
             if not continues:
                 self._processing.settle()
             has_some = self._wait(take, deadline, continues=continues)
-            if self.meter is not None and has_some:
-                self.meter.returned(self._tail.current)
+            if self.meter is not None:
+                self.meter.returned(self._tail.current if has_some else None)
             return has_some
 
     def _wait(self, take: Take, deadline: float, *, continues: bool) -> bool:

@@ -99,6 +99,19 @@ def test_time_between_two_calls_is_work_and_waiting_is_not() -> None:
     assert run.meter.report().range_assignor == "adaptive"
 
 
+def test_a_call_that_waits_for_more_records_does_not_work_meanwhile() -> None:
+    run = Run()
+    run.start(T0)
+    run.receive(T0, range(10), [b"a"])
+    run.meter.called(continues=True)
+    run.clock.sleep(5.0)
+    run.meter.returned(None)
+    run.work(2.0)
+    run.waits(1.0)
+    (seen,) = run.loads()[T0]
+    assert (seen.records, seen.seconds) == (10, 2.0)
+
+
 def test_time_is_shared_out_by_records() -> None:
     run = Run()
     run.start(T0)
