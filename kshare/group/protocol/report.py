@@ -139,7 +139,7 @@ def report_of(fields: Mapping[str, Any]) -> MemberReport:
     """The report that the fields of user data say.
 
     Raises:
-        TypeError, ValueError, struct.error: They say something else.
+        TypeError, ValueError: They say something else.
     """
     task_assignor = fields.get("task_assignor")
     return MemberReport(
@@ -165,6 +165,8 @@ def _observation_value(seen: RangeObservation) -> list[Any]:
 def _observation_of(value: Iterable[Any]) -> RangeObservation:
     lo, hi, records, offsets, seconds, text = value
     packed = b64decode(_text(text), validate=True)
+    if len(packed) % 8:
+        raise ValueError(f"a sample of {len(packed)} bytes")
     sample = struct.unpack(f">{len(packed) // 8}q", packed)
     if any(not 0 <= hashed < HASH_SPACE for hashed in sample) or list(sample) != sorted(sample):
         raise ValueError("a sample holds what is no key hash, or is not ascending")
