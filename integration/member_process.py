@@ -9,6 +9,7 @@ partition 0 instead of subscribing. It ends at SIGTERM.
 """
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ from kshare.group.model import ConsumerClosedError
 
 
 def main(servers: str, topic: str, group: str, file: str, config: str = "{}") -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     settings = json.loads(config)
     pause, assigns = settings.pop("pause", 0.001), settings.pop("assign", False)
     hang_at, hang = settings.pop("hang", (0, 0.0))

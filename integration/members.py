@@ -88,10 +88,12 @@ class Group:
         return self.members[-1]
 
     def close(self) -> None:
-        """Kill all that are left."""
+        """Kill all that are left, and print what they have logged: it is shown if a test fails."""
         for member in self.members:
             member.process.kill()
             member.process.wait()
+            logged = member.file.with_suffix(".err").read_text(errors="replace")
+            print(f"-- {member.file.name}:\n{logged[-4000:]}")
 
     def delivered(self) -> set[tuple[int, int]]:
         return {(each[1], each[2]) for member in self.members for each in member.records()}

@@ -36,7 +36,6 @@ Processed = Progress | Sequence[Rectangle]
 """What has been processed of a partition: the rectangles may overlap, and repeat what is known."""
 
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 50, 2_000
-_UNCLAIMED_SECONDS: Final = 10.0
 _COMMIT_SECONDS: Final = 0.2
 """The shortest time between two commits that follow from transactions."""
 
@@ -139,7 +138,6 @@ class Ownerships:
         self._lease_records = lease_records
         self._claims = 0
         self._given_up: list[Key] = []
-        self._unclaimed: dict[TopicPartition, tuple[float, tuple[HashRange, ...]]] = {}
 
     # -- what the consumer wants -------------------------------------------------------------
 
@@ -423,33 +421,6 @@ class Ownerships:
                 owner.done.stable,
                 what,
             )
-
-    def warn_of_unclaimed(self, now: float, living: Collection[str]) -> None:
-        """Warn of key hashes that no living member has claimed for a while.
-
-        Args:
-            now: The time.
-            living: Ids of members that have given a sign of life lately.
-        """
-        for partition, each in self.by_partition.items():
-            if each.start is None:
-                self._unclaimed.pop(partition, None)
-                continue
-            free = self.log.of(partition).unclaimed_by(
-                lambda member: member.rpartition("#")[0] in living
-            )
-            since, seen = self._unclaimed.get(partition, (now, ()))
-            if free != seen:
-                self._unclaimed[partition] = (now, free)
-            elif free and now - since >= _UNCLAIMED_SECONDS:
-                self._unclaimed[partition] = (float("inf"), free)  # said
-                _log.warning(
-                    "group %s, %s: no living member has claimed key hashes %s: their records "
-                    "wait, and the stable offset does not pass them",
-                    self._group,
-                    partition,
-                    ", ".join(map(str, free)),
-                )
 
 
 def claimed_hashes(hashes: Sequence[HashRange]) -> tuple[HashRange, ...]:

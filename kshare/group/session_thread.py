@@ -56,6 +56,7 @@ from kshare.group.protocol.records import (
 )
 from kshare.group.protocol.start import Primary
 from kshare.group.shared import Shared
+from kshare.group.watchdog import Watchdog
 from kshare.wire.protocol.error_codes import Kind
 from kshare.wire.protocol.waker import Waker
 
@@ -120,6 +121,7 @@ class SessionThread:
             config.lease_records,
         )
         self.shared = Shared(ownerships)
+        self._watchdog = Watchdog(config.group, ownerships)
         self.primary = PrimaryOffsets(brief, config.group)
         self.read_at = float("-inf")
         self.closed = threading.Event()
@@ -171,6 +173,7 @@ class SessionThread:
             self._follower.receive()
         link = self._follower.link
         self._serve(link)
+        self._look(link)
         if link is not None:
             self._live(link)
             if self._shares:
@@ -342,6 +345,10 @@ class SessionThread:
                 answer = work()
             except KshareError as error:
                 self._post(partial(self._failed, asked, error))
+            except Exception as error:  # else what was asked for would be waited for, for ever
+                why = KshareError(f"group {self._config.group}: asking brokers failed: {error!r}")
+                why.__cause__ = error
+                self._post(partial(self._failed, asked, why))
             else:
                 self._post(partial(answered, answer))
 
@@ -354,7 +361,7 @@ class SessionThread:
     # -- life and death ------------------------------------------------------------------------
 
     def _live(self, link: LogLink) -> None:
-        """Say that this member is alive, and who is not."""
+        """Say that this member is alive."""
         now, wall_ms = self._now(), int(time.time() * 1000)
         if now >= self._times.beat:
             self._times.beat = now + (self.life.pause if self.life.is_on else _BEAT_SECONDS)
@@ -363,16 +370,23 @@ class SessionThread:
             alive = Member(self._member, host, wall_ms)
             failed = partial(self._not_alive, link)
             link.writer.append(*encode(self._config.group, alive), failed)
-        if now >= self._times.look:
-            self._times.look = now + _LOOK_SECONDS
-            with self.shared.changed:
-                log = self.shared.ownerships.log
-                living = {*members_seen(log, wall_ms - int(LIFE_SECONDS * 1000)), self._member}
-                if link.tail.caught_up:
-                    self.shared.ownerships.warn_of_unclaimed(now, living)
-                old = log.members.keys() - members_seen(log, wall_ms - _FORGOTTEN_MS).keys()
-            for member in old if link.tail.caught_up else ():
-                self._delete(link, Key(0, "member", None, (member,)))
+
+    def _look(self, link: LogLink | None) -> None:
+        """See now and then what stands still, and forget members that are long gone."""
+        now, wall_ms = self._now(), int(time.time() * 1000)
+        if now < self._times.look:
+            return
+        self._times.look = now + _LOOK_SECONDS
+        with self.shared.changed:
+            self._watchdog.warn_of_starts(now, self.shared.trouble)
+            if link is None or not link.tail.caught_up:
+                return
+            log = self.shared.ownerships.log
+            living = {*members_seen(log, wall_ms - int(LIFE_SECONDS * 1000)), self._member}
+            self._watchdog.warn_of_unclaimed(now, living)
+            old = log.members.keys() - members_seen(log, wall_ms - _FORGOTTEN_MS).keys()
+        for member in old:
+            self._delete(link, Key(0, "member", None, (member,)))
 
     def _look_at_sharers(self, link: LogLink) -> None:
         """See which members with shared partitions are dead, and whether this one counts as such.

@@ -1,4 +1,4 @@
-"""What a session owns: claims as they are given, commits that are asked for, warnings."""
+"""What a session owns: claims as they are given, and commits that are asked for."""
 
 import logging
 
@@ -109,26 +109,6 @@ def run(owned: Ownerships) -> None:
                     each.owner.initial_found(0)
                 else:
                     each.owner.primary_written()
-
-
-def test_hashes_that_nobody_claims_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    owned = ownerships()
-    owned.claim({T0: (QUARTERS[0],)})
-    run(owned)
-    assert T0 in owned.started()
-    write(owned, Claim(T0, "other#1", (QUARTERS[1],)))
-    write(owned, Claim(T0, "dead#1", (QUARTERS[2],)))
-    with caplog.at_level(logging.WARNING, "kshare.group"):
-        for now in (0.0, 5.0, 9.9):
-            owned.warn_of_unclaimed(now, {"m", "other"})
-        assert not caplog.records
-        for now in (10.0, 20.0, 60.0):
-            owned.warn_of_unclaimed(now, {"m", "other"})
-        (said,) = caplog.messages
-        assert f"orders-0: no living member has claimed key hashes {UPPER}" in said
-        owned.warn_of_unclaimed(61.0, {"m", "other", "dead"})
-        owned.warn_of_unclaimed(71.5, {"m", "other", "dead"})
-        assert str(QUARTERS[3]) in caplog.messages[1]
 
 
 def test_after_a_lost_log_it_claims_and_commits_again(caplog: pytest.LogCaptureFixture) -> None:

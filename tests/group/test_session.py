@@ -4,7 +4,9 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
@@ -12,7 +14,7 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kshare.core.hashing import WHOLE
-from kshare.core.progress import Progress
+from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import (
     AuthorizationError,
     FencedError,
@@ -117,6 +119,18 @@ def test_without_an_offset_to_start_from(servers: str) -> None:
     with closing_session(GroupSession(group_config(servers, auto_offset_reset="error"))) as session:
         session.claim({T0: []})
         with pytest.raises(NoOffsetError, match=r"orders-0, and auto\.offset\.reset is error"):
+            start_of(session)
+
+
+def test_an_error_that_nobody_has_foreseen_ends_the_session(servers: str) -> None:
+    def reset(_: TopicPartition) -> int:
+        raise ValueError("no such day")
+
+    as_reset: Any = reset  # as queries give it
+    config = replace(group_config(servers), offset_reset=as_reset)
+    with closing_session(GroupSession(config)) as session:
+        session.claim({T0: []})
+        with pytest.raises(KshareError, match=r"group .*: asking brokers failed.*no such day"):
             start_of(session)
 
 
