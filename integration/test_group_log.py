@@ -9,7 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import AuthorizationError
+from kshare.group import KeySharedConsumer
 from kshare.group.config import ConsumerConfig, consumer_config
 from kshare.group.log_topic import log_partition
 from kshare.group.offsets import list_offsets
@@ -372,6 +373,54 @@ def test_no_right_to_write_to_the_log(secure_broker: KafkaBroker) -> None:
             eventually(lambda: starts(member, TopicPartition(topic, 0)))
     finally:
         member.close(10)
+
+
+def test_without_the_right_to_write_whole_partitions_go_on(
+    secure_broker: KafkaBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = secure_broker.create_topic(partitions=2)
+    log = secure_broker.create_topic(unique("log"), config={"cleanup.policy": "compact"})
+    secure_broker.deny(log, operation=AclOperation.WRITE)
+    for part in range(2):
+        secure_broker.produce(topic, [(f"k{i % 7}", f"{i}") for i in range(50)], partition=part)
+    options = secure_broker.client_options("SASL_PLAINTEXT", user="stranger")
+    given = {
+        **{name.removeprefix("kafka."): value for name, value in options.items()},
+        "group.id": unique("group"),
+        "individual.commit.topic": log,
+        "auto.offset.reset": "earliest",
+    }
+
+    def read(count: int) -> tuple[list[tuple[str, int, int]], int]:
+        with KeySharedConsumer(given) as consumer:
+            consumer.subscribe([topic])
+            rows = [row for _ in range(count) if (row := consumer.poll(SECONDS)) is not None]
+            stable = consumer.commit() or {}
+            return [(row.topic(), row.partition(), row.offset()) for row in rows], sum(
+                stable.values()
+            )
+
+    with caplog.at_level(logging.WARNING, "kshare.group"):
+        first, stable = read(60)
+    assert stable == 60
+    assert f"not authorized to write to {log}" in caplog.text
+    assert "goes on with whole partitions" in caplog.text
+    second, stable = read(40)
+    assert stable == 100
+    assert sorted(first + second) == [(topic, part, i) for part in range(2) for i in range(50)]
+    with ExitStack() as stack:
+        members = [stack.enter_context(KeySharedConsumer(given)) for _ in range(3)]
+        for member in members:
+            member.subscribe([topic])
+
+        def poll_all() -> bool:
+            for member in members:
+                member.poll(0.1)
+            return False
+
+        # Three members of two partitions share one of them.
+        with pytest.raises(AuthorizationError, match=f"write to {log}"):
+            eventually(poll_all)
 
 
 def test_kafkas_own_tool_resets_the_offsets(

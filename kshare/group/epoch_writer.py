@@ -16,8 +16,8 @@ __all__ = ["EpochWriter", "Written"]
 
 _PAUSE_SECONDS: Final = 0.5
 
-Written = Callable[[int, str], None]
-"""Takes the log offset of an epoch, and the id of the log's topic."""
+Written = Callable[[int | None, str], None]
+"""Takes the log offset of an epoch (None: it may not be written), and the id of the log's topic."""
 
 
 class EpochWriter:
@@ -62,6 +62,10 @@ class EpochWriter:
         if self._waiting is None:
             return
         epoch, written = self._waiting
+        if link.denied is not None:
+            self._waiting, self.retry_at = None, float("inf")
+            written(None, link.topic_id)
+            return
         for position, record in log.epochs.items():
             if record == epoch:
                 self._waiting, self.retry_at = None, float("inf")

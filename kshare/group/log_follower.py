@@ -51,6 +51,7 @@ class LogLink:
         writer: Appends to it.
         reader: Takes the group's records.
         is_sure: Whether there was no fault since the topic was found.
+        denied: Why nothing may be written to it; None if it may, as far as it is known.
     """
 
     partition: TopicPartition
@@ -59,16 +60,20 @@ class LogLink:
     writer: LogWriter
     reader: GroupReader
     is_sure: bool = True
+    denied: AuthorizationError | None = None
 
     def not_taken(self, error: KafkaError, kind: Kind) -> None:
         """Brokers have not taken a record: the topic may be another one, unless that passes.
 
         Raises:
-            KafkaError: No other attempt helps.
+            AuthenticationError: No other attempt helps.
         """
-        if isinstance(error, LASTING):
+        if isinstance(error, AuthenticationError):
             raise error
-        self.is_sure &= kind is Kind.TRANSIENT
+        if isinstance(error, AuthorizationError):
+            self.denied = error
+        else:
+            self.is_sure &= kind is Kind.TRANSIENT
 
     def close(self) -> None:
         """Let go of the cluster."""

@@ -26,6 +26,7 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, KshareError, UnknownTopicError
 from kshare.group.config import ConsumerConfig
 from kshare.group.group_planner import GroupPlanner
+from kshare.group.epoch_writer import Written
 from kshare.group.log_follower import LASTING
 from kshare.group.log_tail import boot_time
 from kshare.group.member_link import MemberLink
@@ -60,7 +61,7 @@ _LONGEST_WAIT: Final = 1.0
 _MISSING_SECONDS: Final = 5.0
 _SHORTEST_BEAT: Final = 0.1
 
-WriteEpoch = Callable[[Epoch, Callable[[int, str], None]], None]
+WriteEpoch = Callable[[Epoch, Written], None]
 """Writes an epoch into the log; calls back with its log offset and the id of the log's topic."""
 
 WholeTopics = Callable[[Collection[str]], frozenset[str]]
@@ -420,7 +421,7 @@ class MemberThread:
             _log.warning("group %s: %s", self._config.group, refusal)
         self._write_epoch(generation.epoch, partial(self._planned, generation))
 
-    def _planned(self, generation: Generation, epoch: int, topic_id: str) -> None:
+    def _planned(self, generation: Generation, epoch: int | None, topic_id: str) -> None:
         with self._lock:
             assignments = generation.assignments(epoch, topic_id)
             self._core.planned(generation.epoch.generation, assignments)

@@ -10,7 +10,7 @@ from typing import Final
 
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
-from kshare.errors import FencedError
+from kshare.errors import AuthorizationError, FencedError
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.log import GroupLog, PartitionLog
 from kshare.group.protocol.owner import (
@@ -20,9 +20,9 @@ from kshare.group.protocol.owner import (
     Owner,
     Phase,
     Unblock,
-    committed,
     session_of,
 )
+from kshare.group.protocol.plain_owner import PlainOwner
 from kshare.group.protocol.records import Block, Key
 from kshare.group.protocol.start import Reason
 from kshare.group.protocol.transaction import is_read_back
@@ -118,6 +118,7 @@ class Ownerships:
         log: What the group's log says, as far as it has been read.
         by_partition: The ownership of each partition.
         topic_id: Id of the log's topic; empty if it is not known.
+        denied: Why nothing may be written to the log; None if it may, as far as it is known.
     """
 
     def __init__(
@@ -131,12 +132,14 @@ class Ownerships:
         self.log = GroupLog(group)
         self.by_partition: dict[TopicPartition, Ownership] = {}
         self.topic_id = ""
+        self.denied: AuthorizationError | None = None
         self._member = member
         self._group = group
         self._claim_timeout = claim_timeout
         self._transactional_id = transactional_id
         self._lease_records = lease_records
         self._claims = 0
+        self._fences = False
         self._given_up: list[Key] = []
 
     # -- what the consumer wants -------------------------------------------------------------
@@ -154,7 +157,12 @@ class Ownerships:
             assignment: The key hashes of each partition.
             epoch: The group's epoch in which they were assigned, and the id of the log's topic.
             self_fencing: Whether this member delivers no more before the coordinator drops it.
+
+        Raises:
+            AuthorizationError: Nothing may be written to the log, and this needs it.
         """
+        self._fences = self_fencing
+        self._check_right(assignment)
         self._claims += 1
         name = f"{self._member}#{self._claims}"  # nothing late is taken for the new claim's
         for partition in list(self.by_partition):
@@ -170,11 +178,41 @@ class Ownerships:
                 self.by_partition[partition] = Ownership(owner)
 
     def _owner(self, partition: TopicPartition, name: str, hashes: tuple[HashRange, ...]) -> Owner:
+        if self.denied is not None:
+            return PlainOwner(partition, name, hashes, self.topic_id)
         if self._lease_records is not None:
             records = self._lease_records
             return Cooperator(partition, name, hashes, self.topic_id, chunk_records=records)
         transactional_id = self._transactional_id
         return Owner(partition, name, hashes, self.topic_id, transactional_id=transactional_id)
+
+    def deny(self, error: AuthorizationError) -> None:
+        """Nothing may be written to the log: go on with the offsets of whole partitions alone.
+
+        Raises:
+            AuthorizationError: Key ranges are owned, or nobody but the log keeps others away.
+        """
+        self.denied = error
+        owned = {tp: each.owner.hashes for tp, each in self.by_partition.items()}
+        self._check_right(owned)
+        _log.warning(
+            "group %s: %s. Member %s goes on with whole partitions, and commits their offsets "
+            "alone: what it has processed beyond them is delivered again after a restart",
+            self._group,
+            error,
+            self._member,
+        )
+        for partition, hashes in owned.items():
+            self._replace(partition)
+            name = f"{self._member}#{self._claims}"
+            self.by_partition[partition] = Ownership(self._owner(partition, name, hashes))
+
+    def _check_right(self, assignment: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+        """Raise if the log has to be written to, and may not be."""
+        is_plain = self._transactional_id is None and self._lease_records is None and self._fences
+        is_whole = all(hashes == (WHOLE,) for hashes in assignment.values())
+        if self.denied is not None and assignment and not (is_plain and is_whole):
+            raise self.denied
 
     def _replace(self, partition: TopicPartition) -> None:
         """Give up what is owned of a partition."""
@@ -373,9 +411,7 @@ class Ownerships:
 
     def stable(self, partition: TopicPartition) -> int:
         """The stable offset that the log names, or that follows from its facts."""
-        share = self.share(partition)
-        named = committed(self.log.of(partition), self.by_partition[partition].owner.start)
-        return named if share is None else max(named, share.done.stable)
+        return self.by_partition[partition].owner.stable(self.log.of(partition))
 
     def fenced(self) -> FencedError | None:
         """The error of the first partition that another member has taken."""

@@ -175,6 +175,7 @@ class SessionThread:
         self._serve(link)
         self._look(link)
         if link is not None:
+            self._obey(link)
             self._live(link)
             if self._shares:
                 self._look_at_sharers(link)
@@ -203,6 +204,12 @@ class SessionThread:
             event = self._events.popleft()
             with self.shared.changed:
                 event()
+
+    def _obey(self, link: LogLink) -> None:
+        """If nothing may be written to the log, do without, or end."""
+        with self.shared.changed:
+            if link.denied is not None and self.shared.ownerships.denied is None:
+                self.shared.ownerships.deny(link.denied)
 
     def _act(self, link: LogLink) -> None:
         with self.shared.changed:
@@ -274,7 +281,8 @@ class SessionThread:
         self, link: LogLink, ownership: Ownership, number: int, error: KafkaError, kind: Kind
     ) -> None:
         link.not_taken(error, kind)
-        self._failed([(ownership, number)], error)
+        if link.denied is None:
+            self._failed([(ownership, number)], error)
 
     def _append(self, link: LogLink, ownership: Ownership, key: Key, record: Record | None) -> None:
         def failed(error: KafkaError, kind: Kind) -> None:
@@ -362,6 +370,8 @@ class SessionThread:
 
     def _live(self, link: LogLink) -> None:
         """Say that this member is alive."""
+        if link.denied is not None:
+            return
         now, wall_ms = self._now(), int(time.time() * 1000)
         if now >= self._times.beat:
             self._times.beat = now + (self.life.pause if self.life.is_on else _BEAT_SECONDS)
@@ -409,7 +419,7 @@ class SessionThread:
     def _not_alive(self, link: LogLink, error: KafkaError, kind: Kind) -> None:
         link.not_taken(error, kind)
         self._follower.note(error)
-        self._times.beat = 0.0
+        self._times.beat = 0.0  # again, with the next step
 
     def _report(self) -> None:
         """Say what has changed; only then is what was read acted upon."""

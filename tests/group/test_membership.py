@@ -11,8 +11,9 @@ from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy, Poli
 from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.core.progress import TopicPartition
 from kshare.group import KeySharedConsumer, partitions_only
+from kshare.group.coordinator import fetch_offsets
 from kshare.testing import FakeCluster
-from tests.support.groups import GROUP, LOG, T0, eventually
+from tests.support.groups import GROUP, LOG, T0, eventually, group_config
 from tests.support.policies import FakePolicies
 
 RECORDS = 200
@@ -246,3 +247,22 @@ def test_listeners_that_know_partitions_only() -> None:
     seen: list[list[TopicPartition]] = []
     partitions_only(seen.append)({TopicPartition("b", 1): (), T0: (HashRange(0, 5),)})
     assert seen == [[TopicPartition("b", 1), T0]]
+
+
+def test_without_the_right_to_write_to_the_log_whole_partitions_go_on(
+    cluster: FakeCluster, start: Callable[..., Polling], caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.fail("Produce", ["TOPIC_AUTHORIZATION_FAILED"] * 100)
+    with caplog.at_level("WARNING", "kshare.group"):
+        only = start(auto_commit_interval_ms=100)
+        eventually(lambda: len(only.offsets) == RECORDS)
+    warning = next(text for text in caplog.messages if "goes on with whole partitions" in text)
+    assert f"not authorized to write to {LOG}" in warning
+    kafka = group_config(cluster.bootstrap_servers).kafka
+
+    def committed() -> int | None:
+        offset = fetch_offsets(kafka, GROUP, [T0]).get(T0)
+        return None if offset is None else offset.offset
+
+    eventually(lambda: committed() == RECORDS)
+    assert only.faults == []

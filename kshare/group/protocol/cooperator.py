@@ -25,7 +25,7 @@ from kshare.core.offsets import Bounds, complement, subtract, union
 from kshare.core.progress import Progress
 from kshare.group.protocol.lease import counts, holdings, next_chunk, processed_offsets
 from kshare.group.protocol.log import PartitionLog, PlacedClaim
-from kshare.group.protocol.owner import Action, Append, Owner, Phase, session_of
+from kshare.group.protocol.owner import Action, Append, Owner, Phase, committed, session_of
 from kshare.group.protocol.records import Claim, Key, Lease, key_of
 
 __all__ = ["Cooperator", "Share"]
@@ -97,6 +97,11 @@ class Cooperator(Owner):
         Owner.log_lost(self, topic_id)
         self._stop()
         self._appended.clear()
+
+    def stable(self, log: PartitionLog) -> int:
+        """The stable offset that the log names, or that follows from its facts."""
+        named = committed(log, self.start)
+        return named if self.share is None else max(named, self.share.done.stable)
 
     # -- decisions -------------------------------------------------------------------------
 

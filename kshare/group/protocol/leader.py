@@ -36,11 +36,11 @@ class Generation:
     plan: GroupPlan
     refusals: Mapping[str, str]
 
-    def assignments(self, epoch: int, topic_id: str) -> dict[str, bytes]:
+    def assignments(self, epoch: int | None, topic_id: str) -> dict[str, bytes]:
         """What each member is sent, by its id.
 
         Args:
-            epoch: Log offset of the epoch's record.
+            epoch: Log offset of the epoch's record; None if the leader may not write it.
             topic_id: Id of the log's topic.
         """
         sent = {

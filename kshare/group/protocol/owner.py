@@ -63,6 +63,8 @@ __all__ = [
     "Unblock",
     "Write",
     "WritePrimary",
+    "committed",
+    "log_position",
     "session_of",
 ]
 
@@ -121,10 +123,10 @@ class ResolveInitial:
 
 @dataclass(frozen=True, slots=True)
 class WritePrimary:
-    """Commit a primary offset with an anchor, then call :meth:`Owner.primary_written`."""
+    """Commit a primary offset with its anchor, then call :meth:`Owner.primary_written`."""
 
     offset: int
-    anchor: Anchor
+    anchor: Anchor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,10 +288,17 @@ class Owner:
         """
         if self.commit is not None or self.phase is not Phase.RUNNING:
             raise ValueError(f"cannot begin a commit: {self.phase.value}")
-        done, facts = self.done, list[Block]()
-        if self.transactional_id is None:
-            facts = blocks_to_write(self.partition, log, self.member, self.hashes, done)
-        self.commit = Commit(done, tuple(facts))
+        self.commit = Commit(self.done, tuple(self._facts(log)))
+
+    def _facts(self, log: PartitionLog) -> Sequence[Block]:
+        """What a commit has to write of what has been processed."""
+        if self.transactional_id is not None:
+            return ()
+        return blocks_to_write(self.partition, log, self.member, self.hashes, self.done)
+
+    def stable(self, log: PartitionLog) -> int:
+        """The stable offset that the log names."""
+        return committed(log, self.start)
 
     # -- decisions -------------------------------------------------------------------------
 
@@ -444,6 +453,10 @@ class Owner:
             initial=self._initial,
         )
         self._primary = self._initial = None
+        return self._begin(log, start)
+
+    def _begin(self, log: PartitionLog, start: Start) -> tuple[Action, ...]:
+        """Go on from a start."""
         if start.reason is Reason.LOST_LOG and not self._has_waited:
             self.phase, self._waits = Phase.WAITING, True
             return ()

@@ -102,7 +102,7 @@ class MemberAssignment:
     Attributes:
         assigned: The key hashes of each partition, in order; empty for all.
         target: With those that others have still to give up; None if no other round follows.
-        epoch: Log offset of the epoch's record; None if the member is refused.
+        epoch: Log offset of the epoch's record; None if there is none, or the member is refused.
         topic_id: Id of the log's topic; empty if brokers give none.
         refusal: Why the member takes no part; empty if it does.
     """

@@ -1,0 +1,99 @@
+"""Ownership of a whole partition by a member that may not write to the individual commit log.
+
+::
+
+    STARTING --start resolved--> RUNNING
+       ^                            |
+       +---- offsets were reset ----+---- somebody has claimed the partition --> FENCED
+
+It claims nothing and writes no facts: the group's coordinator alone says who has the partition. It
+reads the log, so what others have committed individually is not delivered again, and it commits the
+primary offset as plain consumers do: what it has processed above that comes again after a restart.
+
+Guarantees: its primary offset never goes back, and individual commits of others stay valid: it
+keeps the anchor of the offset that it began with.
+"""
+
+from dataclasses import dataclass
+
+from kshare.group.protocol.log import PartitionLog
+from kshare.group.protocol.owner import (
+    Action,
+    Commit,
+    Owner,
+    Phase,
+    WritePrimary,
+    committed,
+    log_position,
+    session_of,
+)
+from kshare.group.protocol.records import Block
+from kshare.group.protocol.start import Anchor, Primary, Reason, Start
+
+__all__ = ["PlainOwner"]
+
+
+@dataclass(slots=True)
+class PlainOwner(Owner):
+    """A member's ownership of a whole partition, without a claim."""
+
+    phase: Phase = Phase.STARTING
+    _claims_seen: int = 0  # log offset of the newest claim when it began
+    _written: int = -1  # the primary offset; -1 if it is to be written in any case
+
+    def primary_read(self, primary: Primary | None, log_end: int, log_start: int = 0) -> None:
+        """The primary offset and the bounds of the log have been fetched."""
+        Owner.primary_read(self, primary, log_end, log_start)
+        self._written = -1 if primary is None else primary.offset
+
+    def log_lost(self, topic_id: str = "") -> None:
+        """The log was deleted or truncated: go on; the next commit names no anchor."""
+        self.topic_id = topic_id
+        if self.start is not None:
+            self.start, self._claims_seen = _without_anchor(self.start), -1
+        else:
+            self.failed()
+
+    def stable(self, log: PartitionLog) -> int:
+        """The stable offset that is committed."""
+        return max(committed(log, self.start), self._written)
+
+    def _look(self, log: PartitionLog) -> None:
+        if self.start is None or self.phase is Phase.FENCED:
+            return
+        if any(
+            placed.position > self._claims_seen and session_of(name) != session_of(self.member)
+            for name, placed in log.claims.items()
+        ):
+            self.phase, self.commit, self._pending = Phase.FENCED, None, ()
+        elif log.incarnation > self.start.incarnation:
+            self.phase, self.start, self.commit = Phase.STARTING, None, None
+            self._pending, self._primary, self._initial = (), None, None
+
+    def _begin(self, log: PartitionLog, start: Start) -> tuple[Action, ...]:
+        self.start, self._claims_seen = start, log_position(log)
+        if start.unanchored:
+            self._written = -1
+        self._run()
+        return ()
+
+    def _facts(self, log: PartitionLog) -> tuple[Block, ...]:  # noqa: ARG002 - as the base has it
+        return ()
+
+    def _commit(self, log: PartitionLog, commit: Commit) -> tuple[Action, ...]:
+        assert self.start is not None
+        stable = commit.done.stable
+        if stable > self._written and not commit.is_primary_written:
+            return (WritePrimary(stable, self._anchor(log, self.start)),)
+        self._written, self.commit = max(stable, self._written), None
+        return ()
+
+    def _anchor(self, log: PartitionLog, start: Start) -> Anchor | None:
+        """What ties the primary offset to the log; None if the log does not go on with it."""
+        if start.begins:
+            return None
+        return Anchor(start.incarnation, log_position(log), self.topic_id)
+
+
+def _without_anchor(start: Start) -> Start:
+    return Start(Reason.LOST_LOG, start.incarnation, start.progress, begins=True)
