@@ -22,8 +22,10 @@ from bench import (
     core_jobs,
     data,
     elastic_jobs,
+    log_jobs,
     machine_jobs,
     membership_jobs,
+    range_jobs,
     sink_jobs,
     slow_key,
 )
@@ -330,7 +332,11 @@ def group_rows(servers: str, runs: int) -> list[Row]:
     rows.append(
         Row("memory above imports", "-", f"{above:.0f} MiB", "-", "<= 100 MiB", above <= 100)
     )
-    return rows
+    rows += [
+        Row(name, "-", shown, "-", wanted, met)
+        for name, shown, wanted, met in log_jobs.measure(runs)
+    ]
+    return [*rows, *range_jobs.rows(servers, runs)]
 
 
 def slow_rows(servers: str, runs: int) -> list[Row]:
