@@ -3,7 +3,7 @@
 Guarantees: :data:`Bounds` are one tuple for one set, so ``==`` is set equality; every function
 returns them so. As sets of integers they obey the laws of ``set``.
 Cost: linear in the bounds, at the speed of C (sorting of what is nearly sorted, slices);
-:func:`since` and :func:`complement` look up by bisection, and copy.
+:func:`since`, :func:`within` and :func:`complement` look up by bisection, and copy.
 """
 
 from bisect import bisect_left, bisect_right
@@ -22,6 +22,7 @@ __all__ = [
     "since",
     "subtract",
     "union",
+    "within",
 ]
 
 Bounds: TypeAlias = tuple[int, ...]
@@ -132,6 +133,8 @@ def subtract(bounds: Bounds, taken: Bounds) -> Bounds:
     """The part of a set that is not in another."""
     if not bounds or not taken or taken[-1] <= bounds[0] or bounds[-1] <= taken[0]:
         return bounds
+    if bounds == taken:
+        return ()
     start, end = bounds[0], bounds[-1]
     return complement(union([complement(bounds, start, end), taken]), start, end)
 
@@ -142,6 +145,16 @@ def since(bounds: Bounds, offset: int) -> Bounds:
         return bounds
     first = bisect_right(bounds, offset)
     return (offset, *bounds[first:]) if first % 2 else bounds[first:]
+
+
+def within(bounds: Bounds, start: int, end: int) -> Bounds:
+    """The part of a set that is in ``[start, end)``; nothing if ``end <= start``."""
+    if end <= start:
+        return ()
+    first, last = bisect_right(bounds, start), bisect_left(bounds, end)
+    lead = (start,) if first % 2 else ()
+    tail = (end,) if last % 2 else ()
+    return (*lead, *bounds[first:last], *tail)
 
 
 def length(bounds: Bounds) -> int:

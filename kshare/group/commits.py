@@ -18,6 +18,8 @@ __all__ = ["Commits", "Work"]
 _log = logging.getLogger("kshare.group")
 
 _LOOK_SECONDS = 0.05
+_LOOK_SHARE = 0.05
+"""The part of the time that counting ranges may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,10 @@ class Commits:
         """Whether ``max.num.ranges.to.commit`` have gathered; looked at now and then only."""
         if not self._config.explicit or now < self._next_look:
             return False
-        self._next_look = now + _LOOK_SECONDS
-        return ranges() - self._ranges >= self._config.max_ranges
+        gathered = ranges() - self._ranges
+        looked = time.monotonic()
+        self._next_look = looked + max(_LOOK_SECONDS, (looked - now) / _LOOK_SHARE)
+        return gathered >= self._config.max_ranges
 
     def _call_back(self) -> None:
         while self._under_way and self._under_way[0].done():

@@ -17,6 +17,7 @@ from kshare.core.offsets import (
     since,
     subtract,
     union,
+    within,
 )
 
 END = 20
@@ -66,6 +67,11 @@ def test_complement(some: set[int], start: int, end: int) -> None:
 @given(sets, st.integers(0, END))
 def test_since(some: set[int], offset: int) -> None:
     assert since(bounds_of(some), offset) == bounds_of({n for n in some if n >= offset})
+
+
+@given(sets, st.integers(0, END), st.integers(0, END))
+def test_within(some: set[int], start: int, end: int) -> None:
+    assert within(bounds_of(some), start, end) == bounds_of({n for n in some if start <= n < end})
 
 
 @given(sets)

@@ -13,7 +13,7 @@ the successor's claim before it.
 from collections.abc import Iterator, Sequence
 
 from kshare.core.hashing import HashRange
-from kshare.core.offsets import Bounds, intersect, since, subtract
+from kshare.core.offsets import Bounds, since, subtract, within
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.core.region import overlay
 from kshare.group.protocol.log import BlockKey, PartitionLog
@@ -167,7 +167,7 @@ def _by_stretch(bounds: Bounds) -> Iterator[tuple[int, Bounds]]:
         return
     for stretch in range(bounds[0] // STRETCH, (bounds[-1] - 1) // STRETCH + 1):
         first = stretch * STRETCH
-        piece = intersect(bounds, (first, first + STRETCH))
+        piece = within(bounds, first, first + STRETCH)
         if piece:
             yield stretch, piece
 

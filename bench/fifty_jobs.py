@@ -1,0 +1,107 @@
+"""A rebalance of fifty members, which are simulated: their threads, in one process.
+
+Nobody reads or claims: what is measured is joining, planning and the two rounds. On a real broker:
+librdkafka's mock refuses a member that joins while others wait for the leader's plan.
+"""
+
+import itertools
+import time
+import uuid
+from contextlib import closing
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.rows import Row
+from kshare.core.hashing import HASH_SPACE
+from kshare.core.progress import TopicPartition
+from kshare.group.config import consumer_config
+from kshare.group.epoch_writer import Written
+from kshare.group.member_thread import MemberThread
+from kshare.group.protocol.records import Epoch
+
+MEMBERS = 50
+PARTITIONS = 5
+HEARTBEAT_MS = 300
+_SECONDS = 60.0
+
+
+class Group:
+    """Members whose epochs are written to no log, polled by one thread."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self.members: list[MemberThread] = []
+        self._topic = topic
+        self._epochs = itertools.count()
+        self._config = consumer_config(
+            {
+                "bootstrap.servers": servers,
+                "group.id": topic,
+                "heartbeat.interval.ms": HEARTBEAT_MS,
+                "session.timeout.ms": 30_000,
+            }
+        )
+
+    def start(self) -> None:
+        """Start another member."""
+        name = f"m{len(self.members):02}"
+        member = MemberThread(self._config, name, self._write, lambda: None)
+        member.subscribe((self._topic,))
+        self.members.append(member)
+
+    def _write(self, _: Epoch, written: Written) -> None:
+        written(next(self._epochs), "log")
+
+    def settle(self) -> float:
+        """Seconds until all hashes are owned, and each member has some."""
+        began = time.perf_counter()
+        while not self._is_settled():
+            assert time.perf_counter() - began < _SECONDS, "the group does not come to rest"
+            for member in self.members:
+                member.polled()
+                if member.has_change and member.take() is not None:
+                    member.applied()
+            time.sleep(0.001)
+        return time.perf_counter() - began
+
+    def _is_settled(self) -> bool:
+        widths = dict.fromkeys((TopicPartition(self._topic, i) for i in range(PARTITIONS)), 0)
+        for member in self.members:
+            owned = member.owned()
+            if not owned:
+                return False
+            for partition, hashes in owned.items():
+                widths[partition] += sum(part.width for part in hashes) or HASH_SPACE
+        return set(widths.values()) == {HASH_SPACE}
+
+    def close(self) -> None:
+        """End all members."""
+        for member in self.members:
+            member.close(10)
+
+
+def rows(servers: str, runs: int) -> list[Row]:
+    """The table's line."""
+    times = sorted(_join(servers) for _ in range(max(runs // 2, 1)))
+    best, median = times[0], times[len(times) // 2]
+    return [
+        Row(
+            f"member {MEMBERS} of {MEMBERS} joins (simulated)",
+            "-",
+            f"{best:.2f} ({median:.2f}) s",
+            "-",
+            "< 2 s",
+            median < 2,
+        )
+    ]
+
+
+def _join(servers: str) -> float:
+    topic = f"bench-fifty-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(30)
+    with closing(Group(servers, topic)) as group:
+        for _ in range(MEMBERS - 1):
+            group.start()
+        group.settle()
+        group.start()
+        return group.settle()
