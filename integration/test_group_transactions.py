@@ -17,11 +17,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from integration.cluster import KafkaCluster
 from integration.kafka import KafkaBroker
 from integration.members import eventually
+from integration.topics import Topics
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.errors import TransactionAbortedError
 from kshare.group import KeySharedConsumer
+from kshare.group.log_topic import log_partition
 from kshare.group.offsets import list_offsets
 
 RECORDS, KEYS = 4_000, 97
@@ -36,9 +39,9 @@ def key_of(offset: int) -> bytes:
 class Processes:
     """Transactional processes of one group, and what they have written."""
 
-    def __init__(self, broker: KafkaBroker, topic: str, folder: Path) -> None:
+    def __init__(self, broker: Topics, topic: str, folder: Path, *, replication: int = 1) -> None:
         self.topic, self.group = topic, f"{topic}-group"
-        self.output = broker.create_topic()
+        self.output = broker.create_topic(replication=replication)
         self._broker = broker
         self._folder = folder
         self.running: list[subprocess.Popen[bytes]] = []
@@ -93,7 +96,7 @@ class Processes:
         assert (said.offset, said.individual_commits) == (self.produced, ())
 
 
-def outputs(broker: KafkaBroker, topic: str) -> list[tuple[int, bytes]]:
+def outputs(broker: Topics, topic: str) -> list[tuple[int, bytes]]:
     reader = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -320,3 +323,44 @@ def test_members_join_and_leave_amid_transactions(processes: Processes) -> None:
         process.terminate()
         assert process.wait(60) == 0
     processes.check()
+
+
+def test_coordinators_die_and_move_amid_transactions(tmp_path: Path) -> None:
+    """The broker dies that coordinates the group and all transactions, and leads the group's log.
+
+    librdkafka 2.16 may end a process whose coordinator goes away; such a process is started again.
+    """
+    config = {
+        "offsets.topic.num.partitions": "8",
+        "offsets.topic.replication.factor": "2",
+        "transaction.state.log.num.partitions": "2",
+        "transaction.state.log.replication.factor": "2",
+    }
+    with KafkaCluster(2, config=config) as brokers, ExitStack() as stack:
+        topic = brokers.create_topic(replication=2)
+        group = stack.enter_context(closing(Processes(brokers, topic, tmp_path, replication=2)))
+        group.fill(RECORDS)
+        members = [group.start(None, "m0")]
+
+        def have_committed(more: int, counts: dict[str, int]) -> bool:
+            for number, (process, file) in enumerate(members):
+                if process.poll() is not None:
+                    members[number] = group.start(None, file.name[4:])
+            return all(commits(f) >= more + counts.get(f.name, 0) for _, f in members)
+
+        eventually(lambda: have_committed(2, {}))
+        members += [group.start(None, f"m{number}") for number in (1, 2)]
+        log = log_partition(group.group, 8)
+        moving = [("__consumer_offsets", log), ("__individual_commit_offsets", log)]
+        moving += [("__transaction_state", number) for number in range(2)]
+        for word in ("ready", "offset"):
+            group.fill(2 * RECORDS)
+            for name, partition in moving:
+                brokers.move_leader(name, partition, 2)
+            eventually(lambda: have_committed(3, {}))
+            eventually(lambda w=word: any(is_amid(file, w, 3) for _, file in members))  # type: ignore[misc]
+            brokers.brokers[2].kill9()
+            counts = {file.name: commits(file) for _, file in members}
+            eventually(lambda c=counts: have_committed(2, c))  # type: ignore[misc]
+            brokers.brokers[2].start()
+        group.check()
