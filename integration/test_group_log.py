@@ -423,19 +423,27 @@ def test_without_the_right_to_write_whole_partitions_go_on(
             eventually(poll_all)
 
 
+def consumer_groups(broker: KafkaBroker, group: str, *arguments: str) -> str:
+    """What ``kafka-consumer-groups`` prints."""
+    tool = [java(), "-Xmx128m", "-cp", class_path()]
+    tool += ["org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"]
+    tool += ["--bootstrap-server", broker.bootstrap_servers, "--group", group, *arguments]
+    return subprocess.run(tool, capture_output=True, text=True, check=True).stdout
+
+
+def reset_to(broker: KafkaBroker, group: str, at: TopicPartition, offset: int) -> str:
+    where = ["--to-offset", str(offset), "--topic", f"{at.topic}:{at.partition}"]
+    return consumer_groups(broker, group, "--reset-offsets", *where, "--execute")
+
+
 def test_kafkas_own_tool_resets_the_offsets(
     broker: KafkaBroker, at: TopicPartition, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = config(broker.bootstrap_servers, unique("group"), unique("log"))
     with session(settings, at) as member:
         assert member.commit({at: [rectangle(0, 10), rectangle(20, 30)]}, SECONDS) == {at: 10}
-    tool = [java(), "-Xmx128m", "-cp", class_path()]
-    tool += ["org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"]
-    tool += ["--bootstrap-server", broker.bootstrap_servers, "--group", settings.group]
-    described = subprocess.run([*tool, "--describe"], capture_output=True, text=True, check=True)
-    assert at.topic in described.stdout
-    reset = ["--reset-offsets", "--to-offset", "4", "--topic", f"{at.topic}:0", "--execute"]
-    subprocess.run([*tool, *reset], capture_output=True, text=True, check=True)
+    assert at.topic in consumer_groups(broker, settings.group, "--describe")
+    reset_to(broker, settings.group, at, 4)
     found = list_offsets(settings.group, _given(broker, settings.log_topic))[at]
     assert (found.offset, found.individual_commits) == (4, ())
     with caplog.at_level(logging.WARNING, "kshare.group"), session(settings, at) as member:
@@ -444,3 +452,28 @@ def test_kafkas_own_tool_resets_the_offsets(
     (said,) = [r.getMessage() for r in caplog.records if r.name == "kshare.group"]
     assert "reset by Kafka's own tool" in said
     assert f"{at}" in said
+
+
+def test_kafkas_own_tool_resets_the_offsets_while_members_live(
+    broker: KafkaBroker, at: TopicPartition
+) -> None:
+    """Brokers know no members of a standalone group: what these commit next counts."""
+    settings = config(broker.bootstrap_servers, unique("group"), unique("log"))
+    with session(settings, at) as member:
+        start = member.started()[at]
+        assert member.commit({at: [rectangle(0, 10), rectangle(20, 30)]}, SECONDS) == {at: 10}
+        reset_to(broker, settings.group, at, 4)
+        assert member.commit({at: [rectangle(10, 15)]}, SECONDS) == {at: 15}
+        assert member.started()[at] is start
+        found = list_offsets(settings.group, _given(broker, settings.log_topic))[at]
+        assert found.offset == 15
+        assert len(found.individual_commits) == 1
+    with session(settings, at) as member:
+        assert member.started()[at] == Progress.of(15, [rectangle(20, 30)])
+    given = _given(broker, settings.log_topic) | {"group.id": unique("group")}
+    with KeySharedConsumer(given | {"auto.offset.reset": "earliest"}) as consumer:
+        consumer.subscribe([at.topic])
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        refused = reset_to(broker, given["group.id"], at, 0)
+        assert "can only be reset if the group" in refused
