@@ -162,8 +162,11 @@ def acknowledge(servers: str, topic: str) -> Measured:
 def work(servers: str, topic: str, group: str, low: str, high: str) -> Measured:
     consumer = consumer_of(servers, group__id=group)
     consumer.assign({(topic, 0): [(int(low), int(high))]})
+    while not consumer.position():
+        consumer.poll(0.01)
+    print("ready", flush=True)
     count, first = 0, 0.0
-    while (message := consumer.poll(5.0)) is not None:
+    while (message := consumer.poll(5.0 if count else 60.0)) is not None:
         first = first or time.time()
         count += 1
         last = time.time()

@@ -15,14 +15,20 @@ RECORDS = 16_000
 PROCESSES = 4
 
 
-def run(servers: str, topic: str, processes: int) -> float:
+def run(servers: str, processes: int) -> float:
     """Records a second of some processes together, from the first record to the last."""
-    group = f"bench-{uuid.uuid4().hex[:8]}"
-    command = [sys.executable, "-m", "bench.group_jobs", "work", servers, topic, group]
+    topic = f"bench-ranges-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(30)
+    command = [sys.executable, "-m", "bench.group_jobs", "work", servers, topic, topic]
     started = [
         subprocess.Popen([*command, str(part.lo), str(part.hi)], stdout=subprocess.PIPE, text=True)
         for part in split(WHOLE, processes)
     ]
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    produce(servers, topic, [(f"key-{i * i % 9_973}", f"{i}") for i in range(RECORDS)])
     done = [json.loads(process.communicate()[0]) for process in started]
     assert sum(each["records"] for each in done) == RECORDS
     seconds: float = max(each["last"] for each in done) - min(each["first"] for each in done)
@@ -31,13 +37,7 @@ def run(servers: str, topic: str, processes: int) -> float:
 
 def rows(servers: str, runs: int) -> list[Row]:
     """The rate of four processes against that of one."""
-    topic = f"bench-ranges-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": servers})
-    admin.create_topics([NewTopic(topic, 1)])[topic].result(30)
-    produce(servers, topic, [(f"key-{i * i % 9_973}", f"{i}") for i in range(RECORDS)])
-    pairs = [
-        (run(servers, topic, 1), run(servers, topic, PROCESSES)) for _ in range(max(runs // 2, 1))
-    ]
+    pairs = [(run(servers, 1), run(servers, PROCESSES)) for _ in range(max(runs // 2, 1))]
     alone, together = max(pairs, key=lambda pair: pair[1] / pair[0])
     ratio = together / alone
     return [
