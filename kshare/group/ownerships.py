@@ -11,17 +11,10 @@ from typing import Final
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import AuthorizationError, FencedError
+from kshare.group.protocol.actions import Action, Append, Delete, Unblock
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.log import GroupLog, PartitionLog
-from kshare.group.protocol.owner import (
-    Action,
-    Append,
-    Delete,
-    Owner,
-    Phase,
-    Unblock,
-    session_of,
-)
+from kshare.group.protocol.owner import Owner, Phase, session_of
 from kshare.group.protocol.plain_owner import PlainOwner
 from kshare.group.protocol.records import Block, Key
 from kshare.group.protocol.start import Reason

@@ -34,9 +34,7 @@ from kshare.group.log_tail import boot_time
 from kshare.group.model import SessionConfig
 from kshare.group.ownerships import Ownership, Ownerships
 from kshare.group.primary import PrimaryOffsets, StoredOffset
-from kshare.group.protocol.cooperator import Cooperator, Share
-from kshare.group.protocol.log import members_seen
-from kshare.group.protocol.owner import (
+from kshare.group.protocol.actions import (
     Action,
     Append,
     Delete,
@@ -47,6 +45,8 @@ from kshare.group.protocol.owner import (
     Write,
     WritePrimary,
 )
+from kshare.group.protocol.cooperator import Cooperator, Share
+from kshare.group.protocol.log import members_seen
 from kshare.group.protocol.records import (
     Key,
     Member,

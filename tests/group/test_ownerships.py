@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.group.ownerships import Ownerships, claimed_hashes
-from kshare.group.protocol.owner import FetchPrimary, Phase, Write
+from kshare.group.protocol.actions import FetchPrimary, Write
+from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.records import Claim, Key, key_of
 from tests.support.groups import LOWER, T0, T1, UPPER
 

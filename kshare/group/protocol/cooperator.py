@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 
 from kshare.core.offsets import Bounds, complement, subtract, union
 from kshare.core.progress import Progress
+from kshare.group.protocol.actions import Action, Append
 from kshare.group.protocol.lease import counts, holdings, next_chunk, processed_offsets
 from kshare.group.protocol.log import PartitionLog, PlacedClaim
-from kshare.group.protocol.owner import Action, Append, Owner, Phase, committed, session_of
+from kshare.group.protocol.owner import Owner, Phase, committed, session_of
 from kshare.group.protocol.records import Claim, Key, Lease, key_of
 
 __all__ = ["Cooperator", "Share"]

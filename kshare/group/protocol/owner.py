@@ -29,10 +29,20 @@ lost, claims are gone that may still be acted upon, so nobody goes on before the
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final
 
 from kshare.core.hashing import HashRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.group.protocol.actions import (
+    Action,
+    Delete,
+    Fence,
+    FetchPrimary,
+    ResolveInitial,
+    Unblock,
+    Write,
+    WritePrimary,
+)
 from kshare.group.protocol.commit import (
     blocks_to_write,
     keys_to_delete,
@@ -40,7 +50,7 @@ from kshare.group.protocol.commit import (
     stable_to_write,
 )
 from kshare.group.protocol.log import PartitionLog
-from kshare.group.protocol.records import Block, Claim, Key, Record, Reset, Stable
+from kshare.group.protocol.records import Block, Claim, Key, Reset, Stable
 from kshare.group.protocol.start import (
     Anchor,
     Primary,
@@ -51,18 +61,9 @@ from kshare.group.protocol.start import (
 )
 
 __all__ = [
-    "Action",
-    "Append",
     "Commit",
-    "Delete",
-    "Fence",
-    "FetchPrimary",
     "Owner",
     "Phase",
-    "ResolveInitial",
-    "Unblock",
-    "Write",
-    "WritePrimary",
     "committed",
     "log_position",
     "session_of",
@@ -80,72 +81,8 @@ class Phase(Enum):
     FENCED = "a later claim has taken some of its hashes"
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Append records to the log, in this order."""
-
-    records: tuple[Record, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Delete:
-    """Append tombstones to the log. Nobody waits for them."""
-
-    keys: tuple[Key, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """Shut out the producers of transactional ids, then call :meth:`Owner.former_fenced`.
-
-    That is done only when no transaction of theirs is under way any more, in any partition.
-    """
-
-    transactional_ids: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Unblock:
-    """Abort the transactions of these ids, which may hide the own claim. Nobody waits for it."""
-
-    transactional_ids: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class FetchPrimary:
-    """Fetch the primary offset and the log's bounds, then call :meth:`Owner.primary_read`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResolveInitial:
-    """Find what ``auto.offset.reset`` means, then call :meth:`Owner.initial_found`."""
-
-
-@dataclass(frozen=True, slots=True)
-class WritePrimary:
-    """Commit a primary offset with its anchor, then call :meth:`Owner.primary_written`."""
-
-    offset: int
-    anchor: Anchor | None
-
-
-@dataclass(frozen=True, slots=True)
-class Append:
-    """Append a record, or a tombstone; if that fails, call :meth:`.Cooperator.not_appended`.
-
-    Nothing waits for it, and it waits for no other action.
-    """
-
-    key: Key
-    record: Record | None = None
-
-
 _GOES_ON: Final = {Reason.CONTINUED, Reason.LOST_LOG}
 """What has been processed before the log was lost still counts."""
-
-Action: TypeAlias = (
-    Write | Delete | Append | Fence | Unblock | FetchPrimary | ResolveInitial | WritePrimary
-)
 
 
 @dataclass(slots=True)
@@ -165,6 +102,46 @@ class Commit:
     stable: Stable | None = None
     is_lead: bool | None = None
     is_primary_written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """What a start is resolved from, as far as it is known.
+
+    Attributes:
+        primary: The primary offset, and the log's bounds beside it; None if they are not fetched.
+        seen: Of the log, before the primary was asked for: its incarnation, and whether it has
+            facts.
+        initial: What ``auto.offset.reset`` means; None if it is not known.
+        voids: Why individual commits were given up; None if they were not.
+    """
+
+    primary: tuple[Primary | None, int, int] | None = None
+    seen: tuple[int, bool] = (0, False)
+    initial: int | None = None
+    voids: Reason | None = None
+
+    def forgotten(self) -> "_Evidence":
+        """What is left when brokers have to be asked again."""
+        return replace(self, primary=None, initial=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Takeover:
+    """How far a member is with taking over from former owners.
+
+    Attributes:
+        waits: Whether claims are lost: it has to wait, also if it seems to be alone.
+        has_waited: Whether it has waited for the claim timeout.
+        has_fenced: Whether former owners' transactional ids are fenced since its claim was read
+            back.
+        unblocked: Transactional ids whose transactions may have hidden its claim.
+    """
+
+    waits: bool = False
+    has_waited: bool = False
+    has_fenced: bool = False
+    unblocked: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -200,31 +177,26 @@ class Owner:
     commit: Commit | None = None
     transactional_id: str | None = None
     _pending: tuple[Action, ...] = ()  # returned, and neither confirmed nor failed
-    _primary: tuple[Primary | None, int, int] | None = None  # and the log's bounds beside it
-    _seen: tuple[int, bool] = (0, False)  # of the log, before the primary was asked for
-    _initial: int | None = None
     _known: tuple[int, Progress] | None = None  # incarnation and progress before the log was lost
-    _voids: Reason | None = None  # why individual commits were given up, while it starts
-    _waits: bool = False  # claims are lost: it has to wait, also if it seems to be alone
-    _has_waited: bool = False
-    _has_fenced: bool = False  # former owners' transactional ids, since its claim was read back
-    _unblocked: frozenset[str] = frozenset()  # transactional ids
+    _evidence: _Evidence = _Evidence()
+    _takeover: _Takeover = _Takeover()
 
     # -- events ----------------------------------------------------------------------------
 
     def waited(self) -> None:
         """The claim timeout has passed since the own claim was read back."""
         if self.phase is Phase.WAITING:
-            self.phase, self._has_waited = Phase.STARTING, True
+            self.phase = Phase.STARTING
+            self._takeover = replace(self._takeover, has_waited=True)
 
     def primary_read(self, primary: Primary | None, log_end: int, log_start: int = 0) -> None:
         """The primary offset and the bounds of the log have been fetched, after the own claim."""
-        self._primary = (primary, log_end, log_start)
+        self._evidence = replace(self._evidence, primary=(primary, log_end, log_start))
         self._pending = ()
 
     def initial_found(self, offset: int) -> None:
         """``auto.offset.reset`` means this offset."""
-        self._pending, self._initial = (), offset
+        self._pending, self._evidence = (), replace(self._evidence, initial=offset)
 
     def primary_written(self) -> None:
         """A primary offset has been written."""
@@ -236,7 +208,7 @@ class Owner:
 
     def former_fenced(self) -> None:
         """The transactional ids of former owners are fenced, and their transactions ended."""
-        self._pending, self._has_fenced = (), True
+        self._pending, self._takeover = (), replace(self._takeover, has_fenced=True)
 
     def rewind(self) -> None:
         """A transaction was aborted: find out from the log what is processed, and start there.
@@ -245,7 +217,7 @@ class Owner:
         """
         if self.phase in {Phase.RUNNING, Phase.ANCHORING}:
             self.phase, self.start, self.commit = Phase.STARTING, None, None
-            self._pending, self._primary, self._initial = (), None, None
+            self._pending, self._evidence = (), self._evidence.forgotten()
 
     def failed(self) -> None:
         """What was to be done has failed, and is worth another attempt."""
@@ -253,8 +225,7 @@ class Owner:
             lost = self._pending[0].records
             self.commit.facts = tuple(record for record in lost if isinstance(record, Block))
             self.commit.stable = self.commit.is_lead = None
-        self._pending = ()
-        self._primary = self._initial = None
+        self._pending, self._evidence = (), self._evidence.forgotten()
 
     def log_lost(self, topic_id: str = "") -> None:
         """The log was deleted or truncated: the next one to be read holds no claim of this member.
@@ -272,9 +243,8 @@ class Owner:
             assert self.start is not None
             self._known = (self.start.incarnation, self.done)
         self.phase, self.start, self.commit = Phase.CLAIMING, None, None
-        self._pending, self._primary, self._initial = (), None, None
-        self._waits, self._has_waited, self._has_fenced = True, False, False
-        self._unblocked = frozenset()
+        self._pending, self._evidence = (), self._evidence.forgotten()
+        self._takeover = _Takeover(waits=True)
 
     def processed(self, pieces: Sequence[Rectangle]) -> None:
         """Some records have been processed."""
@@ -311,7 +281,8 @@ class Owner:
         """
         self._look(log)
         aside = self._unblock(log)
-        if self._pending or (self._primary is not None and log_end < self._primary[1]):
+        primary = self._evidence.primary
+        if self._pending or (primary is not None and log_end < primary[1]):
             return aside
         actions = self._next(log)
         self._pending = tuple(action for action in actions if not isinstance(action, Delete))
@@ -343,13 +314,14 @@ class Owner:
         """While the own claim is not read back: a transaction of a former owner may hide it."""
         if self.phase is not Phase.CLAIMING:
             return ()
-        hiding = self._former(log) - self._unblocked
-        self._unblocked |= hiding
+        hiding = self._former(log) - self._takeover.unblocked
+        unblocked = self._takeover.unblocked | hiding
+        self._takeover = replace(self._takeover, unblocked=unblocked)
         return (Unblock(hiding),) if hiding else ()
 
     def _fence(self, log: PartitionLog) -> tuple[Action, ...]:
         """What former owners have decided is in the log from then on, and no more comes."""
-        former = frozenset() if self._has_fenced else self._former(log)
+        former = frozenset() if self._takeover.has_fenced else self._former(log)
         return (Fence(former),) if former else ()
 
     def _former(self, log: PartitionLog) -> frozenset[str]:
@@ -376,12 +348,13 @@ class Owner:
             self.phase, self._pending = Phase.WAITING, ()
         if self.phase is not Phase.FENCED and log.is_fenced(self.member):
             self.phase, self.commit, self._pending = Phase.FENCED, None, ()
-        if self.phase is Phase.WAITING and not self._waits and self.is_alone(log):
+        if self.phase is Phase.WAITING and not self._takeover.waits and self.is_alone(log):
             self.phase = Phase.STARTING
         if self.start is not None and log.incarnation > self.start.incarnation:
             # The offsets were reset: what has been processed counts no longer.
             self.phase, self.start = Phase.STARTING, None
-            self.commit, self._pending, self._primary = None, (), None
+            self.commit, self._pending = None, ()
+            self._evidence = replace(self._evidence, primary=None)
         if self._pending and isinstance(self._pending[0], Write) and self._is_written(log):
             self._pending = ()
 
@@ -438,11 +411,12 @@ class Owner:
         # Facts are written after the anchor. So facts without an anchor mean a reset, but only if
         # the primary was fetched after they had been read: else both may be new.
         seen = (log.incarnation, log.has_facts)
-        if self._primary is None or self._seen != seen:
-            self._primary, self._seen = None, seen
+        evidence = self._evidence
+        if evidence.primary is None or evidence.seen != seen:
+            self._evidence = replace(evidence, primary=None, seen=seen)
             return (FetchPrimary(),)
-        primary, log_end, log_start = self._primary
-        if needs_initial_offset(primary, log) and self._initial is None:
+        primary, log_end, log_start = evidence.primary
+        if needs_initial_offset(primary, log) and evidence.initial is None:
             return (ResolveInitial(),)
         start = resolve_start(
             primary,
@@ -450,22 +424,24 @@ class Owner:
             log_end=log_end,
             log_start=log_start,
             topic_id=self.topic_id,
-            initial=self._initial,
+            initial=evidence.initial,
         )
-        self._primary = self._initial = None
+        self._evidence = evidence.forgotten()
         return self._begin(log, start)
 
     def _begin(self, log: PartitionLog, start: Start) -> tuple[Action, ...]:
         """Go on from a start."""
-        if start.reason is Reason.LOST_LOG and not self._has_waited:
-            self.phase, self._waits = Phase.WAITING, True
+        if start.reason is Reason.LOST_LOG and not self._takeover.has_waited:
+            self.phase = Phase.WAITING
+            self._takeover = replace(self._takeover, waits=True)
             return ()
-        if start.reason.voids:
-            self._voids = start.reason  # once it has begun, it looks like any other
+        if start.reason.voids:  # once it has begun, it looks like any other
+            self._evidence = replace(self._evidence, voids=start.reason)
         if start.begins:
             # Another member may begin it as well, and elsewhere: the log says who was first.
             return (Write((Reset(self.partition, start.incarnation, start.progress.stable),)),)
-        self.start, self._voids = replace(start, reason=self._voids or start.reason), None
+        self.start = replace(start, reason=self._evidence.voids or start.reason)
+        self._evidence = replace(self._evidence, voids=None)
         if start.unanchored:
             self.phase = Phase.ANCHORING
             return self._next(log)

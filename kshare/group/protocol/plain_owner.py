@@ -16,17 +16,9 @@ keeps the anchor of the offset that it began with.
 
 from dataclasses import dataclass
 
+from kshare.group.protocol.actions import Action, WritePrimary
 from kshare.group.protocol.log import PartitionLog
-from kshare.group.protocol.owner import (
-    Action,
-    Commit,
-    Owner,
-    Phase,
-    WritePrimary,
-    committed,
-    log_position,
-    session_of,
-)
+from kshare.group.protocol.owner import Commit, Owner, Phase, committed, log_position, session_of
 from kshare.group.protocol.records import Block
 from kshare.group.protocol.start import Anchor, Primary, Reason, Start
 
@@ -68,7 +60,7 @@ class PlainOwner(Owner):
             self.phase, self.commit, self._pending = Phase.FENCED, None, ()
         elif log.incarnation > self.start.incarnation:
             self.phase, self.start, self.commit = Phase.STARTING, None, None
-            self._pending, self._primary, self._initial = (), None, None
+            self._pending, self._evidence = (), self._evidence.forgotten()
 
     def _begin(self, log: PartitionLog, start: Start) -> tuple[Action, ...]:
         self.start, self._claims_seen = start, log_position(log)

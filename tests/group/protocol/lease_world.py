@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle
+from kshare.group.protocol.actions import Append, Delete
 from kshare.group.protocol.cooperator import Cooperator
 from kshare.group.protocol.lease import holdings, processed_offsets
 from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.owner import Append, Delete, Phase
+from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.records import Epoch, EpochMember, Key, Record, key_of
 from tests.group.protocol import world as base
 from tests.group.protocol.world import (

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from kshare.core.hashing import WHOLE
+from kshare.group.protocol.actions import Delete
 from kshare.group.protocol.leader import plan_generation
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.membership import (
@@ -21,7 +22,7 @@ from kshare.group.protocol.membership import (
     State,
     Sync,
 )
-from kshare.group.protocol.owner import Delete, Owner, Phase
+from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.records import Key, key_of
 from kshare.group.protocol.subscription import Subscription
 from tests.group.protocol import world as base

@@ -12,7 +12,8 @@ import pytest
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.protocol import commit, log, owner, start
-from kshare.group.protocol.owner import Delete, Owner
+from kshare.group.protocol.actions import Delete
+from kshare.group.protocol.owner import Owner
 from kshare.group.protocol.records import Key, Stable
 from tests.group.protocol import world as world_module
 from tests.group.protocol.explorer import (
@@ -220,7 +221,7 @@ def judges_by_an_old_primary(patch: pytest.MonkeyPatch) -> None:
     real = Owner._start
 
     def old(self: Owner, said: log.PartitionLog) -> object:
-        self._seen = (said.incarnation, said.has_facts)
+        self._evidence = replace(self._evidence, seen=(said.incarnation, said.has_facts))
         return real(self, said)
 
     patch.setattr(Owner, "_start", old)
@@ -239,7 +240,7 @@ def does_not_wait_after_a_lost_log(patch: pytest.MonkeyPatch) -> None:
     real = Owner._start
 
     def hasty(self: Owner, said: log.PartitionLog) -> object:
-        self._has_waited = True
+        self._takeover = replace(self._takeover, has_waited=True)
         return real(self, said)
 
     patch.setattr(Owner, "_start", hasty)

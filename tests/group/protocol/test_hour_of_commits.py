@@ -6,8 +6,9 @@ import random
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
+from kshare.group.protocol.actions import Delete, FetchPrimary, Write, WritePrimary
 from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.owner import Delete, FetchPrimary, Owner, Write, WritePrimary
+from kshare.group.protocol.owner import Owner
 from kshare.group.protocol.records import STRETCH, Key, Record, Reset, encode, encode_key, key_of
 from kshare.group.protocol.start import Anchor, Primary
 from tests.support.groups import T0

@@ -7,10 +7,10 @@ import pytest
 
 from kshare.core.offsets import Bounds
 from kshare.group.protocol import cooperator
+from kshare.group.protocol.actions import Append
 from kshare.group.protocol.cooperator import Cooperator
 from kshare.group.protocol.lease import counts
 from kshare.group.protocol.log import LeaseKey, PartitionLog
-from kshare.group.protocol.owner import Append
 from kshare.group.protocol.records import Key
 from tests.group.protocol.lease_explorer import DEEP, explore, new_world, walk
 from tests.group.protocol.lease_world import LeaseLimits, finish

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from kshare.core.hashing import WHOLE, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
+from kshare.group.protocol.actions import FetchPrimary, ResolveInitial, WritePrimary
 from kshare.group.protocol.commit import blocks_to_write
 from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.owner import FetchPrimary, Owner, Phase, ResolveInitial, WritePrimary
+from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.plain_owner import PlainOwner
 from kshare.group.protocol.records import Claim, Record, Reset, Stable, key_of
 from kshare.group.protocol.start import Anchor, Primary, Reason

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kshare.core.hashing import WHOLE, HashRange, complement, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
-from kshare.group.protocol import owner, transaction
+from kshare.group.protocol import actions, owner, transaction
 from kshare.group.protocol.commit import blocks_to_write
 from kshare.group.protocol.log import PartitionLog
 from kshare.group.protocol.owner import Owner, Phase
@@ -96,7 +96,7 @@ def writes_facts_with_commits_too(patch: pytest.MonkeyPatch) -> None:
     def write(world: world_module.TransactionalWorld, member: world_module.Member) -> None:
         done = world_module.processed(member)
         facts = blocks_to_write(T0, member.part(), member.name, member.hashes, done)
-        member.inbox.append(owner.Write(tuple(facts)))
+        member.inbox.append(actions.Write(tuple(facts)))
         real(world, member)
 
     patch.setattr(world_module, "write", write)
@@ -111,7 +111,7 @@ def gives_up_its_claim_when_it_is_fenced(patch: pytest.MonkeyPatch) -> None:
 
     def next_(self: Owner, said: PartitionLog) -> object:
         if self.phase is Phase.FENCED and self.member in said.claims:
-            return (owner.Delete((Key(0, "claim", T0, (self.member,)),)),)
+            return (actions.Delete((Key(0, "claim", T0, (self.member,)),)),)
         return real(self, said)
 
     patch.setattr(Owner, "_next", next_)

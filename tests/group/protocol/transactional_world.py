@@ -10,18 +10,17 @@ from dataclasses import dataclass, field, replace
 from kshare.core.hashing import complement
 from kshare.core.progress import Progress
 from kshare.group.protocol import transaction
-from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.owner import (
+from kshare.group.protocol.actions import (
     Delete,
     Fence,
     FetchPrimary,
-    Owner,
-    Phase,
     ResolveInitial,
     Unblock,
     Write,
     WritePrimary,
 )
+from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.records import Block, Key, Record, key_of
 from kshare.group.protocol.start import Primary, Start
 from kshare.group.protocol.transaction import Admission, Chunk
@@ -228,7 +227,13 @@ def _print(member: Member) -> tuple[object, ...]:
     state: tuple[object, ...] = (member.since, member.epoch, member.is_read, member.number)
     state += (member.records, member.is_doubtful)
     owner = member.owner
-    return (*print_of(member), *state, member.unread, owner._has_fenced, owner._unblocked)
+    return (
+        *print_of(member),
+        *state,
+        member.unread,
+        owner._takeover.has_fenced,
+        owner._takeover.unblocked,
+    )
 
 
 # -- steps -----------------------------------------------------------------------------------------

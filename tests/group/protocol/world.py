@@ -11,17 +11,16 @@ from dataclasses import dataclass, field, replace
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
-from kshare.group.protocol.log import GroupLog, PartitionLog
-from kshare.group.protocol.owner import (
+from kshare.group.protocol.actions import (
     Action,
     Delete,
     FetchPrimary,
-    Owner,
-    Phase,
     ResolveInitial,
     Write,
     WritePrimary,
 )
+from kshare.group.protocol.log import GroupLog, PartitionLog
+from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.records import Key, Record, key_of
 from kshare.group.protocol.start import Primary
 
@@ -209,12 +208,12 @@ def print_of(process: Process) -> tuple[object, ...]:
         commit
         and (commit.done, commit.facts, commit.stable, commit.is_lead, commit.is_primary_written),
         owner._pending,
-        owner._primary,
-        owner._initial,
+        owner._evidence.primary,
+        owner._evidence.initial,
         owner._known,
-        owner._voids,
-        owner._waits,
-        owner._has_waited,
+        owner._evidence.voids,
+        owner._takeover.waits,
+        owner._takeover.has_waited,
         tuple(process.inbox),
         tuple(process.in_flight),
         process.position,
