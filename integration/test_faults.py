@@ -310,10 +310,13 @@ def test_a_deleted_topic_in_a_stream(driver: Driver, broker: KafkaBroker, tmp_pa
     assert f"{deleted}-0 is gone" in run.planner_log.read_text()
 
 
-def test_a_worker_is_killed_in_a_task(driver: Driver, broker: KafkaBroker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("packed", [{}, {"maxTasks": "1"}], ids=["a slice", "packed"])
+def test_a_worker_is_killed_in_a_task(
+    driver: Driver, broker: KafkaBroker, tmp_path: Path, packed: dict[str, str]
+) -> None:
     """Spark runs the task again: what the first try read does not come twice."""
     topic = filled(broker)
-    small = {"keyRanges": "2", "maxOffsetsPerTrigger": "2000", **SMALL_FETCHES}
+    small = {"keyRanges": "2", "maxOffsetsPerTrigger": "2000", **SMALL_FETCHES, **packed}
     run = StreamingRun(broker.bootstrap_servers, topic, tmp_path, driver, **small)
     kill = {"what": "worker", "where": "in-reader", "batch": 0}
     assert run.try_to_start("kshare", kill) is None

@@ -156,6 +156,7 @@ class Soak:
             "maxRangesInCheckpoint": str(chance.randint(1, 8)),
             "maxOffsetsAhead": str(chance.randint(50, 500)),
             "maxOffsetsPerTrigger": str(chance.randint(100, 600)),
+            "maxTasks": chance.choice(["2", "auto"]),
         }
         options |= {name: value for name, value in sometimes.items() if chance.random() < 0.2}
         if chance.random() < 0.1:  # a new worker for each task: so only for few
