@@ -170,3 +170,30 @@ def test_acknowledged_records_do_not_come_again_and_others_do(
     assert found.offset == 7
     done = [(piece.offsets.start, piece.offsets.end) for piece in found.individual_commits]
     assert done == [(9, 3000), (3001, RECORDS - 1)]
+
+
+def test_retention_overtakes_a_gap(broker: KafkaBroker, topic: str) -> None:
+    """What is deleted is passed over; what is left comes in order, once, and nothing else does."""
+    broker.produce(topic, [(f"key-{i % 7}", f"{i}") for i in range(300)])
+    config = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": f"{topic}-gap",
+        "claim.timeout.ms": 500,
+        "acknowledgement.mode": "explicit",
+    }
+    gaps = {3, 4, 150, 151}
+    with KeySharedConsumer(config | {"auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign({(topic, 0): []})
+        for message in consumer.consume(200, SECONDS):
+            if message.offset() not in gaps:
+                consumer.acknowledge(message)
+        assert list((consumer.commit() or {}).values()) == [3]
+    broker.trim(topic, 0, 151)
+    with KeySharedConsumer(config | {"auto.offset.reset": "latest"}) as consumer:
+        consumer.assign({(topic, 0): []})
+        polled = [consumer.poll(SECONDS) for _ in range(101)]
+        rows = [message for message in polled if message is not None]
+        assert [row.offset() for row in rows] == [151, *range(200, 300)]
+        for row in rows:
+            consumer.acknowledge(row)
+        assert list((consumer.commit() or {}).values()) == [300]

@@ -93,7 +93,7 @@ class ConsumerConfig:
         columns: The columns of record batches (``columns``); empty for all but ``headers``.
         queued_max_kbytes: Maximum size of what is fetched and not handed out, in KiB
             (``queued.max.messages.kbytes``).
-        offset_reset: Where to start without a committed offset, and where to go on if wanted
+        offset_reset: Where to start without a committed offset, and whether to go on if wanted
             offsets are gone (``auto.offset.reset``).
         transactional_id: Id of the transactions that hold the outputs and what is processed
             (``transactional.id``); None without transactions.
@@ -266,7 +266,8 @@ CONFIGS: Final = {
             "auto.offset.reset",
             Kind(", ".join(f"`{name}`" for name in _RESETS), _parse_reset),
             "offset_reset",
-            "Where to start if the group has no offset, or if wanted offsets are gone.",
+            "Where to start if the group has no offset. If wanted offsets are gone, it goes on "
+            "with what is left, unless this is `error`.",
         ),
         Config(
             "claim.timeout.ms",

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.cluster.policies import Policy
-from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
-from kshare.core.progress import Progress, TopicPartition
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, key_hash
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import DataLossError, KshareError, PolicyError
 from kshare.group.consumer import KeySharedConsumer
 from kshare.group.delivery import KeyLimit
@@ -668,7 +669,7 @@ def test_a_fence_amid_an_iteration_stops_it_at_the_next_record(
     assert seen == list(range(7))
 
 
-@pytest.mark.parametrize(("reset", "first"), [("earliest", 40), ("latest", None), ("error", None)])
+@pytest.mark.parametrize(("reset", "first"), [("earliest", 40), ("latest", 40), ("error", None)])
 def test_deleted_records_are_passed_over_or_an_error(
     cluster: FakeCluster, make: Callable[..., KeySharedConsumer], reset: str, first: int | None
 ) -> None:
@@ -681,8 +682,27 @@ def test_deleted_records_are_passed_over_or_an_error(
             with pytest.raises(DataLossError, match=r"offset 0 is wanted.*40 to 100.*reset"):
                 consumer.poll(10)
         return
-    message = consumer.poll(2 if first is None else 10)
+    message = consumer.poll(10)
     assert (None if message is None else message.offset()) == first
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_retention_overtakes_a_gap(
+    cluster: FakeCluster,
+    group: FakeSessions,
+    make: Callable[..., KeySharedConsumer],
+    caplog: pytest.LogCaptureFixture,
+    reset: str,
+) -> None:
+    fill(cluster, 100)
+    done = [Rectangle(OffsetRange(4, 50), WHOLE), Rectangle(OffsetRange(60, 70), WHOLE)]
+    group.done[TopicPartition("orders", 0)] = Progress.of(3, done)
+    cluster.trim("orders", 0, 40)
+    consumer = make(auto__offset__reset=reset)
+    consumer.assign({("orders", 0): []})
+    assert offsets(take(consumer, 40)) == [*range(50, 60), *range(70, 100)]
+    assert "offset 3 is wanted, the log holds 40 to 100" in caplog.text
+    assert consumer.commit() == {TopicPartition("orders", 0): 100}
 
 
 def test_faults_that_pass_do_not_show(

@@ -177,9 +177,9 @@ class _TailPartition(PartitionReader):
                 available=(earliest, latest),
                 **self.position.facts,
             )
-        target = earliest if self._reset == "earliest" else latest
-        _log.warning("%s. Going on at %d (auto.offset.reset=%s)", what, target, self._reset)
-        self._slice.cursor = self._slice.cursor.deliver_to(target)
+        # Not at the end, as Java's consumer with "latest": what is left has not been processed.
+        _log.warning("%s. Going on at %d (auto.offset.reset=%s)", what, earliest, self._reset)
+        self._slice.cursor = self._slice.cursor.deliver_to(earliest)
 
 
 class TailReader(SliceReader):
@@ -189,7 +189,7 @@ class TailReader(SliceReader):
 
     Args:
         options: Options of the source; columns, and how to reach Kafka.
-        reset: Where to go on if wanted offsets were deleted.
+        reset: Whether to go on if wanted offsets were deleted: `error` says no.
         waker: What ends waiting.
         brokers: The brokers of the cluster; None for those that the options name.
         clock: Source of time.

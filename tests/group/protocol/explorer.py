@@ -36,13 +36,43 @@ def new_world(records: int = 4) -> World:
     return world
 
 
-def explore(limits: Limits, depth: int, *, records: int = 4) -> tuple[int, Broken | None]:
+@dataclass
+class Reached:
+    """In how many states it was so that a record was delivered, a commit promised, and so on."""
+
+    states: int = 1
+    delivered: int = 0
+    promised: int = 0
+    crashed: int = 0
+    lost: int = 0
+
+    def add(self, world: World) -> None:
+        """Count a state."""
+        self.states += 1
+        in_flight = any(process.in_flight for process in world.processes.values())
+        self.delivered += in_flight or bool(world.acknowledged)
+        self.promised += bool(world.promised)
+        self.crashed += world.started > len(world.processes)
+        self.lost += world.lost_logs > 0
+
+
+def explore(
+    limits: Limits, depth: int, *, records: int = 4, running: bool = False
+) -> tuple[Reached, Broken | None]:
     """Take every step in every order, up to a depth.
 
+    Args:
+        limits: How much may happen.
+        depth: Maximum number of steps.
+        records: Number of records in the partition.
+        running: Begin when all members run: nobody delivers before that.
+
     Returns:
-        The number of states that were seen, and the shortest way to a broken law if there is one.
+        The states that were seen, and the shortest way to a broken law if there is one.
     """
-    world = new_world(records)
+    world, reached = new_world(records), Reached()
+    if running:
+        finish(world, until=0)
     seen = {world.fingerprint()}
     border: list[tuple[World, tuple[Step, ...]]] = [(world, ())]
     for _ in range(depth):
@@ -53,15 +83,16 @@ def explore(limits: Limits, depth: int, *, records: int = 4) -> tuple[int, Broke
                 try:
                     take(after, step)
                 except LawBrokenError as error:
-                    return len(seen), Broken((*trace, step), str(error))
+                    return reached, Broken((*trace, step), str(error))
                 mark = after.fingerprint()
                 if mark not in seen:
                     seen.add(mark)
+                    reached.add(after)
                     following.append((after, (*trace, step)))
         border = following
         if not border:
             break
-    return len(seen), None
+    return reached, None
 
 
 def random_steps(
@@ -132,8 +163,9 @@ def walk(
 
 def main(depth: int, walks: int) -> None:
     """Explore, and print what was found."""
-    states, broken = explore(Limits(processes=3), depth)
-    print(f"depth {depth}: {states} states, {broken or 'all laws hold'}")
+    for running in (False, True):
+        reached, broken = explore(Limits(processes=3, lost_logs=1), depth, running=running)
+        print(f"depth {depth}: {reached}, {broken or 'all laws hold'}")
     for lost_logs in (0, 1):
         limits = Limits(processes=4, commits=3, in_flight=2, compactions=3, lost_logs=lost_logs)
         found = [seed for seed in range(walks) if walk(limits, 200, seed)]

@@ -34,9 +34,20 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def test_every_interleaving_to_a_depth() -> None:
-    states, broken = explore(Limits(processes=3), 8)
+    """From the start on: claims, waiting, starts; nobody delivers within so few steps."""
+    reached, broken = explore(Limits(processes=3), 8)
     assert broken is None
-    assert states > 1_500
+    assert reached.states > 1_500
+
+
+@pytest.mark.parametrize(("failures", "depth", "promised"), [(0, 7, 50), (1, 6, 10)])
+def test_every_interleaving_of_members_that_run(failures: int, depth: int, promised: int) -> None:
+    limits = Limits(processes=3, lost_logs=1, failures=failures)
+    reached, broken = explore(limits, depth, running=True)
+    assert broken is None
+    assert reached.states > 5_000
+    assert min(reached.delivered, reached.crashed, reached.lost) > 1_000
+    assert reached.promised > promised
 
 
 def test_random_walks() -> None:
@@ -45,9 +56,9 @@ def test_random_walks() -> None:
 
 
 def test_every_interleaving_with_a_lost_log() -> None:
-    states, broken = explore(Limits(processes=3, lost_logs=1), 7)
+    reached, broken = explore(Limits(processes=3, lost_logs=1), 7)
     assert broken is None
-    assert states > 1_500
+    assert reached.states > 1_500
 
 
 @pytest.mark.parametrize("running", [False, True])
@@ -303,6 +314,28 @@ FAULTS_OF_RUNNING_MEMBERS: dict[Patch, Limits] = {
 def test_a_fault_is_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
     assert any(isinstance(walk(LIMITS, LENGTH, seed), Broken) for seed in range(2_000))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        starts_from_the_primary_alone,
+        commits_what_is_in_flight,
+        commits_for_all_hashes,
+        commits_the_front,
+        answers_before_reading_back,
+        forgets_facts_that_were_not_written,
+    ],
+    ids=lambda fault: fault.__name__,
+)
+def test_a_fault_is_found_by_every_interleaving(
+    fault: Patch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without luck: these need few steps once members run."""
+    fault(monkeypatch)
+    limits = Limits(processes=3, lost_logs=1, failures=1)
+    found = (explore(limits, depth, running=True)[1] for depth in (5, 6))
+    assert any(isinstance(broken, Broken) for broken in found)
 
 
 @pytest.mark.parametrize("fault", FAULTS_OF_RUNNING_MEMBERS, ids=lambda fault: fault.__name__)
