@@ -25,8 +25,8 @@ from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, KshareError, UnknownTopicError
 from kshare.group.config import ConsumerConfig
-from kshare.group.group_planner import GroupPlanner
 from kshare.group.epoch_writer import Written
+from kshare.group.group_planner import GroupPlanner
 from kshare.group.log_follower import LASTING
 from kshare.group.log_tail import boot_time
 from kshare.group.member_link import MemberLink
