@@ -142,6 +142,27 @@ def commits(servers: str, topic: str) -> Measured:
     return {"seconds": statistics.median(times), "best": min(times), "worst": max(times)}
 
 
+def confluent_commits(servers: str, topic: str) -> Measured:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": f"bench-{uuid.uuid4().hex[:8]}",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    times = []
+    for _ in range(100):
+        last = consumer.consume(500, 5.0)[-1].offset() or 0
+        began = time.perf_counter()
+        consumer.commit(offsets=[TopicPartition(topic, 0, last + 1)], asynchronous=False)
+        times.append(time.perf_counter() - began)
+    consumer.close()
+    return {"seconds": statistics.median(times), "best": min(times), "worst": max(times)}
+
+
 def acknowledge(servers: str, topic: str) -> Measured:
     mode = {"acknowledgement__mode": "explicit", "auto__commit__interval__ms": 1000}
     consumer, _ = assigned(servers, topic, **mode)
@@ -149,7 +170,7 @@ def acknowledge(servers: str, topic: str) -> Measured:
     began, cpu, count = time.perf_counter(), time.process_time(), 0
     for number, message in enumerate(messages):
         if number % 1000 == 0:
-            time.sleep(max(0.0, began + number / 100_000 - time.perf_counter()))
+            time.sleep(max(0.0, began + count / 100_000 - time.perf_counter()))
             consumer.poll(0.0)
         if number % 7:
             consumer.acknowledge(message)
@@ -197,6 +218,7 @@ JOBS: dict[str, Callable[..., Measured]] = {
     "batches": batches,
     "confluent-loop": confluent_loop,
     "commits": commits,
+    "confluent-commits": confluent_commits,
     "acknowledge": acknowledge,
     "work": work,
 }
