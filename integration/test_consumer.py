@@ -127,6 +127,39 @@ def check_commits(earlier: Path, later: Path) -> None:
     assert not committed & {offset for offset, _ in delivered(later)}
 
 
+def test_a_process_that_starts_late_finds_its_records(
+    broker: KafkaBroker, filled: str, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody reads the upper half for a while: it is named, and it holds the stable offset."""
+    lower, upper = split(WHOLE, 2)
+    config = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": filled,
+        "auto.offset.reset": "earliest",
+        "claim.timeout.ms": 1000,
+    }
+    rows: list[tuple[int, str]] = []
+    with KeySharedConsumer(config) as consumer:
+        consumer.assign({(filled, 0): [(lower.lo, lower.hi)]})
+
+        def is_warned() -> bool:
+            messages = consumer.consume(500, 0.05)
+            rows.extend((each.offset(), (each.key() or b"").hex()) for each in messages)
+            return f"no living member has claimed key hashes {upper}" in caplog.text
+
+        eventually(is_warned)
+        first = next(i for i in range(RECORDS) if i not in {offset for offset, _ in rows})
+        assert list((consumer.commit() or {}).values()) == [first]
+        late, file = start(upper)
+        eventually(lambda: is_warned() and len(rows) + len(delivered(file)) == RECORDS)
+        late.send_signal(signal.SIGTERM)
+        assert late.wait(30) == 0
+    report = check_order(
+        pa.concat_tables([table(0, rows), table(1, delivered(file))]), {0: (0, RECORDS)}
+    )
+    assert report.ok, str(report)
+
+
 def test_a_hot_swap_fences_the_older_one(broker: KafkaBroker, filled: str, start: Start) -> None:
     older, file = start(WHOLE)
     eventually(lambda: len(delivered(file)) >= 500)
