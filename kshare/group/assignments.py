@@ -135,6 +135,11 @@ def offsets_to_commit(
         topic_partition, offset = partition_and_offset(partition)
         if offset is None or offset < 0:
             raise ValueError(f"no offset to commit in {partition!r}")
+        if getattr(partition, "metadata", None):
+            raise ValueError(
+                f"{topic_partition}: commits hold no metadata of your own: there they say to which "
+                "individual commits an offset belongs"
+            )
         limits[topic_partition] = offset
     return limits
 

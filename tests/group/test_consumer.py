@@ -281,6 +281,15 @@ def test_commits_of_a_message_or_of_offsets(
     assert consumer.commit() == {ORDERS: 100, other: 100}
 
 
+def test_a_commit_with_metadata_is_refused(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make()
+    consumer.assign({("orders", 0): []})
+    with pytest.raises(ValueError, match=r"orders-0: commits hold no metadata of your own"):
+        consumer.commit(offsets=[RdTopicPartition("orders", 0, 3, metadata="mine")])
+
+
 def test_explicitly_what_is_acknowledged_is_processed_in_any_order_and_nothing_else(
     cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
 ) -> None:
