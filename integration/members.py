@@ -77,9 +77,16 @@ class Group:
     members: list[Member] = field(default_factory=list)
 
     def start(self, **config: Any) -> Member:
+        return self._start("integration.member_process", config)
+
+    def start_plain(self, **config: Any) -> Member:
+        """Start a plain consumer."""
+        return self._start("integration.plain_process", config)
+
+    def _start(self, module: str, config: dict[str, Any]) -> Member:
         file = self.folder / f"{self.name}-{len(self.members):03}"
         file.touch()
-        command = [sys.executable, "-X", "faulthandler", "-m", "integration.member_process"]
+        command = [sys.executable, "-X", "faulthandler", "-m", module]
         name = self.name or self.topic
         command += [self.broker.bootstrap_servers, self.topic, name, str(file)]
         with file.with_suffix(".err").open("wb") as errors:

@@ -116,7 +116,9 @@ def _as_json(status: GroupStatus) -> dict[str, Any]:
 
 def _as_text(status: GroupStatus) -> str:
     facts = [status.state]
-    if status.epoch is not None:
+    if status.is_plain:
+        facts.append("whole partitions (a member is no kshare consumer)")
+    elif status.epoch is not None:
         facts.append(f"epoch {status.epoch:,} (generation {status.generation:,})")
     facts.append(f"{len(status.members):,} member{'' if len(status.members) == 1 else 's'}")
     known = [each.lag for each in status.ranges if each.lag is not None]

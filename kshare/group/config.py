@@ -27,7 +27,9 @@ from kshare.group.config_names import (
     PEM_STORES,
     REFUSED_NAMES,
 )
+from kshare.group.protocol.range_protocol import RANGE
 from kshare.group.protocol.report import NO_REPORT, ROUND_ROBIN, MemberReport
+from kshare.group.protocol.subscription import PROTOCOL
 from kshare.group.protocol.transaction import Purgatory
 from kshare.options import KafkaConfig
 from kshare.options.faults import Faults
@@ -108,6 +110,8 @@ class ConsumerConfig:
         max_poll_interval_ms: Time after which a member that does not poll leaves its group, and
             how long a rebalance waits for members (``max.poll.interval.ms``).
         instance_id: Id of a static member (``group.instance.id``); None for a dynamic one.
+        protocols: The assignment protocols that it speaks, the best one first
+            (``partition.assignment.strategy``).
         application_server: Where others reach this process, as ``host:port``
             (``application.server``); None for the host's name.
         range_assignor: How partitions are cut that members share, if this one leads the group
@@ -149,6 +153,7 @@ class ConsumerConfig:
     heartbeat_interval_ms: int = _BEAT_MS
     max_poll_interval_ms: int = 300_000
     instance_id: str | None = None
+    protocols: tuple[str, ...] = (PROTOCOL,)
     application_server: str | None = None
     range_assignor: str = ROUND_ROBIN
     probing_interval_ms: int = PROBING_MS
@@ -231,6 +236,19 @@ def _parse_instance(text: str) -> str:
     if not text.strip():
         raise BadValueError("is empty", "give an id, or leave it out")
     return text.strip()
+
+
+_STRATEGIES: Final = ((PROTOCOL,), (PROTOCOL, RANGE))
+
+
+def _parse_strategies(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if names not in _STRATEGIES:
+        raise BadValueError(
+            "is not supported",
+            f"allowed: {PROTOCOL}; or {PROTOCOL},{RANGE} while plain consumers are replaced",
+        )
+    return names
 
 
 _MODE: Final = choice("implicit", "explicit", default="implicit")
@@ -342,6 +360,13 @@ CONFIGS: Final = {
             "min_ranges",
             "With `taskAssignor`: minimum number of key ranges that it deals out; without, as many "
             "as there are members. Not with `rangeAssignor=adaptive`.",
+        ),
+        Config(
+            "partition.assignment.strategy",
+            Kind(", ".join(f"`{','.join(names)}`" for names in _STRATEGIES), _parse_strategies),
+            "protocols",
+            "With `range`, plain consumers may be members too: as long as one is, each member has "
+            "whole partitions (`subscribe`).",
         ),
         Config(
             "probing.rebalance.interval.ms",
@@ -472,6 +497,7 @@ class _ConsumerParser:
             )  # fmt: skip
         self._check_times(fields)
         self._check_order(fields)
+        self._check_strategy(fields)
         fields |= check_assignors(fields, self._assignor_texts, self._faults)
         if fields.get("transactional_id") is not None:
             if fields.get("auto_commit"):
@@ -507,6 +533,20 @@ class _ConsumerParser:
                 self._faults.add(
                     "consumption.order", None, f"none contradicts {name}", "leave out one of them"
                 )
+
+    def _check_strategy(self, fields: dict[str, Any]) -> None:
+        """What plain consumers know nothing of does not go with them."""
+        if RANGE not in (fields.get("protocols") or ()):
+            return
+        for name, is_given in (
+            ("consumption.order=none", fields.get("order") == "none"),
+            ("transactional.id", fields.get("transactional_id") is not None),
+        ):
+            if is_given:
+                self._faults.add(
+                    "partition.assignment.strategy", None, f"{RANGE} contradicts {name}",
+                    f"leave out {RANGE}, once all plain consumers are replaced",
+                )  # fmt: skip
 
     def _check_times(self, fields: dict[str, Any]) -> None:
         session = fields.get("session_timeout_ms") or _SESSION_MS

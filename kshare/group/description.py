@@ -11,6 +11,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kshare.cluster.client import Client, code_of, kafka_error, kind_of
+from kshare.core.progress import TopicPartition
+from kshare.group.protocol.subscription import PROTOCOL
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.error_codes import Kind
 from kshare.wire.protocol.retry import RetryDeadline
@@ -37,12 +39,14 @@ class JoinedMember:
         client_id: Its ``client.id``.
         host: The address that it connects from.
         instance_id: Its ``group.instance.id``; None if it has none.
+        partitions: The partitions of which it has something.
     """
 
     member_id: str
     client_id: str
     host: str
     instance_id: str | None = None
+    partitions: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +57,17 @@ class GroupDescription:
         state: Its state, such as ``stable`` or ``empty``, as ``kafka-consumer-groups`` names it;
             ``unknown`` if the brokers do not say.
         members: Its members, by their ids; None if the brokers do not say.
+        protocol: The protocol for which the members have voted; empty if the brokers do not say.
     """
 
     state: str
     members: Mapping[str, JoinedMember] | None
+    protocol: str = ""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it assigns whole partitions, as a member is no kshare consumer."""
+        return bool(self.protocol) and self.protocol != PROTOCOL
 
 
 class GroupDescriber:
@@ -130,8 +141,18 @@ def _described(
         raise kafka_error(error, f"describe group {group}") from error
     members = {
         each.member_id: JoinedMember(
-            each.member_id, each.client_id, each.host.lstrip("/"), each.group_instance_id
+            each.member_id,
+            each.client_id,
+            each.host.lstrip("/"),
+            each.group_instance_id,
+            _partitions(each.assignment),
         )
         for each in answer.members
     }
-    return GroupDescription(answer.state.name.lower().replace("_", " "), members)
+    state = answer.state.name.lower().replace("_", " ")
+    return GroupDescription(state, members, answer.partition_assignor or "")
+
+
+def _partitions(assignment: Any) -> tuple[TopicPartition, ...]:
+    listed = () if assignment is None else assignment.topic_partitions or ()
+    return tuple(sorted(TopicPartition(each.topic, each.partition) for each in listed))

@@ -65,7 +65,7 @@ class GroupHost:
         epoch: tuple[int, str] | None,
     ) -> None:
         """Claim these key hashes and no others, and read them."""
-        self._receiver.counters.rebalances += epoch is not None
+        self._receiver.counters.rebalances += bool(assignment) or epoch is not None
         with self._receiver.stopped():
             self._tail.refresh()  # what was handed out before an abort or a reset counts no more
             self._tail.assign(assignment, keeps=True)

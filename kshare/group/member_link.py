@@ -25,9 +25,9 @@ from kafka.protocol.consumer import (
 from kshare.core.progress import TopicPartition
 from kshare.group.config import ConsumerConfig
 from kshare.group.coordinator import find_coordinator
+from kshare.group.protocol.consumer_protocol import PROTOCOL_TYPE
 from kshare.group.protocol.membership import Join, Sync
 from kshare.group.protocol.start import Primary
-from kshare.group.protocol.subscription import PROTOCOL, PROTOCOL_TYPE
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.connection import Connection
 from kshare.wire.protocol.messages import Address
@@ -92,7 +92,10 @@ class MemberLink:
                 rebalance_timeout_ms=self._config.max_poll_interval_ms,
                 member_id=request.member_id,
                 protocol_type=PROTOCOL_TYPE,
-                protocols=[protocol_class(name=PROTOCOL, metadata=request.subscription)],
+                protocols=[
+                    protocol_class(name=name, metadata=request.subscription)
+                    for name in request.protocols
+                ],
                 **self._instance(version, _STATIC_JOIN),
             )
         )

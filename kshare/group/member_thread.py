@@ -14,7 +14,7 @@ import logging
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -31,21 +31,23 @@ from kshare.group.log_follower import LASTING
 from kshare.group.log_tail import boot_time
 from kshare.group.member_link import MemberLink
 from kshare.group.protocol.leader import Generation, topics_of
+from kshare.group.protocol.liveness import Liveness
 from kshare.group.protocol.membership import (
     Change,
     Code,
     Join,
     Leave,
-    Liveness,
     Membership,
     Plan,
     State,
     Sync,
 )
+from kshare.group.protocol.range_protocol import RANGE, plan_range, topics_of_all
 from kshare.group.protocol.records import Epoch
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.start import Primary
 from kshare.group.protocol.subscription import Subscription
+from kshare.group.sharing_log import SharingLog
 from kshare.options.model import Subscribe
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.error_codes import Kind
@@ -105,13 +107,15 @@ class MemberThread:
         self._on_change = on_change
         self._now = now
         self._lock = threading.RLock()
-        self._core = Membership(config.group, said, is_static=config.instance_id is not None)
+        is_static = config.instance_id is not None
+        self._core = Membership(config.group, said, is_static=is_static, protocols=config.protocols)
         self._liveness = Liveness(
             config.session_timeout_ms / 1000, config.max_poll_interval_ms / 1000
         )
         self._link = MemberLink(config)
         self._coordination = _Coordination(config, whole_topics)
         self._planner = GroupPlanner(config, name)
+        self._sharing = SharingLog(config.group)
         self._waker = Waker()
         self._commits: deque[tuple[Mapping[TopicPartition, Primary], Future[Any]]] = deque()
         self._polled_at = now()
@@ -229,6 +233,8 @@ class MemberThread:
         with self._lock:
             self._core.rebalance()
         self._waker.wake()
+        if self._core.has_change:  # an eager member has to give everything up
+            self._on_change()
 
     # -- the loop ----------------------------------------------------------------------------
 
@@ -311,12 +317,21 @@ class MemberThread:
         with self._lock:
             if self._core.state is State.JOINING:
                 members = {each.member_id: bytes(each.metadata) for each in answer.members}
-                self._core.joined(answer.member_id, answer.generation_id, answer.leader, members)
+                self._core.joined(
+                    answer.member_id,
+                    answer.generation_id,
+                    answer.leader,
+                    members,
+                    protocol=answer.protocol_name,
+                    instances=_instances(answer.members),
+                )
                 self._coordination.beat_at = 0.0
                 if answer.leader != answer.member_id:
                     self._coordination.follows()
             elif self._core.state is State.SYNCING:
                 self._core.synced(bytes(answer.assignment))
+                if self._core.is_eager:
+                    self._sharing.assigned(self._core.shares)
                 self._coordination.synced_at = self._now()
                 if self._core.awaits_round:
                     self._coordination.beat_at = self._now() + _SHORTEST_BEAT
@@ -406,8 +421,12 @@ class MemberThread:
 
     def _plan(self, plan: Plan) -> None:
         """Plan a generation, and have its epoch written. In a thread of its own."""
+        topics = topics_of_all if plan.protocol == RANGE else topics_of
         try:
-            partitions, whole = self._coordination.look(topics_of(plan.members))
+            partitions, whole = self._coordination.look(topics(plan.members))
+            if plan.protocol == RANGE:
+                self._plan_range(plan, partitions)
+                return
             generation = self._planner.plan(
                 plan, partitions, whole, self._coordination.replica_racks
             )
@@ -417,9 +436,17 @@ class MemberThread:
             self._coordination.pause(self._now())
             raise
         self._coordination.follow_up(self._now(), self._planner.followup_seconds)
-        for refusal in generation.refusals.values():
-            _log.warning("group %s: %s", self._config.group, refusal)
+        self._sharing.planned(generation.refusals)
         self._write_epoch(generation.epoch, partial(self._planned, generation))
+
+    def _plan_range(self, plan: Plan, partitions: Mapping[str, int]) -> None:
+        """Plan whole partitions. There is no epoch: the next leader may be a plain consumer."""
+        planned = plan_range(plan.members, partitions, plan.instances)
+        self._coordination.follow_up(self._now(), None)
+        self._sharing.planned(planned.refusals, planned.plain)
+        with self._lock:
+            self._core.planned(plan.generation, planned.assignments)
+        self._waker.wake()
 
     def _planned(self, generation: Generation, epoch: int | None, topic_id: str) -> None:
         with self._lock:
@@ -454,8 +481,10 @@ class MemberThread:
                 # Who owns them now writes the primary offset; the facts are in the log.
                 answer.set_result(dict.fromkeys(offsets))
                 continue
+            with self._lock:  # what was given up before it joined may be a plain consumer's now
+                owned = {tp: each for tp, each in offsets.items() if core.may_commit(tp)}
             try:
-                codes = self._link.commit(offsets, core.member_id, core.generation)
+                codes = self._link.commit(owned, core.member_id, core.generation) if owned else {}
             except (OSError, KafkaError) as error:
                 answer.set_exception(_commit_error(self._config.group, str(error)))
                 raise
@@ -594,6 +623,12 @@ class _Coordination:
     def close(self) -> None:
         """Let go of the cluster."""
         self._cluster.close()
+
+
+def _instances(members: Iterable[Any]) -> dict[str, str]:
+    """The ``group.instance.id`` of each static member; older brokers do not say."""
+    said = ((each.member_id, getattr(each, "group_instance_id", None)) for each in members)
+    return {member_id: instance for member_id, instance in said if instance is not None}
 
 
 def _commit_error(group: str, why: str) -> KafkaError:

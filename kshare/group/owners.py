@@ -31,6 +31,7 @@ from kshare.group.protocol.range_owners import (
     living_members,
     owner_of,
     range_owners,
+    whole_owners,
 )
 from kshare.options import KafkaConfig, Subscribe
 from kshare.options.kinds import host_and_port
@@ -87,6 +88,9 @@ class OwnerTable:
         """The owners by a group's log and what its coordinator says now."""
         since_ms = int((time.time() - LIFE_SECONDS) * 1000)
         joined = None if described.members is None else described.members.keys()
+        if described.is_plain and described.members is not None:
+            parts = {member: each.partitions for member, each in described.members.items()}
+            return cls(*whole_owners(log, since_ms, parts))
         members = living_members(log, since_ms, joined)
         return cls(range_owners(log, members), members)
 

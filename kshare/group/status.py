@@ -92,6 +92,7 @@ class GroupStatus:
         ranges: All key hashes of the partitions that the group reads, by partition, ascending.
         progress: What has been processed of each partition of which anything was committed.
         logs: First offset and end of the partitions that exist.
+        is_plain: Whether it assigns whole partitions, as a member is no kshare consumer.
     """
 
     group: str
@@ -103,6 +104,7 @@ class GroupStatus:
     ranges: tuple[RangeLag, ...]
     progress: Mapping[TopicPartition, Progress]
     logs: Mapping[TopicPartition, tuple[int, int]]
+    is_plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,7 @@ def group_status(
         ranges=tuple(range_lags(table.owners, progress, {tp: logs[tp][1] for tp in logs})),
         progress=progress,
         logs=logs,
+        is_plain=described.is_plain,
     )
 
 

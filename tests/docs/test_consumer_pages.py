@@ -72,6 +72,8 @@ def test_the_table_of_configurations_is_that_of_the_parser() -> None:
         default = shown.get(value, f"`{value}`")
         if entry.name == "acknowledgement.mode":
             default = "`implicit`"
+        if entry.name == "partition.assignment.strategy":
+            default = f"`{','.join(value)}`"
         expected.append([f"`{entry.name}`", entry.kind.values, default, entry.doc])
     assert tables(CONSUMER, "configuration")[0] == expected
     fields = {field.name for field in dataclasses.fields(ConsumerConfig)}

@@ -72,6 +72,10 @@ def test_each_configuration_is_taken_under_each_of_its_names() -> None:
         "group.instance.id": ("pod-3", "pod-3"),
         "heartbeat.interval.ms": ("700", 700),
         "max.poll.interval.ms": ("9000", 9_000),
+        "partition.assignment.strategy": (
+            "kshare-range-v1, range",
+            ("kshare-range-v1", "range"),
+        ),
         "session.timeout.ms": ("8000", 8_000),
         "minPartitions": ("12", 12),
         "probing.rebalance.interval.ms": ("5000", 5_000),
@@ -87,6 +91,23 @@ def test_each_configuration_is_taken_under_each_of_its_names() -> None:
         for alias in (name, name.upper(), f"kafka.{name}", *CONFIGS[name].aliases):
             given = {**BASE, "acknowledgement.mode": "explicit", alias: text}
             assert getattr(consumer_config(given), CONFIGS[name].field) == value, alias
+
+
+@pytest.mark.parametrize("strategy", ["range", "range,kshare-range-v1", "cooperative-sticky", ""])
+def test_other_assignment_strategies_are_refused(strategy: str) -> None:
+    with pytest.raises(OptionsError, match="kshare-range-v1,range while plain consumers") as caught:
+        config(partition__assignment__strategy=strategy)
+    assert "partition.assignment.strategy" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("consumption.order", "none"), ("transactional.id", "billing-1")]
+)
+def test_what_plain_consumers_know_nothing_of_contradicts_range(name: str, value: str) -> None:
+    both = {**BASE, "partition.assignment.strategy": "kshare-range-v1,range", name: value}
+    with pytest.raises(OptionsError, match=f"range contradicts {name}"):
+        consumer_config(both)
+    consumer_config({**both, "partition.assignment.strategy": "kshare-range-v1"})
 
 
 def test_how_partitions_are_cut() -> None:

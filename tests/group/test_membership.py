@@ -115,6 +115,21 @@ def test_two_members_share_a_partition_and_one_takes_over(
     assert sorted([*first.offsets, *second.offsets]) == list(range(2 * RECORDS))
 
 
+def test_members_that_list_range_give_up_all_and_share(
+    cluster: FakeCluster, start: Callable[..., Polling]
+) -> None:
+    strategy = {"partition.assignment.strategy": "kshare-range-v1,range"}
+    first = start(**strategy)
+    eventually(lambda: len(first.offsets) == RECORDS)
+    second = start(**strategy)
+    eventually(lambda: (first.width(), second.width()) == (HASH_SPACE // 2, HASH_SPACE // 2))
+    cluster.produce("orders", [(f"k{i % 20}", f"{i}") for i in range(RECORDS)], partition=0)
+    eventually(lambda: {*first.offsets, *second.offsets} == set(range(2 * RECORDS)))
+    assert first.told[:2] == [("assigned", {T0: ()}), ("revoked", {T0: ()})]
+    assert not first.faults
+    assert not second.faults
+
+
 @pytest.mark.parametrize("policy", [Policy(RANGE_FETCH, "orders"), Policy(INDIVIDUAL_COMMIT)])
 def test_a_policy_makes_members_have_whole_partitions(
     cluster: FakeCluster, start: Callable[..., Polling], policy: Policy

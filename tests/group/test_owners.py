@@ -115,6 +115,19 @@ def test_a_member_that_the_coordinator_does_not_know_owns_nothing() -> None:
     assert OwnerTable.of(log, describing("B")).member(T0, 7) is None
 
 
+def test_a_plain_consumer_owns_what_the_coordinator_says() -> None:
+    log = GroupLog(GROUP)
+    epoch = Epoch(1, "a", (EpochMember("a", "A", "pod-1:80", ((T0, ()),)),))
+    log.apply(0, key_of(epoch), epoch)
+    plain = JoinedMember("P", "client", "10.0.0.1", partitions=(T0,))
+    idle = JoinedMember("A", "client", "10.0.0.1")
+    described = GroupDescription("stable", {"A": idle, "P": plain}, "range")
+    owner = OwnerTable.of(log, described).member(T0, 7)
+    assert owner is not None
+    assert owner.name == "P"
+    assert host_info(owner.host) is None
+
+
 def describing(member_id: str) -> GroupDescription:
     return GroupDescription("stable", {member_id: JoinedMember(member_id, "client", "10.0.0.1")})
 

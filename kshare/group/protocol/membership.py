@@ -14,7 +14,13 @@ Beside that, the thread that polls takes what has changed::
 By joining a member gives up nothing: it names what it owns, and nobody else gets any of it before
 the member has given it up and joined again. So hashes that do not move are delivered all the time.
 
+A member that lists the protocol `range` too is eager, as Java's consumers are: it gives up all that
+it owns before it joins, as the leader may be a plain consumer, which hands it to others at once::
+
+    the group rebalances --> take(): all is revoked, commit --> applied() --> Join
+
 Guarantees: what a member names when it joins includes all that it may claim before it joins again.
+An eager member owns nothing from when it joins to when it is assigned something.
 Nothing here waits, reads a clock or does I/O.
 """
 
@@ -26,6 +32,7 @@ from typing import Final, TypeAlias
 from kshare.core.hashing import WHOLE, HashRange, complement
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, KshareError
+from kshare.group.protocol.range_protocol import RANGE
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import (
     PROTOCOL,
@@ -43,7 +50,6 @@ __all__ = [
     "Code",
     "Join",
     "Leave",
-    "Liveness",
     "MemberAction",
     "Membership",
     "Plan",
@@ -91,7 +97,8 @@ _FAULTS: Final[dict[Code, tuple[type[KshareError], str]]] = {
         (
             f"the other members do not speak the protocol {PROTOCOL}: they are plain consumers, or "
             "of another version of kshare (INCONSISTENT_GROUP_PROTOCOL): stop them, or use another "
-            "group.id"
+            f"group.id; or set partition.assignment.strategy={PROTOCOL},{RANGE} to replace plain "
+            "consumers one by one"
         ),
     ),
     Code.INVALID_SESSION_TIMEOUT: (
@@ -115,6 +122,11 @@ _FAULTS: Final[dict[Code, tuple[type[KshareError], str]]] = {
     ),
 }
 
+_NO_COMMON_PROTOCOL: Final = (
+    f"the other members speak neither {PROTOCOL} nor {RANGE} (INCONSISTENT_GROUP_PROTOCOL): add "
+    f"{RANGE} to partition.assignment.strategy of all members, or use another group.id"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Join:
@@ -122,6 +134,7 @@ class Join:
 
     member_id: str
     subscription: bytes
+    protocols: tuple[str, ...] = (PROTOCOL,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +144,14 @@ class Plan:
     Attributes:
         generation: The generation.
         members: What each member has said, by its id.
+        protocol: The protocol that the members have voted for; `range` has no epoch.
+        instances: The ``group.instance.id`` of each static member, by its id.
     """
 
     generation: int
     members: Mapping[str, bytes]
+    protocol: str = PROTOCOL
+    instances: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +202,7 @@ class Membership:
         group: Id of the group.
         said: What it says when it joins; topics, and what never changes.
         is_static: Whether it has a ``group.instance.id``: then it does not leave at the end.
+        protocols: The protocols that it speaks, the best one first.
         state: How far it is.
         member_id: Its id; empty if it has none.
         generation: The generation of which it is a member; -1 if of none.
@@ -196,6 +214,7 @@ class Membership:
     group: str
     said: Subscription
     is_static: bool = False
+    protocols: tuple[str, ...] = (PROTOCOL,)
     state: State = State.UNJOINED
     member_id: str = ""
     generation: int = -1
@@ -206,6 +225,7 @@ class Membership:
     _pending: MemberAssignment | None = None  # received, and not taken yet
     _last: MemberAssignment | None = None  # of the last generation
     _change: Change | None = None  # taken, and not applied yet
+    _protocol: str = PROTOCOL  # that was voted for
     _must_join: bool = False
     _is_lost: bool = False
 
@@ -229,6 +249,18 @@ class Membership:
         return self.state is State.STABLE and last is not None and last.target is not None
 
     @property
+    def is_eager(self) -> bool:
+        """Whether it gives up all that it owns before it joins."""
+        return RANGE in self.protocols
+
+    @property
+    def shares(self) -> bool | None:
+        """Whether the last assignment is one of kshare members alone; None without one."""
+        if self._last is None:
+            return None
+        return self._protocol != RANGE and not self._last.is_plain
+
+    @property
     def epoch(self) -> tuple[int, str] | None:
         """The epoch of the last assignment, and the id of the log's topic; None without one."""
         last = self._last
@@ -237,7 +269,8 @@ class Membership:
     @property
     def has_change(self) -> bool:
         """Whether :meth:`take` has something to say."""
-        return self._change is None and (self._is_lost or self._pending is not None)
+        is_due = self._is_lost or self._gives_up or self._pending is not None
+        return self._change is None and is_due
 
     def take(self) -> Change | None:
         """What is to be done by the thread that polls; None if nothing.
@@ -249,6 +282,10 @@ class Membership:
         if self._is_lost:
             self._pending = None
             self._change = Change(dict(self.owned), {}, {}, is_lost=True)
+            return self._change
+        if self._gives_up:
+            self._pending = None
+            self._change = Change(dict(self.owned), {}, {})
             return self._change
         pending, self._pending = self._pending, None
         assert pending is not None
@@ -268,6 +305,11 @@ class Membership:
         elif change.revoked:
             self._must_join = True  # so that others get it
 
+    def may_commit(self, partition: TopicPartition) -> bool:
+        """Whether it owns some of a partition, or is about to."""
+        change = self._change
+        return partition in self.owned or (change is not None and partition in change.assigned)
+
     # -- what happens ------------------------------------------------------------------------
 
     def rebalance(self) -> None:
@@ -275,7 +317,14 @@ class Membership:
         self._must_join = True
 
     def joined(
-        self, member_id: str, generation: int, leader: str, members: Mapping[str, bytes]
+        self,
+        member_id: str,
+        generation: int,
+        leader: str,
+        members: Mapping[str, bytes],
+        *,
+        protocol: str = PROTOCOL,
+        instances: Mapping[str, str] | None = None,
     ) -> None:
         """JoinGroup was answered.
 
@@ -284,12 +333,17 @@ class Membership:
             generation: The generation.
             leader: Id of the leader.
             members: What all have said, if this one is the leader.
+            protocol: The protocol that the members have voted for.
+            instances: The ``group.instance.id`` of each static member, if this one is the leader.
         """
         if self.state is not State.JOINING:
             return
         self.member_id, self.generation, self.state = member_id, generation, State.SYNCING
+        self._protocol = protocol
         self._next = (
-            Plan(generation, members) if leader == member_id else Sync(member_id, generation, {})
+            Plan(generation, members, protocol, instances or {})
+            if leader == member_id
+            else Sync(member_id, generation, {})
         )
 
     def planned(self, generation: int, assignments: Mapping[str, bytes]) -> None:
@@ -302,7 +356,7 @@ class Membership:
         if self.state is not State.SYNCING:
             return
         try:
-            received = decode_assignment(assignment)
+            received = decode_assignment(assignment, is_plain_allowed=self.is_eager)
         except ForeignMemberError as error:
             self._fail(ForeignMemberError(f"group {self.group}: {error}"))
             return
@@ -318,7 +372,9 @@ class Membership:
             code: The error; None for another one that may go away.
             member_id: The id that comes with MEMBER_ID_REQUIRED.
         """
-        if code in _FAULTS:
+        if code is Code.INCONSISTENT_GROUP_PROTOCOL and self.is_eager:
+            self._fail(KafkaError(f"group {self.group}: {_NO_COMMON_PROTOCOL}"))
+        elif code in _FAULTS:
             kind, text = _FAULTS[code]
             self._fail(kind(f"group {self.group}: {text}"))
         elif code is Code.MEMBER_ID_REQUIRED:
@@ -381,11 +437,21 @@ class Membership:
             return action
         if self.state is State.ENDED or self._is_lost:
             return None
-        if self.state is State.UNJOINED or (self.state is State.STABLE and self._must_join):
+        if self._is_joining_due and not (self.is_eager and (self.owned or self._change)):
             self.state, self._must_join = State.JOINING, False
             self._pending = None  # the next generation says it again, or otherwise
-            return Join(self.member_id, encode_subscription(self._subscription()))
+            said = encode_subscription(self._subscription())
+            return Join(self.member_id, said, self.protocols)
         return None
+
+    @property
+    def _is_joining_due(self) -> bool:
+        return self.state is State.UNJOINED or (self.state is State.STABLE and self._must_join)
+
+    @property
+    def _gives_up(self) -> bool:
+        """Whether the thread that polls has to give up everything, so that it can join."""
+        return self.is_eager and bool(self.owned) and self._is_joining_due
 
     def _subscription(self) -> Subscription:
         """What it says: all that it owns, or is about to own."""
@@ -410,44 +476,6 @@ class Membership:
     def _fail(self, fault: KshareError) -> None:
         self.lose()
         self.state, self.fault = State.ENDED, fault
-
-
-@dataclass(slots=True)
-class Liveness:
-    """Until when a member may hand out records: surely a member, as the coordinator counts.
-
-    A member is dropped when it has not been heard of for its session timeout, or has not joined
-    within the rebalance timeout after a rebalance began. All times are those at which requests were
-    sent that were answered later: the coordinator counts from when it has received them.
-
-    Attributes:
-        session: The session timeout, in seconds.
-        rebalance: The rebalance timeout (``max.poll.interval.ms``), in seconds.
-    """
-
-    session: float
-    rebalance: float
-    _heard_at: float = float("-inf")
-    _stable_at: float = float("-inf")
-
-    def heard(self, sent_at: float, *, is_stable: bool) -> None:
-        """A request was answered.
-
-        Args:
-            sent_at: When it was sent.
-            is_stable: Whether no rebalance was under way then in which the member was missing.
-        """
-        self._heard_at = max(self._heard_at, sent_at)
-        if is_stable:
-            self._stable_at = max(self._stable_at, sent_at)
-
-    def lost(self) -> None:
-        """The member counts no longer."""
-        self._heard_at = self._stable_at = float("-inf")
-
-    def seconds_left(self, now: float) -> float:
-        """For how long it may hand out records; below 0: not now."""
-        return min(self._heard_at + self.session, self._stable_at + self.rebalance) - now
 
 
 def minus(owned: Assigned, other: Assigned) -> Assigned:

@@ -6,6 +6,9 @@
     the last epoch, where they leave a gap                  [ C    ]   about to claim
     owners                            [ A        ][ B      ][ C    ]
 
+While the group assigns whole partitions, as a member is no kshare consumer, no epoch counts: what
+no claim holds belongs to the member that the coordinator names.
+
 Guarantees: a hash has one owner at most. What a living member has claimed, and nobody since, is its
 own, also while another one waits to take it over. A dead member owns nothing.
 
@@ -13,7 +16,7 @@ Cost: for each partition, quadratic in the claims.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kshare.core.hashing import WHOLE, HashRange, complement
 from kshare.core.progress import TopicPartition
@@ -21,7 +24,14 @@ from kshare.group.protocol.log import GroupLog, members_seen
 from kshare.group.protocol.owner import session_of
 from kshare.group.protocol.records import EpochMember
 
-__all__ = ["LivingMember", "RangeOwner", "living_members", "owner_of", "range_owners"]
+__all__ = [
+    "LivingMember",
+    "RangeOwner",
+    "living_members",
+    "owner_of",
+    "range_owners",
+    "whole_owners",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,36 @@ class RangeOwner:
     partition: TopicPartition
     hashes: HashRange
     member: str
+
+
+def whole_owners(
+    log: GroupLog, since_ms: int, joined: Mapping[str, Collection[TopicPartition]]
+) -> tuple[tuple[RangeOwner, ...], dict[str, LivingMember]]:
+    """The owners and the living members of a group that assigns whole partitions.
+
+    A plain consumer, or a member that has not claimed its partitions yet, goes by its id.
+
+    Args:
+        log: What the group's log says.
+        since_ms: A member that has given no sign of life in the log since then is dead.
+        joined: The partitions of each member that the coordinator knows, by its id.
+    """
+    seen = members_seen(log, since_ms)
+    holder = {partition: member for member, mine in joined.items() for partition in mine}
+    owners = [
+        owner for partition in log.partitions for owner in _claimed(log, partition, seen.keys())
+    ]
+    alive = {name: LivingMember(name, said.host) for name, said in seen.items()}
+    for owner in owners:
+        if owner.partition in holder:
+            name = owner.member
+            alive[name] = replace(alive[name], member_id=holder[owner.partition])
+    claimed = {owner.partition for owner in owners}
+    for partition, member in holder.items():
+        if partition not in claimed:
+            owners.append(RangeOwner(partition, WHOLE, member))
+            alive[member] = LivingMember(member, "", member)
+    return tuple(sorted(owners)), alive
 
 
 def living_members(

@@ -72,7 +72,7 @@ class Reason(Enum):
     NEW = "the group has no committed offset"
     CONTINUED = "the group goes on"
     ADOPTED = "the group goes on from an offset that a plain consumer or a tool has committed"
-    RESET = "the offsets were reset by Kafka's own tool"
+    RESET = "the offsets were reset by Kafka's own tool, or committed by a plain consumer"
     EXPIRED = "the committed offset has expired"
     LOST_LOG = "the individual commit log was deleted or truncated"
 

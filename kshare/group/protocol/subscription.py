@@ -1,33 +1,32 @@
 """What members say to each other through the group's coordinator, and its bytes.
 
-The outer form is Kafka's own ("consumer" protocol, version 0), so that ``kafka-consumer-groups``
-shows members and partitions::
-
-    subscription: version (int16), topics (array of string), user data (bytes)
-    assignment:   version (int16), topics with partitions (array), user data (bytes)
-
-Key ranges are in the user data, as JSON. Those of an assignment are never empty: brokers would
-otherwise convert the group to one that assigns whole partitions by itself.
+The outer form is Kafka's own (:mod:`.consumer_protocol`), so that ``kafka-consumer-groups`` shows
+members and partitions. Key ranges are in the user data, as JSON. Those of an assignment are never
+empty: brokers would otherwise convert the group to one that assigns whole partitions by itself.
 
 ``decode_x(encode_x(value)) == value``, and equal values have equal bytes.
 """
 
 import json
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
+from kshare.group.protocol.consumer_protocol import (
+    decode_partitions,
+    decode_topics,
+    encode_partitions,
+    encode_topics,
+)
 from kshare.group.protocol.records import assignment_of, assignment_value
 from kshare.group.protocol.report import NO_REPORT, MemberReport, report_of, report_value
 
 __all__ = [
     "HASH",
     "PROTOCOL",
-    "PROTOCOL_TYPE",
     "VERSION",
     "Assigned",
     "Assignment",
@@ -39,10 +38,8 @@ __all__ = [
     "encode_assignment",
     "encode_subscription",
     "in_order",
+    "is_of_kshare",
 ]
-
-PROTOCOL_TYPE: Final = "consumer"
-"""What Kafka's own consumers say, and their tools expect."""
 
 PROTOCOL: Final = "kshare-range-v1"
 """The name of the assignment protocol: members vote for it."""
@@ -105,6 +102,7 @@ class MemberAssignment:
         epoch: Log offset of the epoch's record; None if there is none, or the member is refused.
         topic_id: Id of the log's topic; empty if brokers give none.
         refusal: Why the member takes no part; empty if it does.
+        is_plain: Whether it is that of another client, which knows no key ranges.
     """
 
     assigned: Assignment
@@ -112,6 +110,7 @@ class MemberAssignment:
     target: Assignment | None = None
     topic_id: str = ""
     refusal: str = ""
+    is_plain: bool = False
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
@@ -129,13 +128,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
         **({} if subscription.ordered else {"ordered": False}),
         **report_value(subscription.report),
     }
-    return b"".join(
-        [
-            struct.pack(">hi", 0, len(subscription.topics)),
-            *map(_string, subscription.topics),
-            _bytes(_dumps(user_data)),
-        ]
-    )
+    return encode_topics(subscription.topics, _dumps(user_data))
 
 
 def decode_subscription(data: bytes, member: str) -> Subscription:
@@ -148,12 +141,10 @@ def decode_subscription(data: bytes, member: str) -> Subscription:
     Raises:
         ForeignMemberError: They are of another client, another version or another key hash.
     """
-    reader = _Reader(data)
     try:
-        version = reader.int16()
-        topics = tuple(reader.string() for _ in range(reader.length()))
-        fields = _user_data(reader.blob())
-        if version < 0 or fields is None:
+        topics, user_data = decode_topics(data)
+        fields = _user_data(user_data)
+        if fields is None:
             raise ForeignMemberError(
                 f"member {member} of the group shares no key ranges: it is another client than "
                 "kshare, or its subscription is damaged"
@@ -172,7 +163,7 @@ def decode_subscription(data: bytes, member: str) -> Subscription:
             _flag(fields.get("ordered", True)),
             report_of(fields),
         )
-    except (KeyError, TypeError, ValueError, KshareError, struct.error) as error:
+    except (KeyError, TypeError, ValueError, KshareError) as error:
         if isinstance(error, ForeignMemberError):
             raise
         raise ForeignMemberError(
@@ -192,33 +183,28 @@ def encode_assignment(assignment: MemberAssignment) -> bytes:
         "topic_id": assignment.topic_id,
         **({"refusal": assignment.refusal} if assignment.refusal else {}),
     }
-    by_topic: dict[str, list[int]] = {}
-    for (topic, partition), _ in assignment.assigned:
-        by_topic.setdefault(topic, []).append(partition)
-    return b"".join(
-        [
-            struct.pack(">hi", 0, len(by_topic)),
-            *(_string(topic) + _int32s(numbers) for topic, numbers in by_topic.items()),
-            _bytes(_dumps(user_data)),
-        ]
-    )
+    return encode_partitions((tp for tp, _ in assignment.assigned), _dumps(user_data))
 
 
-def decode_assignment(data: bytes) -> MemberAssignment:
+def decode_assignment(data: bytes, *, is_plain_allowed: bool = False) -> MemberAssignment:
     """The assignment that some bytes hold.
+
+    Args:
+        data: The bytes.
+        is_plain_allowed: Whether the leader may be another client, which assigns whole partitions.
 
     Raises:
         ForeignMemberError: They are of another client, another version or another key hash.
     """
-    reader = _Reader(data)
     try:
-        version = reader.int16()
-        for _ in range(reader.length()):
-            reader.string()
-            for _ in range(reader.length()):
-                reader.int32()
-        fields = _user_data(reader.blob())
-        if version < 0 or fields is None:
+        if not data and is_plain_allowed:
+            return MemberAssignment((), None, is_plain=True)
+        partitions, user_data = decode_partitions(data)
+        fields = _user_data(user_data)
+        # librdkafka's assignors send each member the user data of its own subscription.
+        if is_plain_allowed and (fields is None or "assigned" not in fields):
+            return MemberAssignment(in_order(dict.fromkeys(partitions, ())), None, is_plain=True)
+        if fields is None:
             raise ForeignMemberError(
                 "the group's leader assigns no key ranges: it is another client than kshare, or "
                 "the group was converted to group.protocol=consumer"
@@ -232,66 +218,10 @@ def decode_assignment(data: bytes) -> MemberAssignment:
             _text(fields["topic_id"]),
             _text(fields.get("refusal", "")),
         )
-    except (KeyError, TypeError, ValueError, KshareError, struct.error) as error:
+    except (KeyError, TypeError, ValueError, KshareError) as error:
         if isinstance(error, ForeignMemberError):
             raise
         raise ForeignMemberError(f"the group's assignment cannot be read: {error!r}") from error
-
-
-# -- bytes -----------------------------------------------------------------------------------------
-
-
-class _Reader:
-    """Reads Kafka's primitive types."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-
-    def int16(self) -> int:
-        return self._number(">h", 2)
-
-    def int32(self) -> int:
-        return self._number(">i", 4)
-
-    def length(self) -> int:
-        """The length of an array, of which each element takes two bytes at least."""
-        length = self.int32()
-        if not 0 <= length <= len(self._data) // 2:
-            raise ValueError(f"an array of {length}")
-        return length
-
-    def string(self) -> str:
-        return self._take(self.int16()).decode()
-
-    def blob(self) -> bytes:
-        length = self.int32()
-        return b"" if length == -1 else self._take(length)
-
-    def _number(self, form: str, size: int) -> int:
-        number: int
-        (number,) = struct.unpack(form, self._take(size))
-        return number
-
-    def _take(self, size: int) -> bytes:
-        if size < 0 or self._position + size > len(self._data):
-            raise ValueError("it is cut short")
-        taken = self._data[self._position : self._position + size]
-        self._position += size
-        return taken
-
-
-def _string(text: str) -> bytes:
-    encoded = text.encode()
-    return struct.pack(">h", len(encoded)) + encoded
-
-
-def _bytes(data: bytes) -> bytes:
-    return struct.pack(">i", len(data)) + data
-
-
-def _int32s(numbers: Sequence[int]) -> bytes:
-    return struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)
 
 
 def _dumps(value: Mapping[str, Any]) -> bytes:
@@ -307,6 +237,11 @@ def _target_of(fields: Mapping[str, Any]) -> Assignment | None:
 
 
 # -- checks ----------------------------------------------------------------------------------------
+
+
+def is_of_kshare(user_data: bytes) -> bool:
+    """Whether the user data of a subscription or an assignment are those of some kshare member."""
+    return _user_data(user_data) is not None
 
 
 def _user_data(data: bytes) -> dict[str, Any] | None:

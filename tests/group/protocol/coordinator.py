@@ -3,11 +3,30 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
-from kshare.group.protocol.membership import Code, Join, Membership, Sync
+from kshare.group.protocol.membership import Code, Join, Sync
 
-Mail: TypeAlias = Callable[[Membership], None]
+
+class Receiver(Protocol):
+    """A member, as answers need it."""
+
+    def joined(
+        self,
+        member_id: str,
+        generation: int,
+        leader: str,
+        members: Mapping[str, bytes],
+        *,
+        protocol: str,
+    ) -> None: ...
+
+    def synced(self, assignment: bytes) -> None: ...
+
+    def refused(self, code: Code) -> None: ...
+
+
+Mail: TypeAlias = Callable[[Receiver], None]
 """An answer on its way to a member."""
 
 
@@ -24,6 +43,7 @@ class Known:
 
     process: str
     said: bytes
+    protocols: tuple[str, ...]
     awaits_join: bool = False
     awaits_sync: bool = False
 
@@ -34,16 +54,23 @@ class Joined:
     generation: int
     leader: str
     members: tuple[tuple[str, bytes], ...]
+    protocol: str
 
-    def __call__(self, membership: Membership) -> None:
-        membership.joined(self.member_id, self.generation, self.leader, dict(self.members))
+    def __call__(self, membership: Receiver) -> None:
+        membership.joined(
+            self.member_id,
+            self.generation,
+            self.leader,
+            dict(self.members),
+            protocol=self.protocol,
+        )
 
 
 @dataclass(frozen=True)
 class Synced:
     assignment: bytes
 
-    def __call__(self, membership: Membership) -> None:
+    def __call__(self, membership: Receiver) -> None:
         membership.synced(self.assignment)
 
 
@@ -51,7 +78,7 @@ class Synced:
 class Refused:
     code: Code
 
-    def __call__(self, membership: Membership) -> None:
+    def __call__(self, membership: Receiver) -> None:
         membership.refused(self.code)
 
 
@@ -95,7 +122,9 @@ class Coordinator:
         if not member_id:
             self.ids += 1
             member_id = f"{process}.{self.ids}"
-        self.members[member_id] = Known(process, request.subscription, awaits_join=True)
+        self.members[member_id] = Known(
+            process, request.subscription, request.protocols, awaits_join=True
+        )
         self._prepare()
 
     def sync(self, process: str, request: Sync) -> None:
@@ -147,9 +176,16 @@ class Coordinator:
         if self.leader not in self.members:
             self.leader = next(iter(self.members))
         listed = tuple((member_id, each.said) for member_id, each in self.members.items())
+        everyone = self.members.values()
+        protocol = next(
+            name
+            for name in self.members[self.leader].protocols
+            if all(name in each.protocols for each in everyone)
+        )
         for member_id, each in list(self.members.items()):
             told = listed if member_id == self.leader else ()
-            self._send(each.process, Joined(member_id, self.generation, self.leader, told))
+            answer = Joined(member_id, self.generation, self.leader, told, protocol)
+            self._send(each.process, answer)
             self.members[member_id] = replace(each, awaits_join=False)
 
     def _prepare(self) -> None:

@@ -23,8 +23,9 @@ from kshare.group.protocol.membership import (
     Sync,
 )
 from kshare.group.protocol.owner import Owner, Phase
+from kshare.group.protocol.range_protocol import RANGE, plan_range
 from kshare.group.protocol.records import Key, key_of
-from kshare.group.protocol.subscription import Subscription
+from kshare.group.protocol.subscription import PROTOCOL, Subscription
 from tests.group.protocol import world as base
 from tests.group.protocol.coordinator import Coordinator, Stage
 from tests.group.protocol.world import (
@@ -55,13 +56,14 @@ class GroupWorld(World):
 
     coordinator: Coordinator = field(default_factory=Coordinator)
     drops: int = 0
+    protocols: tuple[str, ...] = (PROTOCOL,)
 
     def join(self) -> None:
         """Start a process that subscribes."""
         name = f"m{self.started}"
         self.started += 1
         owner = Owner(T0, f"{name}#0", (), self.log.topic_id, phase=Phase.FENCED)
-        membership = Membership("g", Subscription(name, ("orders",)))
+        membership = Membership("g", Subscription(name, ("orders",)), protocols=self.protocols)
         self.processes[name] = MemberProcess(
             name,
             (),
@@ -278,12 +280,16 @@ def _act_as_member(world: GroupWorld, process: MemberProcess) -> None:
         case Join() as join:
             world.coordinator.mail.pop(process.name, None)
             world.coordinator.join(process.name, join)
+        case Plan(generation, members) as plan if plan.protocol == RANGE:
+            sent = plan_range(members, {"orders": 1}, {}).assignments
+            process.membership.planned(generation, sent)
         case Plan(generation, members):
             planned = plan_generation(generation, process.name, members, {"orders": 1})
             position = world.log.end
             world.log.append(key_of(planned.epoch), planned.epoch)
-            sent = planned.assignments(position, world.log.topic_id)
-            process.membership.planned(generation, sent)
+            process.membership.planned(
+                generation, planned.assignments(position, world.log.topic_id)
+            )
         case Sync() as sync:
             world.coordinator.sync(process.name, sync)
         case Leave(member_id) if member_id in world.coordinator.members:

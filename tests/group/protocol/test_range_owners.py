@@ -15,6 +15,7 @@ from kshare.group.protocol.range_owners import (
     living_members,
     owner_of,
     range_owners,
+    whole_owners,
 )
 from kshare.group.protocol.records import Claim, Epoch, EpochMember, Member, Record, key_of
 
@@ -164,3 +165,22 @@ def test_a_host_is_what_the_last_epoch_says() -> None:
     log = log_of(Member("a", "node-a", 900), Epoch(1, "a", MEMBERS), Epoch(2, "a", said))
     assert living_members(log, 500, {"A"})["a"].host == "pod-3:8080"
     assert owner_of((), T0, HASH_SPACE - 1) is None
+
+
+def test_with_whole_partitions_the_coordinator_says_who_has_what_nobody_claims() -> None:
+    """The last epoch does not count: of a, its partition is a plain consumer's now."""
+    log = log_of(
+        Epoch(1, "a", MEMBERS),
+        Member("a", "pod-1:80", 900),
+        Member("b", "node-b", 900),
+        Member("dead", "node-d", 499),
+        Claim(T0, "a#2", (WHOLE,)),
+        Claim(T1, "dead#1", (WHOLE,)),
+    )
+    owners, alive = whole_owners(log, 500, {"A": (T0,), "X": (T1,), "Y": ()})
+    assert owners == (RangeOwner(T0, WHOLE, "a"), RangeOwner(T1, WHOLE, "X"))
+    assert alive == {
+        "a": LivingMember("a", "pod-1:80", "A"),
+        "b": LivingMember("b", "node-b"),
+        "X": LivingMember("X", "", "X"),
+    }

@@ -1,0 +1,43 @@
+"""Until when a member of a group may hand out records."""
+
+from dataclasses import dataclass
+
+__all__ = ["Liveness"]
+
+
+@dataclass(slots=True)
+class Liveness:
+    """Until when a member may hand out records: surely a member, as the coordinator counts.
+
+    A member is dropped when it has not been heard of for its session timeout, or has not joined
+    within the rebalance timeout after a rebalance began. All times are those at which requests were
+    sent that were answered later: the coordinator counts from when it has received them.
+
+    Attributes:
+        session: The session timeout, in seconds.
+        rebalance: The rebalance timeout (``max.poll.interval.ms``), in seconds.
+    """
+
+    session: float
+    rebalance: float
+    _heard_at: float = float("-inf")
+    _stable_at: float = float("-inf")
+
+    def heard(self, sent_at: float, *, is_stable: bool) -> None:
+        """A request was answered.
+
+        Args:
+            sent_at: When it was sent.
+            is_stable: Whether no rebalance was under way then in which the member was missing.
+        """
+        self._heard_at = max(self._heard_at, sent_at)
+        if is_stable:
+            self._stable_at = max(self._stable_at, sent_at)
+
+    def lost(self) -> None:
+        """The member counts no longer."""
+        self._heard_at = self._stable_at = float("-inf")
+
+    def seconds_left(self, now: float) -> float:
+        """For how long it may hand out records; below 0: not now."""
+        return min(self._heard_at + self.session, self._stable_at + self.rebalance) - now
