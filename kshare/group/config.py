@@ -292,7 +292,7 @@ CONFIGS: Final = {
             integer(100, INT_MAX),
             "claim_timeout_ms",
             "How long after its last contact with the log a member hands out records, and how long "
-            "a new owner of its hashes waits.",
+            "a new owner of its hashes waits: the same in all processes of a group.",
         ),
         Config("columns", _COLUMNS, "columns", "The columns of `consume_batch`, separated by "
                "commas."),
@@ -498,6 +498,7 @@ class _ConsumerParser:
         self._check_times(fields)
         self._check_order(fields)
         self._check_strategy(fields)
+        self._check_idle(fields)
         fields |= check_assignors(fields, self._assignor_texts, self._faults)
         if fields.get("transactional_id") is not None:
             if fields.get("auto_commit"):
@@ -533,6 +534,20 @@ class _ConsumerParser:
                 self._faults.add(
                     "consumption.order", None, f"none contradicts {name}", "leave out one of them"
                 )
+
+    def _check_idle(self, fields: dict[str, Any]) -> None:
+        """Warn of what has no effect."""
+        idle: list[tuple[str, str, str]] = []
+        if fields.get("transactional_id") is None:
+            idle += [
+                ("purgatory", "purgatory", "transactional.id"),
+                ("transaction.timeout.ms", "transaction_timeout_ms", "transactional.id"),
+            ]
+        if fields.get("order") != "none":
+            idle.append(("cooperative.chunk.records", "chunk_records", "consumption.order=none"))
+        for name, own_field, needed in idle:
+            if fields.get(own_field) is not None:
+                self._faults.warn(name, f"has no effect without {needed}")
 
     def _check_strategy(self, fields: dict[str, Any]) -> None:
         """What plain consumers know nothing of does not go with them."""

@@ -195,7 +195,7 @@ class KeySharedConsumer:
         while self._continues():
             for message in receiver.rows:
                 yield message
-                if wall_time() >= receiver.until:
+                if not receiver.since <= wall_time() < receiver.until:
                     break
 
     def _continues(self) -> bool:
@@ -208,7 +208,8 @@ class KeySharedConsumer:
     def poll_fresh(self) -> Message | None:
         """The next record if it is there and needs no look at the session; else None."""
         receiver = self._receiver
-        return next(receiver.rows, None) if wall_time() < receiver.until else None
+        is_fresh = receiver.since <= wall_time() < receiver.until
+        return next(receiver.rows, None) if is_fresh else None
 
     # -- acknowledging and committing -------------------------------------------------------
 

@@ -430,10 +430,11 @@ class MemberThread:
             generation = self._planner.plan(
                 plan, partitions, whole, self._coordination.replica_racks
             )
-        except KshareError:
+        except Exception:
             with self._lock:
                 self._core.disconnected()  # to be planned in another generation
             self._coordination.pause(self._now())
+            self._waker.wake()
             raise
         self._coordination.follow_up(self._now(), self._planner.followup_seconds)
         self._sharing.planned(generation.refusals)

@@ -64,7 +64,9 @@ class Receiver:
 
     Attributes:
         rows: Messages that may be handed out.
-        until: Until when they may be without a look at the session, by :data:`wall_time`.
+        since: From when they may be without a look at the session, by :data:`wall_time`: before
+            that, the clock was set back.
+        until: Until when they may be.
         subscriber: The consumer's membership; None if it has none.
         transactions: The consumer's transactions; None if it has none.
         counters: What metrics count.
@@ -81,7 +83,7 @@ class Receiver:
         waker: Waker,
     ) -> None:
         self.rows: Iterator[Message] = iter(())
-        self.until = 0.0
+        self.since = self.until = 0.0
         self.subscriber: Subscriber | None = None
         self.transactions: Transactions | None = None
         self.counters = Counters()
@@ -222,7 +224,8 @@ class Receiver:
         What may not stays where it is.
         """
         seconds = min(self._session.seconds_to_deliver(), _FRESH_SECONDS)
-        self.until = wall_time() + seconds
+        self.since = wall_time()
+        self.until = self.since + seconds
         if self._state.is_changed:
             self.until = 0.0
             return False

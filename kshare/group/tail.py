@@ -463,7 +463,7 @@ class Tail:
 
 def _source_options(config: ConsumerConfig) -> SourceOptions:
     columns = dict.fromkeys([*(config.columns or SOURCE_COLUMNS), "offset"])
-    if config.in_flight_per_key is not None or config.measures_load:
+    if config.explicit or config.measures_load:  # in a rebalance, what is in hand goes by its key
         columns["key"] = None
     largest = max(config.queued_max_kbytes * 1024 // 4, 1)
     kafka = config.kafka

@@ -284,3 +284,21 @@ def test_a_property_given_twice_with_different_values_is_a_fault() -> None:
     (fault,) = problems(given)
     assert "given twice" in fault
     assert "fetch.wait.max.ms" in fault
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "needed"),
+    [
+        ("purgatory", "key", "transactional.id"),
+        ("transaction.timeout.ms", "30000", "transactional.id"),
+        ("cooperative.chunk.records", "10", "consumption.order=none"),
+    ],
+)
+def test_what_has_no_effect_is_warned_of(
+    name: str, value: str, needed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        consumer_config(BASE)
+        assert not caplog.records
+        consumer_config(BASE | {name: value})
+    assert f"{name} has no effect without {needed}" in caplog.text

@@ -714,6 +714,25 @@ def test_retention_overtakes_a_gap(
     assert consumer.commit() == {TopicPartition("orders", 0): 100}
 
 
+def test_a_clock_that_is_set_back_lets_nothing_out(
+    cluster: FakeCluster,
+    group: FakeSessions,
+    make: Callable[..., KeySharedConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The session is over meanwhile, which is no event: each record is a look at the clock."""
+    fill(cluster, 100)
+    consumer = make()
+    consumer.assign({("orders", 0): []})
+    assert consumer.poll(10) is not None
+    for module in ("consumer", "receiver"):
+        monkeypatch.setattr(f"kshare.group.{module}.wall_time", lambda: time.time() - 3_600)
+    group.members[0].can_deliver = False
+    assert consumer.poll(0.1) is None
+    group.members[0].can_deliver = True
+    assert consumer.poll(10) is not None
+
+
 def test_faults_that_pass_do_not_show(
     cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
 ) -> None:

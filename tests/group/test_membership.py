@@ -12,6 +12,7 @@ from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.core.progress import TopicPartition
 from kshare.group import KeySharedConsumer, partitions_only
 from kshare.group.coordinator import fetch_offsets
+from kshare.group.group_planner import GroupPlanner
 from kshare.testing import FakeCluster
 from tests.support.groups import GROUP, LOG, T0, eventually, group_config
 from tests.support.policies import FakePolicies
@@ -148,12 +149,14 @@ def test_a_policy_makes_members_have_whole_partitions(
     assert sorted([*first.offsets, *second.offsets]) == list(range(2 * RECORDS))
 
 
+@pytest.mark.parametrize("columns", [{}, {"columns": "value"}], ids=["all", "value"])
 def test_what_is_in_hand_stays_in_hand_when_hashes_go(
-    cluster: FakeCluster, start: Callable[..., Polling]
+    cluster: FakeCluster, start: Callable[..., Polling], columns: dict[str, str]
 ) -> None:
     """Explicit mode: a record of a key that stays is not returned again, and is not committed."""
     consumer = KeySharedConsumer(
         {
+            **columns,
             "bootstrap.servers": cluster.bootstrap_servers,
             "group.id": GROUP,
             "auto.offset.reset": "earliest",
@@ -179,7 +182,8 @@ def test_what_is_in_hand_stays_in_hand_when_hashes_go(
             again += consumer.consume(RECORDS, 0.1)
         assert again == []
         owned = consumer.assignment()[T0]
-        kept = [m for m in held if any(key_hash(m.key(), m.offset()) in part for part in owned)]
+        hash_of = {m.offset(): key_hash(f"k{m.offset() % 20}".encode(), m.offset()) for m in held}
+        kept = [m for m in held if any(hash_of[m.offset()] in part for part in owned)]
         eventually(lambda: len(other.offsets) + len(kept) == RECORDS)
         assert (consumer.commit() or {}).get(T0) == 0
         for message in kept:
@@ -213,6 +217,26 @@ def test_a_callback_that_fails_fails_the_poll_after_the_rebalance(
         eventually(is_told)
         assert consumer.assignment() == {T0: ()}
         assert consumer.poll(10) is not None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_plan_that_fails_is_made_again(
+    start: Callable[..., Polling], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[int] = []
+    real = GroupPlanner.plan
+
+    def fails_once(self: GroupPlanner, *given: Any) -> Any:
+        if not failures:
+            failures.append(1)
+            raise ZeroDivisionError
+        return real(self, *given)
+
+    monkeypatch.setattr(GroupPlanner, "plan", fails_once)
+    only = start()
+    eventually(lambda: len(only.offsets) == RECORDS)
+    assert failures
+    assert only.faults == []
 
 
 def test_a_member_that_does_not_poll_leaves_and_comes_back(cluster: FakeCluster) -> None:
