@@ -34,7 +34,7 @@ lint: setup
 test: lint
 	$(BIN)/python -m pytest -n 2 --cov=kshare/core --cov-branch --cov-fail-under=100 tests/core
 	$(BIN)/python -m pytest -n 3 --dist worksteal --ignore=tests/core tests
-	$(BIN)/python -m pytest -n 4 --dist loadfile integration
+	$(BIN)/python -m pytest -n 3 --dist loadfile integration
 
 # Kills a query 50 times (driver, planner, workers), and says whether a record was lost or doubled.
 soak: setup

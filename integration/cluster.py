@@ -6,6 +6,7 @@ from typing import Self
 
 from confluent_kafka import ElectionType
 from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import PartitionMetadata
 
 from integration.kafka import BrokerError, KafkaBroker
 from integration.topics import Topics
@@ -74,18 +75,22 @@ class KafkaCluster(Topics):
 
     def leader(self, topic: str, partition: int = 0) -> KafkaBroker:
         """Return the broker that leads a partition; wait until there is one."""
+        return self.brokers[self._with_leader(topic, partition).leader]
+
+    def _with_leader(self, topic: str, partition: int) -> PartitionMetadata:
+        """A partition's metadata: a broker that has just started may know nothing of it."""
         deadline = time.monotonic() + 30
         while True:
-            partitions = self.admin.list_topics(topic, timeout=30).topics[topic].partitions
-            if partitions[partition].leader in self.brokers:
-                return self.brokers[partitions[partition].leader]
+            found = self.admin.list_topics(topic, timeout=30).topics[topic].partitions
+            if partition in found and found[partition].leader in self.brokers:
+                return found[partition]
             if time.monotonic() > deadline:
                 raise BrokerError(f"{topic}-{partition} has no leader")
             time.sleep(0.05)
 
     def move_leader(self, topic: str, partition: int, node_id: int) -> None:
         """Make another replica of a partition its leader, with all brokers up."""
-        metadata = self.admin.list_topics(topic, timeout=30).topics[topic].partitions[partition]
+        metadata = self._with_leader(topic, partition)
         order = [node_id, *(other for other in metadata.replicas if other != node_id)]
         from kafka import KafkaAdminClient, TopicPartition  # librdkafka has no reassignments
 

@@ -1,10 +1,11 @@
 """What the tests do to the topics of a running broker or cluster."""
 
+import time
 import uuid
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import (
     AclBinding,
@@ -65,7 +66,17 @@ class Topics:
         topic = topic or f"topic-{uuid.uuid4().hex[:12]}"
         settings = {name: str(value) for name, value in (config or {}).items()}
         new = NewTopic(topic, partitions, replication, config=settings)
-        self.admin.create_topics([new])[topic].result(WAIT_S)
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                self.admin.create_topics([new])[topic].result(WAIT_S)
+                break
+            except KafkaException as error:
+                # A broker that has just started, or that a busy machine kept from its heartbeats.
+                is_fenced = error.args[0].code() == KafkaError.INVALID_REPLICATION_FACTOR
+                if not is_fenced or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
         return topic
 
     def delete_topic(self, topic: str) -> None:
