@@ -133,10 +133,10 @@ class _TailPartition(PartitionReader):
         return super().handle(answer, asked, others_have_records=others_have_records)
 
     def deliver(self) -> Iterator[pa.RecordBatch]:
-        for batch in super().deliver():
+        batches = super().deliver()
+        # It may be closed at each yield, and while other partitions of the response are delivered.
+        while not self.is_closed and (batch := next(batches, None)) is not None:
             yield batch
-            if self.is_closed:
-                return
 
     def pause(self, cause: Exception) -> None:
         """Ask nothing for a while; raises only if the topic or partition does not exist."""

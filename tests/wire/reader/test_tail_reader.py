@@ -1,0 +1,52 @@
+"""Reading without an end: partitions that are given up while others are handed out."""
+
+from contextlib import closing
+
+from kshare.core.hashing import WHOLE
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Rectangle, Slice, TopicPartition
+from kshare.options import EARLIEST, SourceOptions
+from kshare.options.frozen import FrozenMapping
+from kshare.options.model import Assign
+from kshare.testing import FakeCluster
+from kshare.wire.protocol.waker import Waker
+from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords
+from tests.support.groups import group_config
+
+PARTITIONS = [TopicPartition("orders", number) for number in range(2)]
+
+
+def test_a_partition_of_the_same_response_that_is_given_up_is_not_handed_out() -> None:
+    """Nor in place of what is read of it then."""
+    with FakeCluster(topics={"orders": 2}) as cluster:
+        for _, number in PARTITIONS:
+            cluster.produce("orders", [("k", f"{i}") for i in range(50)], partition=number)
+        options = SourceOptions(
+            topics=Assign(FrozenMapping({})),
+            kafka=group_config(cluster.bootstrap_servers).kafka,
+            starting=EARLIEST,
+        )
+        waker = Waker()
+        waker.open()
+        with closing(waker), closing(TailReader(options, "earliest", waker)) as reader:
+
+            def read(partition: TopicPartition, first: int) -> None:
+                wanted = Rectangle(OffsetRange(first, NO_END), WHOLE)
+                reader.read(Slice(*partition, (wanted,)))
+
+            def next_records() -> TailRecords:
+                while (records := reader.next_records(1.0)) is None:
+                    pass
+                return records
+
+            for partition in PARTITIONS:
+                read(partition, 0)
+            handed_out = next_records().topic_partition
+            (other,) = set(PARTITIONS) - {handed_out}
+            for partition in PARTITIONS:
+                reader.drop(partition)
+            assert [reader.next_records(0.1) for _ in range(3)] == [None] * 3
+            read(other, 40)
+            again = next_records()
+            assert again.topic_partition == other
+            assert again.batch.column("offset").to_pylist() == list(range(40, 50))
