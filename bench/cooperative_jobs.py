@@ -8,9 +8,9 @@ import json
 import subprocess
 import sys
 import time
-import uuid
 from typing import Any
 
+from bench.data import new_topic
 from bench.rows import Row
 
 RECORDS = 20_000
@@ -57,13 +57,9 @@ def work(servers: str, topic: str, group: str) -> dict[str, float]:
 
 def run(servers: str, processes: int) -> dict[str, float]:
     """Records a second of some processes together, and their commits and chunks."""
-    from confluent_kafka.admin import AdminClient, NewTopic
-
     from kshare.testing.records import produce
 
-    topic = f"bench-cooperative-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": servers})
-    admin.create_topics([NewTopic(topic, 1)])[topic].result(30)
+    topic = new_topic(servers, "cooperative")
     command = [sys.executable, "-m", "bench.cooperative_jobs", servers, topic, topic]
     started = [
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)

@@ -2,6 +2,7 @@
 
 import random
 import time
+import uuid
 
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -31,6 +32,14 @@ def make_wide_topics(servers: str) -> None:
     """Create the topics of many partitions that are not there yet."""
     _make(servers, EACH, 0, value_bytes=88, codec="lz4", partitions=EACH_PARTITIONS)
     _make(servers, MANY, MANY_RECORDS, value_bytes=88, codec="lz4", partitions=MANY_PARTITIONS)
+
+
+def new_topic(servers: str, name: str, partitions: int = 1) -> str:
+    """Create a topic whose name begins so and is new; its name."""
+    topic = f"bench-{name}-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(topic, partitions)])[topic].result(30)
+    return topic
 
 
 def _make(

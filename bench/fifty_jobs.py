@@ -6,11 +6,9 @@ librdkafka's mock refuses a member that joins while others wait for the leader's
 
 import itertools
 import time
-import uuid
 from contextlib import closing
 
-from confluent_kafka.admin import AdminClient, NewTopic
-
+from bench.data import new_topic
 from bench.rows import Row
 from kshare.core.hashing import HASH_SPACE
 from kshare.core.progress import TopicPartition
@@ -96,9 +94,7 @@ def rows(servers: str, runs: int) -> list[Row]:
 
 
 def _join(servers: str) -> float:
-    topic = f"bench-fifty-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": servers})
-    admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(30)
+    topic = new_topic(servers, "fifty", PARTITIONS)
     with closing(Group(servers, topic)) as group:
         for _ in range(MEMBERS - 1):
             group.start()

@@ -3,10 +3,8 @@
 import json
 import subprocess
 import sys
-import uuid
 
-from confluent_kafka.admin import AdminClient, NewTopic
-
+from bench.data import new_topic
 from bench.rows import Row
 from kshare.core.hashing import WHOLE, split
 from kshare.testing.records import produce
@@ -17,9 +15,7 @@ PROCESSES = 4
 
 def run(servers: str, processes: int) -> float:
     """Records a second of some processes together, from the first record to the last."""
-    topic = f"bench-ranges-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": servers})
-    admin.create_topics([NewTopic(topic, 1)])[topic].result(30)
+    topic = new_topic(servers, "ranges")
     command = [sys.executable, "-m", "bench.group_jobs", "work", servers, topic, topic]
     started = [
         subprocess.Popen([*command, str(part.lo), str(part.hi)], stdout=subprocess.PIPE, text=True)

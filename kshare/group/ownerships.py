@@ -196,9 +196,7 @@ class Ownerships:
             self._member,
         )
         for partition, hashes in owned.items():
-            self._replace(partition)
-            name = f"{self._member}#{self._claims}"
-            self.by_partition[partition] = Ownership(self._owner(partition, name, hashes))
+            self._claim_again(partition, hashes)
 
     def _check_right(self, assignment: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
         """Raise if the log has to be written to, and may not be."""
@@ -206,6 +204,12 @@ class Ownerships:
         is_whole = all(hashes == (WHOLE,) for hashes in assignment.values())
         if self.denied is not None and assignment and not (is_plain and is_whole):
             raise self.denied
+
+    def _claim_again(self, partition: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
+        """Give up what is owned of a partition, and own it anew."""
+        self._replace(partition)
+        name = f"{self._member}#{self._claims}"
+        self.by_partition[partition] = Ownership(self._owner(partition, name, hashes))
 
     def _replace(self, partition: TopicPartition) -> None:
         """Give up what is owned of a partition."""
@@ -283,11 +287,7 @@ class Ownerships:
             owner.member,
         )
         self._claims += 1
-        self._replace(owner.partition)
-        name = f"{self._member}#{self._claims}"
-        self.by_partition[owner.partition] = Ownership(
-            self._owner(owner.partition, name, owner.hashes)
-        )
+        self._claim_again(owner.partition, owner.hashes)
 
     def _was_buried(self, owner: Owner) -> bool:
         """Whether others took a standalone member for dead, and nobody has excluded it."""

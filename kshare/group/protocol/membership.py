@@ -32,6 +32,7 @@ from typing import Final, TypeAlias
 from kshare.core.hashing import WHOLE, HashRange, complement
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, KshareError
+from kshare.group.protocol import parts
 from kshare.group.protocol.range_protocol import RANGE
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import (
@@ -485,13 +486,7 @@ def minus(owned: Assigned, other: Assigned) -> Assigned:
         if partition not in other:
             left[partition] = hashes
             continue
-        free = complement(other[partition] or (WHOLE,))
-        rest = tuple(
-            shared
-            for part in hashes or (WHOLE,)
-            for gap in free
-            if (shared := part.intersect(gap)) is not None
-        )
+        rest = parts.minus(hashes or (WHOLE,), other[partition] or (WHOLE,))
         if rest:
             left[partition] = rest
     return left

@@ -9,7 +9,17 @@ from typing import Final, TypeAlias
 
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, complement, split
 
-__all__ = ["Hashes", "by_overlap", "divided", "joined", "keeping_most", "minus", "tiles", "width"]
+__all__ = [
+    "Hashes",
+    "by_overlap",
+    "divided",
+    "joined",
+    "keeping_most",
+    "minus",
+    "shared_width",
+    "tiles",
+    "width",
+]
 
 _PIECES_MAX: Final = 16
 """Ranges of a part, above which a partition is divided from scratch."""
@@ -82,7 +92,7 @@ def _filled(kept: Sequence[Hashes], goals: Sequence[int]) -> tuple[Hashes, ...]:
 def by_overlap(fresh: Sequence[HashRange], had: Sequence[Hashes]) -> tuple[Hashes, ...]:
     """Whole parts, each to the member that had most of it, as far as it is free."""
     pairs = sorted(
-        ((_shared(part, hashes), i, j) for i, hashes in enumerate(had) for j, part in
+        ((shared_width(part, hashes), i, j) for i, hashes in enumerate(had) for j, part in
          enumerate(fresh)),
         key=lambda pair: (-pair[0], pair[1], pair[2]),
     )  # fmt: skip
@@ -103,7 +113,7 @@ def keeping_most(ranges: Sequence[HashRange], had: Sequence[Hashes]) -> list[Has
         had: What each member had.
     """
     chosen = [part for (part,) in by_overlap(ranges, had)]
-    shared = {(i, part): _shared(part, had[i]) for i in range(len(had)) for part in ranges}
+    shared = {(i, part): shared_width(part, had[i]) for i in range(len(had)) for part in ranges}
     is_better = True
     while is_better:  # each change keeps more hashes, so it ends
         is_better = False
@@ -121,7 +131,8 @@ def width(hashes: Iterable[HashRange]) -> int:
     return sum(part.width for part in hashes)
 
 
-def _shared(part: HashRange, hashes: Hashes) -> int:
+def shared_width(part: HashRange, hashes: Hashes) -> int:
+    """Number of key hashes that are in a range and in some disjoint ones."""
     return width(both for own in hashes if (both := part.intersect(own)) is not None)
 
 

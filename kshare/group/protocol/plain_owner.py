@@ -59,8 +59,7 @@ class PlainOwner(Owner):
         ):
             self.phase, self.commit, self._pending = Phase.FENCED, None, ()
         elif log.incarnation > self.start.incarnation:
-            self.phase, self.start, self.commit = Phase.STARTING, None, None
-            self._pending, self._evidence = (), self._evidence.forgotten()
+            self.rewind()
 
     def _begin(self, log: PartitionLog, start: Start) -> tuple[Action, ...]:
         self.start, self._claims_seen = start, log_position(log)

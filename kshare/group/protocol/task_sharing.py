@@ -36,7 +36,7 @@ from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeAssignor, RangeRequest, plan_ranges
 from kshare.group.protocol.assignor import Dealt, Holdings, deal
 from kshare.group.protocol.load_sharing import partition_load, unfinished
-from kshare.group.protocol.parts import Hashes, joined, tiles, width
+from kshare.group.protocol.parts import Hashes, joined, shared_width, tiles
 from kshare.group.protocol.subscription import Subscription
 from kshare.ranges import round_robin
 
@@ -260,15 +260,13 @@ def _previous(
     previous: dict[str, list[TaskId]] = {member: [] for member in members}
     for task, (partition, hashes) in tasks.items():
         held = holdings.get(partition, {})
-        shares = {member: _shared(hashes, held[member]) for member in members if member in held}
+        shares = {
+            member: shared_width(hashes, held[member]) for member in members if member in held
+        }
         most = max(shares, key=lambda member: shares[member], default=None)
         if most is not None and shares[most]:
             previous[most].append(task)
     return previous
-
-
-def _shared(part: HashRange, hashes: Hashes) -> int:
-    return width(both for own in hashes if (both := part.intersect(own)) is not None)
 
 
 def _host_info(host: str) -> HostInfo | None:
