@@ -32,6 +32,7 @@ lint: setup
 
 # The core decides what is read: every branch of it is tested.
 test: lint
+	$(BIN)/kshare warm
 	$(BIN)/python -m pytest -n 2 --cov=kshare/core --cov-branch --cov-fail-under=100 tests/core
 	$(BIN)/python -m pytest -n 3 --dist worksteal --ignore=tests/core tests
 	$(BIN)/python -m pytest -n 3 --dist loadfile integration

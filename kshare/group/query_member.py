@@ -183,6 +183,8 @@ class QueryMember:
         self._claims.close(_FLUSH_SECONDS)
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=True)
+        if self._answer is not None and (failed := self._answer.exception()) is not None:
+            self._warn_of(failed)
 
     # -- commits ---------------------------------------------------------------------------
 
@@ -234,6 +236,9 @@ class QueryMember:
         if isinstance(error, FencedError):
             raise error
         self._pace.retry_at = self._clock() + self._pace.backoff.pause()
+        self._warn_of(error)
+
+    def _warn_of(self, error: BaseException) -> None:
         level = logging.DEBUG if str(error) == self._pace.warned else logging.WARNING
         self._pace.warned = str(error)
         _log.log(

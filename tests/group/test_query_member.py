@@ -3,12 +3,14 @@
 import logging
 from collections.abc import Iterator
 from contextlib import closing
+from threading import Event
 
 import pytest
 
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import AuthorizationError, FencedError
+from kshare.group.model import ConsumerClosedError
 from kshare.group.offsets import GroupOffsets
 from kshare.group.query_member import QueryMember
 from kshare.options import KafkaConfig
@@ -19,6 +21,7 @@ from tests.support.groups import (
     GROUP,
     LOG,
     LOWER,
+    SECONDS,
     T0,
     T1,
     UPPER,
@@ -64,7 +67,7 @@ def test_what_a_query_has_processed_is_the_groups(servers: str) -> None:
     reached = Progress.of(30, [rectangle(40, 50), rectangle(60, 70, LOWER)])
     with closing(query(servers)) as spark:
         spark.commit({T0: reached})
-        spark.flush()
+        spark.flush(SECONDS)
         assert committed(servers) == {T0: reached}
     with member(servers) as session:
         assert session.started()[T0] == reached
@@ -78,7 +81,7 @@ def test_where_a_query_lets_a_new_group_start(servers: str, hashes: HashRange, s
     """Where it stands, unless another query may be behind it with the other hashes."""
     with closing(query(servers, hashes)) as spark:
         spark.commit({T0: Progress.at(90)})
-        spark.flush()
+        spark.flush(SECONDS)
         with closing(offsets(servers)) as found:
             assert found._read().log.of(T0).start == start
         assert committed(servers)[T0].position(hashes) == 90
@@ -87,14 +90,14 @@ def test_where_a_query_lets_a_new_group_start(servers: str, hashes: HashRange, s
 def test_two_queries_with_other_hashes_have_one_stable_offset(servers: str) -> None:
     with closing(query(servers, LOWER)) as lower, closing(query(servers, UPPER)) as upper:
         lower.commit({T0: Progress.at(90)})
-        lower.flush()
+        lower.flush(SECONDS)
         assert committed(servers)[T0].stable == 0  # nobody has read the others
         upper.commit({T0: Progress.at(40)})
-        upper.flush()
+        upper.flush(SECONDS)
         assert committed(servers)[T0] == Progress.of(40, [rectangle(40, 90, LOWER)])
         eventually(lambda: _push(lower) and primary(servers) == 40)
         upper.commit({T0: Progress.at(70)})
-        upper.flush()
+        upper.flush(SECONDS)
         eventually(lambda: _push(lower) and primary(servers) == 70)
 
 
@@ -102,7 +105,7 @@ def _push(lead: QueryMember) -> bool:
     """What an idle lead does from time to time."""
     lead._pace.again_at = 0.0
     lead.commit({T0: Progress.at(90)})
-    lead.flush()
+    lead.flush(SECONDS)
     return True
 
 
@@ -129,10 +132,10 @@ def test_joining_a_new_group_begins_at_the_earliest_offset(servers: str) -> None
 def test_a_query_that_was_killed_is_replaced_by_itself(servers: str) -> None:
     killed = query(servers)
     killed.commit({T0: Progress.at(10)})
-    killed.flush()
+    killed.flush(SECONDS)
     with closing(query(servers)) as spark:
         spark.commit({T0: Progress.at(30)})
-        spark.flush()
+        spark.flush(SECONDS)
         assert committed(servers) == {T0: Progress.at(30)}
         with pytest.raises(FencedError, match="has claimed key hashes"):
             eventually(lambda: killed.commit({T0: Progress.at(20)}))
@@ -149,6 +152,21 @@ class Sessions(FakeSessions):
         return self(config)  # type: ignore[arg-type]
 
 
+class SilentSession(FakeSession):
+    """The log does not answer a commit until the session ends."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeSessions(), None, 0)
+        self.closed = Event()
+
+    def commit(self, *_: object, **__: object) -> dict[TopicPartition, int]:
+        assert self.closed.wait(SECONDS)
+        raise ConsumerClosedError
+
+    def close(self, timeout: float) -> None:
+        self.closed.set()
+
+
 def fake_query(sessions: Sessions, *hashes: HashRange, clock: Clock | None = None) -> QueryMember:
     return QueryMember(
         KAFKA,
@@ -163,7 +181,7 @@ def test_only_its_own_hashes_are_said_to_be_processed() -> None:
     sessions = Sessions()
     with closing(fake_query(sessions, LOWER)) as spark:
         spark.commit({T0: Progress.of(5, [rectangle(5, 9, UPPER), rectangle(7, 8, LOWER)])})
-        spark.flush()
+        spark.flush(SECONDS)
     mine = Progress.of(0, [rectangle(0, 5, LOWER), rectangle(7, 8, LOWER)])
     assert sessions.done == {T0: mine}
 
@@ -173,12 +191,12 @@ def test_what_is_said_already_is_said_again_only_after_a_while() -> None:
     with closing(fake_query(sessions, clock=clock)) as spark:
         for _ in range(3):
             spark.commit({T0: Progress.at(5)})
-            spark.flush()
+            spark.flush(SECONDS)
         (session,) = sessions.members
         assert session.commits == [{T0: Progress.at(5)}]
         clock.sleep(5.0)
         spark.commit({T0: Progress.at(5)})
-        spark.flush()
+        spark.flush(SECONDS)
         assert len(session.commits) == 2
 
 
@@ -188,12 +206,12 @@ def test_a_fault_is_a_warning_and_another_session_says_all_of_it(
     sessions, clock = Sessions(), Clock()
     with closing(fake_query(sessions, clock=clock)) as spark:
         spark.commit({T0: Progress.at(5)})
-        spark.flush()
+        spark.flush(SECONDS)
         sessions.members[0].error = AuthorizationError("not authorized to write to the log")
         with caplog.at_level(logging.WARNING, "kshare.planner"):
             for offset in (7, 9, 11):
                 spark.commit({T0: Progress.at(offset)})
-                spark.flush()
+                spark.flush(SECONDS)
         (warning,) = [record.getMessage() for record in caplog.records]
         assert warning == (
             "individual commits of group billing were not written (commitOffsets; the query does "
@@ -202,7 +220,7 @@ def test_a_fault_is_a_warning_and_another_session_says_all_of_it(
         assert sessions.members[0].is_closed
         clock.sleep(2.0)
         spark.commit({T0: Progress.at(11)})
-        spark.flush()
+        spark.flush(SECONDS)
         assert sessions.done == {T0: Progress.at(11)}
         assert len(sessions.members) == 2
 
@@ -211,7 +229,7 @@ def test_a_fence_is_an_error_and_nothing_is_claimed_back() -> None:
     sessions = Sessions()
     spark = fake_query(sessions)
     spark.commit({T0: Progress.at(5)})
-    spark.flush()
+    spark.flush(SECONDS)
     (session,) = sessions.members
     session.error = FencedError("taken", topic="orders", partition=0, hashes=(), other="m")
     for _ in range(2):
@@ -230,6 +248,16 @@ def test_closing_publishes_what_is_left() -> None:
     spark.close()
     assert sessions.done == {T0: Progress.at(7)}
     assert sessions.members[0].is_closed
+
+
+def test_closing_says_what_was_not_written_in_time(caplog: pytest.LogCaptureFixture) -> None:
+    spark = QueryMember(KAFKA, GROUP, lambda _: (WHOLE,), session=lambda _: SilentSession())
+    spark.commit({T0: Progress.at(5)})
+    spark.flush(0.0)
+    with caplog.at_level(logging.WARNING, "kshare.planner"):
+        spark.close()
+    assert "were not written" in caplog.text
+    assert str(ConsumerClosedError()) in caplog.text
 
 
 def test_closing_opens_nothing() -> None:
