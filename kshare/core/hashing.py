@@ -6,14 +6,25 @@ Cost: one MurmurHash3 a key; a split is linear in its parts, and cached.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 import mmh3
 
-__all__ = ["HASH_SPACE", "WHOLE", "HashRange", "complement", "key_hash", "span", "split", "without"]
+__all__ = [
+    "HASH_SPACE",
+    "WHOLE",
+    "HashRange",
+    "complement",
+    "key_hash",
+    "merged",
+    "minus",
+    "span",
+    "split",
+    "without",
+]
 
 HASH_SPACE: Final = 1 << 63
 """Key hashes are integers in ``[0, HASH_SPACE)``."""
@@ -150,3 +161,30 @@ def complement(hashes: Sequence[HashRange]) -> tuple[HashRange, ...]:
     if lo < HASH_SPACE:
         left.append(HashRange(lo, HASH_SPACE))
     return tuple(left)
+
+
+def merged(hashes: Iterable[HashRange]) -> tuple[HashRange, ...]:
+    """Hash ranges that may overlap as disjoint ones: ascending, neighbours joined."""
+    parts: list[HashRange] = []
+    for part in sorted(hashes):
+        if parts and part.lo <= parts[-1].hi:
+            parts[-1] = HashRange(parts[-1].lo, max(parts[-1].hi, part.hi))
+        else:
+            parts.append(part)
+    return tuple(parts)
+
+
+def minus(hashes: Iterable[HashRange], taken: Iterable[HashRange]) -> tuple[HashRange, ...]:
+    """Hash ranges without others, which may overlap; as of :func:`merged`."""
+    cut = list(hashes)
+    for other in taken:
+        if any(part.intersect(other) is not None for part in cut):
+            cut = [left for part in cut for left in _around(part, other)]
+    return merged(cut)
+
+
+def _around(part: HashRange, other: HashRange) -> Iterator[HashRange]:
+    if part.lo < min(part.hi, other.lo):
+        yield HashRange(part.lo, min(part.hi, other.lo))
+    if max(part.lo, other.hi) < part.hi:
+        yield HashRange(max(part.lo, other.hi), part.hi)

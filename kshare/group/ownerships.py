@@ -6,9 +6,10 @@ No I/O, no threads: the session calls this with its lock held.
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import WHOLE, HashRange, merged
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import AuthorizationError, FencedError
 from kshare.group.protocol.actions import Action, Append, Delete, Unblock
@@ -458,12 +459,7 @@ def claimed_hashes(hashes: Sequence[HashRange]) -> tuple[HashRange, ...]:
     Raises:
         ValueError: Two ranges overlap.
     """
-    joined: list[HashRange] = []
-    for part in sorted(hashes) or [WHOLE]:
-        if joined and part.lo < joined[-1].hi:
-            raise ValueError(f"key hashes {joined[-1]} and {part} overlap")
-        if joined and part.lo == joined[-1].hi:
-            joined[-1] = HashRange(joined[-1].lo, part.hi)
-        else:
-            joined.append(part)
-    return tuple(joined)
+    for lower, upper in pairwise(sorted(hashes)):
+        if upper.lo < lower.hi:
+            raise ValueError(f"key hashes {lower} and {upper} overlap")
+    return merged(hashes) or (WHOLE,)

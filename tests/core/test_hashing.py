@@ -1,4 +1,5 @@
 import pickle
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import mmh3
@@ -12,6 +13,8 @@ from kshare.core.hashing import (
     HashRange,
     complement,
     key_hash,
+    merged,
+    minus,
     span,
     split,
     without,
@@ -119,3 +122,31 @@ def test_complement(hashes: list[HashRange]) -> None:
     assert (tiling[0].lo, tiling[-1].hi) == (0, HASH_SPACE)
     assert all(one.hi == two.lo for one, two in pairwise(tiling))
     assert complement(complement([WHOLE])) == (WHOLE,)
+
+
+overlapping = st.lists(
+    st.tuples(st.integers(0, 12), st.integers(1, 6)).map(lambda r: HashRange(r[0], r[0] + r[1])),
+    max_size=6,
+)
+
+
+def hashes_of(parts: Iterable[HashRange]) -> set[int]:
+    return {hashed for part in parts for hashed in range(part.lo, part.hi)}
+
+
+def is_merged(parts: Sequence[HashRange]) -> bool:
+    return all(one.hi < two.lo for one, two in pairwise(parts))
+
+
+@given(overlapping)
+def test_merged(hashes: list[HashRange]) -> None:
+    parts = merged(hashes)
+    assert hashes_of(parts) == hashes_of(hashes)
+    assert is_merged(parts)
+
+
+@given(overlapping, overlapping)
+def test_minus(hashes: list[HashRange], taken: list[HashRange]) -> None:
+    left = minus(hashes, taken)
+    assert hashes_of(left) == hashes_of(hashes) - hashes_of(taken)
+    assert is_merged(left)

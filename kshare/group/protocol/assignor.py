@@ -25,10 +25,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import WHOLE, HashRange, minus
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeRequest
-from kshare.group.protocol.parts import Hashes, divided, minus, width
+from kshare.group.protocol.parts import Hashes, divided, width
 from kshare.group.protocol.subscription import Assigned, Subscription
 from kshare.ranges.round_robin import round_robin
 

@@ -15,14 +15,14 @@ in which members give hashes up is finished before loads are looked at again, so
 
 from collections.abc import Collection, Mapping, Sequence
 
-from kshare.core.hashing import WHOLE
+from kshare.core.hashing import WHOLE, merged
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import TopicPartition
 from kshare.core.region import Rectangle
 from kshare.core.slicing import PartitionLoad, RangeAssignor, RangeObservation, plan_ranges
 from kshare.errors import PlanError
 from kshare.group.protocol.assignor import Dealt, Holdings, deal
-from kshare.group.protocol.parts import Hashes, divided, joined, keeping_most, tiles
+from kshare.group.protocol.parts import Hashes, divided, keeping_most, tiles
 from kshare.group.protocol.report import ROUND_ROBIN
 from kshare.group.protocol.subscription import Assignment, Subscription
 from kshare.ranges.adaptive import adaptive, is_even
@@ -163,7 +163,7 @@ def unfinished(
             parts[partition].append(hashes or (WHOLE,))
     for of_members in parts.values():
         together = [part for hashes in of_members for part in hashes]
-        if not tiles(of_members) or joined(together) != (WHOLE,):
+        if not tiles(of_members) or merged(together) != (WHOLE,):
             return None
     return [
         (member, partition, hashes)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-from kshare.core.hashing import WHOLE, HashRange, complement
+from kshare.core.hashing import WHOLE, HashRange, minus
 from kshare.core.offsets import Bounds, OffsetRange, union
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.group.protocol.records import (
@@ -117,7 +117,7 @@ class PartitionLog:
             if other.excludes(mine)
             for part in other.claim.hashes
         ]
-        return _minus(mine.claim.hashes, later)
+        return minus(mine.claim.hashes, later)
 
     def is_fenced(self, member: str) -> bool:
         """Whether a member has no claim, or others have claimed some of its hashes since."""
@@ -137,7 +137,7 @@ class PartitionLog:
             if counts(member)
             for part in placed.claim.hashes
         ]
-        return _minus((WHOLE,), claimed)
+        return minus((WHOLE,), claimed)
 
     def taken_from(self, member: str, hashes: Sequence[HashRange]) -> Iterator[PlacedClaim]:
         """The claims of others on some key hashes that are later than the claim of a member."""
@@ -255,30 +255,6 @@ def _apply(log: PartitionLog, record: Record, position: int) -> None:
 def _block_key(key: Key) -> BlockKey:
     member, hashes, stretch = key.detail
     return member, hashes, stretch
-
-
-def _minus(hashes: Sequence[HashRange], taken: Sequence[HashRange]) -> tuple[HashRange, ...]:
-    """Some hash ranges without others, ascending; ``taken`` may overlap."""
-    return tuple(_left(sorted(hashes), _joined(taken)))
-
-
-def _left(hashes: Sequence[HashRange], taken: Sequence[HashRange]) -> Iterator[HashRange]:
-    for free in complement(taken):
-        for part in hashes:
-            shared = free.intersect(part)
-            if shared is not None:
-                yield shared
-
-
-def _joined(hashes: Sequence[HashRange]) -> list[HashRange]:
-    """Hash ranges that may overlap as disjoint ones, ascending."""
-    joined: list[HashRange] = []
-    for part in sorted(hashes):
-        if joined and part.lo <= joined[-1].hi:
-            joined[-1] = HashRange(joined[-1].lo, max(joined[-1].hi, part.hi))
-        else:
-            joined.append(part)
-    return joined
 
 
 def members_seen(log: GroupLog, since_ms: int) -> Mapping[str, Member]:

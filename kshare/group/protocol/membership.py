@@ -29,10 +29,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, TypeAlias
 
+from kshare.core import hashing
 from kshare.core.hashing import WHOLE, HashRange, complement
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, KshareError
-from kshare.group.protocol import parts
 from kshare.group.protocol.range_protocol import RANGE
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import (
@@ -486,7 +486,7 @@ def minus(owned: Assigned, other: Assigned) -> Assigned:
         if partition not in other:
             left[partition] = hashes
             continue
-        rest = parts.minus(hashes or (WHOLE,), other[partition] or (WHOLE,))
+        rest = hashing.minus(hashes or (WHOLE,), other[partition] or (WHOLE,))
         if rest:
             left[partition] = rest
     return left

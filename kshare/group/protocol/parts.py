@@ -7,15 +7,13 @@ had, as far as that goes.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, complement, split
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, complement, merged, split
 
 __all__ = [
     "Hashes",
     "by_overlap",
     "divided",
-    "joined",
     "keeping_most",
-    "minus",
     "shared_width",
     "tiles",
     "width",
@@ -86,7 +84,7 @@ def _filled(kept: Sequence[Hashes], goals: Sequence[int]) -> tuple[Hashes, ...]:
             parts[i].append(HashRange(lo, hi))
             needs[i] -= hi - lo
             lo = hi
-    return tuple(joined(hashes) for hashes in parts)
+    return tuple(merged(hashes) for hashes in parts)
 
 
 def by_overlap(fresh: Sequence[HashRange], had: Sequence[Hashes]) -> tuple[Hashes, ...]:
@@ -134,33 +132,6 @@ def width(hashes: Iterable[HashRange]) -> int:
 def shared_width(part: HashRange, hashes: Hashes) -> int:
     """Number of key hashes that are in a range and in some disjoint ones."""
     return width(both for own in hashes if (both := part.intersect(own)) is not None)
-
-
-def minus(hashes: Iterable[HashRange], taken: Iterable[HashRange]) -> Hashes:
-    """Hash ranges without others, which may overlap; ascending, neighbours joined."""
-    cut = list(hashes)
-    for other in taken:
-        if any(part.intersect(other) is not None for part in cut):
-            cut = [left for part in cut for left in _cut(part, other)]
-    return joined(cut)
-
-
-def _cut(part: HashRange, other: HashRange) -> Iterable[HashRange]:
-    if part.lo < min(part.hi, other.lo):
-        yield HashRange(part.lo, min(part.hi, other.lo))
-    if max(part.lo, other.hi) < part.hi:
-        yield HashRange(max(part.lo, other.hi), part.hi)
-
-
-def joined(hashes: Iterable[HashRange]) -> Hashes:
-    """Hash ranges ascending, neighbours joined."""
-    parts: list[HashRange] = []
-    for part in sorted(hashes):
-        if parts and parts[-1].hi == part.lo:
-            parts[-1] = HashRange(parts[-1].lo, part.hi)
-        else:
-            parts.append(part)
-    return tuple(parts)
 
 
 def tiles(parts: Iterable[Hashes]) -> bool:

@@ -31,12 +31,12 @@ from kshare.assignment import (
     TaskTopicPartition,
 )
 from kshare.assignment.asking import ask
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import WHOLE, HashRange, merged
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeAssignor, RangeRequest, plan_ranges
 from kshare.group.protocol.assignor import Dealt, Holdings, deal
 from kshare.group.protocol.load_sharing import partition_load, unfinished
-from kshare.group.protocol.parts import Hashes, joined, shared_width, tiles
+from kshare.group.protocol.parts import Hashes, shared_width, tiles
 from kshare.group.protocol.subscription import Subscription
 from kshare.ranges import round_robin
 
@@ -121,7 +121,7 @@ class TaskSharing:
             return
         for member, parts in assigned.items():
             for partition, hashes in parts.items():
-                together = joined(hashes)
+                together = merged(hashes)
                 yield member, partition, () if together == (WHOLE,) else together
 
     def _ranges(
