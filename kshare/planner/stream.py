@@ -27,7 +27,7 @@ and the ends of limited batches, are in the dict or follow from it and the log.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kshare.cluster.group_offsets import committer
@@ -56,9 +56,10 @@ from kshare.planner.cluster_view import ClusterView, Parking
 from kshare.planner.cutting import cut
 from kshare.planner.data_loss import report_losses
 from kshare.planner.end_offsets import Scan, scan_log
-from kshare.planner.group_member import GroupMember, check_start, start_progress
+from kshare.planner.group_member import GroupMember, start_progress
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import ClusterLike, is_certain_start
+from kshare.planner.query_group import Commits, QueryGroup
 from kshare.planner.range_policy import PolicyView, check_ranges
 from kshare.planner.rate_controller import Feedback, RateController
 from kshare.planner.recent_batches import RecentBatch, batch_name
@@ -86,6 +87,7 @@ class StreamPlanner:
         group: The consumer group that the query starts from or is a member of, if the options say
             so.
         policies: What operators do not allow; None: they are not looked at.
+        commits: Makes what commits stable offsets, if the options ask for it.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class StreamPlanner:
         clock: Callable[[], float] = time.monotonic,
         group: GroupMember | None = None,
         policies: PolicyView | None = None,
+        commits: Callable[[SourceOptions], Commits | None] = committer,
     ) -> None:
         self._options = options
         self._keys = KeySelection.of(options)
@@ -108,9 +111,7 @@ class StreamPlanner:
         self._tasks = TaskPlan(options, clock=clock)
         self._gate = TriggerGate(options, clock=clock)
         self._report = StreamReport(RetentionWatch(cluster))
-        self._commits = committer(options)
-        self._group = group
-        self._group_start: Offsets | None = None
+        self._group = QueryGroup(options, self._keys, self._view, group, commits)
         self._policies = policies
 
     def initial_offsets(self) -> dict[str, Any]:
@@ -123,14 +124,7 @@ class StreamPlanner:
         if not isinstance(self._options.starting, FromGroup):
             starts = start_progress(self._options, self._keys, partitions, self._view.offsets)
             return encode(start_with_gaps(starts))
-        if self._group_start is None:  # Spark asks more than once
-            assert self._group is not None
-            is_member = self._options.commits_individually
-            ask = self._group.join if is_member else self._group.committed
-            starts = start_progress(self._options, self._keys, partitions, self._view.now, ask)
-            self._view.reach({tp: progress.front for tp, progress in starts.items()})
-            self._group_start = start_with_gaps(starts)
-        return encode(self._group_start)
+        return encode(self._group.start(partitions))
 
     def pin_latest(self) -> None:
         """Make the present end offsets the end of this run (``Trigger.AvailableNow``)."""
@@ -153,11 +147,10 @@ class StreamPlanner:
         last = self._history.finished(start)
         self._observe(last)
         before, reached = last.offsets, last.progress
-        if self._commits is not None:
-            self._commits.commit({tp: progress.stable for tp, progress in reached.items()})
+        self._group.commit(reached)
         available = self._view.ends()
         check_ranges(self._options, available, self._policies)
-        self._publish(before, reached, available)
+        self._group.publish(before, reached, available)
         if may_wait and self._waits(before, reached, available):
             self._report.wait(available)
             return self._idle(start)
@@ -211,10 +204,7 @@ class StreamPlanner:
         """Let go of the cluster, and of what tasks have fetched for each other on this host."""
         self._tasks.close()
         self._rates.close()
-        if self._commits is not None:
-            self._commits.close()
-        if self._group is not None:
-            self._group.close()
+        self._group.close()
         if self._policies is not None:
             self._policies.close()
         self._view.close()
@@ -226,32 +216,9 @@ class StreamPlanner:
         if last.run is not None:
             self._tasks.observe(last.run.slices, self._rates.executors(last))
 
-    def _publish(
-        self,
-        before: Offsets,
-        reached: Mapping[TopicPartition, Progress],
-        available: Collection[TopicPartition],
-    ) -> None:
-        """Tell the group what is processed (``commitOffsets=individual``).
-
-        Raises:
-            OptionsError: The query starts behind what its group has not processed.
-            FencedError: Another member of the group has taken over.
-        """
-        if self._group is None or not self._options.commits_individually:
-            return
-        started = {tp: offset for tp, offset in before.started.items() if tp not in reached}
-        if started and not isinstance(self._options.starting, FromGroup):
-            name = self._options.kafka.group_id
-            check_start(self._group, name, started, self._keys, self._view.now)
-        starts = {tp: Progress.at(offset) for tp, offset in started.items()}
-        positions = {**starts, **reached}
-        self._group.commit({tp: at for tp, at in positions.items() if tp in available})
-
     def _idle(self, start: Mapping[str, Any]) -> dict[str, Any]:
         """There is nothing to read: the time to wait for commits, as the query may end now."""
-        if self._group is not None and self._options.commits_individually:
-            self._group.flush()
+        self._group.flush()
         return dict(start)
 
     def _waits(

@@ -13,7 +13,6 @@ from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.errors import CheckpointError, DataLossError, OptionsError
 from kshare.options import parse_options
 from kshare.planner import StreamPlanner, Task, plan_batch
-from kshare.planner import stream as stream_module
 from kshare.planner.filters import Bounds, Condition, Interval
 from tests.support.clock import Clock
 from tests.support.fake_logs import FakeCluster, NothingParked, batch, planner, stream
@@ -195,9 +194,7 @@ def test_available_now_reads_what_was_there_then() -> None:
     assert planned.latest_offsets(one, None) == one
 
 
-def test_stable_offsets_are_committed_when_their_batch_is_done(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_stable_offsets_are_committed_when_their_batch_is_done() -> None:
     told: list[Any] = []
 
     class Committer:
@@ -207,9 +204,11 @@ def test_stable_offsets_are_committed_when_their_batch_is_done(
         def close(self) -> None:
             told.append("closed")
 
-    monkeypatch.setattr(stream_module, "committer", lambda options: Committer())
     cluster = FakeCluster({("t", 0): (0, 5)})
-    planned = planner(cluster, startingOffsets="earliest")
+    options = stream(startingOffsets="earliest")
+    planned = StreamPlanner(
+        options, cluster, parking=NothingParked(), commits=lambda _: Committer()
+    )
     zero = planned.latest_offsets(planned.initial_offsets(), None)
     planned.latest_offsets(zero, None)
     planned.close()
