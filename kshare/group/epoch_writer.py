@@ -9,7 +9,8 @@ from typing import Final
 from kshare.errors import KafkaError
 from kshare.group.log_follower import LogLink
 from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.records import Epoch, encode
+from kshare.group.protocol.record_codec import encode
+from kshare.group.protocol.records import Epoch
 from kshare.wire.protocol.error_codes import Kind
 
 __all__ = ["EpochWriter", "Written"]

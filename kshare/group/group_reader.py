@@ -5,7 +5,8 @@ from typing import Final
 
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.records import CommitLogError, decode, decode_key
+from kshare.group.protocol.record_codec import decode, decode_key
+from kshare.group.protocol.records import CommitLogError
 
 __all__ = ["LIFE_SECONDS", "GroupReader"]
 

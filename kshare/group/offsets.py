@@ -20,7 +20,8 @@ from kshare.group.log_topic import LogTopic, LogWriter, log_table
 from kshare.group.model import OffsetAndMetadata, committed_offset
 from kshare.group.primary import PrimaryOffsets, StoredOffset
 from kshare.group.protocol.log import GroupLog, members_seen
-from kshare.group.protocol.records import Reset, encode
+from kshare.group.protocol.record_codec import encode
+from kshare.group.protocol.records import Reset
 from kshare.group.protocol.start import Anchor, Primary
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.error_codes import Kind

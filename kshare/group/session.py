@@ -78,10 +78,10 @@ class GroupSession:
             config, self.member, self._write_epoch, on_change, whole_topics, now=self._now
         )
         self._group_member = member
-        self._thread.primary.as_member = member.commit
+        self._thread.actions.primary.as_member = member.commit
         self._thread.epochs.on_lost = member.rebalance
-        self._thread.epoch_of_member = lambda: member.epoch
-        self._thread.life.is_on &= member.is_static
+        self._thread.presence.epoch_of_member = lambda: member.epoch
+        self._thread.presence.life.is_on &= member.is_static
         self.claim({})
         return member
 
@@ -90,9 +90,9 @@ class GroupSession:
         member, self._group_member = self._group_member, None
         if member is not None:
             member.close(timeout)
-            self._thread.primary.as_member = None
-            self._thread.epoch_of_member = lambda: None
-            self._thread.life.is_on = self._shares
+            self._thread.actions.primary.as_member = None
+            self._thread.presence.epoch_of_member = lambda: None
+            self._thread.presence.life.is_on = self._shares
 
     def _write_epoch(self, epoch: Epoch, written: Written) -> None:
         self._thread.epochs.write(epoch, written)
@@ -162,7 +162,7 @@ class GroupSession:
         """For how long records may be handed out without asking again; below 0: not now."""
         now, member = self._now(), self._group_member
         seconds = self._claim_seconds - (now - self._thread.read_at)
-        seconds = min(seconds, self._thread.life.seconds_left(now))
+        seconds = min(seconds, self._thread.presence.life.seconds_left(now))
         return seconds if member is None else min(seconds, member.seconds_left())
 
     def share(self, partition: TopicPartition) -> Share | None:
@@ -246,11 +246,11 @@ class GroupSession:
             KshareError: As for :meth:`check`.
         """
         deadline = time.monotonic() + timeout
-        stored = self._thread.primary.fetch(partitions)
+        stored = self._thread.actions.primary.fetch(partitions)
         log = self._thread.log_partition()
         if log is None:
             raise self._not_in_time("find the log", timeout)
-        bounds = self._thread.primary.log_bounds(log)
+        bounds = self._thread.actions.primary.log_bounds(log)
         with self._shared.changed:
             ownerships = self._shared.ownerships
             while ownerships.log.end < bounds[1]:

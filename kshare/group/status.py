@@ -27,7 +27,8 @@ from kshare.group.offsets import GroupOffsets
 from kshare.group.owners import OwnerTable
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.range_owners import LivingMember, RangeOwner
-from kshare.group.protocol.records import CommitLogError, decode, decode_key
+from kshare.group.protocol.record_codec import decode, decode_key
+from kshare.group.protocol.records import CommitLogError
 from kshare.monitor.report import lag
 from kshare.options import KafkaConfig, Subscribe
 

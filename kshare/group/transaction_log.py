@@ -12,7 +12,8 @@ from kshare.errors import TransactionAbortedError
 from kshare.group.commits import Work
 from kshare.group.ownerships import Ownership
 from kshare.group.protocol.owner import Phase
-from kshare.group.protocol.records import Block, Key, encode, encode_key
+from kshare.group.protocol.record_codec import encode, encode_key
+from kshare.group.protocol.records import Block, Key
 from kshare.group.protocol.transaction import (
     Admission,
     Chunk,
@@ -37,7 +38,9 @@ LogRecords = list[tuple[bytes, bytes | None]]
 class LogThread(Protocol):
     """What is needed of a :class:`~kshare.group.session_thread.SessionThread`."""
 
-    read_at: float
+    @property
+    def read_at(self) -> float:
+        """When the log was last known to be read to its end."""
 
     def log_partition(self) -> TopicPartition | None:
         """The partition of the group's log; None if it was not found yet."""

@@ -8,7 +8,8 @@ import confluent_kafka
 import pytest
 
 from kshare.group import AsyncKeySharedConsumer, KeySharedConsumer, Message
-from kshare.group.config import CONFIGS, ConsumerConfig, consumer_config
+from kshare.group.config import ConsumerConfig, consumer_config
+from kshare.group.config_table import CONFIGS
 from tests.support.documents import ROOT
 
 CONSUMER = (ROOT / "docs/consumer.md").read_text()

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from kshare.errors import OptionsError
-from kshare.group.config import CONFIGS, ConsumerConfig, consumer_config
+from kshare.group.config import ConsumerConfig, consumer_config
+from kshare.group.config_table import CONFIGS
 
 BASE: dict[str, Any] = {"bootstrap.servers": "kafka.ssl.example:9092", "group.id": "billing"}
 

@@ -16,7 +16,8 @@ from kshare.core.offsets import OffsetRange
 from kshare.errors import FencedError, OptionsError, PolicyError
 from kshare.group import KeySharedConsumer
 from kshare.group.log_topic import log_partition
-from kshare.group.protocol.records import Claim, Key, Lease, Record, Reset, encode, encode_key
+from kshare.group.protocol.record_codec import encode, encode_key
+from kshare.group.protocol.records import Claim, Key, Lease, Record, Reset
 from kshare.testing import FakeCluster
 from tests.support.groups import GROUP, LOG, LOWER, T0, eventually
 from tests.support.policies import FakePolicies

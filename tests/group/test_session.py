@@ -24,7 +24,8 @@ from kshare.errors import (
 from kshare.group.log_topic import log_partition
 from kshare.group.offsets import GroupAliveError, GroupOffsets
 from kshare.group.primary import NoOffsetError
-from kshare.group.protocol.records import Claim, LaterVersionError, encode
+from kshare.group.protocol.record_codec import encode
+from kshare.group.protocol.records import Claim, LaterVersionError
 from kshare.group.session import GroupSession
 from kshare.testing import FakeCluster, watermarks
 from tests.support.groups import (

@@ -1,8 +1,8 @@
-"""The records of the individual commit log, and their bytes.
+"""The records of the individual commit log, and what each of them says.
 
-``decode(*encode(group, record)) == (group, record)``, and equal records have equal bytes. A key is
-a JSON array that begins with version, group and incarnation; compaction keeps the last record of
-each key, and a record without a value (a tombstone) deletes its key. A value is a JSON object.
+As bytes (:mod:`kshare.group.protocol.record_codec`), a key is a JSON array that begins with
+version, group and incarnation; compaction keeps the last record of each key, and a record without a
+value (a tombstone) deletes its key. A value is a JSON object.
 
 ========= ============================================= ================================ ===========
 record    key, after version, group, incarnation        value                            written by
@@ -32,16 +32,11 @@ A lease is never written again under another key or with other offsets, and its 
 number after a failure. So compaction, which keeps the last record of a key, keeps the first, too.
 """
 
-import json
-from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from kshare.core.hashing import HashRange
 from kshare.core.offsets import Bounds, OffsetRange
-from kshare.core.packed_bounds import OFFSET_MAX, pack, unpack
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 
@@ -60,12 +55,6 @@ __all__ = [
     "Record",
     "Reset",
     "Stable",
-    "assignment_of",
-    "assignment_value",
-    "decode",
-    "decode_key",
-    "encode",
-    "encode_key",
     "key_of",
 ]
 
@@ -74,9 +63,6 @@ VERSION: Final = 1
 
 STRETCH: Final = 1 << 16
 """Offsets of one block: a commit writes the blocks that have changed, so a block is short."""
-
-_HASHES_MAX: Final = 1 << 16
-_PACKED_MAX: Final = 1 << 20
 
 
 class CommitLogError(KshareError):
@@ -257,21 +243,6 @@ class Epoch:
 Record: TypeAlias = Claim | Lease | Block | Stable | Reset | Member | Epoch
 
 
-# -- bytes ---------------------------------------------------------------------------------------
-
-
-def encode(group: str, record: Record) -> tuple[bytes, bytes]:
-    """The key and the value of a record."""
-    return encode_key(group, key_of(record)), _dumps(_value_of(record))
-
-
-def encode_key(group: str, key: Key) -> bytes:
-    """The bytes of a key; with no value beside them, a tombstone."""
-    where = () if key.partition is None else key.partition
-    detail = [[part.lo, part.hi] if isinstance(part, HashRange) else part for part in key.detail]
-    return _dumps([VERSION, group, key.incarnation, key.kind, *where, *detail])
-
-
 def key_of(record: Record) -> Key:  # noqa: PLR0911
     """The key of a record."""
     match record:
@@ -291,256 +262,3 @@ def key_of(record: Record) -> Key:  # noqa: PLR0911
             return Key(0, "member", None, (record.member,))
         case Epoch():
             return Key(0, "epoch", None)
-
-
-def decode_key(key: bytes) -> tuple[str, Key]:
-    """The group and the key that some bytes say.
-
-    Raises:
-        LaterVersionError: A later version of kshare has written them.
-        CommitLogError: They are no key of this log.
-    """
-    try:
-        parts = json.loads(key)
-        version, group, incarnation, kind, *rest = parts
-    except (ValueError, TypeError, RecursionError):
-        raise CommitLogError(f"not a key of an individual commit log: {key[:100]!r}") from None
-    if type(version) is int and version > VERSION:
-        raise LaterVersionError(
-            f"version {version} of an individual commit log's record; this kshare reads up to "
-            f"version {VERSION}: install a later one on all members of the group"
-        )
-    _check(version == VERSION and type(version) is int, "version", version)
-    _check(isinstance(group, str), "group", group)
-    _check(_is_offset(incarnation), "incarnation", incarnation)
-    read = _DETAILS.get(kind) if isinstance(kind, str) else None
-    if read is None:
-        raise CommitLogError(f"not a kind of record of an individual commit log: {kind!r}")
-    partition = None
-    if kind not in _OF_GROUPS:
-        _check(len(rest) >= 2 and _is_partition(*rest[:2]), "partition", rest[:2])
-        partition = TopicPartition(rest[0], rest[1])
-        rest = rest[2:]
-    return group, Key(incarnation, kind, partition, read(rest))
-
-
-def decode(key: bytes, value: bytes) -> tuple[str, Record]:
-    """The group and the record that some bytes say.
-
-    Raises:
-        LaterVersionError: A later version of kshare has written them.
-        CommitLogError: They are no record of this log; the text says why.
-    """
-    group, parsed = decode_key(key)
-    try:
-        fields = json.loads(value)
-    except (ValueError, RecursionError):
-        raise CommitLogError(f"the value of {key[:200]!r} is not JSON") from None
-    if not isinstance(fields, dict):
-        raise CommitLogError(f"the value of {key[:200]!r} is not a JSON object")
-    try:
-        return group, _VALUES[parsed.kind](parsed, fields)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CommitLogError(f"the value of {key[:200]!r} cannot be read: {error!r}") from error
-
-
-# -- values --------------------------------------------------------------------------------------
-
-
-def _value_of(record: Record) -> dict[str, Any]:  # noqa: PLR0911
-    match record:
-        case Claim():
-            return {
-                "hashes": [[part.lo, part.hi] for part in record.hashes],
-                "epoch": record.epoch,
-                "transactional_id": record.transactional_id,
-                **({"self_fencing": True} if record.self_fencing else {}),
-                **({"shared": True} if record.shared else {}),
-            }
-        case Lease():
-            return {"offsets": [record.offsets.start, record.offsets.end]}
-        case Block():
-            packed = pack(record.bounds, record.stretch * STRETCH)
-            return {"o": b64encode(packed).decode()}
-        case Stable():
-            return {
-                "offset": record.offset,
-                "leader_epoch": record.leader_epoch,
-                "metadata": record.metadata,
-            }
-        case Reset():
-            return {"offset": record.offset}
-        case Member():
-            return {"host": record.host, "seen_ms": record.seen_ms}
-        case Epoch():
-            return {
-                "generation": record.generation,
-                "leader": record.leader,
-                "members": [
-                    [each.name, each.member_id, each.host, assignment_value(each.assigned)]
-                    for each in record.members
-                ],
-            }
-
-
-def _claim(key: Key, fields: Mapping[str, Any]) -> Claim:
-    hashes = tuple(HashRange(lo, hi) for lo, hi in fields["hashes"])
-    if any(lower.hi >= upper.lo for lower, upper in pairwise(hashes)) or len(hashes) > _HASHES_MAX:
-        raise ValueError("hashes are not ascending, with gaps between them")
-    epoch, transactional_id = fields["epoch"], fields["transactional_id"]
-    _check(epoch is None or _is_offset(epoch), "epoch", epoch)
-    is_id = transactional_id is None or isinstance(transactional_id, str)
-    _check(is_id, "transactional_id", transactional_id)
-    assert key.partition is not None
-    fences, shares = fields.get("self_fencing", False), fields.get("shared", False)
-    _check(type(fences) is bool, "self_fencing", fences)
-    _check(type(shares) is bool, "shared", shares)
-    return Claim(key.partition, key.detail[0], hashes, epoch, transactional_id, fences, shares)
-
-
-def _lease(key: Key, fields: Mapping[str, Any]) -> Lease:
-    start, end = fields["offsets"]
-    _check(_is_offset(start) and _is_offset(end) and start < end, "offsets", [start, end])
-    assert key.partition is not None
-    member, number = key.detail
-    return Lease(key.partition, key.incarnation, member, number, OffsetRange(start, end))
-
-
-def _block(key: Key, fields: Mapping[str, Any]) -> Block:
-    member, hashes, stretch = key.detail
-    first = stretch * STRETCH
-    bounds = unpack(b64decode(fields["o"], validate=True), first)
-    if bounds[-1] > first + STRETCH:
-        raise ValueError(f"offset {bounds[-1]} is behind the end of stretch {stretch}")
-    assert key.partition is not None
-    return Block(key.partition, key.incarnation, member, hashes, stretch, bounds)
-
-
-def _stable(key: Key, fields: Mapping[str, Any]) -> Stable:
-    offset, leader_epoch, metadata = fields["offset"], fields["leader_epoch"], fields["metadata"]
-    _check(_is_offset(offset), "offset", offset)
-    _check(leader_epoch is None or _is_offset(leader_epoch), "leader_epoch", leader_epoch)
-    _check(isinstance(metadata, str), "metadata", metadata)
-    assert key.partition is not None
-    return Stable(key.partition, key.incarnation, offset, leader_epoch, metadata)
-
-
-def _reset(key: Key, fields: Mapping[str, Any]) -> Reset:
-    offset = fields["offset"]
-    _check(_is_offset(offset), "offset", offset)
-    assert key.partition is not None
-    return Reset(key.partition, key.incarnation, offset)
-
-
-def _member(key: Key, fields: Mapping[str, Any]) -> Member:
-    host, seen_ms = fields["host"], fields["seen_ms"]
-    _check(isinstance(host, str), "host", host)
-    _check(_is_offset(seen_ms), "seen_ms", seen_ms)
-    return Member(key.detail[0], host, seen_ms)
-
-
-def _epoch(_: Key, fields: Mapping[str, Any]) -> Epoch:
-    generation, leader = fields["generation"], fields["leader"]
-    _check(_is_offset(generation), "generation", generation)
-    _check(isinstance(leader, str), "leader", leader)
-    members = []
-    for name, member_id, host, assigned in fields["members"]:
-        for text in (name, member_id, host):
-            _check(isinstance(text, str), "member of an epoch", text)
-        members.append(EpochMember(name, member_id, host, assignment_of(assigned)))
-    return Epoch(generation, leader, tuple(members))
-
-
-def assignment_value(
-    assigned: Iterable[tuple[TopicPartition, Sequence[HashRange]]],
-) -> list[list[Any]]:
-    """Key hashes by partition, for JSON: ``[topic, partition, [[lo, hi], ...]]`` each."""
-    return [[*tp, [[part.lo, part.hi] for part in hashes]] for tp, hashes in assigned]
-
-
-def assignment_of(value: Any) -> tuple[tuple[TopicPartition, tuple[HashRange, ...]], ...]:
-    """Key hashes by partition, from JSON.
-
-    Raises:
-        CommitLogError, TypeError, ValueError: It is something else.
-    """
-    assigned = []
-    for topic, number, ranges in value:
-        _check(_is_partition(topic, number), "partition", [topic, number])
-        hashes = tuple(HashRange(lo, hi) for lo, hi in ranges)
-        if any(lower.hi >= upper.lo for lower, upper in pairwise(hashes)):
-            raise ValueError("hashes are not ascending, with gaps between them")
-        assigned.append((TopicPartition(topic, number), hashes))
-    return tuple(assigned)
-
-
-_VALUES: Final[dict[str, Callable[[Key, Mapping[str, Any]], Record]]] = {
-    "claim": _claim,
-    "lease": _lease,
-    "block": _block,
-    "stable": _stable,
-    "reset": _reset,
-    "member": _member,
-    "epoch": _epoch,
-}
-_OF_GROUPS: Final = {"member", "epoch"}
-"""Kinds of records that speak of no partition."""
-
-
-# -- keys ----------------------------------------------------------------------------------------
-
-
-def _no_detail(rest: list[Any]) -> tuple[Any, ...]:
-    _check(not rest, "key", rest)
-    return ()
-
-
-def _member_id(rest: list[Any]) -> tuple[Any, ...]:
-    _check(len(rest) == 1 and isinstance(rest[0], str), "member", rest)
-    return (rest[0],)
-
-
-def _author_and_number(rest: list[Any]) -> tuple[Any, ...]:
-    fits = len(rest) == 2 and isinstance(rest[0], str) and _is_offset(rest[1])
-    _check(fits, "author and number of a lease", rest)
-    return tuple(rest)
-
-
-def _author_hashes_and_stretch(rest: list[Any]) -> tuple[Any, ...]:
-    try:
-        member, (lo, hi), stretch = rest
-        hashes = HashRange(lo, hi)
-    except (ValueError, TypeError):
-        raise CommitLogError(f"author, hashes and stretch of a block: found {rest!r}") from None
-    _check(isinstance(member, str), "member", member)
-    _check(type(lo) is int and type(hi) is int, "hashes", rest[0])
-    _check(_is_offset(stretch) and stretch <= OFFSET_MAX // STRETCH, "stretch", stretch)
-    return (member, hashes, stretch)
-
-
-_DETAILS: Final[dict[str, Callable[[list[Any]], tuple[Any, ...]]]] = {
-    "claim": _member_id,
-    "lease": _author_and_number,
-    "block": _author_hashes_and_stretch,
-    "stable": _no_detail,
-    "reset": _no_detail,
-    "member": _member_id,
-    "epoch": _no_detail,
-}
-
-
-def _dumps(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _is_offset(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= OFFSET_MAX
-
-
-def _is_partition(topic: Any, number: Any) -> bool:
-    return isinstance(topic, str) and type(number) is int and 0 <= number < 2**31
-
-
-def _check(fits: bool, what: str, found: Any) -> None:
-    if not fits:
-        raise CommitLogError(f"{what} of an individual commit log's record: found {found!r:.100}")

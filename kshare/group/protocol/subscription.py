@@ -21,7 +21,7 @@ from kshare.group.protocol.consumer_protocol import (
     encode_partitions,
     encode_topics,
 )
-from kshare.group.protocol.records import assignment_of, assignment_value
+from kshare.group.protocol.record_codec import assignment_of, assignment_value
 from kshare.group.protocol.report import NO_REPORT, MemberReport, report_of, report_value
 
 __all__ = [

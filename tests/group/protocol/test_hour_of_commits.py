@@ -9,7 +9,8 @@ from kshare.core.progress import Progress, Rectangle
 from kshare.group.protocol.actions import Delete, FetchPrimary, Write, WritePrimary
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.owner import Owner
-from kshare.group.protocol.records import STRETCH, Key, Record, Reset, encode, encode_key, key_of
+from kshare.group.protocol.record_codec import encode, encode_key
+from kshare.group.protocol.records import STRETCH, Key, Record, Reset, key_of
 from kshare.group.protocol.start import Anchor, Primary
 from tests.support.groups import T0
 

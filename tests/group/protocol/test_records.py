@@ -11,6 +11,7 @@ from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
 from kshare.core.offsets import OffsetRange, from_pairs
 from kshare.core.packed_bounds import OFFSET_MAX
 from kshare.core.progress import TopicPartition
+from kshare.group.protocol.record_codec import decode, decode_key, encode, encode_key
 from kshare.group.protocol.records import (
     STRETCH,
     Block,
@@ -24,10 +25,6 @@ from kshare.group.protocol.records import (
     Record,
     Reset,
     Stable,
-    decode,
-    decode_key,
-    encode,
-    encode_key,
     key_of,
 )
 
