@@ -1,13 +1,19 @@
 """Many random ways through the small worlds: ``python -m tests.group.protocol.deep``.
 
-With arguments: how many of each world, and the first seed. ``make test`` takes a few hundred; this
-takes as many as asked for, on all cores, and prints how many there were and what broke a law.
+With arguments: how many of each world (10^6 if none is given), and the first seed. ``make test``
+takes a few hundred; this takes as many as asked for, on all cores, and prints each minute how many
+there were and how many broke a law. ``--seconds`` ends it earlier; the next seed is then the first
+one plus the walks.
 """
 
+import argparse
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 
 from tests.group.protocol import (
     explorer,
@@ -20,7 +26,8 @@ from tests.group.protocol import (
     transactional_explorer,
 )
 
-AT_ONCE = 500
+AT_ONCE = 100
+SHOW_SECONDS = 60.0
 
 
 def standalone(seed: int) -> object:
@@ -44,31 +51,74 @@ def leases(seed: int) -> object:
 WORLDS: tuple[Callable[[int], object], ...] = (standalone, transactions, membership, leases)
 
 
-def broken(world: Callable[[int], object], seeds: tuple[int, ...]) -> list[str]:
+def broken(world: Callable[[int], object], seeds: range) -> list[str]:
     """What breaks a law."""
     ways = ((seed, world(seed)) for seed in seeds)
     return [f"seed {seed}: {way}" for seed, way in ways if way is not None]
 
 
-def batches(first: int, walks: int) -> list[tuple[int, ...]]:
+@dataclass
+class Count:
+    """Walks through one world, and those that broke a law."""
+
+    walks: int = 0
+    faults: list[str] = field(default_factory=list)
+
+
+def batches(first: int, walks: int) -> Iterator[range]:
     """Seeds, some hundred at a time."""
-    ends = range(first, first + walks, AT_ONCE)
-    return [tuple(range(begin, min(begin + AT_ONCE, first + walks))) for begin in ends]
+    for begin in range(first, first + walks, AT_ONCE):
+        yield range(begin, min(begin + AT_ONCE, first + walks))
 
 
-def main(walks: int = 10_000, first: int = 1_000_000) -> None:
-    """Take the walks, and print what was found."""
-    with ProcessPoolExecutor() as pool:
-        for world in WORLDS:
-            began, faults = time.monotonic(), list[str]()
-            seeds = batches(first, walks)
-            for found in pool.map(broken, [world] * len(seeds), seeds):
-                faults += found
-            seconds = time.monotonic() - began
-            print(f"{world.__name__}: {walks} walks in {seconds:.0f} s, {len(faults)} broken")
-            for fault in faults[:5]:
-                print(f"  {fault}")
+def take_walks(
+    counts: dict[str, Count], walks: int, first: int, processes: int, seconds: float
+) -> Iterator[None]:
+    """Take walks through each world, some hundred of each at a time, and count them."""
+    until = time.monotonic() + seconds
+    with ExitStack() as stack:
+        run: Callable[..., Iterable[list[str]]] = map
+        if processes > 1:
+            run = stack.enter_context(ProcessPoolExecutor(processes)).map
+        for seeds in batches(first, walks):
+            for world in WORLDS:
+                if time.monotonic() > until:
+                    return
+                # each process takes its part
+                parts = [seeds[number::processes] for number in range(processes)]
+                count = counts[world.__name__]
+                for faults in run(broken, [world] * processes, parts):
+                    count.faults += faults
+                count.walks += len(seeds)
+            yield
+
+
+def main(arguments: list[str]) -> None:
+    """Take the walks, and print how many there were and what was found."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("walks", type=int, nargs="?", default=1_000_000, help="of each world")
+    parser.add_argument("first", type=int, nargs="?", default=1_000_000, help="first seed")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="at most")
+    asked = parser.parse_args(arguments)
+    began = shown = time.monotonic()
+    counts = {world.__name__: Count() for world in WORLDS}
+
+    def show() -> None:
+        each = (f"{name} {c.walks:,} walks, {len(c.faults)} broken" for name, c in counts.items())
+        print(f"{time.monotonic() - began:.0f} s: {'; '.join(each)}", flush=True)
+
+    for _ in take_walks(counts, asked.walks, asked.first, asked.processes, asked.seconds):
+        if time.monotonic() - shown > SHOW_SECONDS:
+            shown = time.monotonic()
+            show()
+    show()
+    for name, count in counts.items():
+        for fault in count.faults[:5]:
+            print(f"  {name}: {fault}")
+    total = sum(count.walks for count in counts.values())
+    print(f"{total:,} walks, {sum(len(count.faults) for count in counts.values())} broke a law")
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(sys.argv[1:])
