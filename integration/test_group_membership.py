@@ -93,6 +93,40 @@ def test_a_member_is_stopped_past_its_session_and_goes_on(group: Group) -> None:
     group.check({0: 9_000})
 
 
+@pytest.mark.parametrize("is_late", [False, True], ids=["afterwards", "meanwhile"])
+def test_a_static_leader_is_started_again_and_leads_on(group: Group, is_late: bool) -> None:
+    """Nothing is assigned again, and it still sees that the topic gets partitions.
+
+    These come while it is down, or once it is there again.
+    """
+    config = {"metadata.max.age.ms": 1_000, "session.timeout.ms": 20_000}
+    fill(group, 0, 2_000)
+    leader = group.start(**{**config, "group.instance.id": "a"})
+    eventually(lambda: abs(leader.share() - 1) < 0.01)
+    other = group.start(**{**config, "group.instance.id": "b"})
+    eventually(lambda: all(abs(m.share() - 1 / 2) < 0.01 for m in group.members))
+    leader.signal(signal.SIGKILL)
+    leader.process.wait()
+    if is_late:
+        group.broker.add_partitions(group.topic, 2)
+    changes = len(changes_of(other))
+    again = group.start(**{**config, "group.instance.id": "a"})
+    if not is_late:
+        eventually(lambda: abs(again.share() - 1 / 2) < 0.01)
+        fill(group, 2_000, 4_000)
+        eventually(lambda: len(group.delivered()) == 4_000)
+        assert len(changes_of(other)) == changes  # there was no rebalance
+        assert len(changes_of(again)) == 1
+        group.broker.add_partitions(group.topic, 2)
+    eventually(lambda: abs(again.share() + other.share() - 2) < 0.01, 40)
+    end_all(group)
+
+
+def changes_of(member: Member) -> list[list[str]]:
+    """What its callbacks were told."""
+    return [line for line in member.lines() if line[0] != "record"]
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_members_come_and_go_at_random(group: Group, seed: int) -> None:
     chance = random.Random(seed)

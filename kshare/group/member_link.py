@@ -3,7 +3,7 @@
 ::
 
     joining    JoinGroup, SyncGroup: brokers hold them until the others have come
-    speaking   Heartbeat, OffsetCommit, LeaveGroup: answered at once
+    speaking   Heartbeat, OffsetCommit, DescribeGroups, LeaveGroup: answered at once
 
 Two, because a broker reads nothing more from a connection while it holds a request of it.
 """
@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
 
+from kafka.protocol.admin.groups import DescribeGroupsRequest
 from kafka.protocol.consumer import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -40,8 +41,11 @@ _SYNC_VERSIONS: Final = (1, 3)
 _HEARTBEAT_VERSIONS: Final = (1, 3)
 _LEAVE_VERSIONS: Final = (1, 1)
 _COMMIT_VERSIONS: Final = (2, 7)
+_DESCRIBE_VERSIONS: Final = (1, 4)
 _STATIC_JOIN, _STATIC_SYNC, _STATIC_HEARTBEAT, _STATIC_COMMIT = 5, 3, 3, 7
 """Versions from which requests carry a ``group.instance.id``."""
+_SKIPPING_JOIN: Final = 9
+"""JoinGroup that lets a static leader know that its group stays assigned (KIP-814)."""
 
 
 class MemberLink:
@@ -82,7 +86,9 @@ class MemberLink:
         if self._asked is not None:
             self.hang_up()
         connection = self._join_connection()
-        version = self._version(connection, JoinGroupRequest, _JOIN_VERSIONS, _STATIC_JOIN)
+        version = connection.version(JoinGroupRequest, _JOIN_VERSIONS[0], _SKIPPING_JOIN)
+        if version < _SKIPPING_JOIN:
+            version = self._version(connection, JoinGroupRequest, _JOIN_VERSIONS, _STATIC_JOIN)
         protocol_class = JoinGroupRequest.JoinGroupRequestProtocol
         self._ask(
             JoinGroupRequest(
@@ -182,6 +188,16 @@ class MemberLink:
             for topic in answer.topics
             for part in topic.partitions
         }
+
+    def assignments(self) -> list[bytes]:
+        """What each member of the group was sent by its leader; none if the broker does not say."""
+        connection = self._speak_connection()
+        version = connection.version(DescribeGroupsRequest, *_DESCRIBE_VERSIONS)
+        answer = connection.call(
+            DescribeGroupsRequest(version=version, groups=[self._config.group])
+        )
+        (group,) = answer.groups
+        return [bytes(member.member_assignment) for member in group.members]
 
     def forget(self) -> None:
         """The coordinator may be another broker: find it again."""

@@ -14,23 +14,21 @@ import logging
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
-from kshare.errors import AuthorizationError, KafkaError, KshareError, UnknownTopicError
+from kshare.errors import AuthorizationError, KafkaError, KshareError
 from kshare.group.config import ConsumerConfig
 from kshare.group.epoch_writer import Written
 from kshare.group.group_planner import GroupPlanner
 from kshare.group.log_follower import LASTING
 from kshare.group.log_tail import boot_time
 from kshare.group.member_link import MemberLink
-from kshare.group.protocol.leader import Generation, topics_of
+from kshare.group.member_schedule import Schedule, WholeTopics
+from kshare.group.protocol.leader import Generation, fits_topics, topics_of
 from kshare.group.protocol.liveness import Liveness
 from kshare.group.protocol.membership import (
     Change,
@@ -48,26 +46,20 @@ from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.start import Primary
 from kshare.group.protocol.subscription import Subscription
 from kshare.group.sharing_log import SharingLog
-from kshare.options.model import Subscribe
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.error_codes import Kind
-from kshare.wire.protocol.retry import Backoff
 from kshare.wire.protocol.waker import Waker
 
-__all__ = ["MemberThread", "WholeTopics", "WriteEpoch"]
+__all__ = ["MemberThread", "WriteEpoch"]
 
 _log = logging.getLogger("kshare.group")
 
 _CODES: Final = {code.value: code for code in Code}
 _LONGEST_WAIT: Final = 1.0
-_MISSING_SECONDS: Final = 5.0
 _SHORTEST_BEAT: Final = 0.1
 
 WriteEpoch = Callable[[Epoch, Written], None]
 """Writes an epoch into the log; calls back with its log offset and the id of the log's topic."""
-
-WholeTopics = Callable[[Collection[str]], frozenset[str]]
-"""Says which of some topics' partitions are not to be shared."""
 
 
 class MemberThread:
@@ -113,7 +105,7 @@ class MemberThread:
             config.session_timeout_ms / 1000, config.max_poll_interval_ms / 1000
         )
         self._link = MemberLink(config)
-        self._coordination = _Coordination(config, whole_topics)
+        self._schedule = Schedule(config, whole_topics)
         self._planner = GroupPlanner(config, name)
         self._sharing = SharingLog(config.group)
         self._waker = Waker()
@@ -251,7 +243,7 @@ class MemberThread:
         finally:
             self._liveness.lost()
             self._refuse_commits(KafkaError(f"group {self._config.group}: left"))
-            self._coordination.close()
+            self._schedule.close()
             self._link.close()
             self._waker.close()
             self._on_change()
@@ -265,7 +257,7 @@ class MemberThread:
     def _step(self) -> None:
         had_change = self._core.has_change
         try:
-            if self._now() >= self._coordination.retry_at:
+            if self._now() >= self._schedule.retry_at:
                 self._watch_polls()
                 self._beat()  # before all else: it says whether to join again
                 self._act()
@@ -282,9 +274,9 @@ class MemberThread:
     def _wait(self) -> bool:
         """Wait for something to do; return whether JoinGroup or SyncGroup is answered."""
         answer = self._link.fileno
-        until = max(self._coordination.beat_at, self._coordination.retry_at)
+        until = max(self._schedule.beat_at, self._schedule.retry_at)
         seconds = min(max(until - self._now(), 0.0), _LONGEST_WAIT)
-        if self._commits and self._now() >= self._coordination.retry_at:
+        if self._commits and self._now() >= self._schedule.retry_at:
             seconds = 0.0
         return bool(self._waker.wait(seconds, [] if answer is None else [answer]))
 
@@ -297,20 +289,20 @@ class MemberThread:
                 case None:
                     return
                 case Join():
-                    self._coordination.asked_at = self._now()
+                    self._schedule.asked_at = self._now()
                     self._link.join(action)
                 case Sync():
-                    self._coordination.asked_at = self._now()
+                    self._schedule.asked_at = self._now()
                     self._link.sync(action)
                 case Plan():
-                    self._coordination.beside(self._plan, action)
+                    self._schedule.beside(self._plan, action)
                 case Leave(member_id):
                     self._link.hang_up()
                     self._link.leave(member_id)
 
     def _receive(self) -> None:
         answer = self._link.receive()
-        self._coordination.answered()
+        self._schedule.answered()
         if answer.error_code:
             self._refused(answer)
             return
@@ -324,20 +316,23 @@ class MemberThread:
                     members,
                     protocol=answer.protocol_name,
                     instances=_instances(answer.members),
+                    is_assigned=_is_assigned(answer),
                 )
-                self._coordination.beat_at = 0.0
+                self._schedule.beat_at = 0.0
                 if answer.leader != answer.member_id:
-                    self._coordination.follows()
+                    self._schedule.follows()
+                elif _is_assigned(answer):
+                    self._lead_on(answer.generation_id, members, answer.protocol_name)
             elif self._core.state is State.SYNCING:
                 self._core.synced(bytes(answer.assignment))
                 if self._core.is_eager:
                     self._sharing.assigned(self._core.shares)
-                self._coordination.synced_at = self._now()
+                self._schedule.synced_at = self._now()
                 if self._core.awaits_round:
-                    self._coordination.beat_at = self._now() + _SHORTEST_BEAT
+                    self._schedule.beat_at = self._now() + _SHORTEST_BEAT
             else:
                 return
-            self._liveness.heard(self._coordination.asked_at, is_stable=True)
+            self._liveness.heard(self._schedule.asked_at, is_stable=True)
 
     def _refused(self, answer: Any) -> None:
         """JoinGroup or SyncGroup was refused."""
@@ -351,21 +346,21 @@ class MemberThread:
         if code in {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE}:
             self._link.forget()
         if code not in {Code.MEMBER_ID_REQUIRED, Code.REBALANCE_IN_PROGRESS}:
-            self._coordination.pause(self._now())
+            self._schedule.pause(self._now())
 
     # -- heartbeats --------------------------------------------------------------------------
 
     def _beat(self) -> None:
         now = self._now()
         core = self._core
-        if now < self._coordination.beat_at:
+        if now < self._schedule.beat_at:
             return
-        self._coordination.beat_at = now + self._beat_seconds(now)
+        self._schedule.beat_at = now + self._beat_seconds(now)
         self._look_at_topics(now)
         if not core.member_id or core.generation < 0 or core.state is State.ENDED:
             return
         number = self._link.heartbeat(core.member_id, core.generation)
-        self._coordination.answered()
+        self._schedule.answered()
         code = _CODES.get(number)
         with self._lock:
             if not number or code is Code.REBALANCE_IN_PROGRESS:
@@ -382,7 +377,7 @@ class MemberThread:
         usual = self._config.heartbeat_interval_ms / 1000
         if not self._core.awaits_round:
             return usual
-        return min(usual, max(_SHORTEST_BEAT, (now - self._coordination.synced_at) / 10))
+        return min(usual, max(_SHORTEST_BEAT, (now - self._schedule.synced_at) / 10))
 
     def _hear_of_loss(self) -> None:
         if self._core.is_lost or not self._core.member_id:
@@ -415,7 +410,7 @@ class MemberThread:
         self._link.forget()
         with self._lock:
             self._core.disconnected()
-        self._coordination.pause(self._now())
+        self._schedule.pause(self._now())
 
     # -- the leader's work -------------------------------------------------------------------
 
@@ -423,27 +418,27 @@ class MemberThread:
         """Plan a generation, and have its epoch written. In a thread of its own."""
         topics = topics_of_all if plan.protocol == RANGE else topics_of
         try:
-            partitions, whole = self._coordination.look(topics(plan.members))
+            planned = self._schedule.look(topics(plan.members))
+            self._schedule.lead(planned)
+            partitions, whole = planned
             if plan.protocol == RANGE:
                 self._plan_range(plan, partitions)
                 return
-            generation = self._planner.plan(
-                plan, partitions, whole, self._coordination.replica_racks
-            )
+            generation = self._planner.plan(plan, partitions, whole, self._schedule.replica_racks)
         except Exception:
             with self._lock:
                 self._core.disconnected()  # to be planned in another generation
-            self._coordination.pause(self._now())
+            self._schedule.pause(self._now())
             self._waker.wake()
             raise
-        self._coordination.follow_up(self._now(), self._planner.followup_seconds)
+        self._schedule.follow_up(self._now(), self._planner.followup_seconds)
         self._sharing.planned(generation.refusals)
         self._write_epoch(generation.epoch, partial(self._planned, generation))
 
     def _plan_range(self, plan: Plan, partitions: Mapping[str, int]) -> None:
         """Plan whole partitions. There is no epoch: the next leader may be a plain consumer."""
         planned = plan_range(plan.members, partitions, plan.instances)
-        self._coordination.follow_up(self._now(), None)
+        self._schedule.follow_up(self._now(), None)
         self._sharing.planned(planned.refusals, planned.plain)
         with self._lock:
             self._core.planned(plan.generation, planned.assignments)
@@ -455,18 +450,36 @@ class MemberThread:
             self._core.planned(generation.epoch.generation, assignments)
         self._waker.wake()
 
+    def _lead_on(self, generation: int, members: Mapping[str, bytes], protocol: str) -> None:
+        """Lead a generation that was planned before this static member was started again."""
+        assigned = self._link.assignments()
+        topics = (topics_of_all if protocol == RANGE else topics_of)(members)
+        self._schedule.beside(self._watch, generation, topics, assigned)
+
+    def _watch(self, generation: int, topics: set[str], assigned: list[bytes]) -> None:
+        """Watch what its predecessor has planned with, and see what it has missed."""
+        seen = self._schedule.look(topics)
+        with self._lock:
+            if self._core.generation != generation:  # that has its own leader, and its own plan
+                return
+            self._schedule.lead(seen)
+            probing = self._config.probing_interval_ms / 1000  # when it was to be is not known
+            self._schedule.follow_up(self._now(), probing if self._config.measures_load else None)
+        if not fits_topics(assigned, seen.counts, seen.whole):
+            self.rebalance()
+
     def _look_at_topics(self, now: float) -> None:
         """As the leader, see now and then whether topics, policies or loads have changed."""
-        if self._core.state is not State.STABLE or not self._coordination.leads:
+        if self._core.state is not State.STABLE or not self._schedule.leads:
             return
-        if now >= self._coordination.follow_up_at:
-            self._coordination.follow_up(now, None)
+        if now >= self._schedule.follow_up_at:
+            self._schedule.follow_up(now, None)
             self.rebalance()
-        elif now >= self._coordination.look_at:
-            self._coordination.look_at = now + self._coordination.look_seconds
-            self._coordination.beside(self._compare, self._coordination.have_changed)
+        elif now >= self._schedule.look_at:
+            self._schedule.look_at = now + self._schedule.look_seconds
+            self._schedule.beside(self._compare, self._schedule.have_changed)
         else:
-            self._coordination.beside(self._compare, self._coordination.have_policies_changed)
+            self._schedule.beside(self._compare, self._schedule.have_policies_changed)
 
     def _compare(self, have_changed: Callable[[], bool]) -> None:
         if have_changed():
@@ -514,122 +527,15 @@ class MemberThread:
                 _log.info("group %s: cannot leave: %s", self._config.group, error)
 
 
-class _Topics(NamedTuple):
-    """What a leader has planned with.
-
-    Attributes:
-        counts: Number of partitions of each topic.
-        whole: The topics whose partitions are not shared.
-    """
-
-    counts: dict[str, int]
-    whole: frozenset[str]
-
-
-class _Coordination:
-    """What a member's thread has to keep: when to do what, and the topics that it has planned.
-
-    Attributes:
-        asked_at: When JoinGroup or SyncGroup was sent last.
-        beat_at: When the next heartbeat is due.
-        retry_at: Before this time nothing is asked: something has failed.
-        look_at: When topics are to be looked at.
-        synced_at: When SyncGroup was answered last.
-        follow_up_at: When the leader is to plan again, though nothing has changed that it knows of.
-    """
-
-    def __init__(self, config: ConsumerConfig, whole_topics: WholeTopics) -> None:
-        kafka = config.kafka
-        patient_ms = min(kafka.api_timeout_ms, max(config.max_poll_interval_ms // 2, 1_000))
-        self._cluster = Cluster(replace(kafka, api_timeout_ms=patient_ms))
-        self._pauses = Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms)
-        self._longest = kafka.metadata_max_age_ms / 1000
-        self._planned: _Topics | None = None  # None if it does not lead
-        self._whole_topics = whole_topics
-        self._group = config.group
-        self.asked_at = self.beat_at = self.retry_at = self.look_at = self.synced_at = 0.0
-        self.follow_up_at = float("inf")
-
-    @property
-    def look_seconds(self) -> float:
-        """How often to look at topics: more often while some are missing."""
-        is_missing = self._planned is not None and 0 in self._planned.counts.values()
-        return min(self._longest, _MISSING_SECONDS) if is_missing else self._longest
-
-    @property
-    def leads(self) -> bool:
-        """Whether this member has planned the generation."""
-        return self._planned is not None
-
-    def look(self, topics: set[str]) -> "_Topics":
-        """What is to be known of topics for a plan; those that do not exist have no partitions."""
-        self._planned = planned = _Topics(self._count(topics), self._whole_topics(topics))
-        for topic in sorted(topic for topic, count in planned.counts.items() if not count):
-            _log.warning("group %s: topic %s does not exist", self._group, topic)
-        return planned
-
-    def replica_racks(
-        self, topics: Collection[str]
-    ) -> Mapping[TopicPartition, tuple[str | None, ...]]:
-        """The racks of the replicas of some topics' partitions."""
-        return self._cluster.replica_racks(topics) if topics else {}
-
-    def follows(self) -> None:
-        """Another member leads the group: topics are its concern."""
-        self._planned = None
-        self.follow_up_at = float("inf")
-
-    def follow_up(self, now: float, seconds: float | None) -> None:
-        """Plan again in so many seconds; None for not before something changes."""
-        self.follow_up_at = float("inf") if seconds is None else now + seconds
-
-    def have_changed(self) -> bool:
-        """Whether topics have other partitions than those that were planned."""
-        planned = self._planned
-        if planned is None:
-            return False
-        return self.have_policies_changed() or self._count(set(planned.counts)) != planned.counts
-
-    def have_policies_changed(self) -> bool:
-        """Whether other topics' partitions are not to be shared now."""
-        planned = self._planned
-        return planned is not None and self._whole_topics(planned.counts) != planned.whole
-
-    def _count(self, topics: set[str]) -> dict[str, int]:
-        counts = dict.fromkeys(topics, 0)
-        for topic in topics:
-            with suppress(UnknownTopicError):
-                counts[topic] = len(self._cluster.partitions(Subscribe((topic,))))
-        return counts
-
-    def beside(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Do something that waits, in a thread of its own."""
-
-        def run() -> None:
-            try:
-                work(*arguments)
-            except KshareError as error:  # the group's next rebalance does it again
-                _log.warning("group %s: %s", self._group, error)
-
-        threading.Thread(target=run, name=f"kshare {self._group} plans", daemon=True).start()
-
-    def pause(self, now: float) -> None:
-        """Something has failed: do nothing for a while, longer each time."""
-        self.retry_at = now + self._pauses.pause()
-
-    def answered(self) -> None:
-        """The coordinator has answered."""
-        self._pauses.reset()
-
-    def close(self) -> None:
-        """Let go of the cluster."""
-        self._cluster.close()
-
-
 def _instances(members: Iterable[Any]) -> dict[str, str]:
     """The ``group.instance.id`` of each static member; older brokers do not say."""
     said = ((each.member_id, getattr(each, "group_instance_id", None)) for each in members)
     return {member_id: instance for member_id, instance in said if instance is not None}
+
+
+def _is_assigned(answer: Any) -> bool:
+    """Whether the group's assignment stays, though this member leads (KIP-814)."""
+    return bool(getattr(answer, "skip_assignment", False))
 
 
 def _commit_error(group: str, why: str) -> KafkaError:

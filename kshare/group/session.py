@@ -17,7 +17,8 @@ from kshare.errors import FetchTimeoutError, KshareError
 from kshare.group.config import ConsumerConfig
 from kshare.group.epoch_writer import Written
 from kshare.group.log_tail import boot_time
-from kshare.group.member_thread import MemberThread, WholeTopics
+from kshare.group.member_schedule import WholeTopics
+from kshare.group.member_thread import MemberThread
 from kshare.group.model import OffsetAndMetadata, SessionConfig, committed_offset
 from kshare.group.ownerships import Ownership, Processed, claimed_hashes
 from kshare.group.protocol.cooperator import Cooperator, Share

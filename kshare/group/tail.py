@@ -17,7 +17,8 @@ from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.group.config import ConsumerConfig
 from kshare.group.delivery import Carried, Delivery, KeyLimit
 from kshare.group.load_meter import LoadMeter
-from kshare.group.member_thread import MemberThread, WholeTopics
+from kshare.group.member_schedule import WholeTopics
+from kshare.group.member_thread import MemberThread
 from kshare.group.message import NO_ROWS, Chunk, Rows, batch_of, chunks, rows_of
 from kshare.group.metrics import PartitionMetrics, pending_offsets
 from kshare.group.model import OffsetAndMetadata

@@ -1,21 +1,24 @@
 """What the group's leader says: the epoch's record, and each member's assignment."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from kshare.core.progress import TopicPartition
 from kshare.group.protocol.assignor import Deal, GroupPlan, plan_group
 from kshare.group.protocol.records import Epoch, EpochMember
 from kshare.group.protocol.subscription import (
     ForeignMemberError,
     MemberAssignment,
     Subscription,
+    decode_assignment,
     decode_subscription,
     encode_assignment,
     in_order,
 )
 
-__all__ = ["Generation", "Policy", "plan_generation", "topics_of"]
+__all__ = ["Generation", "Policy", "fits_topics", "plan_generation", "topics_of"]
 
 Policy: TypeAlias = Callable[[Mapping[str, Subscription]], Deal | None]
 """Makes what deals partitions out, from what each member has said, by its id; None for what is
@@ -112,6 +115,25 @@ def _refuse_other_orders(subscriptions: dict[str, Subscription]) -> dict[str, st
 def topics_of(members: Mapping[str, bytes]) -> set[str]:
     """The topics to which members have subscribed."""
     return {topic for said in _read(members)[0].values() for topic in said.topics}
+
+
+def fits_topics(
+    assignments: Iterable[bytes], partitions: Mapping[str, int], whole_topics: Collection[str]
+) -> bool:
+    """Whether a leader would still assign these partitions, and share no others than these.
+
+    Args:
+        assignments: What each member was sent.
+        partitions: Number of partitions of each topic that exists.
+        whole_topics: Topics whose partitions are not to be shared.
+    """
+    received = [decode_assignment(data, is_plain_allowed=True) for data in assignments]
+    owners = Counter(tp for each in received for tp, _ in each.target or each.assigned)
+    there = {
+        TopicPartition(t, number) for t, count in partitions.items() for number in range(count)
+    }
+    is_shared = any(count > 1 and tp.topic in whole_topics for tp, count in owners.items())
+    return owners.keys() == there and not is_shared
 
 
 def _read(members: Mapping[str, bytes]) -> tuple[dict[str, Subscription], dict[str, str]]:

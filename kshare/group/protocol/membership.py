@@ -326,6 +326,7 @@ class Membership:
         *,
         protocol: str = PROTOCOL,
         instances: Mapping[str, str] | None = None,
+        is_assigned: bool = False,
     ) -> None:
         """JoinGroup was answered.
 
@@ -336,6 +337,8 @@ class Membership:
             members: What all have said, if this one is the leader.
             protocol: The protocol that the members have voted for.
             instances: The ``group.instance.id`` of each static member, if this one is the leader.
+            is_assigned: Whether the group keeps its assignment: this one is a static member that
+                has led it and was started again (KIP-814).
         """
         if self.state is not State.JOINING:
             return
@@ -343,7 +346,7 @@ class Membership:
         self._protocol = protocol
         self._next = (
             Plan(generation, members, protocol, instances or {})
-            if leader == member_id
+            if leader == member_id and not is_assigned
             else Sync(member_id, generation, {})
         )
 

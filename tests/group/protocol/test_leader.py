@@ -3,7 +3,7 @@
 import pytest
 
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.leader import plan_generation
+from kshare.group.protocol.leader import fits_topics, plan_generation
 from kshare.group.protocol.subscription import (
     Assigned,
     Subscription,
@@ -48,6 +48,31 @@ def test_members_that_keep_another_order_are_refused(owner: str | None, refused:
     sent = planned.assignments(7, "t")
     for member in refused:
         assert "consumption.order" in decode_assignment(sent[member]).refusal
+
+
+@pytest.mark.parametrize(
+    ("partitions", "whole", "fits"),
+    [
+        ({"a": 2}, (), True),
+        ({"a": 2, "b": 0}, ("b",), True),
+        ({"a": 3}, (), False),
+        ({"a": 1}, (), False),
+        ({"a": 2, "b": 1}, (), False),
+        ({"a": 2}, ("a",), False),  # members share it
+    ],
+)
+def test_what_was_assigned_fits_the_topics(
+    partitions: dict[str, int], whole: tuple[str, ...], fits: bool
+) -> None:
+    """Also as long as hashes are on their way from one member to another."""
+    members = {
+        "m1": said("m1", ordered=True, owned=WHOLE),
+        "m2": said("m2", ordered=True),
+        "m3": said("m3", ordered=True),
+    }
+    planned = plan_generation(1, "m1", members, {"a": 2})
+    assert planned.plan.now != planned.plan.target
+    assert fits_topics(planned.assignments(7, "t").values(), partitions, whole) == fits
 
 
 def test_the_order_of_a_subscription_is_said() -> None:

@@ -110,6 +110,15 @@ def test_the_leader_plans() -> None:
     assert member.action() == Sync("id-1", 4, {"id-1": b"x"})
 
 
+def test_a_static_leader_that_was_started_again_plans_nothing() -> None:
+    """The coordinator would keep the assignment that it has (KIP-814)."""
+    member = new_member(is_static=True)
+    member.action()
+    members = {"id-1": encode_subscription(Subscription("me", ("t",)))}
+    member.joined("id-1", 4, "id-1", members, is_assigned=True)
+    assert member.action() == Sync("id-1", 4, {})
+
+
 def test_it_revokes_before_it_joins_again() -> None:
     member = stable({T0: (), T1: ()})
     member.heartbeat_refused(Code.REBALANCE_IN_PROGRESS)
