@@ -367,7 +367,10 @@ class Membership:
         if received.refusal:
             self._fail(ForeignMemberError(f"group {self.group}: {received.refusal}"))
             return
-        self.state, self._pending, self._last = State.STABLE, received, received
+        self.state, self._last = State.STABLE, received
+        # What is the same as before is nothing to take: nobody who waits is to be disturbed.
+        is_same = _is_same(self._future, dict(received.assigned))
+        self._pending = None if is_same else received
 
     def refused(self, code: Code | None, member_id: str = "") -> None:
         """JoinGroup or SyncGroup was answered with an error.
@@ -449,6 +452,11 @@ class Membership:
         return None
 
     @property
+    def _future(self) -> Assigned:
+        """What it owns once the change is applied that was taken."""
+        return self.owned if self._change is None else self._change.assigned
+
+    @property
     def _is_joining_due(self) -> bool:
         return self.state is State.UNJOINED or (self.state is State.STABLE and self._must_join)
 
@@ -480,6 +488,11 @@ class Membership:
     def _fail(self, fault: KshareError) -> None:
         self.lose()
         self.state, self.fault = State.ENDED, fault
+
+
+def _is_same(one: Assigned, other: Assigned) -> bool:
+    """Whether two assignments are of the same hashes."""
+    return not minus(one, other) and not minus(other, one)
 
 
 def minus(owned: Assigned, other: Assigned) -> Assigned:

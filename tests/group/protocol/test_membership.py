@@ -164,6 +164,37 @@ def test_all_members_know_whether_another_round_follows() -> None:
     assert not member.awaits_round
 
 
+def test_what_it_owns_already_is_no_change() -> None:
+    """Transactions that wait for their turn are not disturbed by it."""
+    member = stable({T0: (), T1: (LOWER,)})
+    member.rebalance()
+    receive(member, {T0: (), T1: (LOWER,)})
+    assert not member.has_change
+    assert member.take() is None
+    member.rebalance()
+    receive(member, {T0: ()})
+    assert member.take() is not None  # on_revoked is under way
+    member.rebalance()
+    receive(member, {T0: ()})
+    assert not member.has_change
+    member.applied()
+    assert not member.has_change
+    assert member.owned == {T0: ()}
+
+
+def test_what_it_is_about_to_give_up_is_a_change_if_it_comes_back() -> None:
+    member = stable({T0: (), T1: ()})
+    member.rebalance()
+    receive(member, {T0: ()})
+    assert member.take() is not None
+    member.rebalance()
+    receive(member, {T0: (), T1: ()})
+    member.applied()
+    change = member.take()
+    assert change is not None
+    assert change.gained == {T1: ()}
+
+
 def test_it_names_what_it_is_about_to_own() -> None:
     member = stable({T0: (LOWER,)})
     member.rebalance()
