@@ -12,24 +12,28 @@ handed out, or was processed before, or is not there; and *processed* is everyth
 what has been handed out and is not acknowledged. In implicit mode, what the last call returned is
 not acknowledged; a call acknowledges what the calls before it returned.
 
+A seek is one of the key hashes that are owned then. Hashes that come later begin from what is
+committed, and those of the seek go on where they were: what it has passed over stays pending.
+
 Guarantees: no record counts as processed that was not handed out, or that was and is not
 acknowledged. No I/O, no clock. Cost: a byte a record until all of its chunk are acknowledged.
 """
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from kshare.core.hashing import WHOLE, HashRange, key_hash
-from kshare.core.offsets import Bounds, OffsetRange, union
+from kshare.core.offsets import Bounds, OffsetRange, since
 from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
 from kshare.group.message import Chunk, Message, Rows
+from kshare.group.protocol.parts import minus
 
-__all__ = ["Carried", "Delivery", "KeyLimit"]
+__all__ = ["Carried", "Delivery", "KeyLimit", "Sought", "common"]
 
 Offsets = npt.NDArray[np.int64]
 
@@ -92,24 +96,52 @@ class KeyLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class Sought:
+    """What a seek was to, and how far delivery is since.
+
+    Attributes:
+        hashes: The key hashes that go on at the seek's offset, whether processed or not.
+        offset: The seek's offset.
+        position: From here on their records are still to be handed out.
+        passed: What of them was processed before the seek.
+    """
+
+    hashes: tuple[HashRange, ...]
+    offset: int
+    position: int
+    passed: tuple[Stripe, ...] = ()
+
+    def within(self, hashes: Sequence[HashRange]) -> "Sought | None":
+        """The part of it that is of some key hashes; None if there is none."""
+        kept = common(self.hashes, hashes)
+        passed = tuple(
+            Stripe(part, stripe.bounds)
+            for stripe in self.passed
+            for part in common((stripe.hashes,), hashes)
+        )
+        return replace(self, hashes=kept, passed=passed) if kept else None
+
+
+@dataclass(frozen=True, slots=True)
 class Carried:
     """What was handed out of key hashes that a consumer keeps while others come or go.
 
     Attributes:
         pieces: Offsets and hashes that are not to be handed out again.
         chunks: Explicit mode: with rows that are not acknowledged.
+        sought: What is handed out since a seek.
     """
 
     pieces: tuple[Rectangle, ...]
     chunks: tuple[Chunk, ...] = ()
+    sought: Sought | None = None
 
     def within(self, hashes: Sequence[HashRange]) -> "Carried":
         """The part of it that is of some key hashes; rows of others will not be acknowledged."""
         pieces = tuple(
-            Rectangle(piece.offsets, shared)
+            Rectangle(piece.offsets, part)
             for piece in self.pieces
-            for part in hashes
-            if (shared := piece.hashes.intersect(part)) is not None
+            for part in common((piece.hashes,), hashes)
         )
         for chunk in self.chunks:
             for row in np.flatnonzero(np.frombuffer(chunk.acknowledged, np.uint8) == 0).tolist():
@@ -117,7 +149,7 @@ class Carried:
                 hashed = key_hash(key, int(chunk.offsets[row]))
                 if not any(hashed in part for part in hashes):
                     chunk.acknowledged[row] = 1
-        return Carried(pieces, self.chunks)
+        return Carried(pieces, self.chunks, self.sought and self.sought.within(hashes))
 
 
 class Delivery:
@@ -155,11 +187,15 @@ class Delivery:
         self.explicit = explicit
         self.owned = tuple(sorted(hashes)) or (WHOLE,)
         self.is_provisional = False
-        self._passed: Bounds = ()  # processed, before the last seek
-        self._first = start.position_of(self.owned)
-        self._position = self._settled = start.commit(carried.pieces).position_of(self.owned)
+        self._sought = sought = carried.sought
+        self._others: tuple[HashRange, ...] = self.owned  # those that go on from what is committed
+        done, offsets = start.commit(carried.pieces), None
+        if sought is not None:
+            self._others = minus(self.owned, sought.hashes)
+            offsets = sought.offset, sought.position
+        self._first = self._lowest(start, offsets and offsets[0])
+        self._position = self._settled = self._lowest(done, offsets and offsets[1])
         self._before_last = self._position  # the position before the last record was handed out
-        self._rereads = False  # whether what is processed already is handed out again
         self._chunks: list[Chunk] = list(carried.chunks)  # explicit: not all acknowledged
         self._carried = carried.pieces
         self._current: tuple[Chunk, Rows, int] | None = None  # and its end
@@ -180,11 +216,14 @@ class Delivery:
     def wanted(self, end: int) -> tuple[Rectangle, ...]:
         """What is still to be read of the offsets below ``end``; never empty."""
         position = self.position
-        if self._rereads:
-            rest = OffsetRange(position, end)
-            return tuple(Rectangle(rest, part) for part in self.owned)
+        again: tuple[Rectangle, ...] = ()
+        if self._sought is not None:
+            rest = OffsetRange(max(position, self._sought.position), end)
+            again = tuple(Rectangle(rest, part) for part in self._sought.hashes)
+        if not self._others:
+            return again
         unread = self.start.advance(position).commit(self._carried)
-        return unread.pending_of(end, self.owned)
+        return (*unread.pending_of(end, self._others), *again)
 
     def carry(self, hashes: Sequence[HashRange]) -> Carried | None:
         """What a delivery of other key hashes takes over from this one, which has ended.
@@ -193,23 +232,25 @@ class Delivery:
             hashes: The key hashes of the other one.
 
         Returns:
-            None if it has to begin from what is committed: after a seek, or as the keys of records
-            that are not acknowledged are not known.
+            None if it has to begin from what is committed, as the keys of records that are not
+            acknowledged are not known.
         """
         self.stop()
         self._sweep()
-        if self._rereads or any("key" not in c.batch.schema.names for c in self._chunks):
+        if any("key" not in c.batch.schema.names for c in self._chunks):
             return None
-        end = self.position
-        pieces = [Rectangle(OffsetRange(0, end), part) for part in self.owned] if end else []
-        return Carried((*self._carried, *pieces), tuple(self._chunks)).within(hashes)
+        end, sought = self.position, self._sought
+        pieces = [Rectangle(OffsetRange(0, end), part) for part in self._others] if end else []
+        if sought is not None:
+            sought = replace(sought, position=max(end, sought.position))
+        return Carried((*self._carried, *pieces), tuple(self._chunks), sought).within(hashes)
 
     def seek(self, offset: int) -> None:
         """Hand out what comes from an offset on, whether it is processed or not.
 
         What is passed over is not processed: it comes again after a restart.
         """
-        self._passed = self._processed()
+        passed = tuple(self._layers(self._processed()))
         self.stop()
         for chunk in self._chunks:  # what is handed out again counts then
             chunk.acknowledged[int(np.searchsorted(chunk.offsets, offset)) :] = b"\1" * int(
@@ -217,7 +258,7 @@ class Delivery:
             )
         self._sweep()
         self._first = self._position = self._settled = self._before_last = offset
-        self._rereads = True
+        self._sought, self._others = Sought(self.owned, offset, offset, passed), ()
 
     # -- handing out ------------------------------------------------------------------------
 
@@ -309,12 +350,20 @@ class Delivery:
                 returned by one call, so that none of it is processed. Else only the last record
                 is not.
         """
-        bounds = self._processed(is_batch=is_batch)
-        layers = [Stripe(part, bounds) for part in self.owned if bounds]
+        layers = self._layers(self._processed(is_batch=is_batch))
         return Progress.of_stripes(self.start.stable, layers)
 
+    def _layers(self, bounds: Bounds) -> list[Stripe]:
+        """What is processed, if these are the offsets since the start or the last seek."""
+        layers = [Stripe(part, bounds) for part in self._others if bounds]
+        if self._sought is not None:
+            again = since(bounds, self._sought.offset)
+            layers += [Stripe(part, again) for part in self._sought.hashes if again]
+            layers += self._sought.passed
+        return layers
+
     def processed_offsets(self, *, is_batch: bool) -> Bounds:
-        """The offsets that are processed since the start, as :meth:`processed`."""
+        """The offsets that are processed since the start or the last seek, as :meth:`processed`."""
         return self._processed(is_batch=is_batch)
 
     @property
@@ -347,7 +396,7 @@ class Delivery:
             handed = self._handed
             before_last = self._position_at(handed - 1) if handed else self._before_last
             end = self._settled if is_batch else max(self._settled, before_last)
-            return union([self._passed, (self._first, end) if self._first < end else ()])
+            return (self._first, end) if self._first < end else ()
         position = self.position
         waiting = self._unacknowledged()
         waiting = waiting[(waiting >= self._first) & (waiting < position)]
@@ -355,7 +404,7 @@ class Delivery:
         ends = np.append(waiting, position)
         filled = starts < ends
         flat: Bounds = tuple(np.stack([starts[filled], ends[filled]], 1).ravel().tolist())
-        return union([self._passed, flat])
+        return flat
 
     def _unacknowledged(self) -> Offsets:
         """Offsets that are not acknowledged, ascending; those still to be handed out, too."""
@@ -398,6 +447,18 @@ class Delivery:
     def _sweep(self) -> None:
         """Forget the chunks that are acknowledged."""
         self._chunks = [chunk for chunk in self._chunks if 0 in chunk.acknowledged]
+
+    def _lowest(self, done: Progress, sought: int | None) -> int:
+        """The lower one of a seek's offset and of where the other hashes stand."""
+        positions = [done.position_of(self._others)] if self._others else []
+        return min(positions if sought is None else [*positions, sought])
+
+
+def common(hashes: Sequence[HashRange], others: Sequence[HashRange]) -> tuple[HashRange, ...]:
+    """Key hashes that are in both."""
+    return tuple(
+        both for one in hashes for other in others if (both := one.intersect(other)) is not None
+    )
 
 
 def _is_of(message: Message, hashes: Sequence[HashRange]) -> bool:

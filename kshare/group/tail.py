@@ -15,7 +15,7 @@ import pyarrow as pa
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.group.config import ConsumerConfig
-from kshare.group.delivery import Carried, Delivery, KeyLimit
+from kshare.group.delivery import Carried, Delivery, KeyLimit, common
 from kshare.group.load_meter import LoadMeter
 from kshare.group.member_schedule import WholeTopics
 from kshare.group.member_thread import MemberThread
@@ -144,7 +144,11 @@ class Tail:
         for topic_partition in self.deliveries.keys() - assignment.keys():
             self._stop(topic_partition)
         self.paused &= assignment.keys()
-        self._seeks = {}
+        self._seeks = {
+            topic_partition: offset
+            for topic_partition, offset in self._seeks.items()
+            if keeps and topic_partition in assignment
+        }
         self.assignment = dict(assignment)
 
     def _keep(self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
@@ -157,12 +161,7 @@ class Tail:
         if delivery.owned == hashes:
             return
         self._carry(topic_partition, hashes)
-        stay = tuple(
-            both
-            for own in delivery.owned
-            for part in hashes
-            if (both := own.intersect(part)) is not None
-        )
+        stay = common(delivery.owned, hashes)
         if stay and topic_partition in self._carried and self._config.transactional_id is None:
             self._start(topic_partition, delivery.start, stay)
             self.deliveries[topic_partition].is_provisional = True

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import HASH_SPACE, HashRange
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
 from kshare.core.progress import Progress, TopicPartition
 from kshare.group.delivery import Delivery, KeyLimit
 from kshare.group.message import Chunk, Message
@@ -153,6 +153,42 @@ def test_what_is_passed_over_by_a_seek_is_pending_and_what_was_processed_stays_s
     progress = delivery.processed(is_batch=False)
     done = [piece.offsets for piece in progress.individual_commits]
     assert [(part.start, part.end) for part in done] == [(0, 4), (20, 21), (22, 25)]
+
+
+def test_seeks_of_different_hashes_are_told_apart() -> None:
+    """Hashes come after a seek, more of them after the next one, and some of all go."""
+    quarters = split(WHOLE, 4)
+
+    def ranges(delivery: Delivery) -> set[tuple[int, int, int]]:
+        wanted = delivery.wanted(100)
+        return {
+            (n, piece.offsets.start, piece.offsets.end)
+            for n, part in enumerate(quarters)
+            for piece in wanted
+            if piece.hashes.intersect(part) is not None
+        }
+
+    def following(delivery: Delivery, *parts: HashRange) -> Delivery:
+        carried = delivery.carry(parts)
+        return Delivery(ORDERS, Progress.at(10), parts, explicit=False, carried=carried)
+
+    one = Delivery(ORDERS, Progress.at(10), quarters[:1], explicit=False)
+    one.hand_out(chunk_of([10, 11]), 20)
+    one.settle()
+    one.seek(40)
+    two = following(one, *quarters[:2])
+    assert ranges(two) == {(0, 40, 100), (1, 10, 100)}
+    two.hand_out(chunk_of([12]), 30)
+    two.settle()
+    two.seek(60)
+    assert ranges(two) == {(0, 60, 100), (1, 60, 100)}
+    three = following(two, *quarters[1:3])
+    assert ranges(three) == {(1, 60, 100), (2, 10, 100)}
+    three.hand_out(chunk_of([12]), 70)
+    three.settle()
+    done = three.processed(is_batch=True)
+    left = {(n, str(p.offsets)) for n in (1, 2) for p in done.pending_of(90, quarters[n : n + 1])}
+    assert left == {(1, "[30,60)"), (1, "[70,90)"), (2, "[70,90)")}
 
 
 def test_what_is_processed_before_the_start_is_not_wanted() -> None:

@@ -45,6 +45,10 @@ def of(hashes: HashRange) -> list[int]:
     return [i for i in range(RECORDS) if key_hash(key(i).encode(), i) in hashes]
 
 
+def hash_of(number: int) -> int:
+    return key_hash(key(number).encode(), number)
+
+
 def offsets(messages: list[Message]) -> list[int]:
     return [message.offset() for message in messages]
 
@@ -111,6 +115,68 @@ def test_hashes_that_stay_are_read_while_others_are_claimed(
     done = group.done[ORDERS]
     for part in after or (WHOLE,):
         assert done.position_of((part,)) > max(of(part))
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+@pytest.mark.parametrize("sought", [5, 90], ids=["back", "forth"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((), (LOWER,)), ((LOWER,), ()), ((LOWER,), (LOWER, UPPER)), ((UPPER,), (LOWER,))],
+    ids=["some go", "some come", "all the rest comes", "all change"],
+)
+def test_a_seek_holds_for_the_hashes_that_stay(
+    group: FakeSessions,
+    make: Callable[..., KeySharedConsumer],
+    mode: str,
+    sought: int,
+    before: tuple[HashRange, ...],
+    after: tuple[HashRange, ...],
+) -> None:
+    """The others begin from what is committed, and what was passed over is not processed."""
+    consumer = make(acknowledgement__mode=mode)
+    consumer.assign({ORDERS: before})
+    first = consumer.consume(20, 10)
+    for message in first:
+        consumer.acknowledge(message)
+    consumer.commit()
+    consumer.seek(ORDERS, sought)
+    again = consumer.consume(10, 10)
+    owned = {i for part in before or (WHOLE,) for i in of(part)}
+    assert offsets(again) == sorted(i for i in owned if i >= sought)[:10]
+    for message in again:
+        consumer.acknowledge(message)
+    take_over(consumer, group, after)
+    group.holds_back = False
+    group.members[0].change()
+    wanted = {i for part in after or (WHOLE,) for i in of(part)}
+    stay, gained = wanted & owned, wanted - owned
+    rest = {i for i in stay if i >= sought} - set(offsets(again))
+    last = received(consumer, len(rest | gained))
+    assert set(offsets(last)) == rest | gained
+    for message in last:
+        consumer.acknowledge(message)
+    consumer.commit()
+    pending = group.done[ORDERS].pending_of(RECORDS, after or (WHOLE,))
+    left = {
+        i
+        for i in wanted
+        if any(i in piece.offsets and hash_of(i) in piece.hashes for piece in pending)
+    }
+    assert left == {i for i in stay if i < sought} - set(offsets(first))
+
+
+def test_a_seek_before_the_start_holds_when_hashes_go(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    group.holds_back = True
+    consumer = make()
+    consumer.assign({ORDERS: []})
+    consumer.seek(ORDERS, 90)
+    take_over(consumer, group, (LOWER,))
+    group.holds_back = False
+    group.members[0].change()
+    wanted = [i for i in of(LOWER) if i >= 90]
+    assert offsets(received(consumer, len(wanted))) == wanted
 
 
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])
