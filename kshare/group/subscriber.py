@@ -10,7 +10,9 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar, overload
+
+from confluent_kafka import TopicPartition as RdTopicPartition
 
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
@@ -22,6 +24,8 @@ __all__ = ["Callbacks", "Host", "Listener", "Subscriber", "partitions_only", "to
 
 Listener: TypeAlias = Callable[[Mapping[TopicPartition, tuple[HashRange, ...]]], None]
 """Takes key hashes by partition: only what has changed; an empty tuple is the whole partition."""
+
+_Consumer = TypeVar("_Consumer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +161,33 @@ class Subscriber:
                 self.is_rebalancing = False
 
 
-def partitions_only(listener: Callable[[list[TopicPartition]], None]) -> Listener:
-    """A listener that takes partitions, as code has it that knows no key ranges.
+@overload
+def partitions_only(listener: Callable[[list[TopicPartition]], None]) -> Listener: ...
+
+
+@overload
+def partitions_only(
+    listener: Callable[[_Consumer, list[RdTopicPartition]], None], consumer: _Consumer
+) -> Listener: ...
+
+
+def partitions_only(listener: Callable[..., None], consumer: Any = None) -> Listener:
+    """A listener that takes partitions, for code that knows no key ranges.
 
     A partition of which only some key hashes have changed is among them, too.
+
+    Args:
+        listener: Called with the partitions; or with ``consumer`` and partitions of the class
+            ``confluent_kafka.TopicPartition``, as confluent_kafka calls its listeners.
+        consumer: What the listener is called with; None for one that takes partitions alone.
     """
 
     def with_ranges(changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
-        listener(sorted(changed))
+        partitions = sorted(changed)
+        if consumer is None:
+            listener(partitions)
+        else:
+            listener(consumer, [RdTopicPartition(*each) for each in partitions])
 
     return with_ranges
 

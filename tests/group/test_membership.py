@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition as RdTopicPartition
 
 from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy, PolicyWatch
 from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
@@ -286,6 +287,30 @@ def test_listeners_that_know_partitions_only() -> None:
     seen: list[list[TopicPartition]] = []
     partitions_only(seen.append)({TopicPartition("b", 1): (), T0: (HashRange(0, 5),)})
     assert seen == [[TopicPartition("b", 1), T0]]
+
+
+def test_listeners_of_confluent_kafka_take_the_consumer_too(cluster: FakeCluster) -> None:
+    """`on_assign(consumer, partitions)`: what it was given may be sought, with an offset."""
+    seen: list[tuple[str, int]] = []
+
+    def on_assign(consumer: KeySharedConsumer, partitions: list[RdTopicPartition]) -> None:
+        for partition in partitions:
+            partition.offset = RECORDS - 1
+            consumer.seek(partition)
+            seen.append((partition.topic, partition.partition))
+
+    config = {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "group.id": "listens",
+        "auto.offset.reset": "earliest",
+        "claim.timeout.ms": 500,
+    }
+    with KeySharedConsumer(config) as consumer:
+        consumer.subscribe(["orders"], on_assigned=partitions_only(on_assign, consumer))
+        message = consumer.poll(20)
+        assert message is not None
+        assert message.offset() == RECORDS - 1
+    assert seen == [("orders", 0)]
 
 
 def test_without_the_right_to_write_to_the_log_whole_partitions_go_on(
