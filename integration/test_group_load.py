@@ -60,3 +60,30 @@ def test_a_hot_key_gets_a_range_of_its_own_and_a_killed_member_is_replaced(group
     eventually(lambda: len(group.delivered()) == produced)
     end_all(group)
     group.check({0: produced})
+
+
+def test_tasks_go_to_members_in_the_rack_of_their_replicas_until_a_deadline(
+    tmp_path: Path,
+) -> None:
+    """Racks are the brokers' and the members'; nothing but the deadline is over at the end."""
+    config = {"taskAssignor": "integration.rack_assignor:RackAssignor", "minPartitions": 6}
+    racks = ("near", "near", "far")
+    with (
+        KafkaBroker(config={"broker.rack": "near"}) as broker,
+        closing(Group(broker, broker.create_topic(), tmp_path)) as group,
+    ):
+        fill(group, 0, 2_000)
+        near, second, far = (group.start(**config, **{"client.rack": each}) for each in racks)
+
+        def shares(*wanted: float) -> bool:
+            members = zip((near, second, far), wanted, strict=True)
+            return all(abs(member.share() - share) < 0.01 for member, share in members)
+
+        eventually(lambda: shares(1 / 2, 1 / 2, 0))
+        fill(group, 2_000, 3_000)
+        eventually(lambda: shares(1 / 3, 1 / 3, 1 / 3))
+        fill(group, 3_000, 4_000)
+        eventually(lambda: len(group.delivered()) == 4_000)
+        end_all(group)
+        group.check({0: 4_000})
+        assert far.records()
