@@ -27,11 +27,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from kshare.core.hashing import WHOLE, HashRange, key_hash
+from kshare.core.hashing import WHOLE, HashRange, key_hash, minus
 from kshare.core.offsets import Bounds, OffsetRange, since
 from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
 from kshare.group.message import Chunk, Message, Rows
-from kshare.group.protocol.parts import minus
 
 __all__ = ["Carried", "Delivery", "KeyLimit", "Sought", "common"]
 
