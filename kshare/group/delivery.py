@@ -19,8 +19,7 @@ Guarantees: no record counts as processed that was not handed out, or that was a
 acknowledged. No I/O, no clock. Cost: a byte a record until all of its chunk are acknowledged.
 """
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -30,68 +29,11 @@ import numpy.typing as npt
 from kshare.core.hashing import WHOLE, HashRange, key_hash, minus
 from kshare.core.offsets import Bounds, OffsetRange, since
 from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
-from kshare.group.message import Chunk, Message, Rows
+from kshare.group.message import Chunk, Rows
 
-__all__ = ["Carried", "Delivery", "KeyLimit", "Sought", "common"]
+__all__ = ["Carried", "Delivery", "Sought", "common"]
 
 Offsets = npt.NDArray[np.int64]
-
-
-class KeyLimit:
-    """Keeps a key's next records back while some of it are not acknowledged.
-
-    Args:
-        most: Maximum number of unacknowledged records of a key. Records without a key have none.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._in_flight: dict[int, bytes] = {}  # keys by offset
-        self._counts: dict[bytes, int] = {}
-        self._waiting: dict[bytes, deque[Message]] = {}
-        self.ready: deque[Message] = deque()
-
-    @property
-    def held(self) -> int:
-        """Number of records that are kept back or not handed out yet."""
-        return len(self.ready) + sum(map(len, self._waiting.values()))
-
-    def put(self, messages: Iterable[Message]) -> None:
-        """Take the next records, in offset order; :attr:`ready` has those that may go out."""
-        for message in messages:
-            key = message.key()
-            if key is None:
-                self.ready.append(message)
-            elif key in self._waiting or self._counts.get(key, 0) >= self._most:
-                self._waiting.setdefault(key, deque()).append(message)
-            else:
-                self._admit(key, message)
-
-    def keep(self, hashes: Sequence[HashRange]) -> None:
-        """Forget the records that are kept back and are not of some key hashes."""
-        self.ready = deque(m for m in self.ready if _is_of(m, hashes))
-        for key, waiting in list(self._waiting.items()):
-            if not _is_of(waiting[0], hashes):
-                del self._waiting[key]
-
-    def acknowledge(self, offset: int) -> None:
-        """A record is acknowledged; it may be so already, or unknown."""
-        key = self._in_flight.pop(offset, None)
-        if key is None:
-            return
-        self._counts[key] -= 1
-        waiting = self._waiting.get(key)
-        if waiting:
-            self._admit(key, waiting.popleft())
-        if not waiting:
-            self._waiting.pop(key, None)
-            if not self._counts[key]:
-                del self._counts[key]
-
-    def _admit(self, key: bytes, message: Message) -> None:
-        self._counts[key] = self._counts.get(key, 0) + 1
-        self._in_flight[message.offset()] = key
-        self.ready.append(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,8 +400,3 @@ def common(hashes: Sequence[HashRange], others: Sequence[HashRange]) -> tuple[Ha
     return tuple(
         both for one in hashes for other in others if (both := one.intersect(other)) is not None
     )
-
-
-def _is_of(message: Message, hashes: Sequence[HashRange]) -> bool:
-    hashed = key_hash(message.key(), message.offset())
-    return any(hashed in part for part in hashes)

@@ -10,7 +10,6 @@ One chunk is read at a time, to its end, and the next one is leased meanwhile. A
 nothing free waits for records with a long poll where the next ones will be.
 """
 
-from operator import length_hint
 from typing import Protocol
 
 from kshare.core.hashing import WHOLE, HashRange
@@ -119,9 +118,7 @@ class SharedTail(Tail):
 
     def _is_read(self, topic_partition: TopicPartition, delivery: SharedDelivery) -> bool:
         """Whether a part has no more records that are not handed out."""
-        is_left = self._current == topic_partition and (self.rows.left or length_hint(self._rest))
-        is_ready = self._batch is not None and self._batch.topic_partition == topic_partition
-        if not self._is_clean or is_left or is_ready:
+        if not self._hand.is_clean or self._hand.holds(topic_partition):
             return False
         return self._reader.delivered(topic_partition) >= delivery.end
 

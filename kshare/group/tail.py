@@ -5,9 +5,8 @@ once. What an interrupted call has fetched is fetched again. Cost: one fetch for
 partition; buffers are those of :class:`~kshare.wire.reader.tail_reader.TailReader`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from operator import length_hint
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -15,11 +14,13 @@ import pyarrow as pa
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.group.config import ConsumerConfig
-from kshare.group.delivery import Carried, Delivery, KeyLimit, common
+from kshare.group.delivery import Carried, Delivery, common
+from kshare.group.in_hand import InHand
+from kshare.group.key_limit import KeyLimits
 from kshare.group.load_meter import LoadMeter
 from kshare.group.member_schedule import WholeTopics
 from kshare.group.member_thread import MemberThread
-from kshare.group.message import NO_ROWS, Chunk, Rows, batch_of, chunks, rows_of
+from kshare.group.message import NO_ROWS, Chunk, Rows, batch_of, rows_of
 from kshare.group.metrics import PartitionMetrics, pending_offsets
 from kshare.group.model import OffsetAndMetadata
 from kshare.options import EARLIEST, SOURCE_COLUMNS, SourceOptions
@@ -87,6 +88,23 @@ class Session(Protocol):
         """Give up all claims, and stop."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """How the next delivery of a partition begins.
+
+    Attributes:
+        carried: What was handed out before, of hashes that stay; None: nothing is known of it.
+        sought: The offset to go on at; None: where it is.
+    """
+
+    carried: Carried | None = None
+    sought: int | None = None
+
+    def within(self, hashes: tuple[HashRange, ...]) -> "_Next":
+        """The same for some key hashes."""
+        return replace(self, carried=self.carried and self.carried.within(hashes))
+
+
 class Tail:
     """Hands out the records of some partitions, chunk by chunk.
 
@@ -101,7 +119,6 @@ class Tail:
         assignment: The partitions that are claimed, and their key hashes.
         paused: Partitions that are not read for now.
         deliveries: What is handed out of the partitions that have started.
-        rows: Messages that may be handed out now; those that are taken from it are.
         stops: How often the delivery of a partition has ended, or was begun again.
         meter: Measures the load; None if nobody looks at it.
     """
@@ -110,19 +127,19 @@ class Tail:
         self.assignment: dict[TopicPartition, tuple[HashRange, ...]] = {}
         self.paused: set[TopicPartition] = set()
         self.deliveries: dict[TopicPartition, Delivery] = {}
-        self.rows = NO_ROWS
         self.stops = 0
         self.meter: LoadMeter | None = None
         self._config = config
         self._session = session
         self._reader = TailReader(_source_options(config), config.offset_reset, waker)
-        self._limits: dict[TopicPartition, KeyLimit] = {}
-        self._carried: dict[TopicPartition, Carried] = {}  # of those whose hashes have changed
-        self._seeks: dict[TopicPartition, int] = {}  # of partitions that have not started
-        self._rest: Iterator[tuple[Chunk, int]] = iter(())  # of the batch that was fetched last
-        self._current: TopicPartition | None = None  # what it is of
-        self._batch: TailRecords | None = None  # as a whole, and not handed out yet
-        self._is_clean = True
+        self._limits = KeyLimits(config.in_flight_per_key)
+        self._next: dict[TopicPartition, _Next] = {}  # of partitions that have not started
+        self._hand = InHand()
+
+    @property
+    def rows(self) -> Rows:
+        """Messages that may be handed out now; those that are taken from it are."""
+        return self._hand.rows
 
     # -- which partitions -------------------------------------------------------------------
 
@@ -134,21 +151,15 @@ class Tail:
             keeps: Whether hashes that stay are read on: what was handed out of them is not handed
                 out again.
         """
-        before = self._carried
-        self._carried = {}
+        before, self._next = self._next, {}
         for topic_partition, hashes in assignment.items() if keeps else ():
             if topic_partition in self.deliveries:
                 self._keep(topic_partition, hashes or (WHOLE,))
             elif topic_partition in before:
-                self._carried[topic_partition] = before[topic_partition].within(hashes or (WHOLE,))
+                self._next[topic_partition] = before[topic_partition].within(hashes or (WHOLE,))
         for topic_partition in self.deliveries.keys() - assignment.keys():
             self._stop(topic_partition)
         self.paused &= assignment.keys()
-        self._seeks = {
-            topic_partition: offset
-            for topic_partition, offset in self._seeks.items()
-            if keeps and topic_partition in assignment
-        }
         self.assignment = dict(assignment)
 
     def _keep(self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
@@ -162,7 +173,7 @@ class Tail:
             return
         self._carry(topic_partition, hashes)
         stay = common(delivery.owned, hashes)
-        if stay and topic_partition in self._carried and self._config.transactional_id is None:
+        if stay and topic_partition in self._next and self._config.transactional_id is None:
             self._start(topic_partition, delivery.start, stay)
             self.deliveries[topic_partition].is_provisional = True
 
@@ -172,15 +183,15 @@ class Tail:
 
     def _carry(self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
         """End a delivery; the next one goes on where it was."""
-        delivery, limit = self.deliveries[topic_partition], self._limits.get(topic_partition)
+        delivery, limit = self.deliveries[topic_partition], self._limits.of(topic_partition)
         self._stop(topic_partition)
         carried = delivery.carry(hashes)
         if carried is None:
             return
-        self._carried[topic_partition] = carried
+        self._next[topic_partition] = _Next(carried)
         if limit is not None:
             limit.keep(hashes)
-            self._limits[topic_partition] = limit
+            self._limits.begin(topic_partition, limit)
 
     def refresh(self, *, continues: bool = False) -> None:
         """Follow the session: start what has started, drop what has not.
@@ -209,14 +220,13 @@ class Tail:
     def _start(
         self, topic_partition: TopicPartition, start: Progress, hashes: tuple[HashRange, ...]
     ) -> None:
-        carried = self._carried.pop(topic_partition, None)
-        delivery = self._new_delivery(topic_partition, start, hashes, carried)
+        begins = self._next.pop(topic_partition, _Next())
+        delivery = self._new_delivery(topic_partition, start, hashes, begins.carried)
         self.deliveries[topic_partition] = delivery
-        if self._config.in_flight_per_key is not None and carried is None:
-            self._limits[topic_partition] = KeyLimit(self._config.in_flight_per_key)
-        offset = self._seeks.pop(topic_partition, None)
-        if offset is not None:
-            delivery.seek(offset)
+        if begins.carried is None:
+            self._limits.begin(topic_partition)
+        if begins.sought is not None:
+            delivery.seek(begins.sought)
         self._read(topic_partition)
 
     def _new_delivery(
@@ -231,7 +241,7 @@ class Tail:
 
     def _stop(self, topic_partition: TopicPartition) -> None:
         self._give_up(topic_partition)
-        self._limits.pop(topic_partition, None)
+        self._limits.end(topic_partition)
         self.stops += 1
         del self.deliveries[topic_partition]
 
@@ -251,30 +261,22 @@ class Tail:
         """Go on at an offset."""
         delivery = self.deliveries.get(topic_partition)
         if delivery is None:
-            self._seeks[topic_partition] = offset
+            begins = self._next.get(topic_partition, _Next())
+            self._next[topic_partition] = replace(begins, sought=offset)
             return
         self._give_up(topic_partition)
         delivery.seek(offset)
-        if topic_partition in self._limits:
-            assert self._config.in_flight_per_key is not None
-            self._limits[topic_partition] = KeyLimit(self._config.in_flight_per_key)
+        self._limits.begin(topic_partition)
         self._read(topic_partition)
 
     def _give_up(self, topic_partition: TopicPartition) -> None:
         """What is read and not handed out is to be read again."""
         self._reader.drop(topic_partition)
         self.deliveries[topic_partition].stop()
-        if self._batch is not None and self._batch.topic_partition == topic_partition:
-            self._batch = None
-        if self._current == topic_partition:
-            self._put_back(topic_partition)
-            self._rest, self._current, self.rows = iter(()), None, NO_ROWS
-
-    def _put_back(self, topic_partition: TopicPartition) -> None:
-        """What was let out for its key, and not taken, stays ready."""
-        limit = self._limits.get(topic_partition)
-        if limit is not None:
-            limit.ready.extendleft(self.rows.messages)
+        limit = self._limits.of(topic_partition)
+        if limit is not None and self._hand.partition == topic_partition:
+            limit.ready.extendleft(self.rows.messages)  # let out for its key, and not taken
+        self._hand.drop(topic_partition)
 
     def _read(self, topic_partition: TopicPartition) -> None:
         """Read a partition from its position on."""
@@ -290,7 +292,8 @@ class Tail:
     @property
     def current(self) -> TopicPartition:
         """The partition of what may be handed out now; there is something."""
-        partition = self._current if self._batch is None else self._batch.topic_partition
+        batch = self._hand.batch
+        partition = self._hand.partition if batch is None else batch.topic_partition
         assert partition is not None
         return partition
 
@@ -306,44 +309,45 @@ class Tail:
         Args:
             seconds: Maximum time to wait. May return False before it is over.
         """
-        self._is_clean &= self._batch is None
+        hand = self._hand
+        hand.is_clean &= hand.batch is None
         self._clean()
-        self._is_clean = False
-        self.rows = self._limited() or self._begun() or self._fetched_rows(seconds) or NO_ROWS
-        self._is_clean = True
+        hand.is_clean = False
+        hand.rows = self._limited() or self._begun() or self._fetched_rows(seconds) or NO_ROWS
+        hand.is_clean = True
         return self.rows.left > 0
 
     def _limited(self) -> Rows | None:
         """What was kept back for its key, and may go out now."""
-        for topic_partition, limit in self._limits.items():
+        for topic_partition, limit in self._limits:
             if limit.ready and topic_partition not in self.paused:
-                self._current = topic_partition
+                self._hand.partition = topic_partition
                 return rows_of([limit.ready.popleft()])
         return None
 
     def _begun(self) -> Rows | None:
-        """The next chunk of the batch that was fetched last."""
-        for chunk, end in self._rest:
-            assert self._current is not None
-            delivery = self.deliveries[self._current]
+        """The next chunk of the batch that was fetched last; with limits, what of it may go out."""
+        for chunk, end in self._hand.rest:
+            delivery = self.deliveries[chunk.topic_partition]
             if self.meter is not None:
                 self.meter.begun(chunk)
-            limit = self._limits.get(self._current)
+            limit = self._limits.of(chunk.topic_partition)
             if limit is None:
+                self._hand.partition = chunk.topic_partition
                 return delivery.begin(chunk, end)
             delivery.hand_out(chunk, end)
             limit.put(chunk.messages().messages)
-            return self._limited()
+            rows = self._limited()
+            if rows is not None or self._is_full():
+                return rows
         return None
 
     def _fetched_rows(self, seconds: float) -> Rows | None:
-        self._current = None
+        self._hand.partition = None
         records = self._fetch(seconds)
         if records is None:
             return None
-        self._current = records.topic_partition
-        parts = chunks(records.topic_partition, records.batch, records.epochs)
-        self._rest = _ends(parts, records.end)
+        self._hand.begin(records)
         return self._begun()
 
     def fetch_batch(self, seconds: float) -> bool:
@@ -354,17 +358,18 @@ class Tail:
         Args:
             seconds: Maximum time to wait. May return False before it is over.
         """
-        if self._batch is None:
-            self._is_clean &= self._current is None  # else it was read as messages so far
+        hand = self._hand
+        if hand.batch is None:
+            hand.is_clean &= not hand.has_rows  # else it was read as messages so far
             self._clean()
-            self._is_clean = False
-            self._batch = self._fetch(seconds)
-            self._is_clean = True
-        return self._batch is not None
+            hand.is_clean = False
+            hand.batch = self._fetch(seconds)
+            hand.is_clean = True
+        return hand.batch is not None
 
     def take_batch(self) -> pa.RecordBatch:
         """Hand out the record batch that is ready."""
-        records, self._batch = self._batch, None
+        records, self._hand.batch = self._hand.batch, None
         assert records is not None
         chunk = Chunk(records.topic_partition, records.batch)
         self.deliveries[records.topic_partition].hand_out(chunk, records.end)
@@ -374,12 +379,13 @@ class Tail:
 
     def take_ready(self) -> pa.RecordBatch:
         """Hand out what :attr:`rows` has, and all of its partition that may go out with it."""
-        assert self._current is not None
-        ready = self._limits[self._current].ready
+        limit = self._limits.of(self.current)
+        assert limit is not None
+        ready = limit.ready
         messages = [*self.rows.messages, *ready]
         batch = batch_of(messages).select(self._config.columns or SOURCE_COLUMNS[:-1])
         ready.clear()
-        self.rows = NO_ROWS
+        self._hand.rows = NO_ROWS
         return batch
 
     def metrics(self, *, is_batch: bool) -> dict[TopicPartition, PartitionMetrics]:
@@ -399,11 +405,13 @@ class Tail:
         delivery = self.deliveries.get(topic_partition)
         if delivery is None:
             return PartitionMetrics(hashes)
-        end, limit = self._reader.end(topic_partition), self._limits.get(topic_partition)
+        end, limit = self._reader.end(topic_partition), self._limits.of(topic_partition)
         processed = delivery.processed(is_batch=is_batch)
         waiting = 0  # for their keys, and so not handed out
         if limit is not None:
-            waiting = limit.held + (self.rows.left if self._current == topic_partition else 0)
+            waiting = limit.held + (
+                self.rows.left if self._hand.partition == topic_partition else 0
+            )
         return PartitionMetrics(
             hashes,
             delivery.position,
@@ -414,14 +422,14 @@ class Tail:
 
     def _clean(self) -> None:
         """After an error or an interrupt, read again what may have been fetched and lost."""
-        if not self._is_clean:
+        if not self._hand.is_clean:
             for topic_partition in self.deliveries:
                 self._give_up(topic_partition)
                 self._read(topic_partition)
-            self._is_clean = True
+            self._hand.is_clean = True
 
     def _fetch(self, seconds: float) -> TailRecords | None:
-        if self._is_full():
+        if self._is_full() or self._hand.has_rest:
             self._reader.wait(seconds)
             return None
         return self._reader.next_records(seconds)
@@ -430,9 +438,8 @@ class Tail:
         """Whether so much is kept back or not acknowledged that nothing more is to be read."""
         if not self._config.explicit:
             return False
-        held = sum(limit.held for limit in self._limits.values())
         waiting = sum(delivery.unacknowledged for delivery in self.deliveries.values())
-        return held >= _HELD_MAX or waiting >= _UNACKNOWLEDGED_MAX
+        return self._limits.held >= _HELD_MAX or waiting >= _UNACKNOWLEDGED_MAX
 
     def pass_over(self) -> None:
         """Count offsets as handed out that were read and hold no record of the own hashes.
@@ -440,18 +447,14 @@ class Tail:
         For the thread that reads.
         """
         for topic_partition, delivery in self.deliveries.items():
-            is_left = self._current == topic_partition and (
-                self.rows.left or length_hint(self._rest)
-            )
-            is_ready = self._batch is not None and self._batch.topic_partition == topic_partition
-            if self._is_clean and not is_left and not is_ready:
+            if self._hand.is_clean and not self._hand.holds(topic_partition):
                 delivery.pass_to(self._reader.delivered(topic_partition))
 
     # -- acknowledgement --------------------------------------------------------------------
 
     def acknowledge(self, topic_partition: TopicPartition, offsets: Iterable[int]) -> None:
         """Let the next records of some records' keys out (``max.in.flight.per.key``)."""
-        limit = self._limits.get(topic_partition)
+        limit = self._limits.of(topic_partition)
         if limit is not None:
             for offset in offsets:
                 limit.acknowledge(offset)
@@ -475,9 +478,3 @@ def _source_options(config: ConsumerConfig) -> SourceOptions:
         columns=tuple(columns),
         include_headers="headers" in columns,
     )
-
-
-def _ends(parts: Iterator[Chunk], end: int) -> Iterator[tuple[Chunk, int]]:
-    """Chunks, each with the offset up to which all is handed out with it."""
-    *listed, last = parts
-    return iter([*((chunk, int(chunk.offsets[-1]) + 1) for chunk in listed), (last, end)])

@@ -18,7 +18,7 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import DataLossError, KshareError, PolicyError
 from kshare.group.consumer import KeySharedConsumer
-from kshare.group.delivery import KeyLimit
+from kshare.group.key_limit import KeyLimit
 from kshare.group.message import CHUNK_ROWS, Chunk, Message, batch_of
 from kshare.testing import FakeCluster, Record
 from tests.support.fake_session import FakeSessions, fake_consumers

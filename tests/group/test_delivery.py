@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
 from kshare.core.progress import Progress, TopicPartition
-from kshare.group.delivery import Delivery, KeyLimit
+from kshare.group.delivery import Delivery
+from kshare.group.key_limit import KeyLimit
 from kshare.group.message import Chunk, Message
 
 ORDERS = TopicPartition("orders", 0)
