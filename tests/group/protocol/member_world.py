@@ -6,15 +6,17 @@ member has fenced itself, unless it was heard of since.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from kshare.core.hashing import WHOLE
-from kshare.group.protocol.actions import Delete
+from kshare.group.protocol.actions import Delete, WritePrimary
 from kshare.group.protocol.leader import plan_generation
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.membership import (
     Change,
+    Code,
     Join,
     Leave,
     Membership,
@@ -56,6 +58,9 @@ class GroupWorld(World):
 
     coordinator: Coordinator = field(default_factory=Coordinator)
     drops: int = 0
+    highest_primary: int = 0
+    handled_by: dict[int, str] = field(default_factory=dict)  # the last process of each key
+    handovers: int = 0  # keys that went on with another process, ever
     protocols: tuple[str, ...] = (PROTOCOL,)
 
     def join(self) -> None:
@@ -74,6 +79,21 @@ class GroupWorld(World):
             membership=membership,
         )
 
+    def deliver(self, process: Process) -> None:
+        offset = next_record(self, process)
+        assert offset is not None
+        before = self.handled_by.get(self.keys[offset], process.name)
+        super().deliver(process)
+        self.handled_by[self.keys[offset]] = process.name
+        self.handovers += before != process.name
+
+    def check(self) -> None:
+        super().check()
+        primary = 0 if self.primary is None else self.primary.offset
+        if primary < self.highest_primary and not self.lost_logs:
+            raise LawBrokenError(f"primary offset {primary} after {self.highest_primary}")
+        self.highest_primary = max(self.highest_primary, primary)
+
     def clone(self) -> "GroupWorld":
         return replace(
             self,
@@ -82,6 +102,7 @@ class GroupWorld(World):
             acknowledged=set(self.acknowledged),
             promised=set(self.promised),
             coordinator=self.coordinator.clone(),
+            handled_by=dict(self.handled_by),
         )
 
     def fingerprint(self) -> tuple[object, ...]:
@@ -89,6 +110,8 @@ class GroupWorld(World):
             *super().fingerprint(),
             self.coordinator.fingerprint(),
             self.drops,
+            self.highest_primary,
+            self.handovers,
             tuple(
                 (
                     name,
@@ -220,11 +243,30 @@ def take_group(world: GroupWorld, step: Step) -> None:
             _heartbeat(world, member_of(world.processes[name]))
         case "poll":
             poll(world, member_of(world.processes[name]))
+        case "act" if isinstance(world.processes[name].inbox[0], WritePrimary):
+            _write_primary(world, member_of(world.processes[name]))
         case _:
             _know_peers(world)
             base.take(world, step)
             return
     world.check()
+
+
+def _write_primary(world: GroupWorld, process: MemberProcess) -> None:
+    """The coordinator refuses the primary offset of who is no member of this generation."""
+    _know_peers(world)
+    if may_commit(world, process.membership):
+        base._act(world, process)
+    else:
+        process.inbox.pop(0)
+        process.owner.failed()
+    base._decide(world, process)
+
+
+def may_commit(world: GroupWorld, membership: Membership) -> bool:
+    """Whether the coordinator takes offsets of a member, also while it prepares a rebalance."""
+    code = world.coordinator.heartbeat(membership.member_id, membership.generation)
+    return code in {None, Code.REBALANCE_IN_PROGRESS}
 
 
 def drop(world: GroupWorld, member_id: str) -> None:
@@ -330,29 +372,174 @@ class BrokenGroup:
     law: str
 
 
-def explore_group(limits: GroupLimits, depth: int, start: GroupWorld) -> tuple[int, str]:
+@dataclass
+class Seen:
+    """The states that an exploration has seen, and what had happened in them.
+
+    Attributes:
+        states: Number of states.
+        handovers: Those in which a key had gone on with another member.
+        committed: Those in which a commit had been answered.
+        dropped: Those in which the coordinator had dropped a living member.
+    """
+
+    states: int = 0
+    handovers: int = 0
+    committed: int = 0
+    dropped: int = 0
+
+    def add(self, world: GroupWorld) -> None:
+        """Count a state."""
+        self.states += 1
+        self.handovers += world.handovers > 0
+        self.committed += bool(world.promised)
+        self.dropped += world.drops > 0
+
+
+def explore_group(
+    limits: GroupLimits, depth: int, *starts: GroupWorld
+) -> tuple[Seen, BrokenGroup | None]:
     """Take every step in every order, up to a depth.
 
     Returns:
-        The number of states that were seen, and the way to a broken law; empty if there is none.
+        The states that were seen, and the way to a broken law, from one of the starts.
     """
-    seen = {start.fingerprint()}
-    border: list[tuple[GroupWorld, tuple[Step, ...]]] = [(start, ())]
+    marks, seen = set[object](), Seen()
+    border: list[tuple[GroupWorld, tuple[Step, ...]]] = []
+
+    def put(world: GroupWorld, trace: tuple[Step, ...]) -> None:
+        mark = world.fingerprint()
+        if mark not in marks:
+            marks.add(mark)
+            seen.add(world)
+            border.append((world, trace))
+
+    for start in starts:
+        put(start, ())
     for _ in range(depth):
-        following: list[tuple[GroupWorld, tuple[Step, ...]]] = []
-        for world, trace in border:
+        last, border = border, []
+        for world, trace in last:
             for step in group_steps(world, limits):
                 after = world.clone()
                 try:
                     take_group(after, step)
                 except LawBrokenError as error:
-                    return len(seen), f"{error}: {(*trace, step)}"
-                mark = after.fingerprint()
-                if mark not in seen:
-                    seen.add(mark)
-                    following.append((after, (*trace, step)))
-        border = following
-    return len(seen), ""
+                    return seen, BrokenGroup((*trace, step), str(error))
+                put(after, (*trace, step))
+    return seen, None
+
+
+_ORDINARY = ("member", "mail", "complete", "poll", "read", "act", "wait", "heartbeat")
+
+
+def along(
+    world: GroupWorld, limits: GroupLimits, is_late: Callable[[Step], bool] = lambda _: False
+) -> Iterator[GroupWorld]:
+    """The worlds on the ordinary way from one, in which nothing goes wrong, until all is done.
+
+    Args:
+        world: The world.
+        limits: How much may happen.
+        is_late: Says which steps come only when no others are left.
+    """
+    verbs = (*_ORDINARY, "acknowledge", "deliver", "commit")
+    marks = {world.fingerprint()}
+    after: GroupWorld | None = world
+    while after is not None:
+        world, after = after, None
+        yield world
+        possible = sorted(
+            (step for step in group_steps(world, limits) if step[0].split()[0] in verbs),
+            key=lambda step: (is_late(step), verbs.index(step[0].split()[0])),
+        )
+        for step in possible:
+            after = world.clone()
+            take_group(after, step)
+            if after.fingerprint() not in marks:
+                marks.add(after.fingerprint())
+                break
+            after = None
+
+
+def running(limits: GroupLimits) -> GroupWorld:
+    """Two members run, with a record each in hand."""
+    world = new_group(2)
+    finish_group(world, until=0)
+    for step in list(group_steps(world, limits)):
+        if step[0] == "deliver":
+            take_group(world, step)
+    return world
+
+
+def committing(limits: GroupLimits) -> GroupWorld:
+    """The lead is about to write the primary offset: both have committed their first records."""
+    world = running(limits)
+    for name in ("m1", "m0"):
+        process = world.processes[name]
+        for verb in (f"acknowledge {process.in_flight[0]}", "commit"):
+            take_group(world, (verb, name))
+        while not any(isinstance(action, WritePrimary) for action in process.inbox):
+            possible = [step for step in group_steps(world, limits) if step[1] == name]
+            steps = [step for step in possible if step[0] in {"act", "read"}]
+            if not steps:
+                break
+            take_group(world, steps[0])
+    return world
+
+
+def dropped(world: GroupWorld) -> GroupWorld:
+    """The coordinator drops the first member, which lives."""
+    drop(world, member_of(world.processes["m0"]).membership.member_id)
+    world.drops = 0
+    return world
+
+
+def joined(world: GroupWorld) -> GroupWorld:
+    """A third member is started."""
+    world.join()
+    return world
+
+
+def _is_of_the_first(step: Step) -> bool:
+    return step[1] == "m0"
+
+
+def a_third_joins(limits: GroupLimits) -> Iterator[GroupWorld]:
+    """It gets hashes of both others, once they poll: they have records in hand.
+
+    Nor do they read the log before they have to.
+    """
+    slow = {"poll", "acknowledge", "read"}
+
+    def is_late(step: Step) -> bool:
+        return step[0].split()[0] in slow and step[1] != "m2"
+
+    return along(joined(running(limits)), limits, is_late)
+
+
+def one_is_dropped(limits: GroupLimits) -> Iterator[GroupWorld]:
+    """It sleeps with a record in hand until the other one has taken over all, and goes on."""
+    return along(dropped(running(limits)), limits, _is_of_the_first)
+
+
+def the_lead_is_dropped(limits: GroupLimits) -> Iterator[GroupWorld]:
+    """It sleeps before it writes the primary offset; the other one commits more meanwhile."""
+    return along(dropped(committing(limits)), limits, _is_of_the_first)
+
+
+def the_lead_is_slow(limits: GroupLimits) -> Iterator[GroupWorld]:
+    """It sleeps before it writes the primary offset, and stays a member."""
+    return along(committing(limits), limits, _is_of_the_first)
+
+
+Way: TypeAlias = Callable[[GroupLimits], Iterator[GroupWorld]]
+WAYS: tuple[Way, ...] = (
+    a_third_joins,
+    one_is_dropped,
+    the_lead_is_dropped,
+    the_lead_is_slow,
+)
+"""The ways on which hashes or the lead change hands; every interleaving begins anywhere on one."""
 
 
 def walk_group(
@@ -421,7 +608,10 @@ def settled(world: GroupWorld) -> bool:
 
 
 __all__ = [
+    "WAYS",
     "GroupLimits",
+    "Seen",
+    "Way",
     "explore_group",
     "finish_group",
     "group_steps",

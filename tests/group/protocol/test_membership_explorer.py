@@ -6,15 +6,18 @@ from dataclasses import replace
 import pytest
 
 from kshare.group.protocol import assignor
-from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.actions import Action
+from kshare.group.protocol.log import GroupLog, PartitionLog
 from kshare.group.protocol.membership import Change, Membership, State
-from kshare.group.protocol.owner import Owner
+from kshare.group.protocol.owner import Commit, Owner
 from kshare.group.protocol.records import Claim
 from tests.group.protocol import member_world
 from tests.group.protocol.member_world import (
+    WAYS,
     GroupLimits,
     GroupWorld,
     MemberProcess,
+    Way,
     explore_group,
     finish_group,
     new_group,
@@ -22,25 +25,43 @@ from tests.group.protocol.member_world import (
     take_group,
     walk_group,
 )
-from tests.group.protocol.world import T0, is_pending, replay
+from tests.group.protocol.world import T0, LawBrokenError, is_pending, replay
 
 LIMITS = GroupLimits(processes=4, drops=3)
+NARROW = GroupLimits(processes=3, drops=1, commits=2)
 LENGTH = 120
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def test_every_interleaving_of_two_that_join() -> None:
-    states, broken = explore_group(GroupLimits(processes=3), 9, new_group(2))
+    seen, broken = explore_group(GroupLimits(processes=3), 9, new_group(2))
     assert not broken
-    assert states > 1_000
+    assert seen.states > 1_000
 
 
 def test_every_interleaving_of_a_third_that_joins_a_settled_group() -> None:
     world = new_group(2)
     finish_group(world, until=0)
-    states, broken = explore_group(GroupLimits(processes=3, crashes=0), 5, world)
+    seen, broken = explore_group(GroupLimits(processes=3, crashes=0), 5, world)
     assert not broken
-    assert states > 1_000
+    assert seen.states > 1_000
+
+
+def test_every_interleaving_around_a_handover() -> None:
+    """Two steps out of the way from any state in which hashes or the lead change hands."""
+    starts = [world for way in WAYS for world in way(NARROW)]
+    seen, broken = explore_group(NARROW, 2, *starts)
+    print(f"depth 2 from {len(starts)} states: {seen}")
+    assert broken is None
+    assert seen.states > 10_000
+    assert min(seen.handovers, seen.committed, seen.dropped) > 2_000
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_a_way_ends_with_all_processed(way: Way) -> None:
+    *_, world = way(NARROW)
+    assert world.acknowledged == set(range(len(world.keys)))
+    assert world.handovers or way.__name__.startswith("the_lead")
 
 
 @pytest.mark.parametrize("is_settled", [False, True])
@@ -168,8 +189,49 @@ def does_not_lose_when_it_is_unknown(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "lose", lose)
 
 
+def names_nothing_when_it_joins(patch: pytest.MonkeyPatch) -> None:
+    """It revokes after it has joined: others get what it still delivers."""
+    real = Membership._subscription
+    patch.setattr(Membership, "_subscription", lambda self: replace(real(self), owned=()))
+
+
+def names_nothing_when_it_joins_and_does_not_wait(patch: pytest.MonkeyPatch) -> None:
+    names_nothing_when_it_joins(patch)
+    does_not_wait_for_former_owners(patch)
+
+
+def commits_without_its_generation(patch: pytest.MonkeyPatch) -> None:
+    """The coordinator does not check who writes the primary offset."""
+    patch.setattr(member_world, "may_commit", lambda *_: True)
+
+
+def leads_by_the_highest_hash_too(patch: pytest.MonkeyPatch) -> None:
+    """Two leads: the owner of the highest hash takes itself for one."""
+    real = Owner._commit
+
+    def commit(self: Owner, said: PartitionLog, under_way: Commit) -> tuple[Action, ...]:
+        highest = {name: owned[-1].hi for name in said.claims if (owned := said.owned_by(name))}
+        with pytest.MonkeyPatch.context() as within:
+            if max(highest, key=lambda name: highest[name], default="") == self.member:
+                within.setattr(PartitionLog, "lead", self.member)
+            return real(self, said, under_way)
+
+    patch.setattr(Owner, "_commit", commit)
+
+
+def leads_by_the_highest_hash(patch: pytest.MonkeyPatch) -> None:
+    """All take the owner of the highest hash for the lead."""
+
+    def lead(self: PartitionLog) -> str | None:
+        highest = {name: owned[-1].hi for name in self.claims if (owned := self.owned_by(name))}
+        return max(highest, key=lambda name: (highest[name], name), default=None)
+
+    patch.setattr(PartitionLog, "lead", property(lead))
+
+
 FAULTS: tuple[Patch, ...] = (
     does_not_fence_itself,
+    leads_by_the_highest_hash_too,
     gives_what_others_own_and_does_not_wait,
     gives_what_others_own_and_takes_them_for_dropped,
     goes_on_with_what_is_lost,
@@ -181,8 +243,23 @@ TWO_LAYERS: tuple[Patch, ...] = (
     gives_what_others_own,
     does_not_wait_for_former_owners,
     takes_members_of_the_epoch_for_dropped,
+    names_nothing_when_it_joins,
+    leads_by_the_highest_hash,
 )
-"""Faults that break no law alone: two phases and claims each keep a new owner waiting."""
+"""Faults that break no law alone: two phases and claims each keep a new owner waiting.
+
+And it does not matter who leads, as long as it is one.
+"""
+FOUND_ON_WAYS: tuple[Patch, ...] = (
+    does_not_fence_itself,
+    gives_what_others_own_and_does_not_wait,
+    gives_what_others_own_and_takes_them_for_dropped,
+    names_nothing_when_it_joins_and_does_not_wait,
+    takes_any_answer_for_a_sign_of_life,
+    commits_without_its_generation,
+    leads_by_the_highest_hash_too,
+)
+"""Faults that every interleaving around a handover finds."""
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
@@ -195,3 +272,20 @@ def test_a_fault_is_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None
 def test_one_layer_alone_holds(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
     assert not any(walk_group(LIMITS, LENGTH, seed, members=3) for seed in range(20))
+
+
+@pytest.mark.parametrize("fault", FOUND_ON_WAYS, ids=lambda fault: fault.__name__)
+def test_a_fault_is_found_by_every_interleaving_around_a_handover(
+    fault: Patch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    assert any(breaks_a_law(way, depth) for depth in (0, 1, 2) for way in WAYS)
+
+
+def breaks_a_law(way: Way, depth: int) -> bool:
+    """Whether a law does not hold on a way, or so many steps out of it."""
+    try:
+        starts = list(way(NARROW))
+    except LawBrokenError:
+        return True
+    return explore_group(NARROW, depth, *starts)[1] is not None

@@ -1,6 +1,6 @@
 """The laws of transactions in a small world, with seeded faults; and those of the purgatory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -25,24 +25,46 @@ from kshare.group.protocol.transaction import (
 )
 from tests.group.protocol import transactional_world as world_module
 from tests.group.protocol.transactional_explorer import (
+    WAYS,
     a_zombie_with_a_new_epoch,
     explore,
+    let_run,
+    new_world,
     walk,
 )
-from tests.group.protocol.transactional_world import Limits
-from tests.group.protocol.world import T0
+from tests.group.protocol.transactional_world import Limits, TransactionalWorld
+from tests.group.protocol.world import T0, LawBrokenError
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 LENGTH = 160
 LIMITS = Limits()
+NARROW = Limits(members=3, in_flight=1)
 
 # -- the world -------------------------------------------------------------------------------------
 
 
 def test_every_interleaving_to_a_depth() -> None:
-    states, broken = explore(Limits(members=3), 6)
+    world = new_world()
+    let_run(world)
+    seen, broken = explore(Limits(members=3), 6, [world])
     assert broken is None
-    assert states > 1_000
+    assert seen.states > 1_000
+
+
+def test_every_interleaving_around_outputs() -> None:
+    """Two steps out of the way from any state in which outputs are committed, or taken over."""
+    starts = [world for way in WAYS for world in way()]
+    seen, broken = explore(NARROW, 2, starts)
+    print(f"depth 2 from {len(starts)} states: {seen}")
+    assert broken is None
+    assert seen.states > 4_000
+    assert min(seen.outputs, seen.replaced, seen.open) > 1_500
+
+
+def test_a_way_ends_with_all_outputs() -> None:
+    for way in WAYS:
+        *_, world = way()
+        assert sorted(world.outputs) == list(range(len(world.keys)))
 
 
 @pytest.mark.parametrize("first", range(0, 120, 30))
@@ -205,6 +227,34 @@ FAULTS: tuple[Patch, ...] = (
 def test_a_fault_is_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
     assert any(walk(LIMITS, LENGTH, seed) is not None for seed in range(2_000))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        skips_the_fence,
+        writes_facts_outside_of_the_transaction,
+        writes_facts_with_commits_too,
+        reads_what_is_not_committed,
+        reads_what_was_aborted,
+        waits_for_nobody,
+        waits_for_living_members_alone,
+    ],
+    ids=lambda fault: fault.__name__,
+)
+def test_a_fault_is_found_by_every_interleaving_around_outputs(
+    fault: Patch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    assert any(breaks_a_law(way) for way in WAYS)
+
+
+def breaks_a_law(way: Callable[[], Iterable[TransactionalWorld]]) -> bool:
+    """Whether a law does not hold on a way, or one step out of it."""
+    try:
+        return explore(NARROW, 1, way())[1] is not None
+    except LawBrokenError:
+        return True
 
 
 @pytest.mark.parametrize(

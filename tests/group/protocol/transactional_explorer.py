@@ -1,6 +1,9 @@
 """Ways through the small world of transactions: every interleaving to a depth, and random ones."""
 
 import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 from kshare.group.protocol.owner import Phase
 from tests.group.protocol.transactional_world import (
@@ -150,22 +153,116 @@ def go(world: TransactionalWorld, name: str, *, until: str = "") -> None:
         take(world, (verb, whom))
 
 
-def explore(limits: Limits, depth: int) -> tuple[int, str | None]:
-    """Take every step in every order up to a depth; the number of states, and a broken law."""
+# -- every interleaving ----------------------------------------------------------------------------
+
+
+def along(
+    world: TransactionalWorld, is_late: Callable[[Step], bool] = lambda _: False
+) -> Iterator[TransactionalWorld]:
+    """The worlds on the ordinary way from one, in which nothing goes wrong, until all is done.
+
+    Args:
+        world: The world.
+        is_late: Says which steps come only when no others are left.
+    """
+    limits = Limits(members=0, in_flight=1, compactions=0, expired=0, doubts=False)
+    marks = {world.fingerprint()}
+    after: TransactionalWorld | None = world
+    while after is not None:
+        world, after = after, None
+        yield world
+        possible = [
+            step
+            for step in steps(world, limits)
+            if step[0] != "abort" or is_stale(world.members[step[1]])
+        ]
+        for step in sorted(possible, key=lambda each: (is_late(each), _ORDER.index(each[0]))):
+            after = world.clone()
+            take(after, step)
+            if after.fingerprint() not in marks:
+                marks.add(after.fingerprint())
+                break
+            after = None
+
+
+_ORDER = (
+    *("mark", "resolve", "read", "act", "wait", "deliver", "init", "check", "write", "end"),
+    *("settle", "abort"),
+)
+
+
+def two_commit() -> Iterator[TransactionalWorld]:
+    """Two members run, and commit all there is."""
     world = new_world()
     let_run(world)
-    seen, border = {world.fingerprint()}, [world]
+    return along(world)
+
+
+def replaced(until: str) -> Iterator[TransactionalWorld]:
+    """A member is replaced amid a transaction, sleeps until its successor is done, and goes on."""
+    world = new_world()
+    let_run(world)
+    go(world, "m0", until=until)
+    take(world, ("replace", "m0"))
+    return along(world, lambda step: step[1] == "m0")
+
+
+WAYS: tuple[Callable[[], Iterator[TransactionalWorld]], ...] = (
+    two_commit,
+    partial(replaced, "check"),  # with records in hand
+    partial(replaced, "write"),  # admitted
+    partial(replaced, "end"),  # facts are in the log, and not decided
+)
+"""The ways on which outputs are committed; every interleaving begins anywhere on one."""
+
+
+@dataclass
+class Seen:
+    """The states that an exploration has seen, and what had happened in them.
+
+    Attributes:
+        states: Number of states.
+        outputs: Those in which an output was committed.
+        replaced: Those in which a member had been replaced, and an output was committed.
+        open: Those in which a transaction was open.
+    """
+
+    states: int = 0
+    outputs: int = 0
+    replaced: int = 0
+    open: int = 0
+
+    def add(self, world: TransactionalWorld) -> None:
+        """Count a state."""
+        self.states += 1
+        self.outputs += bool(world.outputs)
+        self.replaced += bool(world.outputs) and world.started > 2
+        self.open += bool(world.coordinator.open)
+
+
+def explore(
+    limits: Limits, depth: int, starts: Iterable[TransactionalWorld]
+) -> tuple[Seen, str | None]:
+    """Take every step in every order up to a depth; what was seen, and a broken law."""
+    marks, seen = set[object](), Seen()
+    border: list[TransactionalWorld] = []
+
+    def put(world: TransactionalWorld) -> None:
+        if (mark := world.fingerprint()) not in marks:
+            marks.add(mark)
+            seen.add(world)
+            border.append(world)
+
+    for world in starts:
+        put(world)
     for _ in range(depth):
-        following = []
-        for world in border:
+        last, border = border, []
+        for world in last:
             for step in steps(world, limits):
                 after = world.clone()
                 try:
                     take(after, step)
                 except LawBrokenError as error:
-                    return len(seen), f"{step}: {error}"
-                if (mark := after.fingerprint()) not in seen:
-                    seen.add(mark)
-                    following.append(after)
-        border = following
-    return len(seen), None
+                    return seen, f"{step}: {error}"
+                put(after)
+    return seen, None

@@ -172,6 +172,7 @@ def is_pending(done: Progress, offset: int, hash_: int) -> bool:
 def clone_process(process: Process) -> Process:
     log = GroupLog(process.log.group)
     log.end, log.members = process.log.end, dict(process.log.members)
+    log.epochs = dict(process.log.epochs)
     log.partitions = {
         at: replace(
             part,
