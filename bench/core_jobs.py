@@ -16,6 +16,9 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.packing import pack, records_of
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.slicing import PartitionLoad, check_plan, plan_by_key
+from kshare.group.protocol.leader import plan_generation
+from kshare.group.protocol.record_codec import encode as encode_record
+from kshare.group.protocol.subscription import Subscription, encode_subscription
 
 PLACE = TopicPartition("t", 0)
 
@@ -80,6 +83,21 @@ def pack_slices(count: int) -> Callable[[], int]:
     return job
 
 
+def plan_members(members: int, partitions: int) -> Callable[[], int]:
+    """Plan a generation of a group, and encode its epoch and what each member is sent."""
+    said = {
+        f"m-{number:04}": encode_subscription(Subscription(f"host-{number:04}", ("t",)))
+        for number in range(members)
+    }
+
+    def job() -> int:
+        generation = plan_generation(1, "host-0000", said, {"t": partitions})
+        _, value = encode_record("g", generation.epoch)
+        return len(value) + sum(map(len, generation.assignments(1, "x").values()))
+
+    return job
+
+
 def measure(runs: int) -> list[tuple[str, float, str, str, bool]]:
     """Rows: what, value, how it is shown, target, whether it is met."""
     commits = random_commits(100_000, 1_000_000)
@@ -93,6 +111,7 @@ def measure(runs: int) -> list[tuple[str, float, str, str, bool]]:
         ("1 M gaps decoded", lambda: decode(told), 1.0),
         ("plan 10,000 partitions x 8 ranges", plan(10_000), 1.0),
         ("plan 5,000 partitions x 8 ranges", plan(5_000), 0.5),
+        ("plan 1,000 members x 10,000 partitions of a group", plan_members(1_000, 10_000), 1.0),
         ("plan 10,000 slices, and pack them into 8 tasks", pack_slices(10_000), 0.3),
     ):
         times = seconds(job, runs)

@@ -109,7 +109,7 @@ def measure(broker: Topics, folder: Path) -> Rebalance:
             revoked = [int(line[1]) for line in member.lines() if line[0] == "revoked"]
             moved = [its_keys[key][0] for key in times if key in its_keys]
             if moved:
-                resumed = max(resumed, (min(moved) - revoked[-1]) / 1e9)
+                resumed = max(resumed, (max(moved) - revoked[-1]) / 1e9)
         assert resumed, "nothing has moved"
         dead = members[0]
         keys = deliveries(dead, ended - int(1e9)).keys()

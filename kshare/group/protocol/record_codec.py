@@ -6,6 +6,7 @@ keys and values is that of :mod:`kshare.group.protocol.records`.
 """
 
 import json
+import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -36,11 +37,16 @@ from kshare.group.protocol.records import (
 __all__ = ["assignment_of", "assignment_value", "decode", "decode_key", "encode", "encode_key"]
 
 _HASHES_MAX: Final = 1 << 16
+_PLAIN_MAX: Final = 256 << 10
+_INFLATED_MAX: Final = 64 << 20
 
 
 def encode(group: str, record: Record) -> tuple[bytes, bytes]:
-    """The key and the value of a record."""
-    return encode_key(group, key_of(record)), _dumps(_value_of(record))
+    """The key and the value of a record; a long value is compressed."""
+    value = _dumps(_value_of(record))
+    if len(value) > _PLAIN_MAX:  # an epoch of many members; 1 MB is the brokers' limit
+        value = _dumps({"z": b64encode(zlib.compress(value)).decode()})
+    return encode_key(group, key_of(record)), value
 
 
 def encode_key(group: str, key: Key) -> bytes:
@@ -96,9 +102,22 @@ def decode(key: bytes, value: bytes) -> tuple[str, Record]:
     if not isinstance(fields, dict):
         raise CommitLogError(f"the value of {key[:200]!r} is not a JSON object")
     try:
-        return group, _VALUES[parsed.kind](parsed, fields)
-    except (KeyError, TypeError, ValueError) as error:
+        return group, _VALUES[parsed.kind](parsed, _plain(fields))
+    except (KeyError, TypeError, ValueError, zlib.error) as error:
         raise CommitLogError(f"the value of {key[:200]!r} cannot be read: {error!r}") from error
+
+
+def _plain(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of a value, also if it is compressed."""
+    if fields.keys() != {"z"}:
+        return fields
+    inflater = zlib.decompressobj()
+    value = inflater.decompress(b64decode(fields["z"], validate=True), _INFLATED_MAX)
+    if not inflater.eof:
+        raise ValueError(f"it is cut short, or longer than {_INFLATED_MAX} bytes")
+    inflated = json.loads(value)
+    _check(isinstance(inflated, dict), "compressed value", inflated)
+    return dict(inflated)
 
 
 # -- values --------------------------------------------------------------------------------------

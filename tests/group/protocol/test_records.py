@@ -228,3 +228,24 @@ def test_what_is_no_value(name: str, value: bytes) -> None:
     key, _ = encode("g", EXAMPLES[name])
     with pytest.raises(CommitLogError):
         decode(key, value)
+
+
+def test_an_epoch_of_a_large_group_fits_into_a_record() -> None:
+    """1,000 members, 10,000 partitions, and names as long as Kafka allows: brokers take 1 MB."""
+    topics = [f"{'t' * 245}-{number:03}" for number in range(100)]
+    members = tuple(
+        EpochMember(
+            f"host-{number:05}",
+            f"kshare-{number:05}-{'0' * 36}",
+            f"host-{number:05}.example:8080",
+            tuple((TopicPartition(topics[number % 100], each), ()) for each in range(10)),
+        )
+        for number in range(1_000)
+    )
+    epoch = Epoch(3, "host-00000", members)
+    key, value = encode("g", epoch)
+    assert len(key) + len(value) < 200_000
+    assert decode(key, value) == ("g", epoch)
+    for damaged in (value[:100] + b"x" + value[101:], value.replace(b'"}', b'AAAA"}')):
+        with pytest.raises(CommitLogError, match=r"cannot be read|not JSON"):
+            decode(key, damaged)
