@@ -25,6 +25,7 @@ class Member:
     process: subprocess.Popen[bytes]
     file: Path
     resumed: list[int] = field(default_factory=list)
+    signals: list[signal.Signals] = field(default_factory=list)
 
     def lines(self) -> list[list[str]]:
         text = self.file.read_text()
@@ -46,6 +47,7 @@ class Member:
     def signal(self, number: signal.Signals) -> None:
         if number is signal.SIGCONT:
             self.resumed.append(time.monotonic_ns())
+        self.signals.append(number)
         self.process.send_signal(number)
 
     def end(self) -> None:
@@ -110,6 +112,7 @@ class Group:
 
         A record that came twice counts where it came first, and then where it came last.
         """
+        print(self.history())
         rows = sorted(row for member in self.members for row in self._rows(member))
         first: dict[tuple[int, int], tuple[int, int, int, str]] = {}
         last: dict[tuple[int, int], tuple[int, int, int, str]] = {}
@@ -126,6 +129,18 @@ class Group:
                 }
                 report = check_order(pa.table(columns), {0: (0, end)})
                 assert report.ok, str(report)
+
+    def history(self) -> str:
+        """What has happened, in numbers."""
+        lines = [line[0] for member in self.members for line in member.lines()]
+        counts = {name: lines.count(name) for name in ("record", "assigned", "revoked", "lost")}
+        signals = [number for member in self.members for number in member.signals]
+        return (
+            f"{counts['record']} records delivered, {len(self.delivered())} of them different; "
+            f"{len(self.members)} processes, {signals.count(signal.SIGKILL)} killed, "
+            f"{signals.count(signal.SIGSTOP)} stopped; callbacks: {counts['assigned']} assigned, "
+            f"{counts['revoked']} revoked, {counts['lost']} lost"
+        )
 
     def _rows(self, member: Member) -> list[tuple[int, int, int, str]]:
         """What a member delivered, without what its handler had in hand when it was stopped."""

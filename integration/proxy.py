@@ -1,7 +1,8 @@
-"""A TCP proxy on the loopback interface that counts what a broker sends."""
+"""A TCP proxy on the loopback interface that counts what a broker sends, and may hold it back."""
 
 import socket
 import threading
+import time
 from contextlib import suppress
 from typing import Self
 
@@ -14,13 +15,19 @@ class CountingProxy:
 
     Args:
         port: the broker's.
+
+    Attributes:
+        port: Its own port.
+        received: Bytes that the broker has sent, over all connections.
+        delay: By how many seconds each answer comes late.
     """
 
     def __init__(self, port: int) -> None:
         self._behind = port
         self._listener = socket.create_server((HOST, 0))
         self.port: int = self._listener.getsockname()[1]
-        self.received = 0  # bytes that the broker has sent, over all connections
+        self.received = 0
+        self.delay = 0.0
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -52,6 +59,7 @@ class CountingProxy:
                 if counts:
                     with self._lock:
                         self.received += len(data)
+                    time.sleep(self.delay)
                 sink.sendall(data)
         for end in (source, sink):
             with suppress(OSError):

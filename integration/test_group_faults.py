@@ -8,7 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
 
@@ -17,7 +17,9 @@ from confluent_kafka import Consumer
 
 from integration.cluster import KafkaCluster
 from integration.kafka import KafkaBroker
-from integration.members import Group, end_all, eventually, fill
+from integration.members import Group, Member, end_all, eventually, fill
+from integration.proxy import CountingProxy
+from kshare.cli import main as kshare_command
 from kshare.group.config import consumer_config
 from kshare.group.coordinator import find_coordinator
 
@@ -97,6 +99,57 @@ def test_a_broker_answers_late(tmp_path: Path, seconds: int) -> None:
         eventually(lambda: all(abs(m.share() - 1 / 2) < 0.01 for m in members))
         end_all(group)
         group.check({0: 8_000})
+
+
+def test_answers_come_late(tmp_path: Path) -> None:
+    """A slow network: each answer by some tenths of a second, then by more than requests wait."""
+    broker = KafkaBroker()
+    with ExitStack() as stack:
+        proxy = stack.enter_context(CountingProxy(broker.ports["PLAINTEXT"]))
+        broker.config["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{proxy.port}"
+        stack.enter_context(broker)
+        group = stack.enter_context(closing(Group(broker, broker.create_topic(), tmp_path)))
+        fill(group, 0, 6_000)
+        members = [group.start(pause=0.002) for _ in range(3)]
+        eventually(lambda: all(abs(m.share() - 1 / 3) < 0.01 for m in members))
+        for delay, seconds in ((0.3, 4), (0.0, 1), (3.0, 9)):
+            proxy.delay = delay
+            time.sleep(seconds)
+        proxy.delay = 0.0
+        eventually(lambda: any(line[0] == "lost" for m in members for line in m.lines()))
+        fill(group, 6_000, 8_000)
+        eventually(lambda: len(group.delivered()) == 8_000)
+        eventually(lambda: all(abs(m.share() - 1 / 3) < 0.01 for m in members))
+        end_all(group)
+        group.check({0: 8_000})
+
+
+def test_a_policy_is_switched_while_three_members_run(
+    broker: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    """Key ranges become one whole partition, and are shared again, twice."""
+    where = ["--bootstrap-servers", broker.bootstrap_servers, "--topic", topic]
+    with closing(Group(broker, topic, tmp_path)) as group:
+        fill(group, 0, 2_000)
+        members = [group.start() for _ in range(3)]
+        eventually(lambda: all(abs(m.share() - 1 / 3) < 0.01 for m in members))
+        produced = 2_000
+        for _ in range(2):
+            for value, shares in (("false", [0, 0, 1]), ("true", [1 / 3] * 3)):
+                fill(group, produced, produced + 1_000)
+                produced += 1_000
+                assert kshare_command(["policy", "set", "accept.range.fetch", value, *where]) == 0
+                eventually(lambda wanted=shares: have_shares(members, wanted))  # type: ignore[misc]
+        eventually(lambda: len(group.delivered()) == produced)
+        end_all(group)
+        group.check({0: produced})
+        assert sum(len(member.records()) for member in members) == produced
+
+
+def have_shares(members: list[Member], wanted: list[float]) -> bool:
+    """Whether members have such parts of the partition, whoever has which."""
+    found = sorted(member.share() for member in members)
+    return all(abs(each - share) < 0.01 for each, share in zip(found, wanted, strict=True))
 
 
 def test_the_log_is_deleted(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, TopicPartition
 from integration.cluster import KafkaCluster
 from integration.kafka import KafkaBroker
 from integration.members import eventually
+from integration.proxy import CountingProxy
 from integration.topics import Topics
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.errors import TransactionAbortedError
@@ -53,14 +54,22 @@ class Processes:
         self._broker.produce(self.topic, rows, partition=0)
         self.produced += count
 
-    def start(self, hashes: HashRange | None, name: str) -> tuple[subprocess.Popen[bytes], Path]:
-        """Start a process that has some key hashes, or is a member of the group."""
+    def start(
+        self, hashes: HashRange | None, name: str, *, hangs: int = 0
+    ) -> tuple[subprocess.Popen[bytes], Path]:
+        """Start a process that has some key hashes, or is a member of the group.
+
+        Args:
+            hashes: The key hashes; None for a member.
+            name: Its transactional id.
+            hangs: The number of the transaction whose handler hangs; 0 for none.
+        """
         file = self._folder / f"{len(self.running):03}-{name}"
         file.touch()
         command = [sys.executable, "-m", "integration.transaction_process"]
         command += [self._broker.bootstrap_servers, self.topic, self.output, self.group]
         command += ["-", "-"] if hashes is None else [str(hashes.lo), str(hashes.hi)]
-        command += [name, str(file)]
+        command += [name, str(file), str(hangs)]
         self.running.append(subprocess.Popen(command))
         return self.running[-1], file
 
@@ -86,6 +95,7 @@ class Processes:
                 process.send_signal(signal.SIGTERM)
                 process.wait(60)
         found = self.outputs()
+        print(self.history(len(found)))
         assert sorted(offset for offset, _ in found) == list(range(self.produced))
         assert all(key == key_of(offset) for offset, key in found)
         for key in {key for _, key in found}:
@@ -94,6 +104,18 @@ class Processes:
         config = {"bootstrap.servers": self._broker.bootstrap_servers}
         (said,) = list_offsets(self.group, config).values()
         assert (said.offset, said.individual_commits) == (self.produced, ())
+
+    def history(self, found: int) -> str:
+        """What has happened, in numbers."""
+        written = [line for file in sorted(self._folder.iterdir()) for line in lines(file)]
+        words = [line.split()[0] for line in written if line]
+        names = ("offset", "commit", "abort", "fenced", "error")
+        counts = ", ".join(f"{words.count(name)} {name}" for name in names)
+        killed = sum(process.returncode == -signal.SIGKILL for process in self.running)
+        return (
+            f"{self.produced} records, {found} outputs; {len(self.running)} processes, {killed} "
+            f"killed; lines: {counts}"
+        )
 
 
 def outputs(broker: Topics, topic: str) -> list[tuple[int, bytes]]:
@@ -323,6 +345,42 @@ def test_members_join_and_leave_amid_transactions(processes: Processes) -> None:
         process.terminate()
         assert process.wait(60) == 0
     processes.check()
+
+
+def test_a_handler_that_hangs_amid_a_transaction(processes: Processes) -> None:
+    """It is dropped after ``max.poll.interval.ms``, and its transaction is aborted."""
+    hanging, file = processes.start(None, "hangs", hangs=8)
+    _, its_file = processes.start(None, "other")
+    eventually(lambda: lines(file).count("begin") == 8)
+    processes.fill(RECORDS)
+    before = commits(its_file)
+    eventually(lambda: any(line.startswith("abort") for line in lines(file)))
+    assert commits(its_file) > before
+    processes.fill(RECORDS)
+    before = commits(file)
+    eventually(lambda: commits(file) > before)
+    assert hanging.poll() is None
+    processes.check()
+
+
+def test_answers_that_come_late_amid_transactions(tmp_path: Path) -> None:
+    """Some tenths of a second, then by more than a session's requests wait."""
+    broker = KafkaBroker()
+    with ExitStack() as stack:
+        proxy = stack.enter_context(CountingProxy(broker.ports["PLAINTEXT"]))
+        broker.config["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{proxy.port}"
+        stack.enter_context(broker)
+        group = stack.enter_context(closing(Processes(broker, broker.create_topic(), tmp_path)))
+        group.fill(RECORDS)
+        members = [group.start(None, f"m{number}") for number in range(3)]
+        eventually(lambda: all(commits(file) >= 2 for _, file in members))
+        group.fill(RECORDS)
+        for delay, seconds in ((0.1, 4), (0.0, 1), (3.0, 9)):
+            proxy.delay = delay
+            time.sleep(seconds)
+        proxy.delay = 0.0
+        group.fill(RECORDS)
+        group.check()
 
 
 def test_coordinators_die_and_move_amid_transactions(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 ``python -m integration.transaction_process SERVERS TOPIC OUTPUT GROUP LO HI ID FILE`` appends a
 line ``begin``, ``offset N`` for each record, and ``commit``, ``abort`` or ``error`` for each
-transaction, until SIGTERM; ``fenced`` ends it, too. With LO ``-`` it subscribes, as a member.
+transaction, until SIGTERM; ``fenced`` ends it, too. With LO ``-`` it subscribes, as a member. With
+a number of a transaction after FILE, its handler hangs, for longer than ``max.poll.interval.ms``.
 """
 
 import signal
@@ -14,10 +15,19 @@ from kshare.errors import FencedError, KafkaError, TransactionAbortedError
 from kshare.group import KeySharedConsumer
 
 COUNT, TIMEOUT_MS = 50, 20_000
+POLL_INTERVAL_MS, HANG_SECONDS = 6_000, 10.0
 
 
 def main(
-    servers: str, topic: str, output: str, group: str, low: str, high: str, name: str, file: str
+    servers: str,
+    topic: str,
+    output: str,
+    group: str,
+    low: str,
+    high: str,
+    name: str,
+    file: str,
+    hangs: str = "0",
 ) -> None:
     consumer = KeySharedConsumer(
         {
@@ -29,6 +39,7 @@ def main(
             "heartbeat.interval.ms": 500,
             "transactional.id": name,
             "transaction.timeout.ms": TIMEOUT_MS,
+            **({"max.poll.interval.ms": POLL_INTERVAL_MS} if int(hangs) else {}),
         }
     )
     stopped: list[int] = []
@@ -38,7 +49,9 @@ def main(
     else:
         consumer.assign({(topic, 0): [(int(low), int(high))]})
     with Path(file).open("a", buffering=1) as out, consumer:
+        number = 0
         while not stopped:
+            number += 1
             try:
                 with consumer.transaction() as transaction:
                     out.write("begin\n")
@@ -46,6 +59,8 @@ def main(
                         out.write(f"offset {message.offset()}\n")
                         transaction.produce(output, str(message.offset()), message.key())
                         time.sleep(0.001)
+                    if number == int(hangs):
+                        time.sleep(HANG_SECONDS)
                     out.write("ready\n")
                 out.write("commit\n")
             except TransactionAbortedError as error:

@@ -12,6 +12,7 @@ from kshare.group.protocol.membership import Change, Membership, State
 from kshare.group.protocol.owner import Commit, Owner
 from kshare.group.protocol.records import Claim
 from tests.group.protocol import member_world
+from tests.group.protocol.coordinator import Stage
 from tests.group.protocol.member_world import (
     WAYS,
     GroupLimits,
@@ -90,6 +91,30 @@ def check_all_is_processed(world: GroupWorld) -> None:
     progress = said.of(T0).progress()
     assert world.acknowledged == set(range(len(world.keys)))
     assert not any(is_pending(progress, at, hash_) for at, hash_ in enumerate(world.keys))
+
+
+def test_a_leader_whose_generation_is_over_assigns_nothing() -> None:
+    """Two leaders: the first is dropped before it has planned, and plans after the second."""
+    world = new_group(2)
+    for step in (("member", "m0"), ("member", "m1"), ("complete", ""), ("mail", "m0")):
+        take_group(world, step)
+    (first,) = [each for each in world.coordinator.members if each.startswith("m0")]
+    assert world.coordinator.leader == first
+    member_world.drop(world, first)
+    verbs = ("mail", "member", "heartbeat")
+    while world.coordinator.stage is not Stage.STABLE:
+        possible = [("complete", ""), *((verb, "m1") for verb in verbs)]
+        there = set(member_world.group_steps(world, LIMITS))
+        take_group(world, next(step for step in possible if step in there))
+    assigned, end = dict(world.coordinator.assignments), world.log.end
+    take_group(world, ("member", "m0"))  # it writes an epoch, later than that of its successor
+    assert world.log.end == end + 1
+    take_group(world, ("member", "m0"))
+    assert world.coordinator.assignments == assigned
+    take_group(world, ("mail", "m0"))
+    finish_group(world)
+    assert settled(world)
+    check_all_is_processed(world)
 
 
 @pytest.mark.parametrize("seed", range(15))
