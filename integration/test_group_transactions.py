@@ -375,7 +375,7 @@ def test_answers_that_come_late_amid_transactions(tmp_path: Path) -> None:
         members = [group.start(None, f"m{number}") for number in range(3)]
         eventually(lambda: all(commits(file) >= 2 for _, file in members))
         group.fill(RECORDS)
-        for delay, seconds in ((0.1, 4), (0.0, 1), (3.0, 9)):
+        for delay, seconds in ((0.1, 3), (0.0, 1), (3.0, 8)):
             proxy.delay = delay
             time.sleep(seconds)
         proxy.delay = 0.0
