@@ -110,9 +110,9 @@ class BrokerActions:
             match action:
                 case FetchPrimary():
                     fetches.append((ownership, number))
-                case WritePrimary(offset, anchor):
-                    partition = ownership.owner.partition
-                    offsets[partition] = (Primary(offset, anchor), (ownership, number))
+                case WritePrimary(offset, anchor, leader_epoch):
+                    primary = Primary(offset, anchor, leader_epoch)
+                    offsets[ownership.owner.partition] = (primary, (ownership, number))
                 case _:
                     self._do(link, ownership, number, action)
         if fetches:
@@ -195,11 +195,7 @@ class BrokerActions:
         self._ask(work, read, asked)
 
     def _store(self, offsets: dict[TopicPartition, tuple[Primary, tuple[Ownership, int]]]) -> None:
-        try:
-            answer = self.primary.store({tp: primary for tp, (primary, _) in offsets.items()})
-        except KafkaError as error:  # the client cannot be made
-            self._failed([asked for _, asked in offsets.values()], error)
-            return
+        answer = self.primary.store({tp: primary for tp, (primary, _) in offsets.items()})
 
         def stored() -> None:
             outcome: dict[TopicPartition, KafkaError | None]

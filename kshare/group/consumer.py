@@ -73,6 +73,7 @@ class KeySharedConsumer:
         self._waker = Waker().open()
         self._session = session(config, on_change=self._interrupt)
         self._tail = self._new_tail(config)
+        self._session.look_up_leader_epochs(self._tail.leader_epochs)
         self._state = CallState(self._shut_down)
         self._restrictions = Restrictions(policies(config.kafka), config.group)
         self._processing = Processing(

@@ -11,7 +11,6 @@ Two, because a broker reads nothing more from a connection while it holds a requ
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from itertools import groupby
 from typing import Any, Final
 
 from kafka.protocol.admin.groups import DescribeGroupsRequest
@@ -26,6 +25,7 @@ from kafka.protocol.consumer import (
 from kshare.core.progress import TopicPartition
 from kshare.group.config import ConsumerConfig
 from kshare.group.coordinator import find_coordinator
+from kshare.group.offset_writer import COMMIT_VERSIONS, offsets_to_send
 from kshare.group.protocol.consumer_protocol import PROTOCOL_TYPE
 from kshare.group.protocol.membership import Join, Sync
 from kshare.group.protocol.start import Primary
@@ -40,7 +40,6 @@ _JOIN_VERSIONS: Final = (2, 5)
 _SYNC_VERSIONS: Final = (1, 3)
 _HEARTBEAT_VERSIONS: Final = (1, 3)
 _LEAVE_VERSIONS: Final = (1, 1)
-_COMMIT_VERSIONS: Final = (2, 7)
 _DESCRIBE_VERSIONS: Final = (1, 4)
 _STATIC_JOIN, _STATIC_SYNC, _STATIC_HEARTBEAT, _STATIC_COMMIT = 5, 3, 3, 7
 """Versions from which requests carry a ``group.instance.id``."""
@@ -173,13 +172,13 @@ class MemberLink:
     ) -> dict[TopicPartition, int]:
         """Commit primary offsets as a member; the error code of each partition."""
         connection = self._speak_connection()
-        version = self._version(connection, OffsetCommitRequest, _COMMIT_VERSIONS, _STATIC_COMMIT)
+        version = self._version(connection, OffsetCommitRequest, COMMIT_VERSIONS, _STATIC_COMMIT)
         request = OffsetCommitRequest(
             version=version,
             group_id=self._config.group,
             generation_id_or_member_epoch=generation,
             member_id=member_id,
-            topics=_topics(offsets),
+            topics=offsets_to_send(offsets),
             **self._instance(version, _STATIC_COMMIT),
         )
         answer = connection.call(request)
@@ -244,22 +243,3 @@ class MemberLink:
 
     def _instance(self, version: int, static: int) -> dict[str, str | None]:
         return {"group_instance_id": self._config.instance_id} if version >= static else {}
-
-
-def _topics(offsets: Mapping[TopicPartition, Primary]) -> list[Any]:
-    topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
-    part_class = topic_class.OffsetCommitRequestPartition
-    return [
-        topic_class(
-            name=name,
-            partitions=[
-                part_class(
-                    partition_index=tp.partition,
-                    committed_offset=primary.offset,
-                    committed_metadata=primary.anchor.encode() if primary.anchor else "",
-                )
-                for tp, primary in of_topic
-            ],
-        )
-        for name, of_topic in groupby(sorted(offsets.items()), lambda item: item[0].topic)
-    ]

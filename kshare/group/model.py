@@ -118,14 +118,18 @@ def committed_offset(
     start = resolve_start(primary, log, log_end=end, log_start=first, topic_id=topic_id)
     progress, said = start.progress, log.stable
     if start.reason in {Reason.ADOPTED, Reason.RESET}:
-        return OffsetAndMetadata(progress.stable, metadata="" if primary.anchor else metadata)
+        return OffsetAndMetadata(
+            progress.stable,
+            metadata="" if primary.anchor else metadata,
+            leader_epoch=start.leader_epoch,
+        )
     whole = _common(progress)
     return OffsetAndMetadata(
         progress.stable,
         tuple(zip(whole[::2], whole[1::2], strict=True)),
         progress.individual_commits,
         said.metadata if said else "",
-        said.leader_epoch if said else None,
+        start.leader_epoch,
     )
 
 

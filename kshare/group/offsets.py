@@ -193,9 +193,11 @@ class GroupOffsets:
         known = self._read()
         self._check_dead(known.log)
         stable = {
-            tp: Primary(max(each.offset, said.stable.offset if said.stable else 0))
+            tp: Primary(stable.offset, leader_epoch=stable.leader_epoch)
+            if stable is not None and stable.offset > each.offset
+            else Primary(each.offset, leader_epoch=each.leader_epoch)
             for tp, each in known.stored.items()
-            for said in [known.log.of(tp)]
+            for stable in [known.log.of(tp).stable]
         }
         keys = known.reader.keys
         if keys:

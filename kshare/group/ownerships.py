@@ -4,12 +4,13 @@ No I/O, no threads: the session calls this with its lock held.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
 from kshare.core.hashing import WHOLE, HashRange, merged
+from kshare.core.leader_epochs import NO_EPOCHS, LeaderEpochs
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import AuthorizationError, FencedError
 from kshare.group.protocol.actions import Action, Append, Delete, Unblock
@@ -113,6 +114,7 @@ class Ownerships:
         by_partition: The ownership of each partition.
         topic_id: Id of the log's topic; empty if it is not known.
         denied: Why nothing may be written to the log; None if it may, as far as it is known.
+        leader_epochs: Which leaders wrote what was read of a partition.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class Ownerships:
         self.by_partition: dict[TopicPartition, Ownership] = {}
         self.topic_id = ""
         self.denied: AuthorizationError | None = None
+        self.leader_epochs: Callable[[TopicPartition], LeaderEpochs] = lambda _: NO_EPOCHS
         self._member = member
         self._group = group
         self._claim_timeout = claim_timeout
@@ -327,6 +330,7 @@ class Ownerships:
             each.begun = each.wanted
             owner.begin_commit(log)
         was_running = each.start is not None
+        owner.leader_epochs = self.leader_epochs(owner.partition)
         actions = owner.actions(log, self.log.end)
         if isinstance(owner, Cooperator) and owner.is_stable_behind and owner.commit is None:
             each.commit_at = min(each.commit_at, max(now, each.committed_at + _COMMIT_SECONDS))

@@ -9,23 +9,17 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
-from confluent_kafka import KafkaError as RdKafkaError
-from confluent_kafka import TopicPartition as RdTopicPartition
-from confluent_kafka.admin import AdminClient
-
-from kshare.cluster.client import Client, code_of, kafka_error
+from kshare.cluster.client import kafka_error
 from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError
 from kshare.group.coordinator import fetch_offsets
 from kshare.group.model import OffsetReset
+from kshare.group.offset_writer import OffsetWriter
 from kshare.group.protocol.start import Anchor, Primary
 from kshare.options import KafkaConfig
 
 __all__ = ["NoOffsetError", "PrimaryOffsets", "StoredOffset"]
-
-_MEMBERS_LEFT = RdKafkaError.UNKNOWN_MEMBER_ID
 
 
 class NoOffsetError(KshareError):
@@ -42,7 +36,7 @@ class StoredOffset(NamedTuple):
     @property
     def primary(self) -> Primary:
         """The offset with its anchor, if the metadata hold one."""
-        return Primary(self.offset, Anchor.decode(self.metadata))
+        return Primary(self.offset, Anchor.decode(self.metadata), self.leader_epoch)
 
 
 class PrimaryOffsets:
@@ -51,22 +45,19 @@ class PrimaryOffsets:
     Args:
         kafka: How to reach the cluster.
         group: Id of the group.
-        admin: Makes the client that is asked.
 
     Attributes:
         as_member: Commits offsets as a member of the group; None while it has no members.
     """
 
-    def __init__(
-        self, kafka: KafkaConfig, group: str, *, admin: Callable[..., AdminClient] = AdminClient
-    ) -> None:
+    def __init__(self, kafka: KafkaConfig, group: str) -> None:
         self.as_member: Callable[[Mapping[TopicPartition, Primary]], Future[Any]] | None = None
         self._kafka = kafka
         self._group = group
         self._seconds = kafka.api_timeout_ms / 1000
-        self._client = Client(admin, kafka)
-        self._cluster = Cluster(kafka, admin=admin)
-        self._log = Cluster(replace(kafka, read_committed=False), admin=admin)
+        self._writer = OffsetWriter(kafka, group)
+        self._cluster = Cluster(kafka)
+        self._log = Cluster(replace(kafka, read_committed=False))
 
     def fetch(
         self, partitions: Collection[TopicPartition] | None = None
@@ -112,59 +103,26 @@ class PrimaryOffsets:
         return ask([partition])[partition]
 
     def store(self, offsets: Mapping[TopicPartition, Primary]) -> "Future[Any]":
-        """Begin to commit offsets with their anchors; :func:`stored` reads the answer.
-
-        Raises:
-            KafkaError: The client cannot be made.
-        """
+        """Begin to commit offsets with their anchors; :func:`stored` reads the answer."""
         if self.as_member is not None:
             return self.as_member(offsets)
-        self._client.handle.poll(0)
-        listed = [
-            RdTopicPartition(*tp, each.offset, metadata=each.anchor.encode() if each.anchor else "")
-            for tp, each in sorted(offsets.items())
-        ]
-        answers = self._client.handle.alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(self._group, listed)], request_timeout=self._seconds
-        )
-        return answers[self._group]
+        return self._writer.commit(offsets)
 
     def stored(self, answer: "Future[Any]") -> dict[TopicPartition, KafkaError | None]:
         """What became of each partition of a commit, once it is answered; None if it is stored.
 
         Raises:
-            KafkaError: The whole commit was refused.
+            KafkaError: The whole commit was refused, or not answered.
         """
-        action = f"commit offsets of group {self._group}"
-        outcome = self._answer(answer, action)
-        if isinstance(outcome, dict):
-            return outcome
-        return {
-            TopicPartition(part.topic, part.partition): None
-            if part.error is None
-            else self._refusal(part.error, action, part.topic, part.partition)
-            for part in outcome.topic_partitions
-        }
+        try:
+            outcome: dict[TopicPartition, KafkaError | None] = answer.result(self._seconds + 1)
+        except TimeoutError as error:
+            action = f"commit offsets of group {self._group}"
+            raise kafka_error(error, action) from error
+        return outcome
 
     def close(self) -> None:
         """Let go of the cluster."""
-        self._client.close()
+        self._writer.close()
         self._cluster.close()
         self._log.close()
-
-    def _answer(self, future: "Future[Any]", action: str) -> Any:
-        try:
-            return future.result(self._seconds + 1)
-        except (KafkaException, TimeoutError) as error:
-            raise self._refusal(error, action, None, None) from error
-
-    def _refusal(
-        self, error: object, action: str, topic: str | None, partition: int | None
-    ) -> KafkaError:
-        hint = ""
-        if code_of(error) == _MEMBERS_LEFT:
-            hint = (
-                "; the group has members that do not share key ranges (plain consumers): stop "
-                "them, or use another group.id"
-            )
-        return kafka_error(error, action, hint=hint, topic=topic, partition=partition)

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 
 from kshare.core.hashing import HashRange
+from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FetchTimeoutError, KshareError
 from kshare.group.config import ConsumerConfig
@@ -61,6 +62,16 @@ class GroupSession:
         self._is_started = False
         self._group_member: MemberThread | None = None
         self.transaction_log = TransactionLog(config.group, self._shared, self._thread, now)
+
+    def look_up_leader_epochs(self, of: Callable[[TopicPartition], LeaderEpochs]) -> None:
+        """Commit leader epochs beside offsets, which are not known otherwise.
+
+        Args:
+            of: Which leaders wrote what was read of a partition. Called from the session's thread
+                with its lock held.
+        """
+        with self._shared.changed:
+            self._shared.ownerships.leader_epochs = of
 
     def join(
         self, config: ConsumerConfig, on_change: Callable[[], None], whole_topics: WholeTopics

@@ -12,6 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.group.config import ConsumerConfig
 from kshare.group.delivery import Carried, Delivery, common
@@ -44,6 +45,9 @@ class Session(Protocol):
     """What a consumer needs of a :class:`~kshare.group.session.GroupSession`."""
 
     member: str
+
+    def look_up_leader_epochs(self, of: Callable[[TopicPartition], LeaderEpochs]) -> None:
+        """Commit leader epochs beside offsets."""
 
     def claim(
         self,
@@ -300,6 +304,10 @@ class Tail:
     def end(self, topic_partition: TopicPartition) -> int | None:
         """The end of a partition, as of the last fetch; None if it is not known."""
         return self._reader.end(topic_partition)
+
+    def leader_epochs(self, topic_partition: TopicPartition) -> LeaderEpochs:
+        """Which leaders wrote what was read of a partition. May be called by any thread."""
+        return self._reader.leader_epochs(topic_partition)
 
     # -- records ----------------------------------------------------------------------------
 

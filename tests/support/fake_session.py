@@ -6,6 +6,7 @@ from threading import Lock
 from typing import Any
 
 from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KshareError
 from kshare.group.config import ConsumerConfig
@@ -34,6 +35,9 @@ class FakeSession:
         self._on_change = on_change
         self._started: dict[TopicPartition, Progress] = {}
         self._claimed: dict[TopicPartition, tuple[HashRange, ...]] = {}
+
+    def look_up_leader_epochs(self, of: Callable[[TopicPartition], LeaderEpochs]) -> None:
+        self.leader_epochs = of
 
     def join(
         self, config: ConsumerConfig, on_change: Callable[[], None], whole_topics: WholeTopics

@@ -62,10 +62,17 @@ class ResolveInitial:
 
 @dataclass(frozen=True, slots=True)
 class WritePrimary:
-    """Commit a primary offset with its anchor, then call :meth:`.Owner.primary_written`."""
+    """Commit a primary offset with its anchor, then call :meth:`.Owner.primary_written`.
+
+    Attributes:
+        offset: The offset.
+        anchor: Ties it to the log; None if nothing does.
+        leader_epoch: Leader epoch of the last record before it; None if it is not known.
+    """
 
     offset: int
     anchor: Anchor | None
+    leader_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

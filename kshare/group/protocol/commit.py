@@ -50,9 +50,6 @@ def stable_to_write(
     partition: TopicPartition,
     log: PartitionLog,
     primary: int,
-    *,
-    leader_epoch: int | None = None,
-    metadata: str = "",
 ) -> Stable | None:
     """The stable offset that follows from the facts in the log, if the log does not say it yet.
 
@@ -60,13 +57,11 @@ def stable_to_write(
         partition: The partition.
         log: What the log says.
         primary: The primary offset of the incarnation.
-        leader_epoch: Leader epoch of the last processed record, if it is known.
-        metadata: What the committer wants to be kept beside it.
     """
     reached = log.progress(primary).stable
     if log.stable is not None and reached <= log.stable.offset:
         return None
-    return Stable(partition, log.incarnation, reached, leader_epoch, metadata)
+    return Stable(partition, log.incarnation, reached)
 
 
 def keys_to_delete(

@@ -32,6 +32,7 @@ from enum import Enum
 from typing import Final
 
 from kshare.core.hashing import HashRange
+from kshare.core.leader_epochs import NO_EPOCHS, LeaderEpochs
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.protocol.actions import (
     Action,
@@ -162,6 +163,7 @@ class Owner:
         commit: The commit under way; None if there is none.
         transactional_id: Its facts are written in transactions of this id, and by no commit; None
             if they are not.
+        leader_epochs: Which leaders wrote what this member has read of the partition.
     """
 
     partition: TopicPartition
@@ -176,6 +178,7 @@ class Owner:
     done: Progress = field(default_factory=lambda: Progress.at(0))
     commit: Commit | None = None
     transactional_id: str | None = None
+    leader_epochs: LeaderEpochs = NO_EPOCHS
     _pending: tuple[Action, ...] = ()  # returned, and neither confirmed nor failed
     _known: tuple[int, Progress] | None = None  # incarnation and progress before the log was lost
     _evidence: _Evidence = _Evidence()
@@ -389,7 +392,7 @@ class Owner:
             case Phase.ANCHORING:
                 assert self.start is not None
                 anchor = Anchor(self.start.incarnation, log_position(log), self.topic_id)
-                return (WritePrimary(self.start.progress.stable, anchor),)
+                return (WritePrimary(self.start.progress.stable, anchor, self.start.leader_epoch),)
             case Phase.RUNNING if self.commit is not None:
                 return self._commit(log, self.commit)
             # A transaction may be under way: who takes over has to know its id.
@@ -476,17 +479,17 @@ class Owner:
             if is_lead:  # true once they are in the log before it, so one round trip does
                 blocks = {(each.member, each.hashes, each.stretch): each.bounds for each in facts}
                 said = replace(log, blocks={**log.blocks, **blocks})
-                commit.stable = stable_to_write(self.partition, said, floor)
+                commit.stable = self._stable_to_write(said, floor)
             return (Write(facts if commit.stable is None else (*facts, commit.stable)),)
         if commit.is_lead is None:
             commit.is_lead = is_lead
-            later = stable_to_write(self.partition, log, floor) if is_lead else None
+            later = self._stable_to_write(log, floor) if is_lead else None
             commit.stable = (later or commit.stable) if is_lead else None
             if later is not None:
                 return (Write((later,)),)
         if commit.stable is not None and not commit.is_primary_written:
             anchor = Anchor(log.incarnation, log_position(log), self.topic_id)
-            return (WritePrimary(commit.stable.offset, anchor),)
+            return (WritePrimary(commit.stable.offset, anchor, commit.stable.leader_epoch),)
         self.commit = None
         self.done = self.done.commit(()).advance(log.stable.offset if log.stable else 0)
         owned = log.owned_by(self.member)
@@ -497,6 +500,12 @@ class Owner:
         if self.transactional_id is not None:  # else a tombstone might overtake a later fact
             keys = [key for key in keys if not _is_block_of(key, self.member)]
         return (Delete(tuple(keys)),) if keys else ()
+
+    def _stable_to_write(self, log: PartitionLog, floor: int) -> Stable | None:
+        stable = stable_to_write(self.partition, log, floor)
+        if stable is None:
+            return None
+        return replace(stable, leader_epoch=self.leader_epochs.before(stable.offset))
 
 
 def session_of(member: str) -> str:

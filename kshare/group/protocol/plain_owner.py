@@ -75,7 +75,8 @@ class PlainOwner(Owner):
         assert self.start is not None
         stable = commit.done.stable
         if stable > self._written and not commit.is_primary_written:
-            return (WritePrimary(stable, self._anchor(log, self.start)),)
+            anchor = self._anchor(log, self.start)
+            return (WritePrimary(stable, anchor, self.leader_epochs.before(stable)),)
         self._written, self.commit = max(stable, self._written), None
         return ()
 

@@ -6,7 +6,7 @@ position and id of the log's topic. Individual commits count only under their an
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from kshare.core.progress import Progress
@@ -60,10 +60,17 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class Primary:
-    """A partition's offset in ``__consumer_offsets``, and its anchor if it has one."""
+    """A partition's offset in ``__consumer_offsets``.
+
+    Attributes:
+        offset: The offset.
+        anchor: Ties it to the log; None if nothing does.
+        leader_epoch: Leader epoch of the last record before it; None if it is not known.
+    """
 
     offset: int
     anchor: Anchor | None = None
+    leader_epoch: int | None = None
 
 
 class Reason(Enum):
@@ -94,6 +101,7 @@ class Start:
             to be written and read back, and the start resolved again.
         unanchored: Whether the primary offset has to be written, with an anchor, before anything
             is committed.
+        leader_epoch: Leader epoch of the last processed record; None if it is not known.
     """
 
     reason: Reason
@@ -101,6 +109,7 @@ class Start:
     progress: Progress
     begins: bool = False
     unanchored: bool = False
+    leader_epoch: int | None = None
 
 
 def needs_initial_offset(primary: Primary | None, log: PartitionLog) -> bool:
@@ -129,6 +138,22 @@ def resolve_start(
     """
     if primary is None:
         return _without_primary(log, initial)
+    start = _from_primary(primary, log, log_end, log_start, topic_id)
+    return replace(start, leader_epoch=_leader_epoch(start, primary, log))
+
+
+def _leader_epoch(start: Start, primary: Primary, log: PartitionLog) -> int | None:
+    """The leader epoch that was committed beside the offset of a start."""
+    offset, said = start.progress.stable, log.stable
+    goes_on = start.reason in {Reason.CONTINUED, Reason.LOST_LOG}
+    if goes_on and start.incarnation == log.incarnation and said and said.offset == offset:
+        return said.leader_epoch
+    return primary.leader_epoch if primary.offset == offset else None
+
+
+def _from_primary(
+    primary: Primary, log: PartitionLog, log_end: int, log_start: int, topic_id: str
+) -> Start:
     anchor = primary.anchor
     if anchor is None:
         if log.start == primary.offset and not log.has_facts:

@@ -18,6 +18,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from kshare.core.leader_epochs import NO_EPOCHS, LeaderEpochs
 from kshare.core.progress import Slice, TopicPartition
 from kshare.errors import DataLossError, UnknownTopicError
 from kshare.options import SourceOptions
@@ -66,14 +67,18 @@ class _TailSlice(SliceRecords):
 
     Attributes:
         epochs: As in :class:`TailRecords`.
+        read_epochs: Which leaders wrote what was read so far.
     """
 
     epochs: tuple[tuple[int, int], ...] = ()
+    read_epochs: LeaderEpochs = NO_EPOCHS
 
     def take(
         self, index: BatchIndex, aborted: Sequence[tuple[int, int]]
     ) -> Iterator[pa.RecordBatch]:
+        assert index.next_offset is not None
         self.epochs = index.leader_epochs()
+        self.read_epochs = self.read_epochs.read(index.fetch_offset, index.next_offset, self.epochs)
         return super().take(index, aborted)
 
 
@@ -118,6 +123,11 @@ class _TailPartition(PartitionReader):
     def epochs(self) -> tuple[tuple[int, int], ...]:
         """The leader epochs of what is being delivered."""
         return self._slice.epochs
+
+    @property
+    def read_epochs(self) -> LeaderEpochs:
+        """Which leaders wrote what was read so far."""
+        return self._slice.read_epochs
 
     def rewind(self) -> None:
         """What was not delivered will be asked for again."""
@@ -215,6 +225,7 @@ class TailReader(SliceReader):
         self._waker = waker
         self._arena = Arena()
         self._reading: dict[TopicPartition, _TailPartition] = {}
+        self._read_epochs: dict[TopicPartition, LeaderEpochs] = {}  # of those that were dropped
         self._batches: Iterator[TailRecords | None] | None = None
         self._wait_seconds = 0.0
 
@@ -223,6 +234,7 @@ class TailReader(SliceReader):
     def read(self, slice_: Slice) -> None:
         """Read a slice from now on, in place of what was read of its partition."""
         topic_partition = slice_.topic_partition
+        read_epochs = self.leader_epochs(topic_partition)
         self.drop(topic_partition)
         records = _TailSlice(
             WantedSlice(slice_),
@@ -230,6 +242,7 @@ class TailReader(SliceReader):
             arena=self._arena,
             is_one_of_many=len(self._reading) >= _MANY,
         )
+        records.read_epochs = read_epochs
         partition = _TailPartition(records, self._options, self._brokers, self._clock, self._reset)
         self._reading[topic_partition] = self._waiting[topic_partition] = partition
 
@@ -237,6 +250,7 @@ class TailReader(SliceReader):
         """Read a partition no more."""
         partition = self._reading.pop(topic_partition, None)
         if partition is not None:
+            self._read_epochs[topic_partition] = partition.read_epochs
             partition.is_closed = True
             self._waiting.pop(topic_partition, None)
             for fetcher in self._fetchers.values():
@@ -260,6 +274,13 @@ class TailReader(SliceReader):
         """
         partition = self._reading.get(topic_partition)
         return None if partition is None else partition.bounds
+
+    def leader_epochs(self, topic_partition: TopicPartition) -> LeaderEpochs:
+        """Which leaders wrote what was read of a partition so far. May be called by any thread."""
+        partition = self._reading.get(topic_partition)
+        if partition is None:
+            return self._read_epochs.get(topic_partition, NO_EPOCHS)
+        return partition.read_epochs
 
     # -- records ----------------------------------------------------------------------------
 
