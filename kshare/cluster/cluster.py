@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
 )
 
 from kshare.cluster.client import Client, code_of, kafka_error, kind_of, servers
-from kshare.cluster.topics import INTERNAL_TOPICS
+from kshare.cluster.topics import is_internal
 from kshare.core.progress import TopicPartition
 from kshare.errors import (
     AuthenticationError,
@@ -118,8 +118,8 @@ class Cluster:
             case Subscribe():
                 names: Collection[str] = topics.topics
             case SubscribePattern():
-                listed = set(self._retried(self._list_topics)) - INTERNAL_TOPICS
-                names = [name for name in listed if topics.matches(name)]
+                listed = self._retried(self._list_topics)
+                names = [name for name in listed if topics.matches(name) and not is_internal(name)]
         names = sorted(set(names))
         if not names:
             return ()

@@ -11,6 +11,7 @@ __all__ = [
     "PARKED_TOPIC",
     "POLICIES_TOPIC",
     "TopicSpec",
+    "is_internal",
 ]
 
 PARKED_TOPIC: Final = "__kshare_parked_keys"
@@ -29,7 +30,16 @@ INTERNAL_TOPICS: Final = frozenset(
         "__transaction_state",
     }
 )
-"""The topics that no ``subscribePattern`` matches."""
+"""The topics that no ``subscribePattern`` matches; see :func:`is_internal`."""
+
+
+def is_internal(topic: str) -> bool:
+    """Whether no ``subscribePattern`` matches a topic.
+
+    Logs of individual commits that ``individual.commit.topic`` names are known by how their names
+    begin.
+    """
+    return topic in INTERNAL_TOPICS or topic.startswith(INDIVIDUAL_COMMITS_TOPIC)
 
 
 @dataclass(frozen=True, slots=True)

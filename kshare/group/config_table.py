@@ -174,7 +174,8 @@ CONFIGS: Final = {
             "individual.commit.topic",
             TOPIC,
             "log_topic",
-            "The log of individual commits. Whoever may write to it can mark records as processed.",
+            "The log of individual commits. Whoever may write to it can mark records as processed. "
+            "`subscribePattern` matches no name that begins with `__individual_commit_offsets`.",
         ),
         Config(
             "max.in.flight.per.key",

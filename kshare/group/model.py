@@ -51,6 +51,10 @@ class SessionConfig(Protocol):
         """``segment.bytes`` of that topic, when it is made."""
 
     @property
+    def individual(self) -> bool:
+        """Whether key ranges may be owned, and individual commits written."""
+
+    @property
     def claim_timeout_ms(self) -> int:
         """Time after which a member that cannot read the log hands out nothing more."""
 

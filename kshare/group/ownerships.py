@@ -108,6 +108,7 @@ class Ownerships:
         claim_timeout: Seconds to wait for former owners.
         transactional_id: Id of the transactions that hold what is processed; None without them.
         lease_records: Number of offsets to lease at a time; None for key order.
+        individual: Whether key ranges may be owned; else nobody counts on claims.
 
     Attributes:
         log: What the group's log says, as far as it has been read.
@@ -124,6 +125,8 @@ class Ownerships:
         claim_timeout: float,
         transactional_id: str | None = None,
         lease_records: int | None = None,
+        *,
+        individual: bool = True,
     ) -> None:
         self.log = GroupLog(group)
         self.by_partition: dict[TopicPartition, Ownership] = {}
@@ -135,6 +138,7 @@ class Ownerships:
         self._claim_timeout = claim_timeout
         self._transactional_id = transactional_id
         self._lease_records = lease_records
+        self._individual = individual
         self._claims = 0
         self._fences = False
         self._given_up: list[Key] = []
@@ -204,9 +208,12 @@ class Ownerships:
 
     def _check_right(self, assignment: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
         """Raise if the log has to be written to, and may not be."""
-        is_plain = self._transactional_id is None and self._lease_records is None and self._fences
+        is_plain = self._transactional_id is None and self._lease_records is None
+        needs_claims = self._individual and not self._fences  # nothing else keeps others away
         is_whole = all(hashes == (WHOLE,) for hashes in assignment.values())
-        if self.denied is not None and assignment and not (is_plain and is_whole):
+        if self.denied is None or not assignment:
+            return
+        if needs_claims or not (is_plain and is_whole):
             raise self.denied
 
     def _claim_again(self, partition: TopicPartition, hashes: tuple[HashRange, ...]) -> None:

@@ -57,6 +57,7 @@ class _Config:
     transactional_id: str | None = None
     application_server: str | None = None
     lease_records: int | None = None
+    individual: bool = True
 
 
 class QuerySession(Protocol):

@@ -118,7 +118,8 @@ class SessionThread:
         kafka, seconds = config.kafka, config.claim_timeout_ms / 1000
         brief = replace(kafka, api_timeout_ms=min(kafka.api_timeout_ms, ANSWER_MS))
         ids = config.transactional_id, config.lease_records
-        self.shared = Shared(Ownerships(member, config.group, seconds, *ids))
+        ownerships = Ownerships(member, config.group, seconds, *ids, individual=config.individual)
+        self.shared = Shared(ownerships)
         self.closed = threading.Event()
         self._group = config.group
         self._member = member

@@ -110,6 +110,7 @@ def test_a_pattern_matches_no_internal_topic(fake: FakeCluster, cluster: Cluster
     fake.create_topic("__consumer_offsets")
     fake.create_topic("__kshare_parked_keys")
     fake.create_topic("__individual_commit_offsets")
+    fake.create_topic("__individual_commit_offsets.billing")
     fake.create_topic("__mine")
     found = cluster.partitions(SubscribePattern(".*"))
     assert {tp.topic for tp in found} == {"t", "u", "__mine"}

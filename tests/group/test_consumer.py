@@ -176,6 +176,73 @@ def test_ranges_of_one_partition_get_their_keys_in_order(
     assert high.assignment() == {ORDERS: (HashRange(MIDDLE, HASH_SPACE),)}
 
 
+def test_all_ranges_of_a_partition_are_one_fetch(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    """One answer has all that is there, and one request waits for more, however many ranges."""
+    fill(cluster, 500)
+    quarter = HASH_SPACE // 4
+    ranges = [(0, quarter // 2), (quarter, 2 * quarter), (3 * quarter, 4 * quarter)]
+    wanted = [i for i in range(500) if _is_in(ranges, KEYS[i % len(KEYS)])]
+    assert 0 < len(wanted) < 500
+    consumer = make(fetch__max__wait__ms=30_000, request__timeout__ms=60_000)
+    cluster.track_requests()
+    consumer.assign({("orders", 0): ranges})
+    assert offsets(take(consumer, len(wanted))) == wanted
+    assert consumer.poll(0.5) is None
+    assert fetches(cluster) == 2
+
+
+def _is_in(ranges: list[tuple[int, int]], key: str) -> bool:
+    return any(lo <= key_hash(key.encode(), 0) < hi for lo, hi in ranges)
+
+
+@pytest.mark.parametrize("limit", ["_UNACKNOWLEDGED_MAX", "_HELD_MAX"])
+def test_reading_stops_when_too_much_is_held_and_goes_on_when_it_is_acknowledged(
+    cluster: FakeCluster,
+    make: Callable[..., KeySharedConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+) -> None:
+    monkeypatch.setattr(f"kshare.group.tail.{limit}", 200)
+    more = {"max__in__flight__per__key": 1} if limit == "_HELD_MAX" else {}
+    for first in range(0, 1_000, 100):  # a record batch each, and a fetch has few of them
+        fill(cluster, 100, first=first)
+    consumer = make(
+        acknowledgement__mode="explicit",
+        max__partition__fetch__bytes=1_000,
+        fetch__max__wait__ms=50,
+        **more,
+    )
+    consumer.assign({("orders", 0): []})
+    messages = consumer.consume(1_000, 1.0)
+    cluster.track_requests()
+    messages += consumer.consume(1_000, 1.0)
+    assert fetches(cluster) == 0
+    assert 200 <= len(messages) < 1_000 if not more else len(messages) == len(KEYS)
+    deadline = time.monotonic() + 30
+    done = 0
+    while len(messages) < 1_000 and time.monotonic() < deadline:
+        for message in messages[done:]:
+            consumer.acknowledge(message)
+        done = len(messages)
+        messages += consumer.consume(1_000, 0.1)
+    assert sorted(offsets(messages)) == list(range(1_000))
+    by_key = {key: [m.offset() for m in messages if m.key() == key.encode()] for key in KEYS}
+    assert all(found == sorted(found) for found in by_key.values())
+
+
+def fetches(cluster: FakeCluster) -> int:
+    return sum(count for (_, name), count in cluster.requests().items() if name == "Fetch")
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_it_follows_the_log(cluster: FakeCluster, make: Callable[..., KeySharedConsumer]) -> None:
     consumer = make()
     consumer.assign([("orders", 0), RdTopicPartition("orders", 1)])
@@ -509,6 +576,24 @@ def test_it_commits_early_when_ranges_have_gathered(
 # -- control -------------------------------------------------------------------------------------
 
 
+def test_the_leader_epochs_of_what_was_read_stay_known(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 20)
+    consumer = make()
+    consumer.assign({("orders", 0): []})
+    take(consumer, 10)
+    epochs = group.members[0].leader_epochs
+    assert epochs(ORDERS).before(10) == 0
+    consumer.pause([ORDERS])
+    assert epochs(ORDERS).before(10) == 0
+    consumer.resume([ORDERS])
+    assert epochs(ORDERS).before(10) == 0
+    consumer.assign({("orders", 1): []})
+    assert epochs(ORDERS).before(10) == 0
+    assert epochs(TopicPartition("orders", 1)).before(10) is None
+
+
 def test_seek_pause_and_resume(
     cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
 ) -> None:
@@ -767,6 +852,36 @@ def test_close_wakes_a_poll_of_another_thread(
     for call in (consumer.poll, consumer.consume, consumer.consume_batch):
         with pytest.raises(RuntimeError, match="closed"):
             call()
+
+
+@pytest.mark.parametrize("call", ["poll", "consume", "consume_batch"])
+def test_close_wakes_each_call_amid_a_long_poll(
+    cluster: FakeCluster,
+    make: Callable[..., KeySharedConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+) -> None:
+    """The broker would answer after 60 s: only a wake-up ends the call before the test fails."""
+    monkeypatch.setattr("kshare.group.receiver._TICK_SECONDS", 60.0)
+    consumer = make(fetch__max__wait__ms=60_000, request__timeout__ms=90_000)
+    consumer.assign({("orders", 0): []})
+    cluster.track_requests()
+    calls: dict[str, Callable[[], object]] = {
+        "poll": lambda: consumer.poll(60),
+        "consume": lambda: consumer.consume(10, 60),
+        "consume_batch": lambda: consumer.consume_batch(60),
+    }
+    returned: list[object] = []
+    thread = threading.Thread(target=lambda: returned.append(calls[call]()), daemon=True)
+    thread.start()
+    wait_until(lambda: fetches(cluster))
+    assert not returned
+    closing = threading.Thread(target=consumer.close, daemon=True)  # it waits for the call
+    closing.start()
+    for each in (thread, closing):
+        each.join(15)
+        assert not each.is_alive()
+    assert returned in ([None], [[]])
 
 
 def test_a_signal_ends_an_iteration(

@@ -217,6 +217,24 @@ def test_no_right_to_write_to_the_log(cluster: FakeCluster, servers: str) -> Non
             eventually(session.check)
 
 
+def test_whole_partitions_without_individual_commits_need_no_right_to_write_to_the_log(
+    cluster: FakeCluster, servers: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with member(servers) as session:  # what was committed individually still counts
+        assert commit(session, rectangle(0, 5), rectangle(8, 10)) == 5
+    cluster.fail("Produce", ["TOPIC_AUTHORIZATION_FAILED"] * 100)
+    with member(servers, allow_individual_commit=False) as session:
+        eventually(lambda: "goes on with whole partitions" in caplog.text)
+        assert start_of(session) == Progress.of(5, [rectangle(8, 10)])
+        assert commit(session, rectangle(5, 8)) == 10
+        assert session.committed([T0], SECONDS)[T0].offset == 10
+        session.check()
+        with pytest.raises(AuthorizationError, match=f"write to {LOG}"):
+            session.claim({T0: [LOWER]})
+    with member(servers, allow_individual_commit=False) as session:
+        assert start_of(session) == Progress.at(10)
+
+
 def test_a_record_of_a_later_version(servers: str) -> None:
     with member(servers) as session:
         write(servers, f'[2,"{GROUP}",0,"lease","orders",0]'.encode(), b"{}")
