@@ -10,6 +10,7 @@ from confluent_kafka.admin import PartitionMetadata
 
 from integration.kafka import BrokerError, KafkaBroker
 from integration.topics import Topics
+from tests.support.clock import until
 
 
 class KafkaCluster(Topics):
@@ -87,6 +88,19 @@ class KafkaCluster(Topics):
             if time.monotonic() > deadline:
                 raise BrokerError(f"{topic}-{partition} has no leader")
             time.sleep(0.05)
+
+    def wait_for_topic(self, topic: str) -> None:
+        """Return when the broker that is asked knows of a topic's partitions."""
+        until(
+            lambda: self.admin.list_topics(topic, timeout=30).topics[topic].partitions,
+            shown=lambda: f"no partitions of {topic}",
+        )
+
+    def kill9(self, node_id: int) -> None:
+        """Kill -9 a broker, when no client of the tests' own knows it any more."""
+        for topics in (self, *self.brokers.values()):
+            topics.__dict__.pop("admin", None)
+        self.brokers[node_id].kill9()
 
     def move_leader(self, topic: str, partition: int, node_id: int) -> None:
         """Make another replica of a partition its leader, with all brokers up."""

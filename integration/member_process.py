@@ -4,8 +4,9 @@ It appends a line to the file for each thing that happens, with the time (CLOCK_
 ``record TIME PARTITION OFFSET KEY``; ``assigned``, ``revoked`` or ``lost``, with the time and how
 wide the key hashes are, in partitions. CONFIG is JSON; beside the consumer's configuration, it has
 ``pause``, the seconds that a record takes, and ``hang``: the number of a record that takes longer,
-and how long; ``hot``: a key whose records take another time, and how long; and ``assign``, to take
-partition 0 instead of subscribing. It ends at SIGTERM.
+and how long; ``hot``: a key whose records take another time, and how long; and ``assign``: the key
+hashes of partition 0 to take instead of subscribing, as [[low, high]], or true for all. It ends at
+SIGTERM.
 """
 
 import json
@@ -26,7 +27,7 @@ from kshare.group.model import ConsumerClosedError
 def main(servers: str, topic: str, group: str, file: str, config: str = "{}") -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     settings = json.loads(config)
-    pause, assigns = settings.pop("pause", 0.001), settings.pop("assign", False)
+    pause, assigns = settings.pop("pause", 0.001), settings.pop("assign", None)
     hang_at, hang = settings.pop("hang", (0, 0.0))
     hot, hot_pause = settings.pop("hot", ("", 0.0))
     consumer = KeySharedConsumer(
@@ -58,8 +59,8 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
 
     with consumer:
         try:
-            if assigns:
-                consumer.assign({(topic, 0): []})
+            if assigns not in (None, False):
+                consumer.assign({(topic, 0): [] if assigns is True else assigns})
             else:
                 consumer.subscribe([topic], note("assigned"), note("revoked"), note("lost"))
             for number, message in enumerate(consumer, 1):

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from integration.topics import Topics
+from kshare.core.hashing import HashRange
 from kshare.testing import check_order
 
 SECONDS = 120.0
@@ -30,6 +31,10 @@ class Member:
     def lines(self) -> list[list[str]]:
         text = self.file.read_text()
         return [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def errors(self) -> str:
+        """What it has logged."""
+        return self.file.with_suffix(".err").read_text(errors="replace")
 
     def records(self) -> list[tuple[int, int, int, str]]:
         """Time, partition, offset and key."""
@@ -81,6 +86,10 @@ class Group:
     def start(self, **config: Any) -> Member:
         return self._start("integration.member_process", config)
 
+    def start_range(self, hashes: HashRange, **config: Any) -> Member:
+        """Start a member of a standalone group, with some key hashes of partition 0."""
+        return self.start(assign=[[hashes.lo, hashes.hi]], **config)
+
     def start_plain(self, **config: Any) -> Member:
         """Start a plain consumer."""
         return self._start("integration.plain_process", config)
@@ -101,16 +110,18 @@ class Group:
         for member in self.members:
             member.process.kill()
             member.process.wait()
-            logged = member.file.with_suffix(".err").read_text(errors="replace")
-            print(f"-- {member.file.name}:\n{logged[-4000:]}")
+            print(f"-- {member.file.name}:\n{member.errors()[-4000:]}")
 
     def delivered(self) -> set[tuple[int, int]]:
         return {(each[1], each[2]) for member in self.members for each in member.records()}
 
-    def check(self, produced: dict[int, int]) -> None:
+    def check(self, produced: Mapping[int, int | list[tuple[int, int]]]) -> None:
         """Nothing is lost, and each key was delivered in order, whoever delivered it.
 
         A record that came twice counts where it came first, and then where it came last.
+
+        Args:
+            produced: The end of each partition, or the offset ranges that had to be delivered.
         """
         print(self.history())
         rows = sorted(row for member in self.members for row in self._rows(member))
@@ -120,6 +131,7 @@ class Group:
             first.setdefault((row[1], row[2]), row)
             last[row[1], row[2]] = row
         for partition, end in produced.items():
+            expected = [(0, end)] if isinstance(end, int) else end
             for deliveries in (first, last):
                 kept = sorted(row for row in deliveries.values() if row[1] == partition)
                 columns = {
@@ -127,7 +139,7 @@ class Group:
                     "key": pa.array([bytes.fromhex(row[3]) for row in kept], pa.binary()),
                     "batch": pa.array(range(len(kept)), pa.int64()),
                 }
-                report = check_order(pa.table(columns), {0: (0, end)})
+                report = check_order(pa.table(columns), {0: expected})
                 assert report.ok, str(report)
 
     def history(self) -> str:

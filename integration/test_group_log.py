@@ -9,18 +9,26 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AclOperation, AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as RdTopicPartition
+from confluent_kafka.admin import AclOperation, ConfigResource, ConfigSource
 
 from integration.cluster import KafkaCluster
+from integration.group_log import (
+    compacted_often,
+    consumer_groups,
+    lose_log,
+    records_in,
+    reset_to,
+)
 from integration.group_member import FENCED
-from integration.jars import java
-from integration.kafka import KafkaBroker, class_path
+from integration.kafka import KafkaBroker
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
@@ -222,10 +230,12 @@ def first(members: Members) -> str:
 
 
 def test_the_log_is_made_as_the_offsets_topic_is() -> None:
-    with KafkaCluster(2, config={"offsets.topic.num.partitions": "7"}) as brokers:
+    offsets = {"offsets.topic.num.partitions": "7", "offsets.topic.replication.factor": "2"}
+    with KafkaCluster(2, config=offsets | {"min.insync.replicas": "2"}) as brokers:
         topic, log = brokers.create_topic(), unique("log")
         for group in ("a", *map(unique, "bcdefg")):  # hashes of both signs
-            settings = config(brokers.bootstrap_servers, group, log)
+            size = {"individual_commit_log_segment_bytes": 3 << 20}
+            settings = config(brokers.bootstrap_servers, group, log, **size)
             at = TopicPartition(topic, 0)
             with session(settings, at) as member:
                 member.commit({at: [rectangle(0, 1)]}, SECONDS)
@@ -239,20 +249,15 @@ def test_the_log_is_made_as_the_offsets_topic_is() -> None:
         resource = ConfigResource(ConfigResource.Type.TOPIC, log)
         entries = brokers.admin.describe_configs([resource])[resource].result(30)
         assert entries["cleanup.policy"].value == "compact"
-        assert entries["segment.bytes"].value == str(10 << 20)
-
-
-def lose(broker: KafkaBroker, log: str, how: str) -> None:
-    if how == "deleted":
-        broker.delete_topic(log)
-        return
-    resource = ConfigResource(ConfigResource.Type.TOPIC, log)
-    policy = ConfigEntry(
-        "cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET
-    )
-    resource.add_incremental_config(policy)
-    broker.admin.incremental_alter_configs([resource])[resource].result(30)
-    broker.trim(log, 0, broker.latest(log))
+        assert entries["segment.bytes"].value == str(3 << 20)
+        assert entries["min.insync.replicas"].value == "2"
+        copied = ConfigSource.DYNAMIC_TOPIC_CONFIG  # not the brokers' default
+        assert ConfigSource(entries["min.insync.replicas"].source) is copied
+        assert {len(part.replicas) for part in ours.values()} == {2}
+        with session(config(brokers.bootstrap_servers, "a", unique("log")), at) as member:
+            made = ConfigResource(ConfigResource.Type.TOPIC, member._thread.log_partition().topic)
+            entries = brokers.admin.describe_configs([made])[made].result(30)
+            assert entries["segment.bytes"].value == str(10 << 20)
 
 
 @pytest.mark.parametrize("how", ["deleted", "truncated"])
@@ -265,7 +270,7 @@ def test_living_members_write_a_lost_log_again(
         lower.commit({at: [rectangle(0, 10, LOWER)]}, SECONDS)
         before = {member: member.started()[at] for member in (lower, upper)}
         with caplog.at_level(logging.WARNING, "kshare.group"):
-            lose(broker, settings.log_topic, how)
+            lose_log(broker, settings.log_topic, how)
             for member, start in before.items():
                 wait_for_start(member, at, start)
         assert upper.commit({at: [rectangle(50, 55, UPPER)]}, SECONDS)[at] <= 10
@@ -297,17 +302,7 @@ def test_a_log_that_was_deleted_while_nobody_lived(
 
 
 def test_a_log_that_is_compacted_under_way(broker: KafkaBroker, at: TopicPartition) -> None:
-    log = broker.create_topic(
-        unique("log"),
-        config={
-            "cleanup.policy": "compact",
-            "segment.ms": 300,
-            "min.cleanable.dirty.ratio": 0.001,
-            "delete.retention.ms": 0,
-            # Kafka 4.1 ends if it flushes a file that it has just deleted.
-            "file.delete.delay.ms": 60_000,
-        },
-    )
+    log = broker.create_topic(unique("log"), config=compacted_often())
     settings = config(broker.bootstrap_servers, unique("group"), log)
     with session(settings, at, LOWER) as lower, session(settings, at, UPPER) as upper:
         deadline = time.monotonic() + 8
@@ -317,44 +312,58 @@ def test_a_log_that_is_compacted_under_way(broker: KafkaBroker, at: TopicPartiti
             piece = rectangle(count, count + 1, UPPER if count % 3 else LOWER)
             (upper if count % 3 else lower).commit({at: [piece]}, SECONDS)
         expected = list_offsets(settings.group, _given(broker, log))[at]
-    kept = _count(broker, log)
+    kept = records_in(broker, log)
     assert kept < count
     with session(settings, at) as member:
         assert member.started()[at] == expected.progress
-
-
-def _count(broker: KafkaBroker, topic: str) -> int:
-    """Number of records that compaction has left."""
-    from kshare.cluster.compacted_topic import CompactedTopic
-    from kshare.cluster.topics import TopicSpec
-
-    table = CompactedTopic(config(broker.bootstrap_servers, "g", topic).kafka, TopicSpec(topic, 1))
-    rows = table.read().rows
-    table.close()
-    return len(rows)
-
-
-def wait_for_topic(cluster: KafkaCluster, topic: str) -> None:
-    eventually(lambda: cluster.admin.list_topics(topic, timeout=30).topics[topic].partitions)
 
 
 def test_while_the_log_has_no_leader_delivery_stops(cluster: KafkaCluster) -> None:
     topic = cluster.create_topic()
     log = cluster.create_topic(unique("log"), config={"cleanup.policy": "compact"})
     for name, leader in ((topic, 1), (log, 2)):
-        wait_for_topic(cluster, name)
+        cluster.wait_for_topic(name)
         cluster.move_leader(name, 0, leader)
     at = TopicPartition(topic, 0)
     with session(config(cluster.bootstrap_servers, unique("group"), log), at) as member:
         member.commit({at: [rectangle(0, 5)]}, SECONDS)
         start = member.started()[at]
-        cluster.brokers[2].kill9()
+        cluster.kill9(2)
         eventually(lambda: not member.may_deliver(), 10)
         member.commit({at: [rectangle(5, 9)]}, 0)  # in memory
         cluster.brokers[2].start()
         eventually(member.may_deliver)
         assert member.commit({at: []}, SECONDS) == {at: 9}
         assert member.started()[at] is start
+
+
+@pytest.mark.parametrize("subscribes", [False, True])
+def test_plain_consumers_find_the_leader_epoch_of_the_last_record(
+    cluster: KafkaCluster, subscribes: bool
+) -> None:
+    at = TopicPartition(cluster.create_topic(replication=2), 0)
+    given = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": unique("group")}
+    found = []
+    with KeySharedConsumer(given | {"auto.offset.reset": "earliest"}) as consumer:
+        if subscribes:
+            consumer.subscribe([at.topic])
+        else:
+            consumer.assign({at: []})
+        for count, leader in enumerate((1, 2, 1), 1):
+            cluster.move_leader(*at, leader)
+            cluster.produce(at.topic, [("k", "v")] * 10, partition=0)
+            messages = [consumer.poll(SECONDS) for _ in range(10)]
+            epochs = {message and message.leader_epoch() for message in messages}
+            assert consumer.commit() == {at: 10 * count}
+            (listed,) = list_offsets(given["group.id"], given).values()
+            plain = Consumer(given)
+            (stored,) = plain.committed([RdTopicPartition(*at)], 30)
+            plain.close()
+            assert stored.offset == 10 * count
+            assert epochs == {listed.leader_epoch} == {stored.leader_epoch}
+            found.append(listed.leader_epoch)
+    assert found[0] is not None
+    assert len(set(found)) == 3
 
 
 def test_no_right_to_write_to_the_log(secure_broker: KafkaBroker) -> None:
@@ -373,6 +382,40 @@ def test_no_right_to_write_to_the_log(secure_broker: KafkaBroker) -> None:
             eventually(lambda: starts(member, TopicPartition(topic, 0)))
     finally:
         member.close(10)
+
+
+def test_without_individual_commits_a_whole_partition_needs_no_right_to_write_to_the_log(
+    secure_broker: KafkaBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Standalone: it goes on where it was, and Kafka's own clients see its offset."""
+    topic = secure_broker.create_topic()
+    log = secure_broker.create_topic(unique("log"), config={"cleanup.policy": "compact"})
+    secure_broker.deny(log, operation=AclOperation.WRITE)
+    secure_broker.produce(topic, [(f"k{i % 7}", f"{i}") for i in range(50)], partition=0)
+    options = secure_broker.client_options("SASL_PLAINTEXT", user="stranger")
+    given = {
+        **{name.removeprefix("kafka."): value for name, value in options.items()},
+        "group.id": unique("group"),
+        "individual.commit.topic": log,
+        "auto.offset.reset": "earliest",
+        "allow.individual.commit": False,
+    }
+    read: list[int] = []
+    for count in (30, 20):
+        with KeySharedConsumer(given) as consumer:
+            consumer.assign({(topic, 0): []})
+            rows = [row for _ in range(count) if (row := consumer.poll(SECONDS)) is not None]
+            read += [row.offset() for row in rows]
+            assert consumer.commit() == {TopicPartition(topic, 0): len(read)}
+        with closing(Consumer({"group.id": given["group.id"], **_plain(secure_broker)})) as plain:
+            (stored,) = plain.committed([RdTopicPartition(topic, 0)], 30)
+            assert stored.offset == len(read)
+    assert read == list(range(50))
+    assert "goes on with whole partitions" in caplog.text
+
+
+def _plain(broker: KafkaBroker) -> dict[str, str]:
+    return {"bootstrap.servers": broker.bootstrap_servers}
 
 
 def test_without_the_right_to_write_whole_partitions_go_on(
@@ -421,19 +464,6 @@ def test_without_the_right_to_write_whole_partitions_go_on(
         # Three members of two partitions share one of them.
         with pytest.raises(AuthorizationError, match=f"write to {log}"):
             eventually(poll_all)
-
-
-def consumer_groups(broker: KafkaBroker, group: str, *arguments: str) -> str:
-    """What ``kafka-consumer-groups`` prints."""
-    tool = [java(), "-Xmx128m", "-cp", class_path()]
-    tool += ["org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"]
-    tool += ["--bootstrap-server", broker.bootstrap_servers, "--group", group, *arguments]
-    return subprocess.run(tool, capture_output=True, text=True, check=True).stdout
-
-
-def reset_to(broker: KafkaBroker, group: str, at: TopicPartition, offset: int) -> str:
-    where = ["--to-offset", str(offset), "--topic", f"{at.topic}:{at.partition}"]
-    return consumer_groups(broker, group, "--reset-offsets", *where, "--execute")
 
 
 def test_kafkas_own_tool_resets_the_offsets(

@@ -1,0 +1,63 @@
+"""What breaks the log of a group, and what looks at it."""
+
+import subprocess
+
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+from integration.jars import java
+from integration.kafka import KafkaBroker, class_path
+from kshare.cluster.compacted_topic import CompactedTopic
+from kshare.cluster.topics import TopicSpec
+from kshare.core.progress import TopicPartition
+from kshare.group.config import consumer_config
+
+__all__ = ["compacted_often", "consumer_groups", "lose_log", "records_in", "reset_to"]
+
+
+def lose_log(broker: KafkaBroker, log: str, how: str) -> None:
+    """Delete a log, or the records of its first partition."""
+    if how == "deleted":
+        broker.delete_topic(log)
+        return
+    resource = ConfigResource(ConfigResource.Type.TOPIC, log)
+    policy = ConfigEntry(
+        "cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET
+    )
+    resource.add_incremental_config(policy)
+    broker.admin.incremental_alter_configs([resource])[resource].result(30)
+    broker.trim(log, 0, broker.latest(log))
+
+
+def compacted_often() -> dict[str, object]:
+    """The configuration of a topic that brokers compact as often as they can."""
+    return {
+        "cleanup.policy": "compact",
+        "segment.ms": 300,
+        "min.cleanable.dirty.ratio": 0.001,
+        "delete.retention.ms": 0,
+        # Kafka 4.1 ends if it flushes a file that it has just deleted.
+        "file.delete.delay.ms": 60_000,
+    }
+
+
+def records_in(broker: KafkaBroker, topic: str) -> int:
+    """Number of records that compaction has left."""
+    config = consumer_config({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
+    table = CompactedTopic(config.kafka, TopicSpec(topic, 1))
+    rows = table.read().rows
+    table.close()
+    return len(rows)
+
+
+def consumer_groups(broker: KafkaBroker, group: str, *arguments: str) -> str:
+    """What ``kafka-consumer-groups`` prints."""
+    tool = [java(), "-Xmx128m", "-cp", class_path()]
+    tool += ["org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"]
+    tool += ["--bootstrap-server", broker.bootstrap_servers, "--group", group, *arguments]
+    return subprocess.run(tool, capture_output=True, text=True, check=True).stdout
+
+
+def reset_to(broker: KafkaBroker, group: str, at: TopicPartition, offset: int) -> str:
+    """Let ``kafka-consumer-groups`` reset a group's offset; what it prints."""
+    where = ["--to-offset", str(offset), "--topic", f"{at.topic}:{at.partition}"]
+    return consumer_groups(broker, group, "--reset-offsets", *where, "--execute")

@@ -1,0 +1,245 @@
+"""Several processes share a partition by key ranges while the log of their group breaks.
+
+The verdict is over what all of them delivered: nothing is lost, and each key's records came in
+order.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from integration.cluster import KafkaCluster
+from integration.group_log import compacted_often, lose_log, records_in, reset_to
+from integration.kafka import KafkaBroker
+from integration.members import Group, Member, end_all, eventually, fill
+from integration.topics import Topics
+from kshare.cli import main as kshare
+from kshare.core.hashing import WHOLE, key_hash, split
+from kshare.core.progress import TopicPartition
+from kshare.group.offsets import list_offsets
+
+THIRDS = split(WHOLE, 3)
+PAUSE = 0.004
+
+
+class Shared:
+    """Three processes, each with a third of the key hashes of one partition."""
+
+    def __init__(self, group: Group, log: str, config: Mapping[str, object]) -> None:
+        self.group, self.log = group, log
+        self._config = {"individual.commit.topic": log, "pause": PAUSE, **config}
+        self.given = {
+            "bootstrap.servers": group.broker.bootstrap_servers,
+            "individual.commit.topic": log,
+        }
+
+    def start(self) -> list[Member]:
+        return [self.restart(number) for number in range(3)]
+
+    def restart(self, number: int) -> Member:
+        return self.group.start_range(THIRDS[number], **self._config)
+
+    def delivered(self) -> int:
+        return len(self.group.delivered())
+
+    def wait_for(self, records: int) -> None:
+        eventually(lambda: self.delivered() >= records)
+
+    def finish(self, end: int) -> None:
+        """All that was produced is delivered and committed."""
+        self.wait_for(end)
+        eventually(lambda: self.committed() == end)
+        end_all(self.group)
+        self.group.check({0: end})
+        assert self.committed() == end
+
+    def committed(self) -> int:
+        name = self.group.name or self.group.topic
+        return list_offsets(name, self.given)[TopicPartition(self.group.topic, 0)].offset
+
+
+@contextmanager
+def shared(
+    brokers: Topics,
+    folder: Path,
+    *,
+    config: Mapping[str, object] | None = None,
+    log_config: Mapping[str, object] | None = None,
+) -> Iterator[Shared]:
+    """A topic, and the log of its group, which has one partition."""
+    topic = brokers.create_topic()
+    log = brokers.create_topic(f"{topic}-log", config=log_config or {"cleanup.policy": "compact"})
+    with closing(Group(brokers, topic, folder)) as group:
+        yield Shared(group, log, config or {})
+
+
+def each_says(members: list[Member], text: str) -> Callable[[], bool]:
+    return lambda: all(text in member.errors() for member in members)
+
+
+@pytest.mark.parametrize("how", ["deleted", "truncated"])
+def test_the_log_is_lost_twice(broker: KafkaBroker, tmp_path: Path, how: str) -> None:
+    """Deleted, or its records with ``kafka-delete-records``: the living write it again."""
+    with shared(broker, tmp_path) as run:
+        fill(run.group, 0, 3_000)
+        members = run.start()
+        for count in (500, 1_500):
+            run.wait_for(count)
+            lose_log(broker, run.log, how)
+        eventually(each_says(members, "the individual commit log was lost"))
+        run.wait_for(2_000)
+        members[0].signal(signal.SIGKILL)
+        members[0].process.wait()
+        run.restart(0)
+        run.finish(3_000)
+
+
+def test_the_log_is_compacted_under_way(broker: KafkaBroker, tmp_path: Path) -> None:
+    with shared(broker, tmp_path, log_config=compacted_often()) as run:
+        fill(run.group, 0, 6_000)
+        members = run.start()
+        for number, count in enumerate((1_000, 2_500, 4_000)):
+            run.wait_for(count)
+            members[number].signal(signal.SIGKILL)
+            members[number].process.wait()
+            run.restart(number)
+        run.finish(6_000)
+        assert records_in(broker, run.log) < broker.latest(run.log)
+        for member in run.group.members:
+            assert "log was lost" not in member.errors()
+
+
+def test_the_log_has_no_leader_for_a_while(cluster: KafkaCluster, tmp_path: Path) -> None:
+    with shared(cluster, tmp_path) as run:
+        for name, leader in ((run.group.topic, 1), (run.log, 2)):
+            cluster.wait_for_topic(name)
+            cluster.move_leader(name, 0, leader)
+        fill(run.group, 0, 4_000)
+        members = run.start()
+        run.wait_for(600)
+        cluster.kill9(2)
+        time.sleep(2)  # twice claim.timeout.ms
+        stopped = run.delivered()
+        eventually(each_says(members, "has handed out nothing for 10 s"))
+        assert run.delivered() == stopped < 4_000
+        cluster.brokers[2].start()
+        run.finish(4_000)
+
+
+def test_the_right_to_write_to_the_log_is_taken_away(
+    secure_broker: KafkaBroker, tmp_path: Path
+) -> None:
+    options = secure_broker.client_options("SASL_PLAINTEXT", user="stranger")
+    given = {name.removeprefix("kafka."): value for name, value in options.items()}
+    with shared(secure_broker, tmp_path, config=given) as run:
+        fill(run.group, 0, 3_000)
+        members = run.start()
+        run.wait_for(600)
+        secure_broker.deny(run.log, operation=AclOperation.WRITE)
+        for member in members:
+            assert member.process.wait(60) == 1
+            assert f"AuthorizationError: not authorized to write to {run.log}" in member.errors()
+        assert run.delivered() < 3_000
+        rule = AclBindingFilter(
+            ResourceType.TOPIC,
+            run.log,
+            ResourcePatternType.LITERAL,
+            "User:stranger",
+            "*",
+            AclOperation.WRITE,
+            AclPermissionType.DENY,
+        )
+        (deleted,) = secure_broker.admin.delete_acls([rule]).values()
+        assert len(deleted.result(30)) == 1
+        run.start()
+        run.finish(3_000)
+
+
+def test_kafkas_own_tool_resets_the_offsets(broker: KafkaBroker, tmp_path: Path) -> None:
+    """Back to an offset amid what is committed individually: all from there on comes again."""
+    with shared(broker, tmp_path) as run:
+        fill(run.group, 0, 2_400)
+        run.start()
+        run.wait_for(900)
+        end_all(run.group)
+        before = list_offsets(run.group.topic, run.given)[TopicPartition(run.group.topic, 0)]
+        assert before.individual_commits
+        assert before.offset > 100
+        reset_to(broker, run.group.topic, TopicPartition(run.group.topic, 0), 100)
+        assert run.committed() == 100
+        began = time.monotonic_ns()
+        members = run.start()
+        run.finish(2_400)
+        said = [m for m in members if "reset by Kafka's own tool" in m.errors()]
+        assert len(said) == 1  # the one that came first; to the others, it is as it was left
+        assert "it goes on from offset 100" in said[0].errors()
+        again = [r for m in run.group.members for r in m.records() if r[0] > began]
+        assert sorted(offset for _, _, offset, _ in again) == list(range(100, 2_400))
+
+
+def test_a_record_of_a_later_version(
+    broker: KafkaBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All stop with an error that says what to do; after that, the group goes on."""
+    with shared(broker, tmp_path) as run:
+        fill(run.group, 0, 3_000)
+        members = run.start()
+        run.wait_for(600)
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        producer.produce(run.log, b"{}", f'[2,"{run.group.topic}",0,"lease","x",0]'.encode(), 0)
+        assert producer.flush(30) == 0
+        for member in members:
+            assert member.process.wait(60) == 1
+            assert "LaterVersionError" in member.errors()
+            assert f"kshare offsets drop --group {run.group.topic}" in member.errors()
+        assert run.delivered() < 3_000
+        where = ["--group", run.group.topic, "--log-topic", run.log]
+        where += ["--bootstrap-servers", broker.bootstrap_servers]
+        eventually(lambda: kshare(["offsets", "drop", *where]) == 0)  # once they count as dead
+        capsys.readouterr()
+        run.start()
+        run.finish(3_000)
+
+
+def test_retention_overtakes_the_gap_of_one_process(broker: KafkaBroker, tmp_path: Path) -> None:
+    """It passes over what is deleted of its key hashes, says so, and nothing else is lost."""
+    with shared(broker, tmp_path, config={"max.partition.fetch.bytes": 2_000}) as run:
+        topic = run.group.topic
+        # A fetch has 64 KiB or more, so a process has at most 700 offsets in hand.
+        rows = [(f"key-{i * i % 331}", f"{i:0200}") for i in range(6_000)]
+        broker.produce(topic, rows, config={"batch.num.messages": 20})
+        members = run.start()
+        run.wait_for(600)
+        slow, *others = members
+        slow.signal(signal.SIGSTOP)
+        of_others = {
+            i for i, (key, _) in enumerate(rows) if key_hash(key.encode(), i) not in THIRDS[0]
+        }
+        eventually(lambda: {(0, i) for i in of_others} <= run.group.delivered())
+        broker.trim(topic, 0, 5_000)
+        slow.signal(signal.SIGCONT)
+        rest = {(0, i) for i in range(5_000, 6_000)}
+        eventually(lambda: rest <= run.group.delivered())
+        eventually(lambda: run.committed() == 6_000)
+        end_all(run.group)
+        lost = set(range(6_000)) - {offset for _, offset in run.group.delivered()}
+        assert lost
+        assert not lost & of_others
+        assert max(lost) < 5_000
+        assert "was deleted by retention or by an operator" in slow.errors()
+        assert "Going on at 5000" in slow.errors()
+        kept = sorted(set(range(6_000)) - lost)
+        run.group.check({0: [(offset, offset + 1) for offset in kept]})
+        assert all("was deleted" not in member.errors() for member in others)
