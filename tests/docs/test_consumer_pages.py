@@ -10,6 +10,7 @@ import pytest
 from kshare.group import AsyncKeySharedConsumer, KeySharedConsumer, Message
 from kshare.group.config import ConsumerConfig, consumer_config
 from kshare.group.config_table import CONFIGS
+from kshare.testing import FakeCluster, Record
 from tests.support.documents import ROOT
 
 CONSUMER = (ROOT / "docs/consumer.md").read_text()
@@ -58,6 +59,34 @@ def test_the_tables_of_methods_are_complete_and_true(
         assert bool(difference) is (here != "same"), name
 
 
+def test_what_is_said_to_be_the_same_answers_the_same() -> None:
+    """Each record, asked by confluent-kafka's messages and by ours."""
+    records = [
+        Record(b"k", b"value", [("a", b"1"), ("a", None), ("b", b"")], 1_700_000_000_123),
+        Record(None, None),
+        Record(b"", b"", timestamp=1),
+        Record("\u00e9", b"\xff" * 3_000),
+    ]
+    same = [row[0].strip("`") for row in OF_MESSAGES if row[1] == "same"]
+    assert {"key", "value", "offset", "timestamp", "headers", "leader_epoch"} <= set(same)
+    with FakeCluster(topics={"orders": 2, "__individual_commit_offsets": 1}) as cluster:
+        cluster.produce("orders", records, partition=1)
+        config = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g"}
+        peer = confluent_kafka.Consumer(config)
+        peer.assign([confluent_kafka.TopicPartition("orders", 1, 0)])
+        theirs = peer.consume(len(records), 30)
+        peer.close()
+        config |= {"group.id": "h", "auto.offset.reset": "earliest"}
+        with KeySharedConsumer(config) as consumer:
+            consumer.assign({("orders", 1): []})
+            ours = consumer.consume(len(records), 30)
+    assert len(theirs) == len(ours) == len(records)
+    for expected, message in zip(theirs, ours, strict=True):
+        for name in same:
+            assert getattr(message, name)() == getattr(expected, name)(), name
+        assert len(message) == len(expected)
+
+
 def test_the_consumer_of_asyncio_has_all_methods() -> None:
     public = {name for name in vars(KeySharedConsumer) if not name.startswith("_")}
     assert public - {"is_closed", "poll_fresh"} <= set(dir(AsyncKeySharedConsumer))
@@ -82,25 +111,43 @@ def test_the_table_of_configurations_is_that_of_the_parser() -> None:
 
 
 # The names of the proposal "key-shared consumption", draft 34: its configurations, the fields and
-# classes that it adds or changes, its methods and its topic.
+# classes that it adds or changes, its methods and its topics.
 OF_PROPOSAL = {
-    *("__individual_commit_offsets", "individual.commit.log.segment.bytes"),
+    *("__individual_commit_offsets", "__consumed_offsets", "individual.commit.log.segment.bytes"),
     *("accept.individual.commit", "accept.range.fetch", "allow.individual.commit"),
     *("max.bytes.key.range.results", "max.bytes.key.range.hashing", "max.num.ranges.to.commit"),
-    *("reserve.message.value.range.fetch", "OffsetCommitRequest", "OffsetRanges"),
-    *("OffsetCommitResponse", "LastStableOffset", "FetchRequest", "KeyRanges"),
-    *("OffsetFetchResponse", "CommittedRangeOffsets", "Consumer.assign", "Subscription"),
-    *("ConsumerRebalanceListener", "onPartitionWithKeyRangesAssigned"),
-    *("onPartitionWithKeyRangesRevoked", "onPartitionWithKeyRangesLost"),
-    *("KeyRangeBasedAssignor", "StreamsMetadata", "topicPartitionsWithKeyRange"),
-    *("ListConsumerGroupOffsetsResult", "OffsetAndMetadata", "rangeOffsets", "leaderEpoch"),
-    *("GenerationId", "MemberId", "SessionTimeout"),
+    *("reserve.message.value.range.fetch", "OffsetCommitRequest", "CommittedOffset"),
+    *("OffsetRanges", "OffsetCommitResponse", "OffsetCommitResponseTopic"),
+    *("OffsetCommitResponsePartition", "LastStableOffset", "FetchRequest", "KeyRanges"),
+    *("OffsetFetchResponse", "OffsetFetchResponseTopic", "OffsetFetchResponsePartition"),
+    *("CommittedRangeOffsets", "Consumer.assign", "partitionWithKeyRanges", "poll"),
+    *("Subscription", "ConsumerRebalanceListener", "onPartitionWithKeyRangesAssigned"),
+    *("onPartitionWithKeyRangesRevoked", "onPartitionWithKeyRangesLost", "onPartitionsAssigned"),
+    *("onPartitionsRevoked", "onPartitionsLost", "KeyRangeBasedAssignor"),
+    *("ConsumerPartitionAssignor", "partitionsPerTopic", "subscriptions"),
+    *("topicAllowKeyRangeFetch", "coordinatorAllowIC", "consumersAllowKeyRange"),
+    *("groupSubscriptionByTopic", "subscriptionByTopic", "StreamsMetadata", "hostInfo", "host"),
+    *("port", "stateStoreNames", "topicPartitions", "topicPartitionsWithKeyRange"),
+    *("ListConsumerGroupOffsetsResult", "future", "OffsetAndMetadata", "offset", "metadata"),
+    *("rangeOffsets", "leaderEpoch", "GenerationId", "MemberId", "SessionTimeout"),
+    "TransactionOffsetCommit",  # "transaction offset commit will also include the offset range"
 }
+# The fields that it copies from Kafka's schemas, unchanged.
+OF_KAFKA = {
+    *("GroupId", "Offsets", "GroupInstanceId", "Offset", "Metadata", "LeaderEpoch"),
+    *("ThrottleTimeMs", "Topics", "ErrorCode", "Name", "Partitions", "PartitionIndex"),
+    *("MaxWaitTime", "ReplicaId", "MinBytes", "IsolationLevel", "FetchSessionId"),
+    *("FetchSessionEpoch", "RemovedTopics", "TopicName", "Partition", "CurrentLeaderEpoch"),
+    *("FetchOffset", "StartOffset", "MaxBytes", "RemovedTopicName", "RemovedPartition"),
+    *("CommittedOffset", "CommittedLeaderEpoch"),
+}
+FIELDS = [row[0].strip("`") for row in tables(PROPOSAL, "field")[0]]
 
 
 def test_each_name_of_the_proposal_is_in_the_table_once() -> None:
     assert len(NAMES) == len(set(NAMES))
-    assert set(NAMES) >= OF_PROPOSAL
+    assert set(NAMES) == OF_PROPOSAL
+    assert sorted(OF_KAFKA) == FIELDS
 
 
 def test_what_the_table_names_exists() -> None:
