@@ -13,22 +13,20 @@ users are never called here: the thread that polls takes what has changed.
 import logging
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kshare.core.progress import TopicPartition
-from kshare.errors import AuthorizationError, KafkaError, KshareError
+from kshare.errors import KafkaError, KshareError
 from kshare.group.config import ConsumerConfig
-from kshare.group.epoch_writer import Written
-from kshare.group.group_planner import GroupPlanner
+from kshare.group.group_leader import GroupLeader, WriteEpoch
 from kshare.group.log_follower import LASTING
 from kshare.group.log_tail import boot_time
+from kshare.group.member_commits import MemberCommits
 from kshare.group.member_link import MemberLink
-from kshare.group.member_schedule import Schedule, WholeTopics
-from kshare.group.protocol.leader import Generation, fits_topics, topics_of
+from kshare.group.planned_topics import WholeTopics
 from kshare.group.protocol.liveness import Liveness
 from kshare.group.protocol.membership import (
     Change,
@@ -40,17 +38,14 @@ from kshare.group.protocol.membership import (
     State,
     Sync,
 )
-from kshare.group.protocol.range_protocol import RANGE, plan_range, topics_of_all
-from kshare.group.protocol.records import Epoch
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.start import Primary
 from kshare.group.protocol.subscription import Subscription
-from kshare.group.sharing_log import SharingLog
 from kshare.wire.protocol import error_codes
-from kshare.wire.protocol.error_codes import Kind
+from kshare.wire.protocol.retry import Backoff
 from kshare.wire.protocol.waker import Waker
 
-__all__ = ["MemberThread", "WriteEpoch"]
+__all__ = ["MemberThread"]
 
 _log = logging.getLogger("kshare.group")
 
@@ -58,8 +53,32 @@ _CODES: Final = {code.value: code for code in Code}
 _LONGEST_WAIT: Final = 1.0
 _SHORTEST_BEAT: Final = 0.1
 
-WriteEpoch = Callable[[Epoch, Written], None]
-"""Writes an epoch into the log; calls back with its log offset and the id of the log's topic."""
+
+@dataclass(slots=True)
+class _Schedule:
+    """When a member's thread has done what, and when to do it next.
+
+    Attributes:
+        pauses: Between attempts, longer each time.
+        asked_at: When JoinGroup or SyncGroup was sent last.
+        synced_at: When SyncGroup was answered last.
+        beat_at: When the next heartbeat is due.
+        retry_at: Before this time nothing is asked: something has failed.
+    """
+
+    pauses: Backoff
+    asked_at: float = 0.0
+    synced_at: float = 0.0
+    beat_at: float = 0.0
+    retry_at: float = 0.0
+
+    def pause(self, now: float) -> None:
+        """Something has failed: do nothing for a while, longer each time."""
+        self.retry_at = now + self.pauses.pause()
+
+    def answered(self) -> None:
+        """The coordinator has answered."""
+        self.pauses.reset()
 
 
 class MemberThread:
@@ -95,7 +114,6 @@ class MemberThread:
             report=config.report,
         )
         self._config = config
-        self._write_epoch = write_epoch
         self._on_change = on_change
         self._now = now
         self._lock = threading.RLock()
@@ -105,12 +123,14 @@ class MemberThread:
             config.session_timeout_ms / 1000, config.max_poll_interval_ms / 1000
         )
         self._link = MemberLink(config)
-        self._schedule = Schedule(config, whole_topics)
-        self._planner = GroupPlanner(config, name)
-        self._sharing = SharingLog(config.group)
+        self._schedule = _Schedule(
+            Backoff(config.kafka.retry_backoff_ms, config.kafka.retry_backoff_max_ms)
+        )
+        self._leader = GroupLeader(
+            config, self._core, self._lock, self, write_epoch, whole_topics, now
+        )
+        self._commits = MemberCommits(config.group, self._core, self._lock)
         self._waker = Waker()
-        self._commits: deque[tuple[Mapping[TopicPartition, Primary], Future[Any]]] = deque()
-        self._polled_at = now()
         self._is_closing = False
         self._thread: threading.Thread | None = None
 
@@ -121,7 +141,7 @@ class MemberThread:
         with self._lock:
             self._core.subscribe(topics)
             if self._thread is None:
-                self._polled_at = self._now()
+                self._liveness.polled_at = self._now()
                 self._waker.open()
                 name = f"kshare {self._core.said.name} joins"
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -134,7 +154,7 @@ class MemberThread:
 
     def polled(self) -> None:
         """Somebody polls."""
-        self._polled_at = self._now()
+        self._liveness.polled_at = self._now()
 
     @property
     def has_change(self) -> bool:
@@ -211,12 +231,8 @@ class MemberThread:
 
     def commit(self, offsets: Mapping[TopicPartition, Primary]) -> "Future[Any]":
         """Commit primary offsets as a member; the future has an error or None by partition."""
-        answer: Future[Any] = Future()
         with self._lock:
-            if self._core.state is State.ENDED:
-                answer.set_result(dict.fromkeys(offsets))  # whoever owns them now does it
-            else:
-                self._commits.append((dict(offsets), answer))
+            answer = self._commits.add(offsets)
         self._waker.wake()
         return answer
 
@@ -227,6 +243,14 @@ class MemberThread:
         self._waker.wake()
         if self._core.has_change:  # an eager member has to give everything up
             self._on_change()
+
+    def pause(self) -> None:
+        """Something has failed: ask nothing for a while."""
+        self._schedule.pause(self._now())
+
+    def wake(self) -> None:
+        """There is something to do."""
+        self._waker.wake()
 
     # -- the loop ----------------------------------------------------------------------------
 
@@ -242,8 +266,8 @@ class MemberThread:
             raise
         finally:
             self._liveness.lost()
-            self._refuse_commits(KafkaError(f"group {self._config.group}: left"))
-            self._schedule.close()
+            self._commits.refuse(KafkaError(f"group {self._config.group}: left"))
+            self._leader.close()
             self._link.close()
             self._waker.close()
             self._on_change()
@@ -261,7 +285,7 @@ class MemberThread:
                 self._watch_polls()
                 self._beat()  # before all else: it says whether to join again
                 self._act()
-                self._serve_commits()
+                self._commits.serve(self._link)
             if self._wait():
                 self._receive()
         except LASTING:
@@ -276,7 +300,7 @@ class MemberThread:
         answer = self._link.fileno
         until = max(self._schedule.beat_at, self._schedule.retry_at)
         seconds = min(max(until - self._now(), 0.0), _LONGEST_WAIT)
-        if self._commits and self._now() >= self._schedule.retry_at:
+        if self._commits.are_waiting and self._now() >= self._schedule.retry_at:
             seconds = 0.0
         return bool(self._waker.wait(seconds, [] if answer is None else [answer]))
 
@@ -295,7 +319,7 @@ class MemberThread:
                     self._schedule.asked_at = self._now()
                     self._link.sync(action)
                 case Plan():
-                    self._schedule.beside(self._plan, action)
+                    self._leader.plan(action)
                 case Leave(member_id):
                     self._link.hang_up()
                     self._link.leave(member_id)
@@ -320,13 +344,18 @@ class MemberThread:
                 )
                 self._schedule.beat_at = 0.0
                 if answer.leader != answer.member_id:
-                    self._schedule.follows()
+                    self._leader.follows()
                 elif _is_assigned(answer):
-                    self._lead_on(answer.generation_id, members, answer.protocol_name)
+                    self._leader.lead_on(
+                        answer.generation_id,
+                        members,
+                        answer.protocol_name,
+                        self._link.assignments(),
+                    )
             elif self._core.state is State.SYNCING:
                 self._core.synced(bytes(answer.assignment))
                 if self._core.is_eager:
-                    self._sharing.assigned(self._core.shares)
+                    self._leader.sharing.assigned(self._core.shares)
                 self._schedule.synced_at = self._now()
                 if self._core.awaits_round:
                     self._schedule.beat_at = self._now() + _SHORTEST_BEAT
@@ -346,7 +375,7 @@ class MemberThread:
         if code in {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE}:
             self._link.forget()
         if code not in {Code.MEMBER_ID_REQUIRED, Code.REBALANCE_IN_PROGRESS}:
-            self._schedule.pause(self._now())
+            self.pause()
 
     # -- heartbeats --------------------------------------------------------------------------
 
@@ -356,7 +385,7 @@ class MemberThread:
         if now < self._schedule.beat_at:
             return
         self._schedule.beat_at = now + self._beat_seconds(now)
-        self._look_at_topics(now)
+        self._leader.look(now)
         if not core.member_id or core.generation < 0 or core.state is State.ENDED:
             return
         number = self._link.heartbeat(core.member_id, core.generation)
@@ -393,7 +422,7 @@ class MemberThread:
         """Leave if nobody polls."""
         seconds = self._config.max_poll_interval_ms / 1000
         is_in = self._core.state is not State.ENDED and not self._core.is_lost
-        if is_in and self._core.member_id and self._now() - self._polled_at > seconds:
+        if is_in and self._core.member_id and self._now() - self._liveness.polled_at > seconds:
             _log.warning(
                 "group %s: nobody has polled for max.poll.interval.ms=%d: the member leaves, and "
                 "joins again with the next poll. Raise it, or take fewer records at a time",
@@ -410,111 +439,7 @@ class MemberThread:
         self._link.forget()
         with self._lock:
             self._core.disconnected()
-        self._schedule.pause(self._now())
-
-    # -- the leader's work -------------------------------------------------------------------
-
-    def _plan(self, plan: Plan) -> None:
-        """Plan a generation, and have its epoch written. In a thread of its own."""
-        topics = topics_of_all if plan.protocol == RANGE else topics_of
-        try:
-            planned = self._schedule.look(topics(plan.members))
-            self._schedule.lead(planned)
-            partitions, whole = planned
-            if plan.protocol == RANGE:
-                self._plan_range(plan, partitions)
-                return
-            generation = self._planner.plan(plan, partitions, whole, self._schedule.replica_racks)
-        except Exception:
-            with self._lock:
-                self._core.disconnected()  # to be planned in another generation
-            self._schedule.pause(self._now())
-            self._waker.wake()
-            raise
-        self._schedule.follow_up(self._now(), self._planner.followup_seconds)
-        self._sharing.planned(generation.refusals)
-        self._write_epoch(generation.epoch, partial(self._planned, generation))
-
-    def _plan_range(self, plan: Plan, partitions: Mapping[str, int]) -> None:
-        """Plan whole partitions. There is no epoch: the next leader may be a plain consumer."""
-        planned = plan_range(plan.members, partitions, plan.instances)
-        self._schedule.follow_up(self._now(), None)
-        self._sharing.planned(planned.refusals, planned.plain)
-        with self._lock:
-            self._core.planned(plan.generation, planned.assignments)
-        self._waker.wake()
-
-    def _planned(self, generation: Generation, epoch: int | None, topic_id: str) -> None:
-        with self._lock:
-            assignments = generation.assignments(epoch, topic_id)
-            self._core.planned(generation.epoch.generation, assignments)
-        self._waker.wake()
-
-    def _lead_on(self, generation: int, members: Mapping[str, bytes], protocol: str) -> None:
-        """Lead a generation that was planned before this static member was started again."""
-        assigned = self._link.assignments()
-        topics = (topics_of_all if protocol == RANGE else topics_of)(members)
-        self._schedule.beside(self._watch, generation, topics, assigned)
-
-    def _watch(self, generation: int, topics: set[str], assigned: list[bytes]) -> None:
-        """Watch what its predecessor has planned with, and see what it has missed."""
-        seen = self._schedule.look(topics)
-        with self._lock:
-            if self._core.generation != generation:  # that has its own leader, and its own plan
-                return
-            self._schedule.lead(seen)
-            probing = self._config.probing_interval_ms / 1000  # when it was to be is not known
-            self._schedule.follow_up(self._now(), probing if self._config.measures_load else None)
-        if not fits_topics(assigned, seen.counts, seen.whole):
-            self.rebalance()
-
-    def _look_at_topics(self, now: float) -> None:
-        """As the leader, see now and then whether topics, policies or loads have changed."""
-        if self._core.state is not State.STABLE or not self._schedule.leads:
-            return
-        if now >= self._schedule.follow_up_at:
-            self._schedule.follow_up(now, None)
-            self.rebalance()
-        elif now >= self._schedule.look_at:
-            self._schedule.look_at = now + self._schedule.look_seconds
-            self._schedule.beside(self._compare, self._schedule.have_changed)
-        else:
-            self._schedule.beside(self._compare, self._schedule.have_policies_changed)
-
-    def _compare(self, have_changed: Callable[[], bool]) -> None:
-        if have_changed():
-            self.rebalance()
-
-    # -- primary offsets ---------------------------------------------------------------------
-
-    def _serve_commits(self) -> None:
-        while self._commits:
-            offsets, answer = self._commits.popleft()
-            core = self._core
-            if core.is_lost or core.state is State.ENDED:
-                # Who owns them now writes the primary offset; the facts are in the log.
-                answer.set_result(dict.fromkeys(offsets))
-                continue
-            with self._lock:  # what was given up before it joined may be a plain consumer's now
-                owned = {tp: each for tp, each in offsets.items() if core.may_commit(tp)}
-            try:
-                codes = self._link.commit(owned, core.member_id, core.generation) if owned else {}
-            except (OSError, KafkaError) as error:
-                answer.set_exception(_commit_error(self._config.group, str(error)))
-                raise
-            answer.set_result({tp: self._commit_outcome(codes.get(tp, 0)) for tp in offsets})
-
-    def _commit_outcome(self, code: int) -> KafkaError | None:
-        if not code:
-            return None
-        error = _commit_error(self._config.group, error_codes.name(code))
-        if error_codes.kind(code) is Kind.AUTHORIZATION:
-            return AuthorizationError(str(error))
-        return error
-
-    def _refuse_commits(self, error: KafkaError) -> None:
-        while self._commits:
-            self._commits.popleft()[1].set_exception(error)
+        self.pause()
 
     def _leave(self) -> None:
         with self._lock:
@@ -536,7 +461,3 @@ def _instances(members: Iterable[Any]) -> dict[str, str]:
 def _is_assigned(answer: Any) -> bool:
     """Whether the group's assignment stays, though this member leads (KIP-814)."""
     return bool(getattr(answer, "skip_assignment", False))
-
-
-def _commit_error(group: str, why: str) -> KafkaError:
-    return KafkaError(f"cannot commit offsets of group {group}: {why}")

@@ -36,6 +36,64 @@ _COMMIT_SECONDS: Final = 0.2
 
 
 @dataclass(slots=True)
+class Retries:
+    """When to try again what has failed.
+
+    Attributes:
+        at: Before this time nothing is done; 0 if nothing has failed.
+        why: What failed last; empty if nothing did.
+        backoff: Pauses, longer each time.
+    """
+
+    at: float = 0.0
+    why: str = ""
+    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS))
+
+    def failed(self, why: str, now: float) -> None:
+        """It has failed: try again after a pause."""
+        self.why, self.at = why, now + self.backoff.pause()
+
+
+@dataclass(slots=True)
+class FollowUps:
+    """Commits that follow from what is read back: facts of transactions, chunks of others.
+
+    Attributes:
+        facts: Those of the last transaction, until they are read back.
+        due_at: When to commit what they make stable; infinity if there is nothing.
+        done_at: When that was done last.
+    """
+
+    facts: tuple[Block, ...] = ()
+    due_at: float = float("inf")
+    done_at: float = float("-inf")
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is a commit to come."""
+        return self.due_at < float("inf")
+
+    def plan(self, now: float) -> None:
+        """Commit, though not more often than once in a while."""
+        self.due_at = min(self.due_at, max(now, self.done_at + _COMMIT_SECONDS))
+
+    def hasten(self, now: float) -> None:
+        """What is due is due at once."""
+        self.done_at = float("-inf")
+        self.due_at = min(self.due_at, now) if self.is_due else self.due_at
+
+    def take(self, log: PartitionLog, now: float) -> bool:
+        """Whether to commit now; facts that are read back may move the stable offset."""
+        if self.facts and is_read_back(log, self.facts):
+            self.facts = ()
+            self.due_at = max(now, self.done_at + _COMMIT_SECONDS)
+        if now < self.due_at:
+            return False
+        self.due_at, self.done_at = float("inf"), now
+        return True
+
+
+@dataclass(slots=True)
 class Ownership:
     """An owner, and what the session wants of it.
 
@@ -47,13 +105,9 @@ class Ownership:
         start: From where delivery has begun; None while it may not deliver.
         action: Number of the last actions: what becomes of earlier ones does not matter.
         waits_since: When its claim was read back; None if it does not wait.
-        retry_at: Before this time it does nothing: something has failed.
-        backoff: Pauses after failures.
-        trouble: What failed last; empty if nothing did.
         is_replaced: Whether the partition was claimed anew or given up: its commits end.
-        unread: The facts of the last transaction, until they are read back.
-        commit_at: When to commit what they make stable; infinity if there is nothing.
-        committed_at: When that was done last.
+        retries: What has failed.
+        follow_ups: Commits that follow from what is read back.
     """
 
     owner: Owner
@@ -63,20 +117,16 @@ class Ownership:
     start: Progress | None = None
     action: int = 0
     waits_since: float | None = None
-    retry_at: float = 0.0
-    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS))
-    trouble: str = ""
     is_replaced: bool = False
-    unread: tuple[Block, ...] = ()
-    commit_at: float = float("inf")
-    committed_at: float = float("-inf")
+    retries: Retries = field(default_factory=Retries)
+    follow_ups: FollowUps = field(default_factory=FollowUps)
 
     def failed(self, action: int, why: str, now: float) -> None:
         """Some actions have failed: try again after a pause."""
         if action == self.action:
             self.owner.failed()
             self.action += 1
-            self.trouble, self.retry_at = why, now + self.backoff.pause()
+            self.retries.failed(why, now)
 
     def processed(self, what: Processed) -> None:
         """Some records have been processed."""
@@ -87,16 +137,7 @@ class Ownership:
         """Nothing more is delivered, until the log has said what is processed."""
         self.owner.rewind()
         self.action += 1
-        self.start, self.unread = None, ()
-
-    def commit_read_facts(self, log: PartitionLog, now: float) -> None:
-        """Once the facts of transactions are read back, commit: they may move the stable offset."""
-        if self.unread and is_read_back(log, self.unread):
-            self.unread = ()
-            self.commit_at = max(now, self.committed_at + _COMMIT_SECONDS)
-        if now >= self.commit_at:
-            self.commit_at, self.committed_at = float("inf"), now
-            self.wanted += 1
+        self.start, self.follow_ups.facts = None, ()
 
 
 class Ownerships:
@@ -325,14 +366,14 @@ class Ownerships:
 
     def _advance(self, each: Ownership, now: float) -> tuple[Action, ...]:
         owner, log = each.owner, self.log.of(each.owner.partition)
-        if now < each.retry_at:
+        if now < each.retries.at:
             return ()
-        each.retry_at = 0.0
+        each.retries.at = 0.0
         if owner.peers is None and owner.epoch is not None and owner.epoch in self.log.epochs:
             owner.peers = self.log.epochs[owner.epoch].names
         if each.waits_since is not None and now - each.waits_since >= self._claim_timeout:
             owner.waited()
-        each.commit_read_facts(log, now)
+        each.wanted += each.follow_ups.take(log, now)
         if owner.phase is Phase.RUNNING and owner.commit is None and each.wanted > each.finished:
             each.begun = each.wanted
             owner.begin_commit(log)
@@ -340,7 +381,7 @@ class Ownerships:
         owner.leader_epochs = self.leader_epochs(owner.partition)
         actions = owner.actions(log, self.log.end)
         if isinstance(owner, Cooperator) and owner.is_stable_behind and owner.commit is None:
-            each.commit_at = min(each.commit_at, max(now, each.committed_at + _COMMIT_SECONDS))
+            each.follow_ups.plan(now)
         if owner.phase is not Phase.WAITING:
             each.waits_since = None
         elif each.waits_since is None:
@@ -348,10 +389,10 @@ class Ownerships:
         if owner.phase is Phase.RUNNING:
             if not was_running:
                 each.start = owner.done
-                each.backoff.reset()
+                each.retries.backoff.reset()
                 self._report_start(owner)
             if owner.commit is None and each.begun > each.finished:
-                each.finished, each.trouble = each.begun, ""
+                each.finished, each.retries.why = each.begun, ""
         else:
             each.start = None
             each.begun = each.finished
@@ -401,11 +442,11 @@ class Ownerships:
         """When something is to be done although nothing happens; infinity if never."""
         times = [float("inf")]
         for each in self.by_partition.values():
-            times.append(max(each.commit_at, each.retry_at))
+            times.append(max(each.follow_ups.due_at, each.retries.at))
             if each.waits_since is not None:
                 times.append(each.waits_since + self._claim_timeout)
-            if each.retry_at:
-                times.append(each.retry_at)
+            if each.retries.at:
+                times.append(each.retries.at)
         return min(times)
 
     # -- what is said ------------------------------------------------------------------------

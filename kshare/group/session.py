@@ -18,10 +18,10 @@ from kshare.errors import FetchTimeoutError, KshareError
 from kshare.group.config import ConsumerConfig
 from kshare.group.epoch_writer import Written
 from kshare.group.log_tail import boot_time
-from kshare.group.member_schedule import WholeTopics
 from kshare.group.member_thread import MemberThread
 from kshare.group.model import OffsetAndMetadata, SessionConfig, committed_offset
 from kshare.group.ownerships import Ownership, Processed, claimed_hashes
+from kshare.group.planned_topics import WholeTopics
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.records import Epoch

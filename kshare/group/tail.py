@@ -19,11 +19,11 @@ from kshare.group.delivery import Carried, Delivery, common
 from kshare.group.in_hand import InHand
 from kshare.group.key_limit import KeyLimits
 from kshare.group.load_meter import LoadMeter
-from kshare.group.member_schedule import WholeTopics
 from kshare.group.member_thread import MemberThread
 from kshare.group.message import NO_ROWS, Chunk, Rows, batch_of, rows_of
 from kshare.group.metrics import PartitionMetrics, pending_offsets
 from kshare.group.model import OffsetAndMetadata
+from kshare.group.planned_topics import WholeTopics
 from kshare.options import EARLIEST, SOURCE_COLUMNS, SourceOptions
 from kshare.options.frozen import FrozenMapping
 from kshare.options.model import Assign

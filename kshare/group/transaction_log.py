@@ -183,7 +183,8 @@ class TransactionLog:
                 each = self._shared.ownerships.by_partition.get(partition)
                 if each is not None and each.start is work.since[partition]:
                     each.processed(processed)
-                    each.unread = self._written.get(partition) or each.unread
+                    facts = self._written.get(partition)
+                    each.follow_ups.facts = facts or each.follow_ups.facts
         self._thread.wake()
 
     def rewind(self) -> None:
@@ -202,10 +203,7 @@ class TransactionLog:
         with self._shared.changed:
             listed = list(self._shared.ownerships.by_partition.values())
             for each in listed:
-                each.committed_at = float("-inf")
-                each.commit_at = (
-                    min(each.commit_at, self.now()) if _is_due(each) else each.commit_at
-                )
+                each.follow_ups.hasten(self.now())
             self._thread.wake()
             while self._shared.fault is None and any(map(_is_open, listed)):
                 left = until - time.monotonic()
@@ -249,11 +247,8 @@ class TransactionLog:
         return transaction_records(partition, log, owner.member, owner.hashes, done)
 
 
-def _is_due(each: Ownership) -> bool:
-    return each.commit_at < float("inf")
-
-
 def _is_open(each: Ownership) -> bool:
     """Whether a commit that follows from a transaction is to be done, or under way."""
-    is_asked = bool(each.unread) or _is_due(each) or each.finished < each.wanted
+    follow_ups = each.follow_ups
+    is_asked = bool(follow_ups.facts) or follow_ups.is_due or each.finished < each.wanted
     return is_asked and each.owner.phase is Phase.RUNNING

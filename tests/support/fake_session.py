@@ -11,8 +11,8 @@ from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KshareError
 from kshare.group.config import ConsumerConfig
 from kshare.group.consumer import KeySharedConsumer
-from kshare.group.member_schedule import WholeTopics
 from kshare.group.member_thread import MemberThread
+from kshare.group.planned_topics import WholeTopics
 from kshare.group.session import OffsetAndMetadata
 from kshare.testing import FakeCluster
 from tests.support.policies import FakePolicies

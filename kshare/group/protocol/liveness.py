@@ -16,10 +16,12 @@ class Liveness:
     Attributes:
         session: The session timeout, in seconds.
         rebalance: The rebalance timeout (``max.poll.interval.ms``), in seconds.
+        polled_at: When somebody has polled last.
     """
 
     session: float
     rebalance: float
+    polled_at: float = float("-inf")
     _heard_at: float = float("-inf")
     _stable_at: float = float("-inf")
 
