@@ -20,8 +20,8 @@ from integration.kafka import KafkaBroker
 from integration.members import Group, Member, end_all, eventually, fill
 from integration.proxy import CountingProxy
 from kshare.cli import main as kshare_command
+from kshare.cluster.coordinator import find_coordinator
 from kshare.group.config import consumer_config
-from kshare.group.coordinator import find_coordinator
 
 LOG = "__individual_commit_offsets"
 

@@ -20,10 +20,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType, Top
 
 from kshare.cluster.client import Client, code_of, kafka_error, kind_of
 from kshare.cluster.compacted_topic import CompactedTopic
+from kshare.cluster.coordinator import find_coordinator
 from kshare.cluster.topics import TopicSpec
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, KafkaError, UnknownTopicError
-from kshare.group.coordinator import find_coordinator
 from kshare.options import KafkaConfig
 from kshare.security.librdkafka import librdkafka_config
 from kshare.wire.protocol.error_codes import Kind

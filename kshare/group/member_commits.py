@@ -1,16 +1,14 @@
 """Primary offsets that a member is to commit: kept until its thread asks the coordinator."""
 
 from collections import deque
-from collections.abc import Mapping
 from concurrent.futures import Future
 from threading import RLock
 from typing import Any
 
-from kshare.core.progress import TopicPartition
+from kshare.cluster.committed_offset import CommittedOffsets
 from kshare.errors import AuthorizationError, KafkaError
 from kshare.group.member_link import MemberLink
 from kshare.group.protocol.membership import Membership, State
-from kshare.group.protocol.start import Primary
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.error_codes import Kind
 
@@ -30,14 +28,14 @@ class MemberCommits:
         self._group = group
         self._core = core
         self._lock = lock
-        self._waiting: deque[tuple[Mapping[TopicPartition, Primary], Future[Any]]] = deque()
+        self._waiting: deque[tuple[CommittedOffsets, Future[Any]]] = deque()
 
     @property
     def are_waiting(self) -> bool:
         """Whether there is something to commit."""
         return bool(self._waiting)
 
-    def add(self, offsets: Mapping[TopicPartition, Primary]) -> "Future[Any]":
+    def add(self, offsets: CommittedOffsets) -> "Future[Any]":
         """Commit these; the future has an error or None by partition."""
         answer: Future[Any] = Future()
         if self._core.state is State.ENDED:

@@ -8,7 +8,6 @@
 Two, because a broker reads nothing more from a connection while it holds a request of it.
 """
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -22,13 +21,13 @@ from kafka.protocol.consumer import (
     SyncGroupRequest,
 )
 
+from kshare.cluster.committed_offset import CommittedOffsets
+from kshare.cluster.coordinator import find_coordinator
+from kshare.cluster.offset_writer import COMMIT_VERSIONS, offsets_to_send
 from kshare.core.progress import TopicPartition
 from kshare.group.config import ConsumerConfig
-from kshare.group.coordinator import find_coordinator
-from kshare.group.offset_writer import COMMIT_VERSIONS, offsets_to_send
 from kshare.group.protocol.consumer_protocol import PROTOCOL_TYPE
 from kshare.group.protocol.membership import Join, Sync
-from kshare.group.protocol.start import Primary
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.connection import Connection
 from kshare.wire.protocol.messages import Address
@@ -168,7 +167,7 @@ class MemberLink:
         connection.call(request)
 
     def commit(
-        self, offsets: Mapping[TopicPartition, Primary], member_id: str, generation: int
+        self, offsets: CommittedOffsets, member_id: str, generation: int
     ) -> dict[TopicPartition, int]:
         """Commit primary offsets as a member; the error code of each partition."""
         connection = self._speak_connection()

@@ -13,11 +13,12 @@ users are never called here: the thread that polls takes what has changed.
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kshare.cluster.committed_offset import CommittedOffsets
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError
 from kshare.group.config import ConsumerConfig
@@ -39,7 +40,6 @@ from kshare.group.protocol.membership import (
     Sync,
 )
 from kshare.group.protocol.report import MemberReport
-from kshare.group.protocol.start import Primary
 from kshare.group.protocol.subscription import Subscription
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.retry import Backoff
@@ -229,7 +229,7 @@ class MemberThread:
 
     # -- for the session's thread ------------------------------------------------------------
 
-    def commit(self, offsets: Mapping[TopicPartition, Primary]) -> "Future[Any]":
+    def commit(self, offsets: CommittedOffsets) -> "Future[Any]":
         """Commit primary offsets as a member; the future has an error or None by partition."""
         with self._lock:
             answer = self._commits.add(offsets)

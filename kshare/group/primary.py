@@ -7,15 +7,16 @@ these, so the log up to its end says all that was said when they were written.
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from kshare.cluster.client import kafka_error
 from kshare.cluster.cluster import Cluster
+from kshare.cluster.committed_offset import CommittedOffset, CommittedOffsets
+from kshare.cluster.coordinator import fetch_offsets
+from kshare.cluster.offset_writer import OffsetWriter
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError
-from kshare.group.coordinator import fetch_offsets
 from kshare.group.model import OffsetReset
-from kshare.group.offset_writer import OffsetWriter
 from kshare.group.protocol.start import Anchor, Primary
 from kshare.options import KafkaConfig
 
@@ -26,17 +27,21 @@ class NoOffsetError(KshareError):
     """A group has no committed offset, and ``auto.offset.reset`` is ``error``."""
 
 
-class StoredOffset(NamedTuple):
-    """A committed offset, as it is stored."""
+class StoredOffset(CommittedOffset):
+    """A committed offset of a key-shared group."""
 
-    offset: int
-    metadata: str
-    leader_epoch: int | None
+    __slots__ = ()
 
     @property
     def primary(self) -> Primary:
         """The offset with its anchor, if the metadata hold one."""
         return Primary(self.offset, Anchor.decode(self.metadata), self.leader_epoch)
+
+    @classmethod
+    def of(cls, primary: Primary) -> "StoredOffset":
+        """A primary offset as it is stored."""
+        metadata = primary.anchor.encode() if primary.anchor else ""
+        return cls(primary.offset, metadata, primary.leader_epoch)
 
 
 class PrimaryOffsets:
@@ -51,7 +56,7 @@ class PrimaryOffsets:
     """
 
     def __init__(self, kafka: KafkaConfig, group: str) -> None:
-        self.as_member: Callable[[Mapping[TopicPartition, Primary]], Future[Any]] | None = None
+        self.as_member: Callable[[CommittedOffsets], Future[Any]] | None = None
         self._kafka = kafka
         self._group = group
         self._seconds = kafka.api_timeout_ms / 1000
@@ -104,9 +109,8 @@ class PrimaryOffsets:
 
     def store(self, offsets: Mapping[TopicPartition, Primary]) -> "Future[Any]":
         """Begin to commit offsets with their anchors; :func:`stored` reads the answer."""
-        if self.as_member is not None:
-            return self.as_member(offsets)
-        return self._writer.commit(offsets)
+        committed = {tp: StoredOffset.of(primary) for tp, primary in offsets.items()}
+        return (self.as_member or self._writer.commit)(committed)
 
     def stored(self, answer: "Future[Any]") -> dict[TopicPartition, KafkaError | None]:
         """What became of each partition of a commit, once it is answered; None if it is stored.

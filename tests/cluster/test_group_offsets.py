@@ -4,17 +4,17 @@ import logging
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from types import SimpleNamespace
-from typing import Any, NoReturn
-from weakref import WeakSet
+from typing import NoReturn
 
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
+from kshare.cluster.committed_offset import CommittedOffsets, Outcome
 from kshare.cluster.group_offsets import Committer, committer
 from kshare.core.progress import TopicPartition
-from kshare.options import SourceOptions, parse_options
+from kshare.errors import KafkaError
+from kshare.options import KafkaConfig, SourceOptions, parse_options
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S, until
 
@@ -90,86 +90,75 @@ def test_what_has_not_moved_is_not_sent(cluster: FakeCluster) -> None:
     group.close()
 
 
-def test_nothing_is_opened_before_there_is_something_to_commit() -> None:
-    def opened(*_: Any, **__: Any) -> NoReturn:
-        raise AssertionError("opened")
+class Sent:
+    """What sends commits; its answers are a test's."""
 
-    group = committer(options("nowhere:9092", commitOffsets="true"), admin=opened)
-    assert group is not None
-    group.commit({})
-    group.close()
+    def __init__(self) -> None:
+        self.asked: list[dict[TopicPartition, int]] = []
+        self.waiting: Future[Outcome]
+        self.is_closed = False
 
-
-class Client:
-    """A client whose answers are a test's."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.calls: list[tuple[str, float]] = []
-        self.waiting: Future[Any]
-
-    def open(self, _: object, *, logger: object) -> Any:
+    def make(self, _: KafkaConfig, group: str) -> "Sent":
+        assert group == "g"
         return self
 
-    def poll(self, seconds: float) -> None:
-        self.calls.append(("poll", seconds))
-
-    def alter_consumer_group_offsets(
-        self, asked: list[Any], *, request_timeout: float
-    ) -> dict[str, Future[Any]]:
-        self.calls.append((asked[0].group_id, request_timeout))
+    def commit(self, offsets: CommittedOffsets) -> Future[Outcome]:
+        self.asked.append({tp: each.offset for tp, each in offsets.items()})
         self.waiting = Future()
-        return {"g": self.waiting}
+        return self.waiting
 
     def answer(self, fault: str | None) -> None:
-        error = None if fault is None else SimpleNamespace(str=lambda: fault)
-        place = SimpleNamespace(topic="t", partition=0, error=error)
-        self.waiting.set_result(SimpleNamespace(topic_partitions=[place]))
+        self.waiting.set_result({T0: None if fault is None else KafkaError(fault)})
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
-def committing_by(client: Client) -> Committer:
-    given = {"commitOffsets": "true", "kafka.default.api.timeout.ms": "7000"}
-    made = committer(options("nowhere:9092", **given), admin=client.open)
+def committing_by(sent: Sent) -> Committer:
+    made = committer(options("nowhere:9092", commitOffsets="true"), make_writer=sent.make)
     assert made is not None
     return made
 
 
-def test_callbacks_are_served_before_something_is_sent() -> None:
-    """In them librdkafka has its tokens fetched; a second commit waits for the first one."""
-    client = Client()
-    group = committing_by(client)
+def test_nothing_is_sent_before_there_is_something_to_commit() -> None:
+    sent = Sent()
+    group = committing_by(sent)
+    group.commit({})
+    group.close()
+    assert sent.asked == []
+
+
+def test_a_second_commit_waits_for_the_first_one() -> None:
+    sent = Sent()
+    group = committing_by(sent)
     group.commit({T0: 5})
     group.commit({T0: 6})
-    assert client.calls == [("poll", 0), ("g", 7.0)]
+    assert sent.asked == [{T0: 5}]
+    sent.answer(None)
+    group.commit({T0: 7})
+    assert sent.asked == [{T0: 5}, {T0: 7}]
 
 
 def test_a_fault_that_comes_back_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
-    client = Client()
-    group = committing_by(client)
+    sent = Sent()
+    group = committing_by(sent)
     group.commit({T0: 5})
     for offset, fault in enumerate(("no", "no", None, "no", None), 6):
-        client.answer(fault)
+        sent.answer(fault)
         group.commit({T0: offset})
-    client.answer(None)
+    sent.answer(None)
     group.close()
-    assert [text.rpartition("again): ")[2] for text in warnings(caplog)] == ["t-0: no"] * 2
+    assert [text.rpartition("again): ")[2] for text in warnings(caplog)] == ["no"] * 2
 
 
-def test_closing_lets_go_of_the_client(caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_lets_go_of_the_cluster(caplog: pytest.LogCaptureFixture) -> None:
     """Also where no answer has come."""
-    alive: WeakSet[Client] = WeakSet()
-
-    class Opened(Client):
-        def __init__(self, *_: Any, **__: Any) -> None:
-            super().__init__()
-            alive.add(self)
-
+    sent = Sent()
     kafka = options("nowhere:9092", commitOffsets="true").kafka
-    admin: Any = Opened
-    group = Committer(kafka, "g", admin=admin, close_seconds=0.01)
+    group = Committer(kafka, "g", make_writer=sent.make, close_seconds=0.01)
     group.commit({T0: 5})
-    assert len(alive) == 1
     group.close()
-    assert len(alive) == 0
+    assert sent.is_closed
     (warning,) = warnings(caplog)
     assert warning.endswith("no answer within 0.01 s")
 
@@ -212,11 +201,11 @@ def test_a_cluster_that_does_not_answer_holds_up_nothing(
 
 
 def test_what_cannot_even_be_sent_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    def cannot(*_: Any, **__: Any) -> NoReturn:
-        raise OSError("no token")
+    class Broken(Sent):
+        def commit(self, offsets: CommittedOffsets) -> NoReturn:
+            raise OSError("no token")
 
-    group = committer(options("nowhere:9092", commitOffsets="true"), admin=cannot)
-    assert group is not None
+    group = committing_by(Broken())
     group.commit({T0: 5})
     group.commit({T0: 6})
     group.close()

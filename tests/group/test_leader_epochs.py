@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
+from kshare.cluster.offset_writer import offsets_to_send
 from kshare.core.hashing import WHOLE
 from kshare.core.leader_epochs import NO_EPOCHS
 from kshare.group import KeySharedConsumer
 from kshare.group.model import committed_offset
-from kshare.group.offset_writer import offsets_to_send
 from kshare.group.offsets import list_offsets
+from kshare.group.primary import StoredOffset
 from kshare.group.protocol.actions import Action, FetchPrimary, Write, WritePrimary
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.owner import Owner
@@ -131,7 +132,7 @@ def test_facts_beyond_the_stable_offset_that_is_named_have_no_known_epoch() -> N
 
 @pytest.mark.parametrize(("epoch", "sent"), [(4, 4), (0, 0), (None, -1)])
 def test_a_member_sends_it(epoch: int | None, sent: int) -> None:
-    (topic,) = offsets_to_send({T0: Primary(5, None, epoch)})
+    (topic,) = offsets_to_send({T0: StoredOffset.of(Primary(5, None, epoch))})
     assert [part.committed_leader_epoch for part in topic.partitions] == [sent]
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition as RdTopicPartition
 
+from kshare.cluster.coordinator import fetch_offsets
 from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy, PolicyWatch
 from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.core.progress import TopicPartition
 from kshare.group import KeySharedConsumer, partitions_only
-from kshare.group.coordinator import fetch_offsets
 from kshare.group.group_planner import GroupPlanner
 from kshare.testing import FakeCluster
 from tests.support.groups import GROUP, LOG, T0, eventually, group_config

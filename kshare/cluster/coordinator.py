@@ -10,11 +10,12 @@ Cost: a connection to a bootstrap server, one to the coordinator, and two round 
 from collections.abc import Callable, Collection
 from contextlib import closing
 from itertools import groupby
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
+from kshare.cluster.committed_offset import CommittedOffset
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
 from kshare.options import KafkaConfig
@@ -24,20 +25,12 @@ from kshare.wire.protocol.error_codes import ErrorCode, Kind
 from kshare.wire.protocol.messages import Address
 from kshare.wire.protocol.retry import RetryDeadline
 
-__all__ = ["FetchedOffset", "fetch_offsets", "find_coordinator"]
+__all__ = ["fetch_offsets", "find_coordinator"]
 
 _GROUP = 0
 _UNKNOWN = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
 _UNSTABLE_OFFSET_COMMIT = 88
 _Answer = TypeVar("_Answer")
-
-
-class FetchedOffset(NamedTuple):
-    """A committed offset, as the coordinator stores it."""
-
-    offset: int
-    metadata: str
-    leader_epoch: int | None
 
 
 class _NotNowError(OSError):
@@ -56,7 +49,7 @@ def find_coordinator(kafka: KafkaConfig, group: str) -> Address:
 
 def fetch_offsets(
     kafka: KafkaConfig, group: str, partitions: Collection[TopicPartition] | None = None
-) -> dict[TopicPartition, FetchedOffset]:
+) -> dict[TopicPartition, CommittedOffset]:
     """The committed offsets of some partitions, or of all; those without one are left out.
 
     Raises:
@@ -64,7 +57,7 @@ def fetch_offsets(
         KafkaError: The coordinator did not answer in time, or refused.
     """
 
-    def ask() -> dict[TopicPartition, FetchedOffset]:
+    def ask() -> dict[TopicPartition, CommittedOffset]:
         with closing(Connection(*_find(kafka, group), kafka)) as connection:
             return _fetch(connection, group, partitions)
 
@@ -89,7 +82,7 @@ def _find(kafka: KafkaConfig, group: str) -> Address:
 
 def _fetch(
     connection: Connection, group: str, partitions: Collection[TopicPartition] | None
-) -> dict[TopicPartition, FetchedOffset]:
+) -> dict[TopicPartition, CommittedOffset]:
     topic_class = OffsetFetchRequest.OffsetFetchRequestTopic
     topics = partitions and [
         topic_class(name=topic, partition_indexes=[tp.partition for tp in of_topic])
@@ -111,7 +104,7 @@ def _fetch(
             _check(each.error_code)
             if each.committed_offset >= 0:
                 epoch = getattr(each, "committed_leader_epoch", -1)
-                found[TopicPartition(topic.name, each.partition_index)] = FetchedOffset(
+                found[TopicPartition(topic.name, each.partition_index)] = CommittedOffset(
                     each.committed_offset,
                     (each.metadata or "").rstrip("\0"),  # librdkafka's mock ends it so
                     epoch if epoch is not None and epoch >= 0 else None,

@@ -5,14 +5,15 @@ from contextlib import closing
 
 import pytest
 
+from kshare.cluster.committed_offset import CommittedOffset
+from kshare.cluster.coordinator import fetch_offsets
+from kshare.cluster.offset_writer import OffsetWriter, offsets_to_send
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError
-from kshare.group.coordinator import fetch_offsets
-from kshare.group.offset_writer import OffsetWriter, offsets_to_send
-from kshare.group.protocol.start import Anchor, Primary
 from kshare.testing import FakeCluster
 from tests.support.groups import GROUP, T0, T1, group_config
 
+METADATA = "what the committer says"
 NOWHERE = TopicPartition("nowhere", 0)
 
 
@@ -31,16 +32,15 @@ def writer(cluster: FakeCluster) -> Iterator[OffsetWriter]:
 
 def commit(writer: OffsetWriter, **offsets: int) -> dict[TopicPartition, KafkaError | None]:
     named = {"zero": T0, "one": T1, "nowhere": NOWHERE}
-    anchor = Anchor(1, 7, "topic")
     return writer.commit(
-        {named[name]: Primary(offset, anchor) for name, offset in offsets.items()}
+        {named[name]: CommittedOffset(offset, METADATA, 3) for name, offset in offsets.items()}
     ).result(30)
 
 
 def stored(cluster: FakeCluster) -> dict[TopicPartition, int]:
     kafka = group_config(cluster.bootstrap_servers).kafka
     fetched = fetch_offsets(kafka, GROUP, [T0, T1])
-    assert all(Anchor.decode(each.metadata) == Anchor(1, 7, "topic") for each in fetched.values())
+    assert all(each.metadata == METADATA for each in fetched.values())
     return {partition: each.offset for partition, each in fetched.items()}
 
 
@@ -118,11 +118,12 @@ def test_it_closes_at_once_and_nothing_has_to_be_begun(cluster: FakeCluster) -> 
     config = group_config(cluster.bootstrap_servers)
     OffsetWriter(config.kafka, GROUP).close()
     writer = OffsetWriter(config.kafka, GROUP)
-    answer = writer.commit({T0: Primary(5, Anchor(1, 7, "topic"))})
+    answer = writer.commit({T0: CommittedOffset(5, METADATA)})
     writer.close()
     assert answer.result(30) == {T0: None}
 
 
-def test_offsets_without_an_anchor_have_no_metadata() -> None:
-    (topic,) = offsets_to_send({T1: Primary(3), T0: Primary(2, Anchor(1, 7))})
-    assert [part.committed_metadata for part in topic.partitions] == [Anchor(1, 7).encode(), ""]
+def test_offsets_are_sent_by_topic_in_order() -> None:
+    (topic,) = offsets_to_send({T1: CommittedOffset(3), T0: CommittedOffset(2, METADATA, 4)})
+    assert [part.committed_metadata for part in topic.partitions] == [METADATA, ""]
+    assert [part.committed_leader_epoch for part in topic.partitions] == [4, -1]

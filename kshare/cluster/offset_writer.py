@@ -8,21 +8,20 @@ Cost: a thread, a connection to the coordinator, and one round trip a commit.
 """
 
 import threading
-from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import groupby
 from queue import SimpleQueue
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from confluent_kafka import KafkaError as RdKafkaError
 from kafka.protocol.consumer import OffsetCommitRequest
 
 from kshare.cluster.client import kafka_error
+from kshare.cluster.committed_offset import CommittedOffsets, Outcome
+from kshare.cluster.coordinator import find_coordinator
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
-from kshare.group.coordinator import find_coordinator
-from kshare.group.protocol.start import Primary
 from kshare.options import KafkaConfig
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.connection import Connection
@@ -34,9 +33,6 @@ COMMIT_VERSIONS: Final = (2, 7)
 _NO_EPOCH: Final = -1
 _NO_GENERATION: Final = -1
 _UNKNOWN_MEMBER_ID: Final = 25
-
-Outcome: TypeAlias = dict[TopicPartition, KafkaError | None]
-"""What became of each partition; None if its offset is stored."""
 
 
 class OffsetWriter:
@@ -57,10 +53,10 @@ class OffsetWriter:
         self._group = group
         self._connection: Connection | None = None
         self._thread: threading.Thread | None = None
-        self._jobs: SimpleQueue[tuple[Mapping[TopicPartition, Primary], Future[Outcome]] | None]
+        self._jobs: SimpleQueue[tuple[CommittedOffsets, Future[Outcome]] | None]
         self._jobs = SimpleQueue()
 
-    def commit(self, offsets: Mapping[TopicPartition, Primary]) -> "Future[Outcome]":
+    def commit(self, offsets: CommittedOffsets) -> "Future[Outcome]":
         """Begin to commit offsets; the future fails if the coordinator does not answer.
 
         For one thread at a time.
@@ -95,7 +91,7 @@ class OffsetWriter:
         why.__cause__ = error
         return why
 
-    def _commit(self, offsets: Mapping[TopicPartition, Primary]) -> Outcome:
+    def _commit(self, offsets: CommittedOffsets) -> Outcome:
         if self._connection is not None:
             try:
                 return self._ask(self._connection, offsets)
@@ -105,7 +101,7 @@ class OffsetWriter:
         self._connection = Connection(*coordinator, self._kafka)
         return self._ask(self._connection, offsets)
 
-    def _ask(self, connection: Connection, offsets: Mapping[TopicPartition, Primary]) -> Outcome:
+    def _ask(self, connection: Connection, offsets: CommittedOffsets) -> Outcome:
         request = OffsetCommitRequest(
             version=connection.version(OffsetCommitRequest, *COMMIT_VERSIONS),
             group_id=self._group,
@@ -147,8 +143,8 @@ class OffsetWriter:
             connection.close()
 
 
-def offsets_to_send(offsets: Mapping[TopicPartition, Primary]) -> list[Any]:
-    """Primary offsets as OffsetCommit takes them, by topic."""
+def offsets_to_send(offsets: CommittedOffsets) -> list[Any]:
+    """Offsets as OffsetCommit takes them, by topic."""
     topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
     part_class = topic_class.OffsetCommitRequestPartition
     return [
@@ -157,13 +153,13 @@ def offsets_to_send(offsets: Mapping[TopicPartition, Primary]) -> list[Any]:
             partitions=[
                 part_class(
                     partition_index=tp.partition,
-                    committed_offset=primary.offset,
+                    committed_offset=each.offset,
                     committed_leader_epoch=_NO_EPOCH
-                    if primary.leader_epoch is None
-                    else primary.leader_epoch,
-                    committed_metadata=primary.anchor.encode() if primary.anchor else "",
+                    if each.leader_epoch is None
+                    else each.leader_epoch,
+                    committed_metadata=each.metadata,
                 )
-                for tp, primary in of_topic
+                for tp, each in of_topic
             ],
         )
         for name, of_topic in groupby(sorted(offsets.items()), lambda item: item[0].topic)
