@@ -133,10 +133,27 @@ def subtract(bounds: Bounds, taken: Bounds) -> Bounds:
     """The part of a set that is not in another."""
     if not bounds or not taken or taken[-1] <= bounds[0] or bounds[-1] <= taken[0]:
         return bounds
-    if bounds == taken:
-        return ()
+    # A commit differs from the one before at its end, so most ranges are the same in both.
+    same = _same_ranges(bounds, taken)
+    bounds, taken = bounds[same:], taken[same:]
+    if not bounds or not taken:
+        return bounds
     start, end = bounds[0], bounds[-1]
     return complement(union([complement(bounds, start, end), taken]), start, end)
+
+
+def _same_ranges(one: Bounds, other: Bounds) -> int:
+    """Number of leading bounds, of whole ranges, that are the same in two sets."""
+    if one[0] != other[0]:
+        return 0
+    same, most = 1, min(len(one), len(other))
+    while same < most:  # found by halves, each compared at the speed of C
+        middle = (same + most + 1) // 2
+        if one[same:middle] == other[same:middle]:
+            same = middle
+        else:
+            most = middle - 1
+    return same - same % 2
 
 
 def since(bounds: Bounds, offset: int) -> Bounds:

@@ -33,7 +33,7 @@ def writer(cluster: FakeCluster) -> Iterator[OffsetWriter]:
 def commit(writer: OffsetWriter, **offsets: int) -> dict[TopicPartition, KafkaError | None]:
     named = {"zero": T0, "one": T1, "nowhere": NOWHERE}
     return writer.commit(
-        {named[name]: CommittedOffset(offset, METADATA, 3) for name, offset in offsets.items()}
+        {named[name]: CommittedOffset(offset, METADATA) for name, offset in offsets.items()}
     ).result(30)
 
 

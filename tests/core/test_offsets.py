@@ -52,6 +52,18 @@ def test_union(several: list[set[int]]) -> None:
     assert union(map(bounds_of, several)) == bounds_of(set().union(*several))
 
 
+@given(sets, sets, sets)
+def test_subtract_where_both_begin_alike(same: set[int], one: set[int], other: set[int]) -> None:
+    one, other = ({n + END for n in each} | same for each in (one, other))
+    bounds, taken = (
+        tuple(n for n in range(2 * END + 1) if (n in each) != (n - 1 in each))
+        for each in (one, other)
+    )
+    left = one - other
+    wanted = tuple(n for n in range(2 * END + 1) if (n in left) != (n - 1 in left))
+    assert subtract(bounds, taken) == wanted
+
+
 @given(sets, sets)
 def test_intersect_and_subtract(one: set[int], other: set[int]) -> None:
     assert intersect(bounds_of(one), bounds_of(other)) == bounds_of(one & other)
