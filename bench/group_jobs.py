@@ -6,9 +6,10 @@
 ``confluent-loop SERVERS TOPIC``  confluent-kafka's ``consume(500)``, ``value()`` of each
 ``commits SERVERS TOPIC``       the median time of ``commit()``, and the log's bytes a gap
 ``acknowledge SERVERS TOPIC``   CPU a second of 100,000 acknowledgements a second
+``restore SERVERS TOPIC``       a group with a million gaps on a real log
 ``work SERVERS TOPIC GROUP LO HI``  1 ms of work a record of a key range, until none comes
 
-Each prints its seconds, CPU seconds and records, and its memory above imports, as JSON.
+Each prints its seconds, CPU seconds and records, and its peak memory above imports, as JSON.
 """
 
 import json
@@ -17,9 +18,11 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 
 Measured = dict[str, float]
 WORK_RECORDS = 4_000
@@ -201,15 +204,47 @@ def work(servers: str, topic: str, group: str, low: str, high: str) -> Measured:
     return {"records": count, "first": first, "last": last + 0.001}
 
 
+def restore(servers: str, topic: str) -> Measured:
+    """A group with a million gaps on a real log: how long its next consumer takes to start."""
+    name = f"bench-{uuid.uuid4().hex[:8]}"
+    mode = {"acknowledgement__mode": "explicit", "enable__auto__commit": False, "group__id": name}
+    consumer, _ = assigned(servers, topic, **mode)
+    gaps = 0
+    while gaps < 999_000:  # a million unacknowledged records are all that a consumer has
+        batch = consumer.consume_batch(10.0)
+        consumer.acknowledge_batch(batch.take(pa.array(range(1, batch.num_rows, 2))))
+        gaps += (batch.num_rows + 1) // 2
+    began = time.perf_counter()
+    consumer.commit()
+    committed = time.perf_counter() - began
+    consumer.close()
+    began = time.perf_counter()
+    consumer = consumer_of(servers, **mode)
+    consumer.assign({(topic, 0): []})
+    first = consumer.consume_batch(30.0)
+    seconds = time.perf_counter() - began
+    consumer.close()
+    assert first.column("offset")[0].as_py() == 0
+    return {"seconds": seconds, "commit": committed, "records": gaps}
+
+
 def timed(read: Callable[[], int], consumer: Any) -> Measured:
-    process = psutil.Process()
-    before = process.memory_info().rss
+    before = psutil.Process().memory_info().rss
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins again
     began, cpu = time.perf_counter(), time.process_time()
     count = read()
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-    above = process.memory_info().rss - before
+    above = peak() - before
     consumer.close()
     return {"seconds": seconds, "cpu": cpu, "records": count, "above": above / (1 << 20)}
+
+
+def peak() -> int:
+    """The most memory that this process has had, in bytes."""
+    (line,) = [
+        line for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line
+    ]
+    return int(line.split()[1]) * 1024
 
 
 JOBS: dict[str, Callable[..., Measured]] = {
@@ -220,6 +255,7 @@ JOBS: dict[str, Callable[..., Measured]] = {
     "commits": commits,
     "confluent-commits": confluent_commits,
     "acknowledge": acknowledge,
+    "restore": restore,
     "work": work,
 }
 
