@@ -95,9 +95,16 @@ def rectangles(tiling: Iterable[Stripe]) -> tuple[Rectangle, ...]:
         Disjoint rectangles, ascending by offsets, then by hash. Rectangles that have the same
         offsets and touch are one.
     """
+    filled = [stripe for stripe in tiling if stripe.bounds]
+    if len(filled) == 1:  # ascending as it is, and nothing to merge
+        hashes, bounds = filled[0].hashes, filled[0].bounds
+        return tuple(
+            Rectangle(OffsetRange(start, end), hashes)
+            for start, end in zip(bounds[::2], bounds[1::2], strict=True)
+        )
     pieces = [
         (start, end, stripe.hashes.lo, stripe.hashes)  # the last one is never compared
-        for stripe in tiling
+        for stripe in filled
         for start, end in zip(stripe.bounds[::2], stripe.bounds[1::2], strict=True)
     ]
     pieces.sort()
@@ -197,6 +204,10 @@ def bands(pieces: Sequence[Rectangle]) -> tuple[Band, ...]:
         return (Band(pieces[0].offsets, (pieces[0].hashes,)),)
     if not pieces:
         return ()
+    if all(one.offsets.end < two.offsets.start for one, two in pairwise(pieces)):
+        # What is pending of one hash range, which may be a million gaps.
+        alone = {id(piece.hashes): (piece.hashes,) for piece in pieces}
+        return tuple(Band(piece.offsets, alone[id(piece.hashes)]) for piece in pieces)
     layers = [(p.offsets.start, p.offsets.end, (p.hashes.lo, p.hashes.hi)) for p in pieces]
     whole = hull(pieces)
     return tuple(

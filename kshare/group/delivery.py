@@ -29,6 +29,7 @@ import numpy.typing as npt
 from kshare.core.hashing import WHOLE, HashRange, key_hash, minus
 from kshare.core.offsets import Bounds, OffsetRange, since
 from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
+from kshare.core.region import overlay
 from kshare.group.message import Chunk, Rows
 
 __all__ = ["Carried", "Delivery", "Sought", "common"]
@@ -191,7 +192,7 @@ class Delivery:
 
         What is passed over is not processed: it comes again after a restart.
         """
-        passed = tuple(self._layers(self._processed()))
+        passed = overlay(self._layers(self._processed()))
         self.stop()
         for chunk in self._chunks:  # what is handed out again counts then
             chunk.acknowledged[int(np.searchsorted(chunk.offsets, offset)) :] = b"\1" * int(

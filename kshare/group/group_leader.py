@@ -6,7 +6,8 @@
               ^                                                                         |
               +--- rebalance: topics, policies or loads have changed <-- look, look ... +
 
-What waits for brokers or the log runs in threads of its own.
+What waits for brokers or the log runs in threads of its own. But for one: what a static leader that
+is started again asks of its coordinator.
 """
 
 import logging
@@ -96,7 +97,10 @@ class GroupLeader:
         topics = topics_of_all if plan.protocol == RANGE else topics_of
         try:
             planned = self._topics.look(topics(plan.members))
-            self._topics.lead(planned)
+            with self._lock:
+                if self._core.generation != plan.generation:  # it took too long
+                    return
+                self._topics.lead(planned)
             partitions, whole = planned
             if plan.protocol == RANGE:
                 self._plan_range(plan, partitions)
@@ -136,7 +140,12 @@ class GroupLeader:
 
     def _watch(self, generation: int, topics: set[str], assigned: list[bytes]) -> None:
         """Watch what its predecessor has planned with, and see what it has missed."""
-        seen = self._topics.look(topics)
+        try:
+            seen = self._topics.look(topics)
+        except KshareError:
+            if self._core.generation == generation:
+                self._host.rebalance()  # then it plans, and knows what with
+            raise
         with self._lock:
             if self._core.generation != generation:  # that has its own leader, and its own plan
                 return

@@ -6,6 +6,7 @@ and for each key of them.
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from threading import Lock
 
 from kshare.core.hashing import HashRange, key_hash
 from kshare.core.progress import TopicPartition
@@ -17,6 +18,8 @@ __all__ = ["KeyLimit", "KeyLimits"]
 class KeyLimit:
     """Keeps a key's next records back while some of it are not acknowledged.
 
+    One thread reads; any thread acknowledges.
+
     Args:
         most: Maximum number of unacknowledged records of a key. Records without a key have none.
     """
@@ -26,44 +29,50 @@ class KeyLimit:
         self._in_flight: dict[int, bytes] = {}  # keys by offset
         self._counts: dict[bytes, int] = {}
         self._waiting: dict[bytes, deque[Message]] = {}
+        self._lock = Lock()
         self.ready: deque[Message] = deque()
 
     @property
     def held(self) -> int:
         """Number of records that are kept back or not handed out yet."""
-        return len(self.ready) + sum(map(len, self._waiting.values()))
+        with self._lock:
+            return len(self.ready) + sum(map(len, self._waiting.values()))
 
     def put(self, messages: Iterable[Message]) -> None:
         """Take the next records, in offset order; :attr:`ready` has those that may go out."""
-        for message in messages:
-            key = message.key()
-            if key is None:
-                self.ready.append(message)
-            elif key in self._waiting or self._counts.get(key, 0) >= self._most:
-                self._waiting.setdefault(key, deque()).append(message)
-            else:
-                self._admit(key, message)
+        with self._lock:
+            for message in messages:
+                key = message.key()
+                if key is None:
+                    self.ready.append(message)
+                elif key in self._waiting or self._counts.get(key, 0) >= self._most:
+                    self._waiting.setdefault(key, deque()).append(message)
+                else:
+                    self._admit(key, message)
 
     def keep(self, hashes: Sequence[HashRange]) -> None:
-        """Forget the records that are kept back and are not of some key hashes."""
-        self.ready = deque(m for m in self.ready if _is_of(m, hashes))
-        for key, waiting in list(self._waiting.items()):
-            if not _is_of(waiting[0], hashes):
-                del self._waiting[key]
+        """Forget what is not of some key hashes: it is not this consumer's any more."""
+        with self._lock:
+            self.ready = deque(m for m in self.ready if _is_of(m.key(), m.offset(), hashes))
+            kept = {key for key in self._counts if _is_of(key, 0, hashes)}
+            self._counts = {key: count for key, count in self._counts.items() if key in kept}
+            self._waiting = {key: each for key, each in self._waiting.items() if key in kept}
+            self._in_flight = {at: key for at, key in self._in_flight.items() if key in kept}
 
     def acknowledge(self, offset: int) -> None:
         """A record is acknowledged; it may be so already, or unknown."""
-        key = self._in_flight.pop(offset, None)
-        if key is None:
-            return
-        self._counts[key] -= 1
-        waiting = self._waiting.get(key)
-        if waiting:
-            self._admit(key, waiting.popleft())
-        if not waiting:
-            self._waiting.pop(key, None)
-            if not self._counts[key]:
-                del self._counts[key]
+        with self._lock:
+            key = self._in_flight.pop(offset, None)
+            if key is None:
+                return
+            self._counts[key] -= 1
+            waiting = self._waiting.get(key)
+            if waiting:
+                self._admit(key, waiting.popleft())
+            if not waiting:
+                self._waiting.pop(key, None)
+                if not self._counts[key]:
+                    del self._counts[key]
 
     def _admit(self, key: bytes, message: Message) -> None:
         self._counts[key] = self._counts.get(key, 0) + 1
@@ -106,6 +115,6 @@ class KeyLimits:
         return sum(limit.held for limit in self._limits.values())
 
 
-def _is_of(message: Message, hashes: Sequence[HashRange]) -> bool:
-    hashed = key_hash(message.key(), message.offset())
+def _is_of(key: bytes | None, offset: int, hashes: Sequence[HashRange]) -> bool:
+    hashed = key_hash(key, offset)
     return any(hashed in part for part in hashes)

@@ -330,6 +330,7 @@ class MemberThread:
         if answer.error_code:
             self._refused(answer)
             return
+        assigned = self._link.assignments() if _is_assigned(answer) else []
         with self._lock:
             if self._core.state is State.JOINING:
                 members = {each.member_id: bytes(each.metadata) for each in answer.members}
@@ -347,10 +348,7 @@ class MemberThread:
                     self._leader.follows()
                 elif _is_assigned(answer):
                     self._leader.lead_on(
-                        answer.generation_id,
-                        members,
-                        answer.protocol_name,
-                        self._link.assignments(),
+                        answer.generation_id, members, answer.protocol_name, assigned
                     )
             elif self._core.state is State.SYNCING:
                 self._core.synced(bytes(answer.assignment))

@@ -199,10 +199,10 @@ class GroupOffsets:
             for tp, each in known.stored.items()
             for stable in [known.log.of(tp).stable]
         }
+        self._store(stable)  # first: from an empty log, another attempt would not know them
         keys = known.reader.keys
         if keys:
             self._append([(key, None) for key in keys], known.partition)
-        self._store(stable)
         return len(keys)
 
     def close(self) -> None:

@@ -184,8 +184,10 @@ class QueryMember:
         self._claims.close(_FLUSH_SECONDS)
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=True)
-        if self._answer is not None and (failed := self._answer.exception()) is not None:
-            self._warn_of(failed)
+        if self._answer is None or self._answer.cancelled():
+            return
+        if (failed := self._answer.exception()) is not None:
+            self._warn_of(failed, "and its next run says it again")
 
     # -- commits ---------------------------------------------------------------------------
 
@@ -237,16 +239,17 @@ class QueryMember:
         if isinstance(error, FencedError):
             raise error
         self._pace.retry_at = self._clock() + self._pace.backoff.pause()
-        self._warn_of(error)
+        self._warn_of(error, "and tries again")
 
-    def _warn_of(self, error: BaseException) -> None:
+    def _warn_of(self, error: BaseException, then: str) -> None:
         level = logging.DEBUG if str(error) == self._pace.warned else logging.WARNING
         self._pace.warned = str(error)
         _log.log(
             level,
             "individual commits of group %s were not written (commitOffsets; the query does not "
-            "depend on it, and tries again): %s",
+            "depend on it, %s): %s",
             self._group,
+            then,
             error,
         )
 

@@ -99,14 +99,18 @@ class _Next:
     Attributes:
         carried: What was handed out before, of hashes that stay; None: nothing is known of it.
         sought: The offset to go on at; None: where it is.
+        sought_of: The key hashes that were assigned when it was sought.
     """
 
     carried: Carried | None = None
     sought: int | None = None
+    sought_of: tuple[HashRange, ...] = ()
 
     def within(self, hashes: tuple[HashRange, ...]) -> "_Next":
-        """The same for some key hashes."""
-        return replace(self, carried=self.carried and self.carried.within(hashes))
+        """The same for some key hashes; a seek does not hold for quite different ones."""
+        sought = self.sought if common(self.sought_of, hashes) else None
+        carried = self.carried and self.carried.within(hashes)
+        return replace(self, carried=carried, sought=sought)
 
 
 class Tail:
@@ -227,7 +231,7 @@ class Tail:
         begins = self._next.pop(topic_partition, _Next())
         delivery = self._new_delivery(topic_partition, start, hashes, begins.carried)
         self.deliveries[topic_partition] = delivery
-        if begins.carried is None:
+        if begins.carried is None or begins.sought is not None:
             self._limits.begin(topic_partition)
         if begins.sought is not None:
             delivery.seek(begins.sought)
@@ -263,10 +267,14 @@ class Tail:
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Go on at an offset."""
-        delivery = self.deliveries.get(topic_partition)
+        delivery, hashes = self.deliveries.get(topic_partition), self.assignment[topic_partition]
+        if delivery is not None and delivery.is_provisional:  # hashes that were gained go there too
+            self._carry(topic_partition, hashes or (WHOLE,))
+            delivery = None
         if delivery is None:
             begins = self._next.get(topic_partition, _Next())
-            self._next[topic_partition] = replace(begins, sought=offset)
+            begins = replace(begins, sought=offset, sought_of=hashes or (WHOLE,))
+            self._next[topic_partition] = begins
             return
         self._give_up(topic_partition)
         delivery.seek(offset)
@@ -328,7 +336,9 @@ class Tail:
     def _limited(self) -> Rows | None:
         """What was kept back for its key, and may go out now."""
         for topic_partition, limit in self._limits:
-            if limit.ready and topic_partition not in self.paused:
+            # Without a delivery, its claim is not in place: nothing could be committed.
+            is_read = topic_partition in self.deliveries and topic_partition not in self.paused
+            if limit.ready and is_read:
                 self._hand.partition = topic_partition
                 return rows_of([limit.ready.popleft()])
         return None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
-from kshare.core.progress import Progress, TopicPartition
+from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.group.delivery import Delivery
 from kshare.group.key_limit import KeyLimit
 from kshare.group.message import Chunk, Message
@@ -251,3 +251,15 @@ def test_a_key_has_so_many_records_in_flight_and_they_come_in_order(
         look()
     assert sorted(out) == list(range(len(keys)))
     assert limit.held == 0
+
+
+def test_what_many_seeks_have_passed_is_one_set() -> None:
+    """A handler that seeks back after each failure does not make commits slow."""
+    delivery = Delivery(ORDERS, Progress.at(0), (), explicit=False)
+    for offset in range(0, 2_000, 2):
+        delivery.hand_out(chunk_of([offset, offset + 1]), offset + 2)
+        delivery.settle()
+        delivery.seek(offset + 1)
+    assert delivery._sought is not None
+    assert len(delivery._sought.passed) == 1
+    assert delivery.processed(is_batch=True) == Progress.of_stripes(0, [Stripe(WHOLE, (0, 2_000))])

@@ -180,6 +180,49 @@ def test_a_seek_before_the_start_holds_when_hashes_go(
 
 
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_a_seek_in_a_callback_is_one_of_all_that_is_assigned(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer], mode: str
+) -> None:
+    """Also of what is gained, whose claim is not in place yet."""
+    consumer = make(acknowledgement__mode=mode)
+    consumer.assign({ORDERS: (LOWER,)})
+    consumer.consume(10, 10)
+    take_over(consumer, group, ())
+    consumer.seek(ORDERS, 90)
+    group.holds_back = False
+    group.members[0].change()
+    assert offsets(received(consumer, RECORDS - 90)) == list(range(90, RECORDS))
+
+
+def test_a_seek_before_the_start_is_none_of_quite_other_hashes(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    group.holds_back = True
+    consumer = make()
+    consumer.assign({ORDERS: (LOWER,)})
+    consumer.seek(ORDERS, 90)
+    take_over(consumer, group, (UPPER,))
+    group.holds_back = False
+    group.members[0].change()
+    assert offsets(received(consumer, len(of(UPPER)))) == of(UPPER)
+
+
+def test_a_key_that_comes_back_waits_for_no_record_of_before(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    """With max.in.flight.per.key, a record that a revocation has taken away counts no more."""
+    consumer = make(acknowledgement__mode="explicit", max__in__flight__per__key=1)
+    consumer.assign({ORDERS: []})
+    consumer.consume(20, 10)  # one of each key, and none is acknowledged
+    for hashes in ((LOWER,), ()):
+        take_over(consumer, group, hashes)
+        group.holds_back = False
+        group.members[0].change()
+    again = consumer.consume(len(of(UPPER)) // 10, 10)
+    assert offsets(again) == [i for i in of(UPPER) if i < 20]
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
 def test_hashes_change_before_there_is_a_record(
     cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer], mode: str
 ) -> None:

@@ -103,7 +103,7 @@ def decode(key: bytes, value: bytes) -> tuple[str, Record]:
         raise CommitLogError(f"the value of {key[:200]!r} is not a JSON object")
     try:
         return group, _VALUES[parsed.kind](parsed, _plain(fields))
-    except (KeyError, TypeError, ValueError, zlib.error) as error:
+    except (KeyError, TypeError, ValueError, RecursionError, zlib.error) as error:
         raise CommitLogError(f"the value of {key[:200]!r} cannot be read: {error!r}") from error
 
 
