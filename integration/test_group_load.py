@@ -46,7 +46,8 @@ def test_a_hot_key_gets_a_range_of_its_own_and_a_killed_member_is_replaced(group
             fill(group, produced, produced + 500)
             produced += 500
         shares = [member.share() for member in group.members]
-        return min(shares) < 0.001 and sum(shares) > 0.999  # and nothing is on its way
+        have_begun = all(member.records() for member in group.members)
+        return have_begun and min(shares) < 0.001 and sum(shares) > 0.999  # nothing is on its way
 
     eventually(has_a_narrow_range)
     hot = min(group.members, key=lambda member: member.share())
