@@ -397,10 +397,29 @@ def free_ports(count: int) -> list[int]:
                 probe.bind((HOST, port))
             except OSError:
                 continue
-        ports.append(port)
+        if _reserve(port):
+            ports.append(port)
         if len(ports) == count:
             return ports
     raise BrokerError("no free ports between 20000 and 32000")
+
+
+_RESERVED: list[socket.socket] = []
+
+
+def _reserve(port: int) -> bool:
+    """Reserve a port among all processes of the tests, for as long as this one lives.
+
+    A broker binds its ports seconds after they were chosen.
+    """
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        mark.bind(f"\0kshare-test-port-{port}")
+    except OSError:
+        mark.close()
+        return False
+    _RESERVED.append(mark)
+    return True
 
 
 def jaas(mechanism: str, user: str, password: str) -> str:
