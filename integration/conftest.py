@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from integration.cluster import KafkaCluster
 from integration.differential import World, make_world
 from integration.kafka import SECURE_LISTENERS, KafkaBroker
+from integration.proxy import CountingProxy
 from integration.spark import start_spark
 
 
@@ -31,6 +32,16 @@ def secure_broker() -> Iterator[KafkaBroker]:
     """A broker with every listener, mechanism and user of ``integration.kafka``."""
     with KafkaBroker(SECURE_LISTENERS) as running:
         yield running
+
+
+@pytest.fixture
+def proxied() -> Iterator[tuple[KafkaBroker, CountingProxy]]:
+    """A broker whose clients connect through a proxy."""
+    broker = KafkaBroker()
+    with CountingProxy(broker.ports["PLAINTEXT"]) as proxy:
+        broker.config["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{proxy.port}"
+        with broker:
+            yield broker, proxy
 
 
 @pytest.fixture(scope="session")

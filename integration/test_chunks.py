@@ -4,11 +4,9 @@ import random
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import spark_partition_id
 
@@ -21,20 +19,10 @@ from kshare.wire.sharing.group import LostGroupError
 COUNT, KEYS, RANGES = 24_000, 997, 8
 
 
-@pytest.fixture
-def counted() -> Iterator[tuple[KafkaBroker, CountingProxy]]:
-    """A broker whose clients connect through a proxy."""
-    broker = KafkaBroker()
-    with CountingProxy(broker.ports["PLAINTEXT"]) as proxy:
-        broker.config["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{proxy.port}"
-        with broker:
-            yield broker, proxy
-
-
 def test_eight_ranges_of_a_partition_fetch_it_about_once(
-    counted: tuple[KafkaBroker, CountingProxy], spark: SparkSession
+    proxied: tuple[KafkaBroker, CountingProxy], spark: SparkSession
 ) -> None:
-    broker, proxy = counted
+    broker, proxy = proxied
     topic = broker.create_topic()
     chance = random.Random(1)
     keys = [b"key-%d" % chance.randrange(KEYS) for _ in range(COUNT)]

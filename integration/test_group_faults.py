@@ -8,7 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 
@@ -101,14 +101,10 @@ def test_a_broker_answers_late(tmp_path: Path, seconds: int) -> None:
         group.check({0: 8_000})
 
 
-def test_answers_come_late(tmp_path: Path) -> None:
+def test_answers_come_late(proxied: tuple[KafkaBroker, CountingProxy], tmp_path: Path) -> None:
     """A slow network: each answer by some tenths of a second, then by more than requests wait."""
-    broker = KafkaBroker()
-    with ExitStack() as stack:
-        proxy = stack.enter_context(CountingProxy(broker.ports["PLAINTEXT"]))
-        broker.config["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{proxy.port}"
-        stack.enter_context(broker)
-        group = stack.enter_context(closing(Group(broker, broker.create_topic(), tmp_path)))
+    broker, proxy = proxied
+    with closing(Group(broker, broker.create_topic(), tmp_path)) as group:
         fill(group, 0, 6_000)
         members = [group.start(pause=0.002) for _ in range(3)]
         eventually(lambda: all(abs(m.share() - 1 / 3) < 0.01 for m in members))

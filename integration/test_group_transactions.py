@@ -363,14 +363,12 @@ def test_a_handler_that_hangs_amid_a_transaction(processes: Processes) -> None:
     processes.check()
 
 
-def test_answers_that_come_late_amid_transactions(tmp_path: Path) -> None:
+def test_answers_that_come_late_amid_transactions(
+    proxied: tuple[KafkaBroker, CountingProxy], tmp_path: Path
+) -> None:
     """Some tenths of a second, then by more than a session's requests wait."""
-    broker = KafkaBroker()
-    with ExitStack() as stack:
-        proxy = stack.enter_context(CountingProxy(broker.ports["PLAINTEXT"]))
-        broker.config["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{proxy.port}"
-        stack.enter_context(broker)
-        group = stack.enter_context(closing(Processes(broker, broker.create_topic(), tmp_path)))
+    broker, proxy = proxied
+    with closing(Processes(broker, broker.create_topic(), tmp_path)) as group:
         group.fill(RECORDS)
         members = [group.start(None, f"m{number}") for number in range(3)]
         eventually(lambda: all(commits(file) >= 2 for _, file in members))
