@@ -31,7 +31,7 @@ from bench import (
     slow_key,
 )
 from bench.ready_made import read_ready_made
-from bench.rows import Row, interleaved, shown_seconds, speed_row
+from bench.rows import Row, interleaved, own_row, shown_seconds, speed_row
 from bench.spark_jobs import (
     available_now,
     batch_keys,
@@ -329,35 +329,15 @@ def group_rows(servers: str, runs: int) -> list[Row]:
     )
     cost = job("acknowledge")
     share = cost["cpu"] / cost["seconds"]
-    rows.append(
-        Row(
-            "100,000 acknowledgements/s: of a core",
-            "-",
-            f"{share:.2f}",
-            "-",
-            "< 0.25",
-            share < 0.25,
-        )
-    )
+    name = "100,000 acknowledgements/s: of a core"
+    rows.append(own_row(name, f"{share:.2f}", "< 0.25", share < 0.25))
     above = max(job("batches")["above"], job("loop")["above"])
-    rows.append(
-        Row("peak memory above imports", "-", f"{above:.0f} MiB", "-", "<= 100 MiB", above <= 100)
-    )
-    rows += [
-        Row(name, "-", shown, "-", wanted, met)
-        for name, shown, wanted, met in log_jobs.measure(runs)
-    ]
+    shown = f"{above:.0f} MiB"
+    rows.append(own_row("peak memory above imports", shown, "<= 100 MiB", above <= 100))
+    rows += [own_row(*measured) for measured in log_jobs.measure(runs)]
     restored = min(job("restore")["seconds"] for _ in range(max(runs // 2, 1)))
-    rows.append(
-        Row(
-            "a group with a million gaps: its next consumer's first batch",
-            "-",
-            f"{restored:.2f} s",
-            "-",
-            "< 1 s",
-            restored < 1,
-        )
-    )
+    name = "a group with a million gaps: its next consumer's first batch"
+    rows.append(own_row(name, f"{restored:.2f} s", "< 1 s", restored < 1))
     return [*rows, *range_jobs.rows(servers, runs)]
 
 

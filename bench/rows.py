@@ -21,6 +21,11 @@ class Row:
         return f"| {self.name} | {self.peer} | {self.ours} | {self.ratio} | {self.target} | {verdict} |"
 
 
+def own_row(name: str, shown: str, target: str, met: bool) -> Row:
+    """A line without a peer."""
+    return Row(name, "-", shown, "-", target, met)
+
+
 def interleaved(
     peer: Callable[[], float], ours: Callable[[], float], runs: int
 ) -> tuple[list[float], list[float]]:

@@ -17,6 +17,7 @@ __all__ = [
     "HASH_SPACE",
     "WHOLE",
     "HashRange",
+    "common",
     "complement",
     "key_hash",
     "merged",
@@ -161,6 +162,13 @@ def complement(hashes: Sequence[HashRange]) -> tuple[HashRange, ...]:
     if lo < HASH_SPACE:
         left.append(HashRange(lo, HASH_SPACE))
     return tuple(left)
+
+
+def common(hashes: Sequence[HashRange], others: Sequence[HashRange]) -> tuple[HashRange, ...]:
+    """Key hashes that are in both."""
+    return tuple(
+        both for one in hashes for other in others if (both := one.intersect(other)) is not None
+    )
 
 
 def merged(hashes: Iterable[HashRange]) -> tuple[HashRange, ...]:

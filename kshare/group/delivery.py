@@ -26,13 +26,13 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from kshare.core.hashing import WHOLE, HashRange, key_hash, minus
+from kshare.core.hashing import WHOLE, HashRange, common, key_hash, minus
 from kshare.core.offsets import Bounds, OffsetRange, since
 from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
 from kshare.core.region import overlay
 from kshare.group.message import Chunk, Rows
 
-__all__ = ["Carried", "Delivery", "Sought", "common"]
+__all__ = ["Carried", "Delivery", "Sought"]
 
 Offsets = npt.NDArray[np.int64]
 
@@ -394,10 +394,3 @@ class Delivery:
         """The lower one of a seek's offset and of where the other hashes stand."""
         positions = [done.position_of(self._others)] if self._others else []
         return min(positions if sought is None else [*positions, sought])
-
-
-def common(hashes: Sequence[HashRange], others: Sequence[HashRange]) -> tuple[HashRange, ...]:
-    """Key hashes that are in both."""
-    return tuple(
-        both for one in hashes for other in others if (both := one.intersect(other)) is not None
-    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from kshare.core.hashing import WHOLE, HashRange, merged
+from kshare.core.hashing import WHOLE, HashRange, common, merged
 from kshare.core.leader_epochs import NO_EPOCHS, LeaderEpochs
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import AuthorizationError, FencedError
@@ -468,13 +468,7 @@ class Ownerships:
 
     def _fenced(self, partition: TopicPartition, owner: Owner) -> FencedError:
         later = list(self.log.of(partition).taken_from(owner.member, owner.hashes))
-        taken = tuple(
-            shared
-            for placed in later
-            for part in placed.claim.hashes
-            for own in owner.hashes
-            if (shared := part.intersect(own)) is not None
-        )
+        taken = common([part for placed in later for part in placed.claim.hashes], owner.hashes)
         shown = ", ".join(map(str, taken or owner.hashes))
         other = later[-1].claim.member if later else None
         return FencedError(

@@ -11,11 +11,11 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import WHOLE, HashRange, common
 from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.group.config import ConsumerConfig
-from kshare.group.delivery import Carried, Delivery, common
+from kshare.group.delivery import Carried, Delivery
 from kshare.group.in_hand import InHand
 from kshare.group.key_limit import KeyLimits
 from kshare.group.load_meter import LoadMeter

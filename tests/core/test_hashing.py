@@ -11,6 +11,7 @@ from kshare.core.hashing import (
     HASH_SPACE,
     WHOLE,
     HashRange,
+    common,
     complement,
     key_hash,
     merged,
@@ -143,6 +144,13 @@ def test_merged(hashes: list[HashRange]) -> None:
     parts = merged(hashes)
     assert hashes_of(parts) == hashes_of(hashes)
     assert is_merged(parts)
+
+
+@given(small_ranges, small_ranges)
+def test_common(hashes: list[HashRange], others: list[HashRange]) -> None:
+    both = common(hashes, others)
+    assert hashes_of(both) == hashes_of(hashes) & hashes_of(others)
+    assert list(both) == sorted(both)
 
 
 @given(overlapping, overlapping)

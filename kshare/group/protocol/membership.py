@@ -30,7 +30,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from kshare.core import hashing
-from kshare.core.hashing import WHOLE, HashRange, complement
+from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, KshareError
 from kshare.group.protocol.range_protocol import RANGE
@@ -516,7 +516,5 @@ def union(
         return others
     if not hashes or not others:
         return ()
-    free = complement(hashes)
-    more = [new for part in others for gap in free if (new := part.intersect(gap)) is not None]
-    both = complement(complement([*hashes, *more]))
+    both = hashing.merged([*hashes, *others])
     return () if both == (WHOLE,) else both
