@@ -10,7 +10,7 @@ unexport SPARK_HOME
 # Every query starts fresh interpreters: let them keep what they compile.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test soak lint bench docs pictures clean
+.PHONY: setup demo test test-core prepare soak lint bench docs pictures clean
 
 setup: $(VENV)/.ready
 
@@ -30,12 +30,23 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The core decides what is read: every branch of it is tested.
-test: lint
+# Many tests wait for timeouts, so there are more workers than cores. The integration tests begin
+# with the files that take longest (integration/conftest.py).
+test: setup
 	$(BIN)/kshare warm
+	$(MAKE) --jobs=3 lint test-core prepare
+	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore=tests/core tests
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder integration
+
+# The core decides what is read: every branch of it is tested.
+test-core: setup
 	$(BIN)/python -m pytest -n 2 --cov=kshare/core --cov-branch --cov-fail-under=100 tests/core
-	$(BIN)/python -m pytest -n 3 --dist worksteal --ignore=tests/core tests
-	$(BIN)/python -m pytest -n 3 --dist loadfile integration
+
+# Fetches a Kafka broker and Spark's own Kafka source, once, and compiles the tests, which each worker
+# of pytest would do for itself. A test that cannot be collected is reported when the tests run.
+prepare: setup
+	-$(BIN)/python -m pytest --collect-only --quiet tests integration > /dev/null
+	$(BIN)/python -m integration.prepare
 
 # Kills a query 50 times (driver, planner, workers), and says whether a record was lost or doubled.
 soak: setup

@@ -29,6 +29,7 @@ from bench import (
     range_jobs,
     sink_jobs,
     slow_key,
+    transaction_jobs,
 )
 from bench.ready_made import read_ready_made
 from bench.rows import Row, interleaved, own_row, shown_seconds, speed_row
@@ -389,6 +390,7 @@ GROUPS: dict[str, Callable[[str, int], list[Row]]] = {
         *fifty_jobs.rows(servers, runs),
     ],
     "cooperative": cooperative_jobs.rows,
+    "transactions": transaction_jobs.rows,
     "groups": group_rows,
     "sink": sink_rows,
     "slow": slow_rows,

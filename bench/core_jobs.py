@@ -8,6 +8,8 @@ import random
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 from kshare.assignment import load_range_assignor
 from kshare.core.checkpoint import Offsets, decode, encode
@@ -16,9 +18,14 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.packing import pack, records_of
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.slicing import PartitionLoad, check_plan, plan_by_key
+from kshare.group.protocol.assignor import plan_group
 from kshare.group.protocol.leader import plan_generation
 from kshare.group.protocol.record_codec import encode as encode_record
-from kshare.group.protocol.subscription import Subscription, encode_subscription
+from kshare.group.protocol.subscription import (
+    Subscription,
+    encode_subscription,
+    in_order,
+)
 
 PLACE = TopicPartition("t", 0)
 
@@ -83,19 +90,48 @@ def pack_slices(count: int) -> Callable[[], int]:
     return job
 
 
-def plan_members(members: int, partitions: int) -> Callable[[], int]:
-    """Plan a generation of a group, and encode its epoch and what each member is sent."""
-    said = {
-        f"m-{number:04}": encode_subscription(Subscription(f"host-{number:04}", ("t",)))
-        for number in range(members)
-    }
+def plan_members(
+    members: int, partitions: int, *, own: bool = True, join: int = 0, leave: int = 0
+) -> Callable[[], int]:
+    """Plan a generation of a group, and encode its epoch and what each member is sent.
+
+    Args:
+        members: Number of members.
+        partitions: Number of partitions of their topic.
+        own: Whether they have been given all of them before; else it is a group's first generation.
+        join: Number of members that come, and own nothing.
+        leave: Number of members that have gone.
+    """
+    group = {f"m-{i:04}": Subscription(f"host-{i:04}", ("t",)) for i in range(members)}
+    if own:
+        given = plan_group(group, {"t": partitions})
+        for member, said_first in group.items():
+            owned, target = in_order(given.now[member]), in_order(given.target[member])
+            group[member] = replace(said_first, owned=owned, target=target, epoch=1)
+    for member in list(group)[:leave]:
+        del group[member]
+    group |= {f"z-{i:04}": Subscription(f"new-{i:04}", ("t",)) for i in range(join)}
+    said = {member: encode_subscription(each) for member, each in group.items()}
 
     def job() -> int:
-        generation = plan_generation(1, "host-0000", said, {"t": partitions})
+        generation = plan_generation(2, "host-0005", said, {"t": partitions})
         _, value = encode_record("g", generation.epoch)
         return len(value) + sum(map(len, generation.assignments(1, "x").values()))
 
     return job
+
+
+def member_jobs() -> list[tuple[str, Callable[[], int], float]]:
+    """The plans of a group's leader: name, job, limit in seconds."""
+    name, many = "plan 1,000 members x 10,000 partitions of a group", partial(plan_members, 1_000)
+    return [
+        (name, many(10_000, own=False), 1.0),
+        (f"{name}: steady", many(10_000), 1.0),
+        (f"{name}: one leaves", many(10_000, leave=1), 1.0),
+        (f"{name}: one joins", many(10_000, join=1), 1.0),
+        (f"{name}: 100 join", many(10_000, join=100), 1.0),
+        ("plan 1,000 members x 1 partition of a group: one joins", many(1, join=1), 2.0),
+    ]
 
 
 def measure(runs: int) -> list[tuple[str, float, str, str, bool]]:
@@ -111,7 +147,7 @@ def measure(runs: int) -> list[tuple[str, float, str, str, bool]]:
         ("1 M gaps decoded", lambda: decode(told), 1.0),
         ("plan 10,000 partitions x 8 ranges", plan(10_000), 1.0),
         ("plan 5,000 partitions x 8 ranges", plan(5_000), 0.5),
-        ("plan 1,000 members x 10,000 partitions of a group", plan_members(1_000, 10_000), 1.0),
+        *member_jobs(),
         ("plan 10,000 slices, and pack them into 8 tasks", pack_slices(10_000), 0.3),
     ):
         times = seconds(job, runs)

@@ -10,6 +10,8 @@ from confluent_kafka.admin import PartitionMetadata
 
 from integration.kafka import BrokerError, KafkaBroker
 from integration.topics import Topics
+from kshare.cluster.coordinator import find_coordinator
+from kshare.group.config import consumer_config
 from tests.support.clock import until
 
 
@@ -120,3 +122,19 @@ class KafkaCluster(Topics):
                 raise BrokerError(f"broker {node_id} did not become leader of {topic}-{partition}")
             self.admin.elect_leaders(ElectionType.PREFERRED, wanted).result(30)
             time.sleep(0.05)
+
+    def coordinator(self, group: str) -> int:
+        """Node id of the broker that coordinates a group."""
+        config = consumer_config({"bootstrap.servers": self.bootstrap_servers, "group.id": group})
+        _, port = find_coordinator(config.kafka, group)
+        (node_id,) = (
+            number
+            for number, broker in self.brokers.items()
+            if broker.bootstrap_servers.endswith(f":{port}")
+        )
+        return node_id
+
+    def group_of(self, prefix: str, node_id: int) -> str:
+        """A name for a group, such that a broker coordinates it."""
+        names = (f"{prefix}-{number}" for number in range(100))
+        return next(name for name in names if self.coordinator(name) == node_id)

@@ -1,10 +1,12 @@
-"""One broker, one secured broker, one cluster and one Spark for all the integration tests.
+"""One broker and one Spark for all the tests; a secured broker, or a cluster, for those of a file.
 
-Each is started when the first test asks for it. What cannot start fails the test.
+Each is started when the first test asks for it. What cannot start fails the test. A broker that
+nobody uses still takes 3 % of a core.
 """
 
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,19 +20,52 @@ from integration.differential import World, make_world
 from integration.kafka import SECURE_LISTENERS, KafkaBroker
 from integration.proxy import CountingProxy
 from integration.spark import start_spark
+from integration.transactions import RECORDS, Processes
+
+# In the order of how long they take, those that wait between those that compute.
+LONG = (
+    "test_group_faults",
+    "test_group_transaction_faults",
+    "test_group_transactions",
+    "test_sink",
+    "test_checkpoint",
+    "test_group_log_members",
+    "test_differential_stream",
+    "test_group_membership",
+    "test_ranges",
+    "test_cooperative",
+    "test_demo",
+    "test_group_migration",
+    "test_differential_sink",
+    "test_group_log",
+    "test_reused_frames",
+    "test_faults",
+    "test_group_spark",
+    "test_columns",
+    "test_consumer",
+    "test_differential_batch",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, so that no worker begins one when the others are done."""
+    order = {name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[KafkaBroker]:
     """A broker with a PLAINTEXT listener; tests that stop or kill one make their own."""
     with KafkaBroker() as running:
+        running.is_calm = True
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def secure_broker() -> Iterator[KafkaBroker]:
     """A broker with every listener, mechanism and user of ``integration.kafka``."""
     with KafkaBroker(SECURE_LISTENERS) as running:
+        running.is_calm = True
         yield running
 
 
@@ -44,7 +79,7 @@ def proxied() -> Iterator[tuple[KafkaBroker, CountingProxy]]:
             yield broker, proxy
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[KafkaCluster]:
     """Two brokers, for leaders that move."""
     with KafkaCluster(2) as running:
@@ -61,6 +96,14 @@ def world(broker: KafkaBroker) -> World:
 def topic(broker: KafkaBroker) -> str:
     """A new topic of one partition on ``broker``."""
     return broker.create_topic()
+
+
+@pytest.fixture
+def processes(broker: KafkaBroker, topic: str, tmp_path: Path) -> Iterator[Processes]:
+    """Transactional processes of a group, with records to read."""
+    with closing(Processes(broker, topic, tmp_path)) as group:
+        group.fill(RECORDS)
+        yield group
 
 
 @pytest.fixture(scope="session")

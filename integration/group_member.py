@@ -98,9 +98,10 @@ class _Closing:
         self._session.close(5)
 
 
-def main(arguments: list[str]) -> int:
+def main(
+    servers: str, topic: str, log: str, group: str, lo: str, hi: str, end: str, pause: str
+) -> int:
     """Run a member."""
-    servers, topic, log, group, lo, hi, end, pause = arguments
     try:
         Worker(servers, topic, log, group, HashRange(int(lo), int(hi))).run(int(end), float(pause))
     except FencedError as error:
@@ -110,4 +111,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

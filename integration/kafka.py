@@ -1,7 +1,7 @@
 """A real Kafka 4.1.1 in KRaft mode, one JVM a broker, started and broken by the tests.
 
 A broker that cannot start fails the test with its log; no test is skipped. A start takes 2.5 s on 2
-cores with the class archive in the cache, about 8 s the first time.
+cores, with an archive of classes that is made once, in about 8 s.
 """
 
 import atexit
@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
 )
 
 from integration.certs import Certificates, make_certificates
-from integration.jars import CACHE, fetched, java
+from integration.jars import CACHE, fetched, java, locked
 from integration.topics import Topics
 
 HOST = "127.0.0.1"
@@ -68,6 +68,8 @@ _SETTINGS = {
     # With 0, Kafka looks for what to delete every millisecond: 6 % of a core, for each broker.
     "log.segment.delete.delay.ms": "1000",
     "message.max.bytes": str(64 << 20),
+    # Otherwise a controller without work writes a record every half a second.
+    "metadata.max.idle.interval.ms": "0",
     "replica.fetch.max.bytes": str(64 << 20),
     "num.io.threads": "4",
     "num.network.threads": "2",
@@ -81,6 +83,16 @@ _SETTINGS = {
     "transaction.state.log.min.isr": "1",
     "unclean.leader.election.enable": "false",
 }
+
+
+_JVM_FLAGS = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xlog:disable",
+    "-Xlog:all=error",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+)
 
 
 class BrokerError(RuntimeError):
@@ -100,6 +112,8 @@ class KafkaBroker(Topics):
         node_id: Unique in a cluster.
         cluster_id: A cluster's; ``None``: a new one.
         controller: The controller of the cluster; ``None``: this one.
+        new_archive: Where its JVM leaves an archive of classes, when it stops. ``None``: it loads
+            them from one.
     """
 
     def __init__(
@@ -112,6 +126,7 @@ class KafkaBroker(Topics):
         node_id: int = 1,
         cluster_id: str | None = None,
         controller: str | None = None,
+        new_archive: Path | None = None,
     ) -> None:
         self.listeners = tuple(dict.fromkeys(("PLAINTEXT", *listeners)))
         self.config = dict(config or {})
@@ -126,6 +141,7 @@ class KafkaBroker(Topics):
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
         own = f"{node_id}@{HOST}:{self.ports.get('CONTROLLER')}"
         self.controller = controller or own
+        self._new_archive = new_archive
         self.start_s: float | None = None  # how long the last start took
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -204,12 +220,11 @@ class KafkaBroker(Topics):
         began = time.monotonic()
         self._format()
         self._log_from = self.log_file.stat().st_size
-        command = [java(), f"-Xmx{self.heap_mib}m", "-Xms64m", *_jvm_flags()]
-        self._new_archive = None
-        if not _archive().exists():
-            # Dumped when the JVM ends; later ones then start in half the time.
-            self._new_archive = _archive().with_name(f"{_archive().name}.{self._unique}")
+        command = [java(), f"-Xmx{self.heap_mib}m", "-Xms64m", *_JVM_FLAGS]
+        if self._new_archive:
             command.append(f"-XX:ArchiveClassesAtExit={self._new_archive}")
+        else:
+            command.append(f"-XX:SharedArchiveFile={class_archive()}")
         command += ["-cp", class_path(), "kafka.Kafka", str(self._properties)]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
@@ -252,8 +267,6 @@ class KafkaBroker(Topics):
             self.kill9()
             raise BrokerError(f"broker did not stop:\n{self.log()}") from None
         atexit.unregister(self.kill9)
-        if self._new_archive and self._new_archive.exists():
-            self._new_archive.replace(_archive())
 
     def kill9(self) -> None:
         """Kill -9."""
@@ -295,10 +308,6 @@ class KafkaBroker(Topics):
     def _properties(self) -> Path:
         return self.data_dir / "server.properties"
 
-    @property
-    def _unique(self) -> str:
-        return f"{os.getpid()}-{self.node_id}"
-
     def _is_silent(self) -> bool:
         assert self._process
         deadline = time.monotonic() + SILENT_TIMEOUT_S
@@ -326,8 +335,10 @@ class KafkaBroker(Topics):
         self._properties.write_text("".join(f"{k}={_escaped(v)}\n" for k, v in settings.items()))
         if (self.data_dir / "log" / "meta.properties").exists():
             return
-        command = [java(), "-Xmx128m", *_jvm_flags(), "-cp", class_path()]
-        command += ["kafka.tools.StorageTool", "format", "-t", self.cluster_id]
+        command = [java(), "-Xmx128m", *_JVM_FLAGS]
+        if not self._new_archive:
+            command.append(f"-XX:SharedArchiveFile={class_archive()}")
+        command += ["-cp", class_path(), "kafka.tools.StorageTool", "format", "-t", self.cluster_id]
         command += ["-c", str(self._properties)]
         with self.log_file.open("ab") as log:
             done = subprocess.run(command, stdout=log, stderr=log, check=False)
@@ -469,16 +480,25 @@ def class_path() -> str:
     return os.pathsep.join(str(path) for path in fetched("broker"))
 
 
-def _archive() -> Path:
+def class_archive() -> Path:
+    """Return the archive from which brokers load their classes, made if it is missing.
+
+    Without it, a start takes twice as long.
+    """
     # The JVM refuses an archive of another JVM or class path by itself; the name avoids the churn.
     tag = hashlib.sha256(f"{Path(java()).resolve()}{class_path()}".encode()).hexdigest()[:12]
-    return CACHE / f"kafka-{tag}.jsa"
+    archive = CACHE / f"kafka-{tag}.jsa"
+    with locked(CACHE / "kafka-archive.lock"):
+        if not archive.exists():
+            _make_archive(archive)
+    return archive
 
 
-def _jvm_flags() -> list[str]:
-    flags = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xlog:disable", "-Xlog:all=error"]
-    flags += ["-Dorg.slf4j.simpleLogger.showDateTime=true"]
-    flags += ["-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS"]
-    if _archive().exists():
-        flags.append(f"-XX:SharedArchiveFile={_archive()}")
-    return flags
+def _make_archive(archive: Path) -> None:
+    """Run a broker for a moment that notes which classes it loads."""
+    new = archive.with_name(f"{archive.name}.{os.getpid()}")
+    with KafkaBroker(new_archive=new) as broker:
+        topic = broker.create_topic()
+        broker.produce(topic, [("key", "value")])
+        broker.produce_transaction(topic, [("key", "value")])
+    new.replace(archive)

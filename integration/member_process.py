@@ -1,12 +1,20 @@
 """A member of a group: ``python -m integration.member_process SERVERS TOPIC GROUP FILE [CONFIG]``.
 
-It appends a line to the file for each thing that happens, with the time (CLOCK_MONOTONIC, ns):
-``record TIME PARTITION OFFSET KEY``; ``assigned``, ``revoked`` or ``lost``, with the time and how
-wide the key hashes are, in partitions. CONFIG is JSON; beside the consumer's configuration, it has
-``pause``, the seconds that a record takes, and ``hang``: the number of a record that takes longer,
-and how long; ``hot``: a key whose records take another time, and how long; and ``assign``: the key
-hashes of partition 0 to take instead of subscribing, as [[low, high]], or true for all. It ends at
-SIGTERM.
+It appends a line to the file for each thing that happens, with the time (CLOCK_MONOTONIC, ns)::
+
+    record TIME PARTITION OFFSET KEY
+    assigned TIME WIDTH PARTITION:LOW-HIGH,... EPOCH
+    revoked TIME WIDTH PARTITION:LOW-HIGH,...
+    lost TIME WIDTH PARTITION:LOW-HIGH,...
+    closing TIME
+
+WIDTH is how wide the key hashes are, in partitions; a PARTITION alone is all of it. ``closing``
+says that SIGTERM has come, which ends it.
+
+CONFIG is JSON; beside the consumer's configuration, it has ``pause``, the seconds that a record
+takes, and ``hang``: the number of a record that takes longer, and how long; ``hot``: a key whose
+records take another time, and how long; and ``assign``: the key hashes of partition 0 to take
+instead of subscribing, as [[low, high]], or true for all.
 """
 
 import json
@@ -42,18 +50,29 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
             **settings,
         }
     )
-    signal.signal(signal.SIGTERM, lambda *_: consumer.close())
     out = os.open(file, os.O_WRONLY | os.O_APPEND)
 
     def write(line: str) -> None:
         os.write(out, f"{line}\n".encode())  # the signal handler may write amid a line
+
+    def close(*_: object) -> None:
+        write(f"closing {time.monotonic_ns()}")
+        consumer.close()
+
+    signal.signal(signal.SIGTERM, close)
 
     def note(what: str) -> Callable[[Mapping[TopicPartition, tuple[HashRange, ...]]], None]:
         def write_change(changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
             wide = sum(
                 sum(part.width for part in hashes) or HASH_SPACE for hashes in changed.values()
             )
-            write(f"{what} {time.monotonic_ns()} {wide / HASH_SPACE:.4f} x")
+            which = ",".join(
+                f"{at.partition}:{part.lo}-{part.hi}" if part else f"{at.partition}"
+                for at, hashes in changed.items()
+                for part in hashes or (None,)
+            )
+            epoch = "" if what != "assigned" else epoch_of(consumer)
+            write(f"{what} {time.monotonic_ns()} {wide / HASH_SPACE:.4f} {which} {epoch}")
 
         return write_change
 
@@ -72,6 +91,13 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
         except (KshareError, ConsumerClosedError):
             if not consumer.is_closed:
                 raise
+
+
+def epoch_of(consumer: KeySharedConsumer) -> str:
+    """What tells the last rebalance from others; empty among plain consumers."""
+    subscriber = consumer._receiver.subscriber
+    epoch = None if subscriber is None else subscriber.member.epoch
+    return "" if epoch is None else f"{epoch[1]}:{epoch[0]}"
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,20 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from confluent_kafka import Consumer
 
+from integration.processes import PythonProcess
 from integration.topics import Topics
 from kshare.core.hashing import HashRange
 from kshare.testing import check_order
+from tests.support.key_owners import Delivery, Events, OwnerChange, key_owner_faults
 
 SECONDS = 120.0
+_CHANGES = ("assigned", "revoked", "lost")
 
 
 @dataclass
 class Member:
     """A process of the group, and what it has written."""
 
-    process: subprocess.Popen[bytes]
+    process: PythonProcess
     file: Path
+    has_callbacks: bool = True
     resumed: list[int] = field(default_factory=list)
     signals: list[signal.Signals] = field(default_factory=list)
 
@@ -43,6 +47,13 @@ class Member:
             for line in self.lines()
             if line[0] == "record"
         ]
+
+    def events(self) -> Events:
+        """What it has delivered, and what its callbacks were told."""
+        closing = [int(line[1]) for line in self.lines() if line[0] == "closing"]
+        known = (_event(line) for line in self.lines())
+        lines = [event for event in known if event is not None]
+        return Events(lines, self.resumed, closing, has_callbacks=self.has_callbacks)
 
     def share(self) -> float:
         """How many partitions it has now, by its callbacks."""
@@ -75,6 +86,8 @@ class Group:
         folder: Where they write what they deliver.
         name: Id of the group; empty for the topic's name.
         members: The processes.
+        faults: What was done to brokers, policies or the log, in words.
+        log_losses: When the group's log was lost.
     """
 
     broker: Topics
@@ -82,9 +95,12 @@ class Group:
     folder: Path
     name: str = ""
     members: list[Member] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    log_losses: list[int] = field(default_factory=list)
 
     def start(self, **config: Any) -> Member:
-        return self._start("integration.member_process", config)
+        has_callbacks = config.get("assign") in (None, False)
+        return self._start("integration.member_process", config, has_callbacks)
 
     def start_range(self, hashes: HashRange, **config: Any) -> Member:
         """Start a member of a standalone group, with some key hashes of partition 0."""
@@ -94,15 +110,15 @@ class Group:
         """Start a plain consumer."""
         return self._start("integration.plain_process", config)
 
-    def _start(self, module: str, config: dict[str, Any]) -> Member:
+    def _start(self, module: str, config: dict[str, Any], has_callbacks: bool = True) -> Member:
         file = self.folder / f"{self.name}-{len(self.members):03}"
         file.touch()
-        command = [sys.executable, "-X", "faulthandler", "-m", module]
         name = self.name or self.topic
-        command += [self.broker.bootstrap_servers, self.topic, name, str(file)]
-        with file.with_suffix(".err").open("wb") as errors:
-            process = subprocess.Popen([*command, json.dumps(config)], stderr=errors)
-        self.members.append(Member(process, file))
+        arguments = [self.broker.bootstrap_servers, self.topic, name, str(file), json.dumps(config)]
+        errors = file.with_suffix(".err")
+        errors.touch()
+        process = PythonProcess(module, arguments, stderr=errors)
+        self.members.append(Member(process, file, has_callbacks))
         return self.members[-1]
 
     def close(self) -> None:
@@ -115,15 +131,24 @@ class Group:
     def delivered(self) -> set[tuple[int, int]]:
         return {(each[1], each[2]) for member in self.members for each in member.records()}
 
-    def check(self, produced: Mapping[int, int | list[tuple[int, int]]]) -> None:
-        """Nothing is lost, and each key was delivered in order, whoever delivered it.
+    def note_log_loss(self, what: str) -> None:
+        """The group's log is about to be deleted or truncated."""
+        self.faults.append(what)
+        self.log_losses.append(time.monotonic_ns())
 
-        A record that came twice counts where it came first, and then where it came last.
+    def check(self, produced: Mapping[int, int | list[tuple[int, int]]]) -> None:
+        """Nothing is lost, and each key was delivered in order, by one living owner at a time.
+
+        A record that came twice counts where it came first, and then where it came last; how it may
+        come twice is judged by :mod:`tests.support.key_owners`.
 
         Args:
             produced: The end of each partition, or the offset ranges that had to be delivered.
         """
-        print(self.history())
+        events = {member.file.name: member.events() for member in self.members}
+        anomalies = key_owner_faults(events, self.log_losses)
+        print(f"{self.history()}; {len(anomalies)} anomalies")
+        assert not anomalies, "\n".join(anomalies[:20])
         rows = sorted(row for member in self.members for row in self._rows(member))
         first: dict[tuple[int, int], tuple[int, int, int, str]] = {}
         last: dict[tuple[int, int], tuple[int, int, int, str]] = {}
@@ -144,14 +169,18 @@ class Group:
 
     def history(self) -> str:
         """What has happened, in numbers."""
-        lines = [line[0] for member in self.members for line in member.lines()]
-        counts = {name: lines.count(name) for name in ("record", "assigned", "revoked", "lost")}
+        lines = [line for member in self.members for line in member.lines()]
+        words = [line[0] for line in lines]
         signals = [number for member in self.members for number in member.signals]
+        kills, stops = signals.count(signal.SIGKILL), signals.count(signal.SIGSTOP)
+        faults = "".join(f", {fault}" for fault in self.faults)
+        epochs = {line[4] for line in lines if line[0] in _CHANGES and len(line) > 4}
+        changes = ", ".join(f"{words.count(name)} {name}" for name in _CHANGES)
+        records = words.count("record")
         return (
-            f"{counts['record']} records delivered, {len(self.delivered())} of them different; "
-            f"{len(self.members)} processes, {signals.count(signal.SIGKILL)} killed, "
-            f"{signals.count(signal.SIGSTOP)} stopped; callbacks: {counts['assigned']} assigned, "
-            f"{counts['revoked']} revoked, {counts['lost']} lost"
+            f"{records} records delivered, {len(self.delivered())} of them different; "
+            f"{len(self.members)} processes; {kills + stops + len(self.faults)} faults ({kills} "
+            f"killed, {stops} stopped{faults}); {len(epochs)} rebalances (callbacks: {changes})"
         )
 
     def _rows(self, member: Member) -> list[tuple[int, int, int, str]]:
@@ -166,17 +195,49 @@ class Group:
         return rows
 
 
+def _event(line: list[str]) -> Delivery | OwnerChange | None:
+    """A line of a process; None for one that is about no record and no key hashes."""
+    if line[0] == "record":
+        key = bytes.fromhex(line[4]) if len(line) > 4 else b""
+        return Delivery(int(line[1]), int(line[2]), int(line[3]), key)
+    if line[0] not in _CHANGES:
+        return None
+    hashes: dict[int, tuple[HashRange, ...]] = {}
+    for text in line[3].split(",") if len(line) > 3 else ():
+        partition, *rest = text.split(":")
+        parts = (HashRange(*map(int, part.split("-"))) for part in rest)
+        hashes[int(partition)] = (*hashes.get(int(partition), ()), *parts)
+    return OwnerChange(int(line[1]), line[0] == "assigned", hashes)
+
+
 def fill(group: Group, first: int, last: int) -> None:
     rows = [(f"key-{i * i % 331}", f"{i}") for i in range(first, last)]
     group.broker.produce(group.topic, rows)
 
 
+def wait_for_refusal(servers: str, group: str, topic: str) -> None:
+    """Let a plain consumer subscribe, and wait until the group has refused it."""
+    plain = Consumer({"bootstrap.servers": servers, "group.id": group})
+    plain.subscribe([topic])
+
+    def is_refused() -> bool:
+        message = plain.poll(0.1)
+        error = None if message is None else message.error()
+        return error is not None and error.name() == "INCONSISTENT_GROUP_PROTOCOL"
+
+    eventually(is_refused)
+    plain.close()
+
+
 def eventually(holds: Callable[[], Any], seconds: float = SECONDS) -> Any:
-    """Wait until something holds, and return it."""
-    deadline = time.monotonic() + seconds
+    """Wait until something holds, and return it; most of the time is left to what it waits for."""
+    began = time.monotonic()
+    deadline = began + seconds
     while not (found := holds()):
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.02)
+        looked = time.monotonic()
+        assert looked < deadline, "it did not come to pass"
+        time.sleep(min(0.5, max(0.02, 4 * (looked - began))))
+        began = time.monotonic()
     return found
 
 

@@ -45,7 +45,8 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
 
     def note(what: str) -> Callable[[Consumer, list[Any]], None]:
         def write_change(_: Consumer, partitions: list[Any]) -> None:
-            write(f"{what} {time.monotonic_ns()} {len(partitions)} x")
+            which = ",".join(f"{each.partition}" for each in partitions)
+            write(f"{what} {time.monotonic_ns()} {len(partitions)} {which}")
             if what == "revoked":
                 with suppress(KafkaException):  # there is nothing to commit
                     consumer.commit(asynchronous=False)

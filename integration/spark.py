@@ -19,6 +19,11 @@ from pyspark.sql import SparkSession
 from integration.jars import CACHE, ROOT, fetched, java, locked
 from spark_plugin.interpreter import worker_python
 
+# For few rows: interpreting a query takes less time than compiling it.
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 _QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 _ARCHIVE_MAKER = "KSHARE_MAKES_CLASS_ARCHIVE"
 
@@ -56,7 +61,7 @@ def start_spark(
         "spark.ui.showConsoleProgress": "false",
     }
     if quick:
-        settings["spark.driver.extraJavaOptions"] = " ".join([*_QUICK_JVM, _archive_option()])
+        settings["spark.driver.extraJavaOptions"] = " ".join([*_QUICK_JVM, archive_option()])
     builder = SparkSession.builder.master(master).appName("kshare-integration")
     return builder.config(map={**settings, **(config or {})}).getOrCreate()
 
@@ -67,8 +72,8 @@ def _python_path() -> str:
     return os.pathsep.join(dict.fromkeys([str(Path(ROOT)), *known]))
 
 
-def _archive_option() -> str:
-    """The JVM's option to load classes from an archive, or to make it."""
+def archive_option() -> str:
+    """Return the JVM's option to load classes from an archive, which is made if it is missing."""
     if making := os.environ.get(_ARCHIVE_MAKER):
         return f"-XX:ArchiveClassesAtExit={making}"
     jars = Path(sys.modules["pyspark"].__path__[0]) / "jars"

@@ -36,7 +36,7 @@ import psutil
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from integration.spark import start_spark
+from integration.spark import INTERPRETED, start_spark
 from spark_plugin.source import KshareDataSource, StreamReader
 
 DRIVER = "integration.streaming_job"
@@ -214,7 +214,7 @@ def run(job: dict[str, Any]) -> None:
 def serve(answers: int, master: str) -> None:
     """Run the queries that standard input names."""
     os.set_inheritable(answers, False)
-    spark = start_spark(master=master)
+    spark = start_spark(master=master, config=INTERPRETED)
     with os.fdopen(answers, "w", buffering=1) as out:
         for line in sys.stdin:
             error = None

@@ -2,9 +2,6 @@
 
 import random
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 from integration.kafka import KafkaBroker
+from integration.members import eventually
+from integration.processes import PythonProcess
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.errors import FencedError
 from kshare.group import KeySharedConsumer
@@ -21,7 +20,7 @@ from kshare.testing import check_order
 
 RECORDS = 6_000
 SECONDS = 120.0
-Start = Callable[[HashRange], tuple[subprocess.Popen[bytes], Path]]
+Start = Callable[[HashRange], tuple[PythonProcess, Path]]
 
 
 @pytest.fixture
@@ -33,15 +32,14 @@ def filled(broker: KafkaBroker, topic: str) -> str:
 @pytest.fixture
 def start(broker: KafkaBroker, filled: str, tmp_path: Path) -> Iterator[Start]:
     """Starts a process of the group ``filled`` with a key range."""
-    running: list[subprocess.Popen[bytes]] = []
+    running: list[PythonProcess] = []
 
-    def start(hashes: HashRange) -> tuple[subprocess.Popen[bytes], Path]:
+    def start(hashes: HashRange) -> tuple[PythonProcess, Path]:
         file = tmp_path / f"{len(running):03}"
         file.touch()
-        command = [sys.executable, "-m", "integration.consumer_process"]
-        command += [broker.bootstrap_servers, filled, filled]
-        command += [str(hashes.lo), str(hashes.hi), str(file)]
-        running.append(subprocess.Popen(command))
+        arguments = [broker.bootstrap_servers, filled, filled]
+        arguments += [str(hashes.lo), str(hashes.hi), str(file)]
+        running.append(PythonProcess("integration.consumer_process", arguments))
         return running[-1], file
 
     yield start
@@ -59,13 +57,6 @@ def rows_of(file: Path) -> list[tuple[str, str]]:
 
 def delivered(file: Path) -> list[tuple[int, str]]:
     return [(int(first), second) for first, second in rows_of(file) if first.isdigit()]
-
-
-def eventually(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def table(number: int, rows: list[tuple[int, str]]) -> pa.Table:

@@ -1,5 +1,6 @@
 """``kshare demo`` as a user runs it: a process of its own, real Spark, the embedded broker."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ def test_the_demo_runs_and_finds_everything_in_order() -> None:
     arguments = ["--records", "20000", "--key-ranges", "2", "--seconds", "500"]
     done = subprocess.run(
         [sys.executable, "-m", "kshare.cli", "demo", *arguments],
+        env={**os.environ, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
         capture_output=True,
         text=True,
         check=False,

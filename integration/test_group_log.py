@@ -4,11 +4,9 @@ import logging
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,8 @@ from integration.group_log import (
 )
 from integration.group_member import FENCED
 from integration.kafka import KafkaBroker
+from integration.members import eventually
+from integration.processes import PythonProcess
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
@@ -39,6 +39,7 @@ from kshare.group.log_topic import log_partition
 from kshare.group.offsets import list_offsets
 from kshare.group.session import GroupSession
 from kshare.testing import check_order
+from tests.support.key_owners import Delivery, Events, OwnerChange, key_owner_faults
 
 LOWER, UPPER = split(WHOLE, 2)
 SECONDS = 60.0
@@ -47,14 +48,6 @@ RECORDS, KEYS = 300, 30
 
 def unique(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:8]}"
-
-
-def eventually(holds: Callable[[], Any], seconds: float = SECONDS) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.01)
-    return found
 
 
 def config(servers: str, group: str, log: str, **given: object) -> ConsumerConfig:
@@ -116,17 +109,20 @@ class Members:
         self._topic = topic
         self._folder = folder
         self._pause = pause
-        self.running: list[tuple[HashRange, subprocess.Popen[bytes]]] = []
+        self.running: list[tuple[HashRange, PythonProcess]] = []
 
-    def start(self, hashes: HashRange) -> subprocess.Popen[bytes]:
+    def start(self, hashes: HashRange) -> PythonProcess:
         name = unique("member")
         given = (self._servers, self._topic, self.log, self.group, hashes.lo, hashes.hi)
-        command = [sys.executable, "-m", "integration.group_member", *map(str, given)]
-        files = [self._folder / f"{name}.{kind}" for kind in ("out", "err")]
-        with files[0].open("wb") as out, files[1].open("wb") as err:
-            process = subprocess.Popen(
-                [*command, str(RECORDS), str(self._pause)], stdout=out, stderr=err
-            )
+        out, err = (self._folder / f"{name}.{kind}" for kind in ("out", "err"))
+        out.touch()
+        err.touch()
+        process = PythonProcess(
+            "integration.group_member",
+            [*map(str, given), str(RECORDS), str(self._pause)],
+            stdout=out,
+            stderr=err,
+        )
         self.running.append((hashes, process))
         return process
 
@@ -144,7 +140,12 @@ class Members:
         return "".join(file.read_text() for file in self._folder.glob("*.err"))
 
     def check(self) -> None:
-        """Nothing is lost, and each key's records come in order, when first seen."""
+        """Nothing is lost; each key's records come in order, from one living owner at a time."""
+        lines: dict[str, list[Delivery | OwnerChange]] = {}
+        for when, number, key, name in self.delivered():
+            lines.setdefault(name, []).append(Delivery(when, 0, number, key.encode()))
+        events = {name: Events(each, has_callbacks=False) for name, each in lines.items()}
+        assert key_owner_faults(events) == []
         first = {offset: key for _, offset, key, _ in reversed(self.delivered())}
         order = dict.fromkeys(offset for _, offset, _, _ in self.delivered())
         table = pa.table(
@@ -196,7 +197,7 @@ def wait_for_more(members: Members) -> None:
     eventually(lambda: len(members.delivered()) > count + 5 or not _alive(members))
 
 
-def _alive(members: Members) -> list[tuple[HashRange, subprocess.Popen[bytes]]]:
+def _alive(members: Members) -> list[tuple[HashRange, PythonProcess]]:
     return [each for each in members.running if each[1].poll() is None]
 
 

@@ -35,10 +35,20 @@ PAUSE = 0.004
 
 
 class Shared:
-    """Three processes, each with a third of the key hashes of one partition."""
+    """Three processes, each with a third of the key hashes of one partition.
 
-    def __init__(self, group: Group, log: str, config: Mapping[str, object]) -> None:
+    Args:
+        group: The group.
+        log: The topic of its log.
+        config: More configurations.
+        is_subscribed: Whether they are members; else each is given its third.
+    """
+
+    def __init__(
+        self, group: Group, log: str, config: Mapping[str, object], *, is_subscribed: bool = False
+    ) -> None:
         self.group, self.log = group, log
+        self._is_subscribed = is_subscribed
         self._config = {"individual.commit.topic": log, "pause": PAUSE, **config}
         self.given = {
             "bootstrap.servers": group.broker.bootstrap_servers,
@@ -49,17 +59,23 @@ class Shared:
         return [self.restart(number) for number in range(3)]
 
     def restart(self, number: int) -> Member:
+        if self._is_subscribed:
+            return self.group.start(**self._config)
         return self.group.start_range(THIRDS[number], **self._config)
 
     def delivered(self) -> int:
         return len(self.group.delivered())
 
     def wait_for(self, records: int) -> None:
-        eventually(lambda: self.delivered() >= records)
+        """Wait until so many records are delivered, some by each member that was started."""
+        eventually(lambda: self.delivered() >= records and self._each_has_records())
+
+    def _each_has_records(self) -> bool:
+        return all(member.records() for member in self.group.members)
 
     def finish(self, end: int) -> None:
         """All that was produced is delivered and committed."""
-        self.wait_for(end)
+        eventually(lambda: self.delivered() >= end)
         eventually(lambda: self.committed() == end)
         end_all(self.group)
         self.group.check({0: end})
@@ -77,12 +93,25 @@ def shared(
     *,
     config: Mapping[str, object] | None = None,
     log_config: Mapping[str, object] | None = None,
+    on: tuple[int, int] | None = None,
+    is_subscribed: bool = False,
 ) -> Iterator[Shared]:
-    """A topic, and the log of its group, which has one partition."""
-    topic = brokers.create_topic()
-    log = brokers.create_topic(f"{topic}-log", config=log_config or {"cleanup.policy": "compact"})
+    """A topic, and the log of its group, which has one partition.
+
+    Args:
+        brokers: Where they are.
+        folder: Where processes write what they deliver.
+        config: More configurations of these.
+        log_config: The log's configuration.
+        on: Node ids of the only brokers that have the topic and the log; None: brokers decide.
+        is_subscribed: Whether processes are members; else each is given its third.
+    """
+    topic_on, log_on = on or (None, None)
+    topic = brokers.create_topic(on=topic_on)
+    log_config = log_config or {"cleanup.policy": "compact"}
+    log = brokers.create_topic(f"{topic}-log", config=log_config, on=log_on)
     with closing(Group(brokers, topic, folder)) as group:
-        yield Shared(group, log, config or {})
+        yield Shared(group, log, config or {}, is_subscribed=is_subscribed)
 
 
 def each_says(members: list[Member], text: str) -> Callable[[], bool]:
@@ -97,6 +126,7 @@ def test_the_log_is_lost_twice(broker: KafkaBroker, tmp_path: Path, how: str) ->
         members = run.start()
         for count in (500, 1_500):
             run.wait_for(count)
+            run.group.note_log_loss(f"the log {how}")
             lose_log(broker, run.log, how)
         eventually(each_says(members, "the individual commit log was lost"))
         run.wait_for(2_000)
@@ -121,11 +151,16 @@ def test_the_log_is_compacted_under_way(broker: KafkaBroker, tmp_path: Path) -> 
             assert "log was lost" not in member.errors()
 
 
-def test_the_log_has_no_leader_for_a_while(cluster: KafkaCluster, tmp_path: Path) -> None:
-    with shared(cluster, tmp_path) as run:
-        for name, leader in ((run.group.topic, 1), (run.log, 2)):
+@pytest.mark.parametrize("is_subscribed", [False, True], ids=["assigned", "subscribed"])
+def test_the_log_has_no_leader_for_a_while(
+    cluster: KafkaCluster, tmp_path: Path, *, is_subscribed: bool
+) -> None:
+    """The group's coordinator lives."""
+    assert cluster.coordinator("any group") in {1, 2}  # from now on there are offsets to move
+    cluster.move_leader("__consumer_offsets", 0, 1)
+    with shared(cluster, tmp_path, on=(1, 2), is_subscribed=is_subscribed) as run:
+        for name in (run.group.topic, run.log):
             cluster.wait_for_topic(name)
-            cluster.move_leader(name, 0, leader)
         fill(run.group, 0, 4_000)
         members = run.start()
         run.wait_for(600)
@@ -173,6 +208,7 @@ def test_kafkas_own_tool_resets_the_offsets(broker: KafkaBroker, tmp_path: Path)
         fill(run.group, 0, 2_400)
         run.start()
         run.wait_for(900)
+        eventually(lambda: run.committed() > 100)
         end_all(run.group)
         before = list_offsets(run.group.topic, run.given)[TopicPartition(run.group.topic, 0)]
         assert before.individual_commits

@@ -88,7 +88,8 @@ def test_plain_consumers_are_replaced_one_by_one(
         living.pop(0).end()
         more()
         eventually(lambda: sorted(shares(living)) == [1, 1, 1])
-        assert bool(warnings(living[-1])) == (number < 2)
+        # The last one may have joined before the last plain consumer has left, or after.
+        assert warnings(living[-1]) or number == 2
     living += [group.start(**BOTH) for _ in range(3)]
     more()
     eventually(lambda: shares(living) == [0.5] * 6)

@@ -1,8 +1,6 @@
 """What is seen of a group from outside, on a real broker: owners of keys, ``kshare groups``."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -13,6 +11,7 @@ import pytest
 
 from integration import members
 from integration.kafka import KafkaBroker
+from integration.processes import PythonProcess
 from kshare.cli import main
 from kshare.core.hashing import HASH_SPACE
 from kshare.group import GroupOwners, HostInfo, owner
@@ -33,9 +32,8 @@ class Member:
             "application.server": f"{self.server.host}:{self.server.port}",
             "client.id": f"client-{number}",
         }
-        command = [sys.executable, "-m", "integration.member_process", broker.bootstrap_servers]
-        command += [topic, topic, str(self.file), json.dumps(config)]
-        self.process = subprocess.Popen(command)
+        arguments = [broker.bootstrap_servers, topic, topic, str(self.file), json.dumps(config)]
+        self.process = PythonProcess("integration.member_process", arguments)
 
     def records(self) -> list[tuple[int, int, str]]:
         """Partition, offset and key of what it was handed."""

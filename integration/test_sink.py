@@ -31,7 +31,7 @@ from integration.sinking import (
     options_for,
     received,
 )
-from integration.spark import start_spark
+from integration.spark import INTERPRETED, start_spark
 from kshare.errors import KafkaError
 from kshare.produce import write_rows
 from kshare.produce.coordinator import Coordinators
@@ -317,8 +317,7 @@ def run(job: dict[str, Any]) -> None:
     """Run the query of a job until it has read all files, a batch each."""
     kill, driver = job["kill"], os.getpid()
 
-    config = {"spark.python.daemon.module": "spark_plugin.daemon"}
-    spark = start_spark(master="local[2,4]", config=config)
+    spark = start_spark(master="local[2,4]", config=INTERPRETED)
     spark.dataSource.register(source_of(kill, driver))
     (
         spark.readStream.schema("key string, value string")

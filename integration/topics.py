@@ -28,6 +28,10 @@ WAIT_S = 30
 class Topics:
     """Needs ``bootstrap_servers``, and adds topics, records, trims and access rules."""
 
+    # Whether no test stops or kills a broker here: then no answer to a producer is lost, and it
+    # sends nothing twice. Idempotence costs each call half a second, until the producer has its id.
+    is_calm = False
+
     @property
     def bootstrap_servers(self) -> str:
         raise NotImplementedError
@@ -61,11 +65,25 @@ class Topics:
         *,
         replication: int = 1,
         config: Mapping[str, object] | None = None,
+        on: int | None = None,
     ) -> str:
-        """Create a topic (``None``: with a new name), and return its name."""
+        """Create a topic (``None``: with a new name), and return its name.
+
+        Args:
+            topic: Its name.
+            partitions: Number of partitions.
+            replication: Number of copies of each.
+            config: Its configuration.
+            on: Node id of the only broker that has it; None: brokers decide.
+        """
         topic = topic or f"topic-{uuid.uuid4().hex[:12]}"
         settings = {name: str(value) for name, value in (config or {}).items()}
-        new = NewTopic(topic, partitions, replication, config=settings)
+        if on is None:
+            new = NewTopic(topic, partitions, replication, config=settings)
+        else:
+            new = NewTopic(
+                topic, partitions, replica_assignment=[[on]] * partitions, config=settings
+            )
         deadline = time.monotonic() + WAIT_S
         while True:
             try:
@@ -96,7 +114,14 @@ class Topics:
         config: Mapping[str, object] | None = None,
     ) -> int:
         """Produce records, and return how many; see ``kshare.testing.produce``."""
-        return produce(self.bootstrap_servers, topic, records, partition=partition, config=config)
+        settings = {"enable.idempotence": False, "max.in.flight": 1} if self.is_calm else {}
+        return produce(
+            self.bootstrap_servers,
+            topic,
+            records,
+            partition=partition,
+            config=settings | dict(config or {}),
+        )
 
     def produce_transaction(
         self,

@@ -3,9 +3,11 @@
 ``python -m integration.transaction_process SERVERS TOPIC OUTPUT GROUP LO HI ID FILE`` appends a
 line ``begin``, ``offset N`` for each record, and ``commit``, ``abort`` or ``error`` for each
 transaction, until SIGTERM; ``fenced`` ends it, too. With LO ``-`` it subscribes, as a member. With
-a number of a transaction after FILE, its handler hangs, for longer than ``max.poll.interval.ms``.
+a number after FILE, the handler of that transaction with records writes ``hangs``, and does so for
+longer than ``max.poll.interval.ms``. After that number, JSON may name more configurations.
 """
 
+import json
 import signal
 import sys
 import time
@@ -28,6 +30,7 @@ def main(
     name: str,
     file: str,
     hangs: str = "0",
+    config: str = "{}",
 ) -> None:
     consumer = KeySharedConsumer(
         {
@@ -40,6 +43,7 @@ def main(
             "transactional.id": name,
             "transaction.timeout.ms": TIMEOUT_MS,
             **({"max.poll.interval.ms": POLL_INTERVAL_MS} if int(hangs) else {}),
+            **json.loads(config),
         }
     )
     stopped: list[int] = []
@@ -51,15 +55,17 @@ def main(
     with Path(file).open("a", buffering=1) as out, consumer:
         number = 0
         while not stopped:
-            number += 1
             try:
                 with consumer.transaction() as transaction:
                     out.write("begin\n")
-                    for message in consumer.consume(COUNT, 0.5):
+                    messages = consumer.consume(COUNT, 0.5)
+                    number += bool(messages)
+                    for message in messages:
                         out.write(f"offset {message.offset()}\n")
                         transaction.produce(output, str(message.offset()), message.key())
                         time.sleep(0.001)
-                    if number == int(hangs):
+                    if messages and number == int(hangs):
+                        out.write("hangs\n")
                         time.sleep(HANG_SECONDS)
                     out.write("ready\n")
                 out.write("commit\n")

@@ -313,8 +313,8 @@ def limited_slices(offsets: Offsets) -> list[LimitedSlice]:
 
 
 def _slice(partition: TopicPartition, reached: Progress, limit: RangeLimit) -> Slice | None:
-    pending = reached.pending_of(limit.end, limit.hashes)
-    return Slice(partition.topic, partition.partition, pending) if pending else None
+    pending = reached.pending_stripes(limit.end, limit.hashes)
+    return Slice(*partition, stripes=pending) if pending else None
 
 
 def end_of_batch(

@@ -5,13 +5,10 @@ Values only: each step returns a new one.
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
-from kshare.core.offsets import OffsetRange
+from kshare.core.offsets import Bounds
 
 __all__ = ["Cursor", "RecordLimit"]
-
-_end_of = attrgetter("end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,27 +16,27 @@ class Cursor:
     """How far the offsets of a slice are fetched and delivered.
 
     Attributes:
-        ranges: The slice's offsets: ascending, disjoint, at least one range.
+        bounds: The slice's offsets; there is at least one.
         delivered: Offset below which everything wanted is delivered, or given up as lost.
         fetched: Offset below which everything wanted is fetched; at least ``delivered``.
     """
 
-    ranges: tuple[OffsetRange, ...]
+    bounds: Bounds
     delivered: int = 0
     fetched: int = 0
 
     @property
     def end(self) -> int:
         """The end of the last range."""
-        return self.ranges[-1].end
+        return self.bounds[-1]
 
     @property
     def next_offset(self) -> int | None:
         """The first wanted offset that is not fetched; None if there is none."""
-        position = bisect_right(self.ranges, self.fetched, key=_end_of)
-        if position == len(self.ranges):
-            return None
-        return max(self.fetched, self.ranges[position].start)
+        position = bisect_right(self.bounds, self.fetched)
+        if position % 2:  # within a range
+            return self.fetched
+        return self.bounds[position] if position < len(self.bounds) else None
 
     @property
     def is_done(self) -> bool:
@@ -48,15 +45,15 @@ class Cursor:
 
     def fetch_to(self, offset: int) -> "Cursor":
         """Everything below an offset is fetched."""
-        return Cursor(self.ranges, self.delivered, max(self.fetched, offset))
+        return Cursor(self.bounds, self.delivered, max(self.fetched, offset))
 
     def deliver_to(self, offset: int) -> "Cursor":
         """Everything below an offset is delivered."""
-        return Cursor(self.ranges, max(self.delivered, offset), max(self.fetched, offset))
+        return Cursor(self.bounds, max(self.delivered, offset), max(self.fetched, offset))
 
     def rewind(self) -> "Cursor":
         """What was fetched and not delivered must be fetched again."""
-        return Cursor(self.ranges, self.delivered, self.delivered)
+        return Cursor(self.bounds, self.delivered, self.delivered)
 
     def finish(self) -> "Cursor":
         """Nothing more is wanted."""

@@ -173,8 +173,11 @@ def common(hashes: Sequence[HashRange], others: Sequence[HashRange]) -> tuple[Ha
 
 def merged(hashes: Iterable[HashRange]) -> tuple[HashRange, ...]:
     """Hash ranges that may overlap as disjoint ones: ascending, neighbours joined."""
+    ascending = sorted(hashes)
+    if len(ascending) < 2:
+        return tuple(ascending)
     parts: list[HashRange] = []
-    for part in sorted(hashes):
+    for part in ascending:
         if parts and part.lo <= parts[-1].hi:
             parts[-1] = HashRange(parts[-1].lo, max(parts[-1].hi, part.hi))
         else:

@@ -133,6 +133,10 @@ def subtract(bounds: Bounds, taken: Bounds) -> Bounds:
     """The part of a set that is not in another."""
     if not bounds or not taken or taken[-1] <= bounds[0] or bounds[-1] <= taken[0]:
         return bounds
+    if taken[0] < bounds[0] or taken[-1] > bounds[-1]:
+        taken = within(taken, bounds[0], bounds[-1])
+    if not taken:
+        return bounds
     # A commit differs from the one before at its end, so most ranges are the same in both.
     same = _same_ranges(bounds, taken)
     bounds, taken = bounds[same:], taken[same:]

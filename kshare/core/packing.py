@@ -16,6 +16,7 @@ from math import ceil
 from typing import Final
 
 from kshare.core.hashing import HASH_SPACE
+from kshare.core.offsets import length
 from kshare.core.progress import Slice
 
 __all__ = ["SMALL_SECONDS", "pack", "pack_small", "records_of"]
@@ -31,7 +32,8 @@ def records_of(slice_: Slice, max_records: int | None = None) -> float:
         slice_: The slice.
         max_records: Maximum number of records to read; None for none.
     """
-    records = sum(piece.area for piece in slice_.rectangles) / HASH_SPACE
+    cells = sum(length(each.bounds) * each.hashes.width for each in slice_.stripes)
+    records = cells / HASH_SPACE
     if max_records is not None:
         records = min(records, max_records)
     return max(records, 1.0)

@@ -24,19 +24,16 @@ from kshare.core.offsets import (
     union,
 )
 from kshare.core.region import (
-    Band,
     Rectangle,
     Stripe,
-    bands,
-    canonical,
-    hull,
+    filled,
     overlay,
     rectangles,
-    stripes,
     tile,
 )
+from kshare.core.region import stripes as to_stripes
 
-__all__ = ["Band", "Progress", "Rectangle", "Slice", "Stripe", "TopicPartition"]
+__all__ = ["Progress", "Rectangle", "Slice", "Stripe", "TopicPartition"]
 
 
 class TopicPartition(NamedTuple):
@@ -121,10 +118,14 @@ class Progress:
 
     def commit(self, pieces: Iterable[Rectangle]) -> "Progress":
         """Add rectangles that have been processed, in any order, overlapping or not."""
-        added = stripes(pieces, start=self.stable)
+        added = to_stripes(pieces, start=self.stable)
         if not added:
             return self
         return _normalised(self.stable, overlay([*self.stripes, *added]))
+
+    def union(self, other: "Progress") -> "Progress":
+        """What is processed here or in another progress of the partition."""
+        return Progress(max(self.stable, other.stable), (*self.stripes, *other.stripes))
 
     def advance(self, offset: int) -> "Progress":
         """Add everything below an offset, of all keys."""
@@ -148,6 +149,14 @@ class Progress:
         Returns:
             Disjoint rectangles, ascending by offset, then by hash; one tuple for one set.
         """
+        return rectangles(self.pending_stripes(end, hashes))
+
+    def pending_stripes(self, end: int, hashes: Sequence[HashRange]) -> tuple[Stripe, ...]:
+        """The same as stripes, which cost two integers a gap.
+
+        Returns:
+            Stripes that have offsets, ascending, no two neighbours alike; one tuple for one set.
+        """
         if end <= self.stable or not hashes:
             return ()
         if len(hashes) > 1:
@@ -155,9 +164,21 @@ class Progress:
             bounds = from_pairs([part.lo for part in hashes], [part.hi for part in hashes])
             hashes = list(map(HashRange, bounds[::2], bounds[1::2]))
         if not self.stripes:
-            offsets = OffsetRange(self.stable, end)
-            return tuple(Rectangle(offsets, part) for part in hashes)
-        return rectangles(tile(self._gaps(end, hashes)))
+            return tuple(Stripe(part, (self.stable, end)) for part in hashes)
+        return filled(tile(self._gaps(end, hashes)))
+
+    def within(self, hashes: Sequence[HashRange]) -> "Progress":
+        """What is processed of several hash ranges: ascending, disjoint, at least one."""
+        if hashes[0].is_whole:
+            return self
+        below = (0, self.stable) if self.stable else ()
+        return Progress.of_stripes(
+            0,
+            [
+                Stripe(HashRange(lo, hi), union([below, stripe.bounds]))
+                for lo, hi, stripe in self._within(hashes)
+            ],
+        )
 
     def minus(self, other: "Progress") -> tuple[Rectangle, ...]:
         """What is processed here and not in another progress.
@@ -288,29 +309,44 @@ def _cut(stripe: Stripe, bounds: Bounds) -> tuple[int, int, Bounds]:
     return stripe.hashes.lo, stripe.hashes.hi, bounds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Slice:
     """The unit that a task reads: the records in some rectangles of one partition.
 
+    Args:
+        topic: Name of the topic.
+        partition: Number of the partition.
+        rectangles: What is read, in any order, overlapping or not.
+        stripes: The same; both are read if both are given.
+
     Attributes:
-        topic: name of the topic.
-        partition: number of the partition.
-        rectangles: Passed in any order, overlapping or not; kept disjoint, ascending by offset,
-            then by hash, one tuple for one set.
+        topic: Name of the topic.
+        partition: Number of the partition.
+        stripes: What is read: ascending, all with offsets, no two neighbours alike.
 
     Raises:
-        ValueError: There is no rectangle.
+        ValueError: There is nothing to read.
     """
 
     topic: str
     partition: int
-    rectangles: tuple[Rectangle, ...]
+    stripes: tuple[Stripe, ...]
 
-    def __post_init__(self) -> None:
-        if not self.rectangles:
-            raise ValueError(f"a slice of {self.topic}-{self.partition} without a rectangle")
-        if len(self.rectangles) > 1:
-            object.__setattr__(self, "rectangles", canonical(self.rectangles))
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        rectangles: Sequence[Rectangle] = (),
+        *,
+        stripes: Sequence[Stripe] = (),
+    ) -> None:
+        layers = (*stripes, *to_stripes(rectangles))
+        canonical = filled(layers if len(layers) == 1 else overlay(layers))
+        if not canonical:
+            raise ValueError(f"a slice of {topic}-{partition} without a rectangle")
+        object.__setattr__(self, "topic", topic)
+        object.__setattr__(self, "partition", partition)
+        object.__setattr__(self, "stripes", canonical)
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -318,18 +354,24 @@ class Slice:
         return TopicPartition(self.topic, self.partition)
 
     @property
+    def rectangles(self) -> tuple[Rectangle, ...]:
+        """Disjoint, ascending by offset, then by hash; one tuple for one set."""
+        return rectangles(self.stripes)
+
+    @property
+    def bounds(self) -> Bounds:
+        """The offsets of all hashes."""
+        return union(stripe.bounds for stripe in self.stripes)
+
+    @property
     def offsets(self) -> OffsetRange:
         """From the first offset of any rectangle to the last end."""
-        return hull(self.rectangles)
+        return OffsetRange(
+            min(stripe.bounds[0] for stripe in self.stripes),
+            max(stripe.bounds[-1] for stripe in self.stripes),
+        )
 
     @property
     def hashes(self) -> HashRange:
         """From the lowest key hash of any rectangle to the highest end."""
-        return HashRange(
-            min(piece.hashes.lo for piece in self.rectangles),
-            max(piece.hashes.hi for piece in self.rectangles),
-        )
-
-    def bands(self) -> tuple[Band, ...]:
-        """The same set as disjoint ascending offset ranges, each with its key hashes."""
-        return bands(self.rectangles)
+        return HashRange(self.stripes[0].hashes.lo, self.stripes[-1].hashes.hi)

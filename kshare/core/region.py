@@ -1,11 +1,11 @@
-"""Sets of (offset, key hash), in three forms.
+"""Sets of (offset, key hash), in two forms.
 
 - **Rectangles**, an offset range by a hash range each: what is written and read by people.
-- **Stripes**, a hash range with its offsets each: what the arithmetic is done with.
-- **Bands**, an offset range with its hash ranges each: what a scan of the log needs.
+- **Stripes**, a hash range with its offsets each: what the arithmetic is done with. A million gaps
+  are two million integers there, and a million objects as rectangles.
 
 Guarantees: these functions return each form canonical, one tuple for one set, so ``==`` is set
-equality. Converting one form to another loses nothing.
+equality. Converting one form to the other loses nothing.
 Cost: a sort of the pieces. Where stripes overlap, their offsets are merged once for each hash range
 between two cuts, so it is linear in the pieces as long as few of them overlap.
 """
@@ -20,12 +20,12 @@ from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.offsets import Bounds, OffsetRange, from_pairs, union
 
 __all__ = [
-    "Band",
     "Rectangle",
     "Segment",
     "Stripe",
-    "bands",
     "canonical",
+    "clip",
+    "filled",
     "hull",
     "overlay",
     "rectangles",
@@ -62,17 +62,6 @@ class Stripe:
     bounds: Bounds
 
 
-@dataclass(frozen=True, slots=True)
-class Band:
-    """An offset range, and the hash ranges that belong to each of its offsets.
-
-    The hash ranges are ascending, disjoint, not adjacent; there is at least one.
-    """
-
-    offsets: OffsetRange
-    hashes: tuple[HashRange, ...]
-
-
 # -- rectangles ----------------------------------------------------------------------------------
 
 
@@ -95,16 +84,16 @@ def rectangles(tiling: Iterable[Stripe]) -> tuple[Rectangle, ...]:
         Disjoint rectangles, ascending by offsets, then by hash. Rectangles that have the same
         offsets and touch are one.
     """
-    filled = [stripe for stripe in tiling if stripe.bounds]
-    if len(filled) == 1:  # ascending as it is, and nothing to merge
-        hashes, bounds = filled[0].hashes, filled[0].bounds
+    layers = filled(tiling)
+    if len(layers) == 1:  # ascending as it is, and nothing to merge
+        hashes, bounds = layers[0].hashes, layers[0].bounds
         return tuple(
             Rectangle(OffsetRange(start, end), hashes)
             for start, end in zip(bounds[::2], bounds[1::2], strict=True)
         )
     pieces = [
         (start, end, stripe.hashes.lo, stripe.hashes)  # the last one is never compared
-        for stripe in filled
+        for stripe in layers
         for start, end in zip(stripe.bounds[::2], stripe.bounds[1::2], strict=True)
     ]
     pieces.sort()
@@ -131,6 +120,18 @@ def _stacked(pieces: Iterable[tuple[int, int, int, HashRange]]) -> Iterator[Rect
             offsets = OffsetRange(start, end)
         lo, hi, hashes = next_lo, above.hi, above
     yield Rectangle(offsets, hashes if hashes.hi == hi else HashRange(lo, hi))
+
+
+def clip(pieces: Iterable[Rectangle], hashes: Sequence[HashRange]) -> tuple[Rectangle, ...]:
+    """The part of some rectangles that is of some disjoint hash ranges, in the order of both."""
+    return tuple(
+        [
+            piece if shared is piece.hashes else Rectangle(piece.offsets, shared)
+            for piece in pieces
+            for part in hashes
+            if (shared := piece.hashes.intersect(part)) is not None
+        ]
+    )
 
 
 def hull(pieces: Sequence[Rectangle]) -> OffsetRange:
@@ -188,33 +189,9 @@ def overlay(layers: Iterable[Stripe]) -> tuple[Stripe, ...]:
     return tile(sweep(cut, 0, HASH_SPACE))
 
 
-# -- bands ---------------------------------------------------------------------------------------
-
-
-def bands(pieces: Sequence[Rectangle]) -> tuple[Band, ...]:
-    """Rectangles as bands.
-
-    Args:
-        pieces: Rectangles in any order, overlapping or not.
-
-    Returns:
-        Disjoint bands, ascending by offset, no two that touch alike.
-    """
-    if len(pieces) == 1:
-        return (Band(pieces[0].offsets, (pieces[0].hashes,)),)
-    if not pieces:
-        return ()
-    if all(one.offsets.end < two.offsets.start for one, two in pairwise(pieces)):
-        # What is pending of one hash range, which may be a million gaps.
-        alone = {id(piece.hashes): (piece.hashes,) for piece in pieces}
-        return tuple(Band(piece.offsets, alone[id(piece.hashes)]) for piece in pieces)
-    layers = [(p.offsets.start, p.offsets.end, (p.hashes.lo, p.hashes.hi)) for p in pieces]
-    whole = hull(pieces)
-    return tuple(
-        Band(OffsetRange(start, end), tuple(map(HashRange, bounds[::2], bounds[1::2])))
-        for start, end, bounds in _merged(sweep(layers, whole.start, whole.end))
-        if bounds
-    )
+def filled(tiling: Iterable[Stripe]) -> tuple[Stripe, ...]:
+    """The stripes that have offsets: of those of :func:`tile`, one tuple for one set."""
+    return tuple(stripe for stripe in tiling if stripe.bounds)
 
 
 # -- both ----------------------------------------------------------------------------------------

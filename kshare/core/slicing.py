@@ -15,7 +15,7 @@ from typing import NoReturn, TypeAlias
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.offsets import OffsetRange, from_pairs, length
 from kshare.core.progress import Progress, Slice, TopicPartition
-from kshare.core.region import Rectangle, canonical, hull
+from kshare.core.region import Rectangle, canonical, clip, hull
 from kshare.errors import PlanError
 
 __all__ = [
@@ -187,13 +187,7 @@ def plan_by_key(
     for load in _sorted(loads):
         topic, partition, pending = load.topic, load.partition, load.pending
         for hashes in ranges[load.topic_partition]:
-            pieces = tuple(
-                [
-                    piece if shared is piece.hashes else Rectangle(piece.offsets, shared)
-                    for piece in pending
-                    if (shared := piece.hashes.intersect(hashes)) is not None
-                ]
-            )
+            pieces = clip(pending, (hashes,))
             if pieces:
                 slices.append(Slice(topic, partition, pieces))
     return tuple(slices)

@@ -71,7 +71,8 @@ def check_whole(
     for topic_partition, offset in offsets.items():
         raise ValueError(
             f"{topic_partition}: cannot start at offset {offset}: with consumption.order=none, the "
-            "group goes on where its members are; kshare offsets --reset sets the offset"
+            "group goes on where its members are; kshare offsets reset --group G --to ... sets the "
+            "offset"
         )
 
 

@@ -22,7 +22,7 @@ from kshare.errors import KafkaError, KshareError
 from kshare.group.fencing import fence_ids
 from kshare.group.log_follower import LASTING, LogFollower, LogLink
 from kshare.group.model import SessionConfig
-from kshare.group.ownerships import Ownership
+from kshare.group.ownership import Ownership
 from kshare.group.primary import PrimaryOffsets, StoredOffset
 from kshare.group.protocol.actions import (
     Action,
@@ -125,7 +125,7 @@ class BrokerActions:
             case Write(records):
                 failed = partial(self._not_written, link, ownership, number)
                 for record in records:
-                    link.writer.append(*encode(self._config.group, record), failed)
+                    link.writer.append(link.partition, *encode(self._config.group, record), failed)
             case Delete(keys):
                 for key in keys:
                     self.delete(link, key)
@@ -160,7 +160,7 @@ class BrokerActions:
         def ignored(error: KafkaError, _: Kind) -> None:
             self._follower.note(error)
 
-        link.writer.append(encode_key(self._config.group, key), None, ignored)
+        link.writer.append(link.partition, encode_key(self._config.group, key), None, ignored)
 
     def _not_written(
         self, link: LogLink, ownership: Ownership, number: int, error: KafkaError, kind: Kind
@@ -177,7 +177,7 @@ class BrokerActions:
                 ownership.owner.not_appended(key)
 
         value = None if record is None else encode(self._config.group, record)[1]
-        link.writer.append(encode_key(self._config.group, key), value, failed)
+        link.writer.append(link.partition, encode_key(self._config.group, key), value, failed)
 
     def _fetch(self, asked: Asked, log: TopicPartition) -> None:
         partitions = [ownership.owner.partition for ownership, _ in asked]

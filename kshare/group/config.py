@@ -81,8 +81,8 @@ class ConsumerConfig:
             chunks of offsets (``consumption.order``).
         chunk_records: Maximum number of offsets of a chunk (``cooperative.chunk.records``).
         columns: The columns of record batches (``columns``); empty for all but ``headers``.
-        queued_max_kbytes: Maximum size of what is fetched and not handed out, in KiB
-            (``queued.max.messages.kbytes``).
+        queued_max_kbytes: Four times the maximum size of the answers to fetches, in KiB, if that is
+            less than ``max.partition.fetch.bytes`` (``queued.max.messages.kbytes``).
         offset_reset: Where to start without a committed offset, and whether to go on if wanted
             offsets are gone (``auto.offset.reset``).
         transactional_id: Id of the transactions that hold the outputs and what is processed

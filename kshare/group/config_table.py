@@ -227,7 +227,10 @@ CONFIGS: Final = {
             "queued.max.messages.kbytes",
             integer(1, 2_097_151),
             "queued_max_kbytes",
-            "Maximum size of what is fetched and not handed out, in KiB.",
+            "Makes fetches smaller than `max.partition.fetch.bytes` (4 MiB): the answers that are "
+            "on their way are a quarter of this many KiB at most, but 64 KiB in any case, and a "
+            "record batch comes whole. As many bytes again wait to be decoded. From `16384` on, as "
+            "by default, it changes nothing.",
         ),
         Config(
             "rangeAssignor",

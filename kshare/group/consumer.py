@@ -266,7 +266,8 @@ class KeySharedConsumer:
             The stable offset of each partition, below which all of the group is processed.
 
         Raises:
-            FencedError: Another consumer has claimed some of the key hashes.
+            FencedError: Another consumer has claimed some of the key hashes: what was not committed
+                of them before is delivered again. All else is committed.
             FetchTimeoutError: It was not done within ``default.api.timeout.ms``.
             RuntimeError: ``transactional.id`` is set: each transaction commits.
             ValueError: Both or wrong offsets were given.
@@ -289,7 +290,10 @@ class KeySharedConsumer:
             with self._state.call():
                 self._commits.begin(work)
             return None
-        return self._commits.commit(work)
+        stable = self._commits.commit(work)
+        if not limits:
+            self._session.check()  # of hashes that others have claimed there may be no delivery
+        return stable
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -378,7 +382,8 @@ class KeySharedConsumer:
             topics: The topics, in place of those that were subscribed before.
             on_assigned: Called with what is gained; its records come after that.
             on_revoked: Called with what others shall get, before it is committed and given up.
-            on_lost: Called with what others may have already; it may still be committed.
+            on_lost: Called with what others may have already; until they have claimed it, it may
+                still be committed.
 
         Raises:
             ValueError: A topic is wrong, or partitions were assigned by :meth:`assign`.

@@ -21,20 +21,18 @@ acknowledged. No I/O, no clock. Cost: a byte a record until all of its chunk are
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from kshare.core.hashing import WHOLE, HashRange, common, key_hash, minus
 from kshare.core.offsets import Bounds, OffsetRange, since
+from kshare.core.packed_bounds import OFFSET_MAX
 from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
-from kshare.core.region import overlay
+from kshare.core.region import clip, overlay
+from kshare.group.handed_out import HandedOut, Offsets, OpenChunks
 from kshare.group.message import Chunk, Rows
 
 __all__ = ["Carried", "Delivery", "Sought"]
-
-Offsets = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +78,15 @@ class Carried:
 
     def within(self, hashes: Sequence[HashRange]) -> "Carried":
         """The part of it that is of some key hashes; rows of others will not be acknowledged."""
-        pieces = tuple(
-            Rectangle(piece.offsets, part)
-            for piece in self.pieces
-            for part in common((piece.hashes,), hashes)
-        )
         for chunk in self.chunks:
             for row in np.flatnonzero(np.frombuffer(chunk.acknowledged, np.uint8) == 0).tolist():
                 key = chunk.column("key")[row]
                 hashed = key_hash(key, int(chunk.offsets[row]))
                 if not any(hashed in part for part in hashes):
                     chunk.acknowledged[row] = 1
-        return Carried(pieces, self.chunks, self.sought and self.sought.within(hashes))
+        return Carried(
+            clip(self.pieces, hashes), self.chunks, self.sought and self.sought.within(hashes)
+        )
 
 
 class Delivery:
@@ -136,36 +131,34 @@ class Delivery:
             self._others = minus(self.owned, sought.hashes)
             offsets = sought.offset, sought.position
         self._first = self._lowest(start, offsets and offsets[0])
-        self._position = self._settled = self._lowest(done, offsets and offsets[1])
-        self._before_last = self._position  # the position before the last record was handed out
-        self._chunks: list[Chunk] = list(carried.chunks)  # explicit: not all acknowledged
+        self._settled = self._lowest(done, offsets and offsets[1])
+        self._handed_out = HandedOut(self._settled)
+        self._open = OpenChunks(carried.chunks)  # explicit mode
         self._carried = carried.pieces
-        self._current: tuple[Chunk, Rows, int] | None = None  # and its end
-        self._handed_before = 0  # records, of the chunks before the current one
 
     # -- what to read -----------------------------------------------------------------------
 
     @property
     def position(self) -> int:
         """The offset after the last record that was handed out."""
-        return self._position_at(self._handed)
+        return self._handed_out.position
 
     @property
     def handed_out(self) -> int:
         """Number of records that were handed out."""
-        return self._handed_before + self._handed
+        return self._handed_out.records
 
-    def wanted(self, end: int) -> tuple[Rectangle, ...]:
+    def wanted(self, end: int) -> tuple[Stripe, ...]:
         """What is still to be read of the offsets below ``end``; never empty."""
         position = self.position
-        again: tuple[Rectangle, ...] = ()
+        again: tuple[Stripe, ...] = ()
         if self._sought is not None:
-            rest = OffsetRange(max(position, self._sought.position), end)
-            again = tuple(Rectangle(rest, part) for part in self._sought.hashes)
+            rest = max(position, self._sought.position), end
+            again = tuple(Stripe(part, rest) for part in self._sought.hashes)
         if not self._others:
             return again
         unread = self.start.advance(position).commit(self._carried)
-        return (*unread.pending_of(end, self._others), *again)
+        return (*unread.pending_stripes(end, self._others), *again)
 
     def carry(self, hashes: Sequence[HashRange]) -> Carried | None:
         """What a delivery of other key hashes takes over from this one, which has ended.
@@ -178,14 +171,14 @@ class Delivery:
             acknowledged are not known.
         """
         self.stop()
-        self._sweep()
-        if any("key" not in c.batch.schema.names for c in self._chunks):
+        chunks = self._open.chunks()
+        if any("key" not in chunk.batch.schema.names for chunk in chunks):
             return None
         end, sought = self.position, self._sought
         pieces = [Rectangle(OffsetRange(0, end), part) for part in self._others] if end else []
         if sought is not None:
             sought = replace(sought, position=max(end, sought.position))
-        return Carried((*self._carried, *pieces), tuple(self._chunks), sought).within(hashes)
+        return Carried((*self._carried, *pieces), chunks, sought).within(hashes)
 
     def seek(self, offset: int) -> None:
         """Hand out what comes from an offset on, whether it is processed or not.
@@ -194,12 +187,9 @@ class Delivery:
         """
         passed = overlay(self._layers(self._processed()))
         self.stop()
-        for chunk in self._chunks:  # what is handed out again counts then
-            chunk.acknowledged[int(np.searchsorted(chunk.offsets, offset)) :] = b"\1" * int(
-                np.count_nonzero(chunk.offsets >= offset)
-            )
-        self._sweep()
-        self._first = self._position = self._settled = self._before_last = offset
+        self._open.acknowledge_between(offset, OFFSET_MAX)  # what is handed out again counts then
+        self._handed_out.seek(offset)
+        self._first = self._settled = offset
         self._sought, self._others = Sought(self.owned, offset, offset, passed), ()
 
     # -- handing out ------------------------------------------------------------------------
@@ -211,44 +201,32 @@ class Delivery:
             chunk: The rows; the chunk before is handed out.
             end: The offset up to which everything is handed out with it.
         """
-        self._finish()
-        rows = chunk.messages()
-        self._current = chunk, rows, end
+        rows = self._handed_out.begin(chunk, end)
         if self.explicit:
-            self._sweep()
-            self._chunks.append(chunk)
+            self._open.add(chunk)
         return rows
 
     def hand_out(self, chunk: Chunk, end: int) -> None:
         """A chunk is handed out as a whole."""
-        self._finish()
-        self._position = end
-        self._handed_before += len(chunk.acknowledged)
+        self._handed_out.add(chunk, end)
         if self.explicit:
-            self._sweep()
-            self._chunks.append(chunk)
+            self._open.add(chunk)
 
     def pass_to(self, offset: int) -> None:
         """All up to an offset is handed out; what was not holds no record that is wanted.
 
         So it is processed, too, if what was handed out before is.
         """
-        self._finish()
-        if self._settled == self._position < offset:
+        if self._settled == self.position < offset:
             self._settled = offset
-        self._position = max(self._position, offset)
+        self._handed_out.pass_to(offset)
 
     def stop(self) -> None:
         """Hand out no more of the current chunk: what is left of it is to be read again."""
-        if self._current is None:
-            return
-        (chunk, _, _), handed = self._current, self._handed
-        self._before_last = self._position_at(max(handed - 1, 0))
-        self._position, self._current = self._position_at(handed), None
-        self._handed_before += handed
-        if self.explicit:  # what was not handed out must not count as a gap
-            rest = len(chunk.acknowledged) - handed
-            chunk.acknowledged[handed:] = b"\1" * rest
+        stopped = self._handed_out.stop()
+        if stopped is not None and self.explicit:  # what was not handed out is no gap
+            chunk, handed = stopped
+            chunk.acknowledged[handed:] = b"\1" * (len(chunk.acknowledged) - handed)
 
     def settle(self) -> None:
         """In implicit mode, what was handed out so far is processed."""
@@ -258,14 +236,7 @@ class Delivery:
 
     def acknowledge(self, offsets: Offsets) -> None:
         """Records are acknowledged, by their offsets; unknown ones change nothing."""
-        wanted = np.sort(offsets)
-        for chunk in self._chunks:
-            low, high = np.searchsorted(wanted, (chunk.offsets[0], chunk.offsets[-1] + 1))
-            if low == high:
-                continue
-            rows = np.searchsorted(chunk.offsets, wanted[low:high])
-            matches = chunk.offsets[rows] == wanted[low:high]
-            np.frombuffer(chunk.acknowledged, np.uint8)[rows[matches]] = 1
+        self._open.acknowledge(offsets)
 
     def acknowledge_below(self, offset: int) -> None:
         """What was handed out below an offset is processed, in both modes.
@@ -280,9 +251,7 @@ class Delivery:
                 f"position {position}"
             )
         self._settled = max(self._settled, offset)
-        for chunk in self._chunks:
-            rows = int(np.searchsorted(chunk.offsets, offset))
-            chunk.acknowledged[:rows] = b"\1" * rows
+        self._open.acknowledge_between(0, offset)
 
     def processed(self, *, is_batch: bool) -> Progress:
         """What is processed, apart from what had been before the start.
@@ -311,13 +280,13 @@ class Delivery:
     @property
     def gaps(self) -> int:
         """Number of stretches that are handed out and not acknowledged (explicit mode)."""
-        waiting = self._unacknowledged()
+        waiting = self._open.offsets()
         return int(np.count_nonzero(np.diff(waiting) > 1)) + bool(len(waiting))
 
     @property
     def unacknowledged(self) -> int:
         """Number of records that are handed out and not acknowledged (explicit mode)."""
-        return sum(chunk.acknowledged.count(0) for chunk in self._chunks)
+        return self._open.records
 
     def in_flight(self, *, is_batch: bool) -> int:
         """Number of records that are handed out and not processed.
@@ -328,67 +297,23 @@ class Delivery:
             is_batch: As for :meth:`processed`.
         """
         if self.explicit:
-            left = self._current[1].left if self._current is not None else 0
-            return self.unacknowledged - left
+            return self.unacknowledged - self._handed_out.left
         processed = self._processed(is_batch=is_batch)
         return self.position - max(processed[-1] if processed else 0, self._first)
 
     def _processed(self, *, is_batch: bool = False) -> Bounds:
         if not self.explicit:
-            handed = self._handed
-            before_last = self._position_at(handed - 1) if handed else self._before_last
+            before_last = self._handed_out.before_last
             end = self._settled if is_batch else max(self._settled, before_last)
             return (self._first, end) if self._first < end else ()
         position = self.position
-        waiting = self._unacknowledged()
+        waiting = self._open.offsets()
         waiting = waiting[(waiting >= self._first) & (waiting < position)]
         starts = np.append(self._first, waiting + 1)
         ends = np.append(waiting, position)
         filled = starts < ends
         flat: Bounds = tuple(np.stack([starts[filled], ends[filled]], 1).ravel().tolist())
         return flat
-
-    def _unacknowledged(self) -> Offsets:
-        """Offsets that are not acknowledged, ascending; those still to be handed out, too."""
-        self._sweep()
-        parts = [
-            chunk.offsets[np.frombuffer(chunk.acknowledged, np.uint8) == 0]
-            for chunk in self._chunks
-        ]
-        parts = [part for part in parts if len(part)]
-        offsets = np.concatenate(parts) if parts else np.empty(0, np.int64)
-        if all(one[-1] < other[0] for one, other in pairwise(parts)):
-            return offsets
-        # Not np.unique: from numpy 2.3 on it hashes, which takes a hundred times as long.
-        offsets.sort(kind="stable")
-        return offsets[np.diff(offsets, prepend=-1) > 0]
-
-    # -- the current chunk ------------------------------------------------------------------
-
-    @property
-    def _handed(self) -> int:
-        """How many rows of the current chunk are handed out."""
-        if self._current is None:
-            return 0
-        chunk, rows, _ = self._current
-        return len(chunk.acknowledged) - rows.left
-
-    def _position_at(self, handed: int) -> int:
-        """The position when so many rows of the current chunk are handed out."""
-        if self._current is None or not handed:
-            return self._position
-        chunk, _, end = self._current
-        return int(chunk.offsets[handed]) if handed < len(chunk.offsets) else end
-
-    def _finish(self) -> None:
-        if self._current is not None:
-            assert self._handed == len(self._current[0].acknowledged)
-            self._handed_before += self._handed
-            self._position, self._current = self._current[2], None
-
-    def _sweep(self) -> None:
-        """Forget the chunks that are acknowledged."""
-        self._chunks = [chunk for chunk in self._chunks if 0 in chunk.acknowledged]
 
     def _lowest(self, done: Progress, sought: int | None) -> int:
         """The lower one of a seek's offset and of where the other hashes stand."""

@@ -51,7 +51,7 @@ class EpochWriter:
         if self._log is not log:
             was_lost, self._log = self._log is not None, log
             if was_lost:
-                self._waiting = None  # its generation ends
+                self.retry_at = now  # who waits for an epoch does nothing else
                 self.on_lost()
         with self._lock:
             asked = [self._asked.popleft() for _ in range(len(self._asked))]
@@ -77,7 +77,7 @@ class EpochWriter:
         assert self._waiting is not None
         self.retry_at = float("inf")
         failed = partial(self._failed, link, now + _PAUSE_SECONDS)
-        link.writer.append(*encode(self._group, self._waiting[0]), failed)
+        link.writer.append(link.partition, *encode(self._group, self._waiting[0]), failed)
 
     def _failed(self, link: LogLink, retry_at: float, error: KafkaError, kind: Kind) -> None:
         link.not_taken(error, kind)

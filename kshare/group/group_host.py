@@ -57,7 +57,7 @@ class GroupHost:
         """Read on these key hashes, which stay, and no others."""
         with self._receiver.stopped():
             self._tail.refresh()
-            self._tail.assign(assignment, keeps=True)
+            self._tail.keep(assignment)
 
     def take_over(
         self,

@@ -109,6 +109,7 @@ class LogFollower:
         kafka = config.kafka
         self._pauses = Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms)
         self._find_at = 0.0
+        self._writer = LogWriter(kafka, timeout_ms=ANSWER_MS)  # of the next link
 
     @property
     def fileno(self) -> int | None:
@@ -189,10 +190,13 @@ class LogFollower:
         """Let go of the cluster."""
         if self.link is not None:
             self.link.close()
+        self._writer.close()
         self._topic.close()
 
     def _find(self) -> None:
         """Find the log's topic, or make it; see whether it is the one that was read."""
+        if self.link is None:
+            self._writer.connect()
         try:
             try:
                 partition, topic_id = self._topic.find()
@@ -229,7 +233,7 @@ class LogFollower:
         kafka = self._config.kafka
         wait_ms = min(_LONGEST_WAIT_MS, self._config.claim_timeout_ms // 4)
         tail = LogTail(kafka, partition, BrokerPool(kafka), wait_ms=wait_ms, now=self._now)
-        writer = LogWriter(kafka, partition, timeout_ms=ANSWER_MS)
+        writer, self._writer = self._writer, LogWriter(kafka, timeout_ms=ANSWER_MS)
         self.link = LogLink(partition, topic_id, tail, writer, GroupReader(partition, log))
 
     def _doubt(self, link: LogLink, error: Exception) -> None:

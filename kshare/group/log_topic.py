@@ -6,7 +6,7 @@ same replicas, so a group's log is on the broker that coordinates the group.
 """
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, Final
 
 from confluent_kafka import KafkaError as RdKafkaError
@@ -176,27 +176,38 @@ class LogWriter:
 
     Args:
         kafka: How to reach the cluster.
-        partition: The log's partition.
         timeout_ms: After this time, a record that brokers have not taken has failed.
     """
 
-    def __init__(self, kafka: KafkaConfig, partition: TopicPartition, *, timeout_ms: int) -> None:
-        self._partition = partition
+    def __init__(self, kafka: KafkaConfig, *, timeout_ms: int) -> None:
         self._client = Client(
             Producer, kafka, lambda: _producer_config(kafka, timeout_ms), making="write to the log"
         )
 
+    def connect(self) -> None:
+        """Begin to connect: librdkafka that has no connection when a record is there waits 0.5 s.
+
+        That is until it asks again for the producer's id.
+        """
+        with suppress(KafkaError):  # said when something is to be written
+            _ = self._client.handle
+
     def append(
-        self, key: bytes, value: bytes | None, failed: Callable[[KafkaError, Kind], None]
+        self,
+        partition: TopicPartition,
+        key: bytes,
+        value: bytes | None,
+        failed: Callable[[KafkaError, Kind], None],
     ) -> None:
         """Append a record; brokers have it a moment later.
 
         Args:
+            partition: The log's partition.
             key: Its key.
             value: Its value; None for a tombstone.
             failed: Called by :meth:`serve` with the error and its kind if it was not taken.
         """
-        topic, number = self._partition
+        topic, number = partition
 
         def delivered(error: RdKafkaError | None, _: Message) -> None:
             if error is not None:

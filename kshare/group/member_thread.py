@@ -28,10 +28,10 @@ from kshare.group.log_tail import boot_time
 from kshare.group.member_commits import MemberCommits
 from kshare.group.member_link import MemberLink
 from kshare.group.planned_topics import WholeTopics
+from kshare.group.protocol.group_errors import Code
+from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.liveness import Liveness
 from kshare.group.protocol.membership import (
-    Change,
-    Code,
     Join,
     Leave,
     Membership,

@@ -171,5 +171,4 @@ def pending_offsets(
         end: The end of the log.
         hashes: The key hashes, ascending.
     """
-    done = start.advance(processed.stable).commit(processed.individual_commits)
-    return lag(done, end, hashes)
+    return lag(start.union(processed), end, hashes)

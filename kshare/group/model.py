@@ -84,7 +84,8 @@ class OffsetAndMetadata:
         range_offsets: Offset ranges ``(start, end)`` above it that have been processed for all key
             hashes, ascending.
         individual_commits: All that has been processed above it, as rectangles.
-        metadata: What the committer gave as metadata.
+        metadata: What another consumer than kshare's has committed beside the offset, such as
+            confluent-kafka's; empty once a consumer of kshare's has had the partition.
         leader_epoch: Leader epoch of the last processed record; None if it is not known.
     """
 

@@ -238,10 +238,10 @@ class GroupOffsets:
             refused.append(error)
 
         seconds = self._kafka.api_timeout_ms / 1000
-        writer = LogWriter(self._kafka, partition, timeout_ms=self._kafka.api_timeout_ms)
+        writer = LogWriter(self._kafka, timeout_ms=self._kafka.api_timeout_ms)
         with closing(writer):
             for key, value in records:
-                writer.append(key, value, failed)
+                writer.append(partition, key, value, failed)
             left = writer.flush(seconds)
             writer.serve()
         if refused:

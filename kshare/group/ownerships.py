@@ -1,143 +1,30 @@
-"""What a session owns: an owner for each partition, the commits asked of it, and what is new.
+"""What a session owns: an owner for each partition, and what is new.
 
 No I/O, no threads: the session calls this with its lock held.
 """
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from itertools import pairwise
-from typing import Final
 
 from kshare.core.hashing import WHOLE, HashRange, common, merged
 from kshare.core.leader_epochs import NO_EPOCHS, LeaderEpochs
-from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import AuthorizationError, FencedError
+from kshare.group.ownership import Ownership
 from kshare.group.protocol.actions import Action, Append, Delete, Unblock
 from kshare.group.protocol.cooperator import Cooperator, Share
-from kshare.group.protocol.log import GroupLog, PartitionLog
-from kshare.group.protocol.owner import Owner, Phase, session_of
+from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.plain_owner import PlainOwner
-from kshare.group.protocol.records import Block, Key
+from kshare.group.protocol.records import Claim, Key
 from kshare.group.protocol.start import Reason
-from kshare.group.protocol.transaction import is_read_back
-from kshare.wire.protocol.retry import Backoff
+from kshare.group.protocol.takeover import session_of
 
-__all__ = ["Ownership", "Ownerships", "Processed", "claimed_hashes"]
+__all__ = ["Ownerships", "claimed_hashes"]
 
 _log = logging.getLogger("kshare.group")
-
-Processed = Progress | Sequence[Rectangle]
-"""What has been processed of a partition: the rectangles may overlap, and repeat what is known."""
-
-_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 50, 2_000
-_COMMIT_SECONDS: Final = 0.2
-"""The shortest time between two commits that follow from transactions."""
-
-
-@dataclass(slots=True)
-class Retries:
-    """When to try again what has failed.
-
-    Attributes:
-        at: Before this time nothing is done; 0 if nothing has failed.
-        why: What failed last; empty if nothing did.
-        backoff: Pauses, longer each time.
-    """
-
-    at: float = 0.0
-    why: str = ""
-    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS))
-
-    def failed(self, why: str, now: float) -> None:
-        """It has failed: try again after a pause."""
-        self.why, self.at = why, now + self.backoff.pause()
-
-
-@dataclass(slots=True)
-class FollowUps:
-    """Commits that follow from what is read back: facts of transactions, chunks of others.
-
-    Attributes:
-        facts: Those of the last transaction, until they are read back.
-        due_at: When to commit what they make stable; infinity if there is nothing.
-        done_at: When that was done last.
-    """
-
-    facts: tuple[Block, ...] = ()
-    due_at: float = float("inf")
-    done_at: float = float("-inf")
-
-    @property
-    def is_due(self) -> bool:
-        """Whether there is a commit to come."""
-        return self.due_at < float("inf")
-
-    def plan(self, now: float) -> None:
-        """Commit, though not more often than once in a while."""
-        self.due_at = min(self.due_at, max(now, self.done_at + _COMMIT_SECONDS))
-
-    def hasten(self, now: float) -> None:
-        """What is due is due at once."""
-        self.done_at = float("-inf")
-        self.due_at = min(self.due_at, now) if self.is_due else self.due_at
-
-    def take(self, log: PartitionLog, now: float) -> bool:
-        """Whether to commit now; facts that are read back may move the stable offset."""
-        if self.facts and is_read_back(log, self.facts):
-            self.facts = ()
-            self.due_at = max(now, self.done_at + _COMMIT_SECONDS)
-        if now < self.due_at:
-            return False
-        self.due_at, self.done_at = float("inf"), now
-        return True
-
-
-@dataclass(slots=True)
-class Ownership:
-    """An owner, and what the session wants of it.
-
-    Attributes:
-        owner: The protocol's core.
-        wanted: Number of commits that were asked for.
-        begun: How many of them the last one that was begun includes.
-        finished: How many of them are done.
-        start: From where delivery has begun; None while it may not deliver.
-        action: Number of the last actions: what becomes of earlier ones does not matter.
-        waits_since: When its claim was read back; None if it does not wait.
-        is_replaced: Whether the partition was claimed anew or given up: its commits end.
-        retries: What has failed.
-        follow_ups: Commits that follow from what is read back.
-    """
-
-    owner: Owner
-    wanted: int = 0
-    begun: int = 0
-    finished: int = 0
-    start: Progress | None = None
-    action: int = 0
-    waits_since: float | None = None
-    is_replaced: bool = False
-    retries: Retries = field(default_factory=Retries)
-    follow_ups: FollowUps = field(default_factory=FollowUps)
-
-    def failed(self, action: int, why: str, now: float) -> None:
-        """Some actions have failed: try again after a pause."""
-        if action == self.action:
-            self.owner.failed()
-            self.action += 1
-            self.retries.failed(why, now)
-
-    def processed(self, what: Processed) -> None:
-        """Some records have been processed."""
-        done = self.owner.done
-        self.owner.processed(what.minus(done) if isinstance(what, Progress) else what)
-
-    def rewind(self) -> None:
-        """Nothing more is delivered, until the log has said what is processed."""
-        self.owner.rewind()
-        self.action += 1
-        self.start, self.follow_ups.facts = None, ()
 
 
 class Ownerships:
@@ -207,26 +94,31 @@ class Ownerships:
         self._check_right(assignment)
         self._claims += 1
         name = f"{self._member}#{self._claims}"  # nothing late is taken for the new claim's
+        former = {}
         for partition in list(self.by_partition):
             owner = self.by_partition[partition].owner
             is_same = assignment.get(partition) == owner.hashes and owner.phase is not Phase.FENCED
             if not is_same:
+                former[partition] = owner
                 self._replace(partition)
         for partition, hashes in assignment.items():
             if partition not in self.by_partition:
-                owner = self._owner(partition, name, hashes)
+                claim = Claim(partition, name, hashes)
                 if epoch is not None and epoch[1] == self.topic_id:
-                    owner.epoch, owner.self_fencing = epoch[0], self_fencing
+                    claim = replace(claim, epoch=epoch[0], self_fencing=self_fencing)
+                owner = self._owner(claim)
+                if partition in former:
+                    owner.inherit(former[partition])
                 self.by_partition[partition] = Ownership(owner)
 
-    def _owner(self, partition: TopicPartition, name: str, hashes: tuple[HashRange, ...]) -> Owner:
+    def _owner(self, claim: Claim) -> Owner:
         if self.denied is not None:
-            return PlainOwner(partition, name, hashes, self.topic_id)
+            return PlainOwner(claim, self.topic_id)
         if self._lease_records is not None:
-            records = self._lease_records
-            return Cooperator(partition, name, hashes, self.topic_id, chunk_records=records)
-        transactional_id = self._transactional_id
-        return Owner(partition, name, hashes, self.topic_id, transactional_id=transactional_id)
+            shared = replace(claim, shared=True)
+            return Cooperator(shared, self.topic_id, chunk_records=self._lease_records)
+        claim = replace(claim, transactional_id=self._transactional_id)
+        return Owner(claim, self.topic_id)
 
     def deny(self, error: AuthorizationError) -> None:
         """Nothing may be written to the log: go on with the offsets of whole partitions alone.
@@ -261,7 +153,7 @@ class Ownerships:
         """Give up what is owned of a partition, and own it anew."""
         self._replace(partition)
         name = f"{self._member}#{self._claims}"
-        self.by_partition[partition] = Ownership(self._owner(partition, name, hashes))
+        self.by_partition[partition] = Ownership(self._owner(Claim(partition, name, hashes)))
 
     def _replace(self, partition: TopicPartition) -> None:
         """Give up what is owned of a partition."""
@@ -307,7 +199,7 @@ class Ownerships:
         """
         for owner in self.cooperators():
             if epoch is not None and epoch[1] == self.topic_id and epoch[0] != owner.epoch:
-                owner.epoch, owner.peers = epoch[0], None
+                owner.stay(epoch[0])
 
     def sharers(self) -> set[str]:
         """The sessions of others that share a partition and are no members of the group."""
@@ -327,7 +219,7 @@ class Ownerships:
     def renew(self, why: str) -> None:
         """Others may take this session for dead: go on under other names."""
         for owner in self.cooperators():
-            if not owner.self_fencing and owner.phase is not Phase.CLAIMING:
+            if not owner.claim.self_fencing and owner.phase is not Phase.CLAIMING:
                 self._renew(owner, why)
 
     def _renew(self, owner: Cooperator, why: str) -> None:
@@ -346,7 +238,7 @@ class Ownerships:
         return (
             isinstance(owner, Cooperator)
             and owner.phase is Phase.FENCED
-            and not owner.self_fencing
+            and not owner.claim.self_fencing
             and not any(self.log.of(owner.partition).taken_from(owner.member, owner.hashes))
         )
 
@@ -370,32 +262,16 @@ class Ownerships:
             return ()
         each.retries.at = 0.0
         if owner.peers is None and owner.epoch is not None and owner.epoch in self.log.epochs:
-            owner.peers = self.log.epochs[owner.epoch].names
-        if each.waits_since is not None and now - each.waits_since >= self._claim_timeout:
+            owner.know_peers(self.log.epochs[owner.epoch].names)
+        if each.has_waited(now, self._claim_timeout):
             owner.waited()
-        each.wanted += each.follow_ups.take(log, now)
-        if owner.phase is Phase.RUNNING and owner.commit is None and each.wanted > each.finished:
-            each.begun = each.wanted
-            owner.begin_commit(log)
-        was_running = each.start is not None
+        each.begin_commit(log, now)
         owner.leader_epochs = self.leader_epochs(owner.partition)
         actions = owner.actions(log, self.log.end)
         if isinstance(owner, Cooperator) and owner.is_stable_behind and owner.commit is None:
             each.follow_ups.plan(now)
-        if owner.phase is not Phase.WAITING:
-            each.waits_since = None
-        elif each.waits_since is None:
-            each.waits_since = now
-        if owner.phase is Phase.RUNNING:
-            if not was_running:
-                each.start = owner.done
-                each.retries.backoff.reset()
-                self._report_start(owner)
-            if owner.commit is None and each.begun > each.finished:
-                each.finished, each.retries.why = each.begun, ""
-        else:
-            each.start = None
-            each.begun = each.finished
+        if each.look(now):
+            self._report_start(owner)
         return actions
 
     def found(self, topic_id: str) -> None:
@@ -433,21 +309,12 @@ class Ownerships:
         self.topic_id = topic_id
         self.log = GroupLog(self._group)
         for each in self.by_partition.values():
-            each.owner.log_lost(topic_id)
-            each.action += 1
-            each.start, each.waits_since, each.begun = None, None, each.finished
-            each.wanted += 1  # what is known goes into the new log
+            each.log_lost(topic_id)
 
     def next_time(self) -> float:
         """When something is to be done although nothing happens; infinity if never."""
-        times = [float("inf")]
-        for each in self.by_partition.values():
-            times.append(max(each.follow_ups.due_at, each.retries.at))
-            if each.waits_since is not None:
-                times.append(each.waits_since + self._claim_timeout)
-            if each.retries.at:
-                times.append(each.retries.at)
-        return min(times)
+        times = (each.next_time(self._claim_timeout) for each in self.by_partition.values())
+        return min(times, default=float("inf"))
 
     # -- what is said ------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ class Presence:
             host = self._config.application_server or socket.gethostname()
             alive = Member(self._member, host, wall_ms)
             failed = partial(self._not_alive, link)
-            link.writer.append(*encode(self._config.group, alive), failed)
+            link.writer.append(link.partition, *encode(self._config.group, alive), failed)
 
     def look(self, link: LogLink | None) -> None:
         """See now and then what stands still, and forget members that are long gone."""

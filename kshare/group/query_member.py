@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.hashing import WHOLE, HashRange
-from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, FetchTimeoutError
 from kshare.group.model import OffsetReset
 from kshare.group.offsets import GroupOffsets
@@ -213,7 +213,7 @@ class QueryMember:
         try:
             session = self._claims.claim(processed, _RESTART_MS)
             since = self._started(session, processed)
-            own = {tp: _part_of(self._hashes(tp), progress) for tp, progress in processed.items()}
+            own = {tp: progress.within(self._hashes(tp)) for tp, progress in processed.items()}
             session.commit(own, self._seconds, since=since)
         except (FencedError, FetchTimeoutError):
             raise  # the session goes on
@@ -347,20 +347,4 @@ def _are_same(
     """Whether two say the same; quickly, where they hold the same objects."""
     return ours.keys() == theirs.keys() and all(
         ours[tp] is theirs[tp] or ours[tp] == theirs[tp] for tp in ours
-    )
-
-
-def _part_of(hashes: Sequence[HashRange], progress: Progress) -> Progress:
-    """What of a progress concerns some key hashes."""
-    if tuple(hashes) == (WHOLE,):
-        return progress
-    pieces = progress.minus(Progress.at(0))
-    return Progress.of(
-        0,
-        [
-            Rectangle(piece.offsets, shared)
-            for piece in pieces
-            for part in hashes
-            if (shared := piece.hashes.intersect(part)) is not None
-        ],
     )

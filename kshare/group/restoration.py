@@ -104,11 +104,11 @@ def restore(
     first, end = _bounds(kafka, topic_partition)
     # What was deleted or compacted away below the first offset is not there for anybody.
     progress = (done or Progress.at(first)).advance(first)
-    pending = progress.pending_of(end, hashes)
+    pending = progress.pending_stripes(end, hashes)
     batches: Iterator[pa.RecordBatch] = iter(())
     if pending:
         options = SourceOptions(topics=Assign(FrozenMapping({})), kafka=kafka, starting=EARLIEST)
-        batches = read_slice(Slice(*topic_partition, pending), options)
+        batches = read_slice(Slice(*topic_partition, stripes=pending), options)
     return Restoration(batches, progress, end, hashes)
 
 

@@ -10,6 +10,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from kshare.core.hashing import HashRange
 from kshare.core.leader_epochs import LeaderEpochs
@@ -20,7 +21,8 @@ from kshare.group.epoch_writer import Written
 from kshare.group.log_tail import boot_time
 from kshare.group.member_thread import MemberThread
 from kshare.group.model import OffsetAndMetadata, SessionConfig, committed_offset
-from kshare.group.ownerships import Ownership, Processed, claimed_hashes
+from kshare.group.ownership import Ownership, Processed
+from kshare.group.ownerships import claimed_hashes
 from kshare.group.planned_topics import WholeTopics
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.owner import Phase
@@ -29,6 +31,9 @@ from kshare.group.session_thread import SessionThread
 from kshare.group.transaction_log import TransactionLog
 
 __all__ = ["GroupSession", "OffsetAndMetadata", "Processed", "SessionConfig"]
+
+_LOOK_SECONDS: Final = 0.05
+"""How often to look whether the log was found."""
 
 
 class GroupSession:
@@ -211,14 +216,16 @@ class GroupSession:
             processed: What has been processed of each partition, in total or since the last commit.
             timeout: Maximum time to wait, in seconds; 0 asks for the commit and does not wait.
             since: The starts from which it was delivered, as :meth:`started` has answered. What
-                belongs to another start (offsets were reset meanwhile) is passed over.
+                belongs to another start (offsets were reset meanwhile) is passed over, unless the
+                member is fenced.
 
         Returns:
             The stable offset of each partition: true at the log position that was read. With
             timeout 0, those that are known.
 
         Raises:
-            FencedError: As for :meth:`check`; other partitions are committed.
+            FencedError: As for :meth:`check`; other partitions are committed. What was not
+                committed of the hashes before they were claimed is delivered again.
             FetchTimeoutError: It was not done in time. It goes on in the background.
             KshareError: As for :meth:`check`; or the partition was claimed anew meanwhile.
         """
@@ -259,9 +266,7 @@ class GroupSession:
         """
         deadline = time.monotonic() + timeout
         stored = self._thread.actions.primary.fetch(partitions)
-        log = self._thread.log_partition()
-        if log is None:
-            raise self._not_in_time("find the log", timeout)
+        log = self._log_partition(deadline, timeout)
         bounds = self._thread.actions.primary.log_bounds(log)
         with self._shared.changed:
             ownerships = self._shared.ownerships
@@ -280,6 +285,17 @@ class GroupSession:
                 if offset is not None:
                     found[partition] = offset
             return found
+
+    def _log_partition(self, deadline: float, timeout: float) -> TopicPartition:
+        """The partition of the group's log; waits until it was found."""
+        with self._shared.changed:
+            while (log := self._thread.log_partition()) is None:
+                self._raise_fault()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise self._not_in_time("find the log", timeout)
+                self._shared.changed.wait(min(left, _LOOK_SECONDS))
+        return log
 
     def close(self, timeout: float) -> None:
         """Give up all claims, and stop. May be called again.
@@ -305,11 +321,19 @@ class GroupSession:
         processed: Mapping[TopicPartition, Processed],
         since: Mapping[TopicPartition, Progress] | None,
     ) -> list[tuple[Ownership, int]]:
-        """Ask for commits; the ownerships, and which of their commits it is."""
+        """Ask for commits; the ownerships, and which of their commits it is.
+
+        What is asked of an ownership that is fenced is refused. Its facts would be true, but who
+        owns the hashes now is delivering these records again. If it does not get through, the next
+        owner would skip the rest, and the last outputs of a key would be those of earlier records.
+        """
         asked = []
         for partition, what in processed.items():
             each = self._shared.ownerships.by_partition.get(partition)
-            if each is None or (since is not None and since.get(partition) is not each.start):
+            if each is None:
+                continue
+            is_of_start = since is None or since.get(partition) is each.start
+            if not is_of_start and each.owner.phase is not Phase.FENCED:
                 continue
             if each.start is not None:
                 each.processed(what)

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import Bounds, complement, intersect, subtract, union
-from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
-from kshare.group.delivery import Carried, Delivery, Offsets
+from kshare.core.progress import Progress, Stripe, TopicPartition
+from kshare.group.delivery import Carried, Delivery
+from kshare.group.handed_out import Offsets
 from kshare.group.message import Chunk, Rows
 from kshare.group.protocol.cooperator import Share
 
@@ -106,7 +107,7 @@ class SharedDelivery(Delivery):
         delivery = Delivery(self.topic_partition, start, (WHOLE,), explicit=self.explicit)
         self._parts.append(_Part(new, delivery))
 
-    def wanted(self, end: int) -> tuple[Rectangle, ...]:
+    def wanted(self, end: int) -> tuple[Stripe, ...]:
         """What is still to be read of the last part."""
         part = self._parts[-1]
         return part.delivery.wanted(min(end, part.end))

@@ -140,7 +140,7 @@ class SharedTail(Tail):
         delivery = self.deliveries[topic_partition]
         assert isinstance(delivery, SharedDelivery)
         if topic_partition not in self.paused and not delivery.is_handed_out:
-            self._reader.read(Slice(*topic_partition, delivery.wanted(NO_END)))
+            self._reader.read(Slice(*topic_partition, stripes=delivery.wanted(NO_END)))
 
     def _give_up(self, topic_partition: TopicPartition) -> None:
         self._probes.pop(topic_partition, None)

@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.group.member_thread import MemberThread
-from kshare.group.protocol.membership import Change, minus
+from kshare.group.protocol.holdings import Change, minus
 from kshare.options.kinds import topic_fault
 
 __all__ = ["Callbacks", "Host", "Listener", "Subscriber", "partitions_only", "topics_to_subscribe"]

@@ -100,17 +100,19 @@ class _Next:
         carried: What was handed out before, of hashes that stay; None: nothing is known of it.
         sought: The offset to go on at; None: where it is.
         sought_of: The key hashes that were assigned when it was sought.
+        is_provisional: Whether some of what is claimed is being given up: another claim follows.
     """
 
     carried: Carried | None = None
     sought: int | None = None
     sought_of: tuple[HashRange, ...] = ()
+    is_provisional: bool = False
 
     def within(self, hashes: tuple[HashRange, ...]) -> "_Next":
         """The same for some key hashes; a seek does not hold for quite different ones."""
         sought = self.sought if common(self.sought_of, hashes) else None
         carried = self.carried and self.carried.within(hashes)
-        return replace(self, carried=carried, sought=sought)
+        return replace(self, carried=carried, sought=sought, is_provisional=False)
 
 
 class Tail:
@@ -150,6 +152,18 @@ class Tail:
         return self._hand.rows
 
     # -- which partitions -------------------------------------------------------------------
+
+    def keep(self, assignment: Assignment) -> None:
+        """Read on these key hashes, until they are claimed without the others, and no others."""
+        before = self.assignment
+        self.assign(assignment, keeps=True)
+        narrowed = {
+            tp
+            for tp, hashes in assignment.items()
+            if (before.get(tp) or (WHOLE,)) != (hashes or (WHOLE,))
+        }
+        for tp in narrowed - self.deliveries.keys():  # should they start before that
+            self._next[tp] = replace(self._next.get(tp, _Next()), is_provisional=True)
 
     def assign(self, assignment: Assignment, *, keeps: bool = False) -> None:
         """Read these partitions, as soon as the session has started them, and no others.
@@ -230,6 +244,8 @@ class Tail:
     ) -> None:
         begins = self._next.pop(topic_partition, _Next())
         delivery = self._new_delivery(topic_partition, start, hashes, begins.carried)
+        # With transactions, what they process has to belong to a claim.
+        delivery.is_provisional = begins.is_provisional and self._config.transactional_id is None
         self.deliveries[topic_partition] = delivery
         if begins.carried is None or begins.sought is not None:
             self._limits.begin(topic_partition)
@@ -294,7 +310,7 @@ class Tail:
         """Read a partition from its position on."""
         if topic_partition not in self.paused:
             wanted = self.deliveries[topic_partition].wanted(NO_END)
-            self._reader.read(Slice(*topic_partition, wanted))
+            self._reader.read(Slice(*topic_partition, stripes=wanted))
 
     @property
     def finished_chunks(self) -> int:

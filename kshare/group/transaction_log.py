@@ -10,7 +10,7 @@ from typing import Protocol
 from kshare.core.progress import TopicPartition
 from kshare.errors import TransactionAbortedError
 from kshare.group.commits import Work
-from kshare.group.ownerships import Ownership
+from kshare.group.ownership import Ownership
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.record_codec import encode, encode_key
 from kshare.group.protocol.records import Block, Key
@@ -243,7 +243,7 @@ class TransactionLog:
     def _records(self, partition: TopicPartition, work: Work) -> tuple[list[Block], list[Key]]:
         owner = self._shared.ownerships.by_partition[partition].owner
         log = self._shared.ownerships.log.of(partition)
-        done = owner.done.commit(work.processed[partition].minus(owner.done))
+        done = owner.done.union(work.processed[partition])
         return transaction_records(partition, log, owner.member, owner.hashes, done)
 
 

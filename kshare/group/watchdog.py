@@ -10,7 +10,8 @@ from typing import Final
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.group.ownerships import Ownerships
-from kshare.group.protocol.owner import Phase, session_of
+from kshare.group.protocol.owner import Phase
+from kshare.group.protocol.takeover import session_of
 
 __all__ = ["Watchdog"]
 

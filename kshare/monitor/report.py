@@ -24,7 +24,7 @@ from typing import Any
 
 from kshare.core.checkpoint import EXTRA_KEY, VERSION, Offsets, RangeLimit, by_topic, encode
 from kshare.core.hashing import WHOLE, HashRange, span
-from kshare.core.offsets import from_pairs, length
+from kshare.core.offsets import length, union
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.slicing import RangeObservation
 
@@ -220,8 +220,7 @@ def lag(progress: Progress, end: int, hashes: Sequence[HashRange]) -> int:
         end: The end of the log.
         hashes: The key hashes that count: ascending, disjoint.
     """
-    pending = [piece.offsets for piece in progress.pending_of(end, hashes)]
-    return length(from_pairs([piece.start for piece in pending], [piece.end for piece in pending]))
+    return length(union(stripe.bounds for stripe in progress.pending_stripes(end, hashes)))
 
 
 def entry_bytes(progress: Progress, limits: Sequence[RangeLimit] = ()) -> int:

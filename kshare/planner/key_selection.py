@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from kshare.core.hashing import WHOLE, HashRange, complement, key_hash, without
 from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.core.region import clip
 from kshare.options import Assign, SourceOptions
 
 __all__ = ["KeySelection"]
@@ -94,14 +95,7 @@ class KeySelection:
     ) -> tuple[Rectangle, ...]:
         """What of pending work the query reads, parked or not."""
         allowed = self.allowed(partition)
-        if allowed == (WHOLE,):
-            return tuple(pending)
-        return tuple(
-            Rectangle(piece.offsets, shared)
-            for piece in pending
-            for part in allowed
-            if (shared := piece.hashes.intersect(part)) is not None
-        )
+        return tuple(pending) if allowed == (WHOLE,) else clip(pending, allowed)
 
 
 @lru_cache(maxsize=64)

@@ -92,6 +92,7 @@ _FUNCTIONS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "mock_push_request_errors_array": (None, (_HANDLE, _INT16, _SIZE, ctypes.POINTER(_INT))),
     "mock_clear_request_errors": (None, (_HANDLE, _INT16)),
     "mock_set_apiversion": (_INT, (_HANDLE, _INT16, _INT16, _INT16)),
+    "mock_group_initial_rebalance_delay_ms": (None, (_HANDLE, _INT32)),
     "mock_start_request_tracking": (None, (_HANDLE,)),
     "mock_get_requests": (ctypes.POINTER(_HANDLE), (_HANDLE, ctypes.POINTER(_SIZE))),
     "mock_request_destroy_array": (None, (ctypes.POINTER(_HANDLE), _SIZE)),
@@ -128,6 +129,7 @@ class FakeCluster:
             self.close()
             raise RuntimeError("librdkafka did not start its mock cluster")
         self._do("mock_set_controller_id", 1)  # whom admin clients ask
+        self._call("mock_group_initial_rebalance_delay_ms", 10)  # else groups begin after 3 s
         for name, partitions in (topics or {}).items():
             self.create_topic(name, partitions)
 

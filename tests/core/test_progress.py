@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
-from kshare.core.offsets import OffsetRange
+from kshare.core.offsets import OffsetRange, from_pairs
 from kshare.core.progress import Progress, Rectangle, Slice, Stripe, TopicPartition
-from kshare.core.region import Band, canonical, stripes
+from kshare.core.region import canonical, stripes
 from tests.support.cells import (
     CELLS,
     END,
@@ -23,7 +23,7 @@ from tests.support.cells import (
     cells_of,
     done,
     hash_ranges,
-    of_bands,
+    of_stripes,
     pieces,
     progresses,
     tally,
@@ -155,6 +155,20 @@ def test_minus(one: Progress, other: Progress) -> None:
     assert other.commit(one.minus(other)) == other.commit(one.individual_commits).advance(
         one.stable
     )
+
+
+@given(progresses(), progresses())
+def test_union(one: Progress, other: Progress) -> None:
+    assert done(one.union(other)) == done(one) | done(other)
+    assert one.union(other) == other.union(one)
+    assert one.union(other) == other.commit(one.minus(other))
+
+
+@given(progresses(), st.sets(st.integers(0, len(CELLS) - 1), min_size=1))
+def test_within(progress: Progress, chosen: set[int]) -> None:
+    part = progress.within([CELLS[cell] for cell in sorted(chosen)])
+    assert done(part) == {each for each in done(progress) if each[1] in chosen}
+    assert progress.within([WHOLE]) == progress
 
 
 @given(progresses(), hash_ranges())
@@ -357,8 +371,11 @@ def test_a_slice_is_one_value_for_one_set(given_: list[Rectangle]) -> None:
     again = Slice("t", 0, (*reversed(given_), given_[0]))
     assert tally(slice_.rectangles) == sorted(cells_of(given_)) or len(given_) == 1
     assert len(given_) == 1 or slice_ == again
-    assert of_bands(slice_.bands()) == cells_of(given_)
+    assert of_stripes(slice_.stripes) == cells_of(given_)
+    assert all(one.hashes.hi <= two.hashes.lo for one, two in pairwise(slice_.stripes))
+    assert Slice("t", 0, stripes=stripes(given_)) == slice_
     touched = cells_of(given_)
+    assert slice_.bounds == from_pairs(*zip(*((n, n + 1) for n, _ in touched), strict=True))
     assert slice_.offsets.start == min(n for n, _ in touched)
     assert slice_.offsets.end == max(n for n, _ in touched) + 1
     assert slice_.hashes == HashRange(
@@ -369,7 +386,8 @@ def test_a_slice_is_one_value_for_one_set(given_: list[Rectangle]) -> None:
 
 def test_a_slice_of_one_rectangle() -> None:
     slice_ = Slice("t", 0, (Rectangle(OffsetRange(3, 5), LOW),))
-    assert slice_.bands() == (Band(OffsetRange(3, 5), (LOW,)),)
+    assert slice_.stripes == (Stripe(LOW, (3, 5)),)
+    assert slice_.rectangles == (Rectangle(OffsetRange(3, 5), LOW),)
 
 
 def test_a_slice_holds_something() -> None:

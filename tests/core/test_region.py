@@ -6,14 +6,13 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, complement
 from kshare.core.offsets import OffsetRange
 from kshare.core.region import (
-    Band,
     Rectangle,
     Stripe,
-    bands,
     canonical,
+    clip,
     hull,
     overlay,
     rectangles,
@@ -27,10 +26,11 @@ from tests.support.cells import (
     END,
     Cells,
     cells_of,
-    of_bands,
+    hash_ranges,
     of_stripes,
     pieces,
     tally,
+    within,
 )
 
 HALF = HASH_SPACE // 2
@@ -85,17 +85,12 @@ def test_overlay_tiles_the_hash_space(given_: list[Rectangle]) -> None:
     assert cells_of(rectangles(tiling)) == cells_of(given_)
 
 
-@given(pieces(), st.integers(0, 99))
-def test_bands(given_: list[Rectangle], seed: int) -> None:
-    found = bands(given_)
-    assert of_bands(found) == cells_of(given_)
-    assert bands(shredded(cells_of(given_), seed)) == found
-    for one, two in pairwise(found):
-        assert one.offsets.end <= two.offsets.start
-        assert one.offsets.end < two.offsets.start or one.hashes != two.hashes
-    for band in found:
-        assert band.hashes
-        assert all(a.hi < b.lo for a, b in pairwise(band.hashes))
+@given(pieces(), hash_ranges())
+def test_clip(given_: list[Rectangle], hashes: HashRange) -> None:
+    expected = {cell for cell in cells_of(given_) if cell[1] in within(hashes)}
+    assert cells_of(clip(given_, [hashes])) == expected
+    around = complement([hashes])
+    assert cells_of(clip(given_, around)) == cells_of(given_) - expected
 
 
 @given(pieces(min_size=1))
@@ -116,7 +111,6 @@ def test_tile_merges_neighbours_that_are_alike(layers: list[tuple[int, ...]]) ->
 
 def test_nothing_is_nothing() -> None:
     assert canonical([]) == ()
-    assert bands([]) == ()
     assert tile([]) == ()
     assert overlay([]) == (Stripe(WHOLE, ()),)
     assert list(sweep([], 3, 5)) == [(3, 5, ())]
@@ -125,11 +119,6 @@ def test_nothing_is_nothing() -> None:
 def test_examples() -> None:
     low, high = Rectangle(OffsetRange(1, 5), LOW), Rectangle(OffsetRange(3, 8), HIGH)
     assert canonical([high, low]) == (low, high)
-    assert bands([high, low]) == (
-        Band(OffsetRange(1, 3), (LOW,)),
-        Band(OffsetRange(3, 5), (WHOLE,)),
-        Band(OffsetRange(5, 8), (HIGH,)),
-    )
     assert canonical([low, Rectangle(OffsetRange(1, 5), HIGH)]) == (
         Rectangle(OffsetRange(1, 5), WHOLE),
     )

@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +20,11 @@ from kshare.errors import DataLossError, KshareError, PolicyError
 from kshare.group.consumer import KeySharedConsumer
 from kshare.group.key_limit import KeyLimit
 from kshare.group.message import CHUNK_ROWS, Chunk, Message, batch_of
+from kshare.options import KafkaConfig
 from kshare.testing import FakeCluster, Record
+from kshare.wire.protocol.connection import BrokerConnection
+from kshare.wire.protocol.messages import PartitionFetch, fetch_request
+from kshare.wire.reader import fetcher
 from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.policies import FakePolicies
 
@@ -180,7 +184,8 @@ def test_all_ranges_of_a_partition_are_one_fetch(
     cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
 ) -> None:
     """One answer has all that is there, and one request waits for more, however many ranges."""
-    fill(cluster, 500)
+    rows = [(KEYS[i % len(KEYS)], str(i)) for i in range(500)]
+    cluster.produce("orders", rows, partition=0, config={"linger.ms": 60_000})  # one batch
     quarter = HASH_SPACE // 4
     ranges = [(0, quarter // 2), (quarter, 2 * quarter), (3 * quarter, 4 * quarter)]
     wanted = [i for i in range(500) if _is_in(ranges, KEYS[i % len(KEYS)])]
@@ -230,6 +235,38 @@ def test_reading_stops_when_too_much_is_held_and_goes_on_when_it_is_acknowledged
     assert sorted(offsets(messages)) == list(range(1_000))
     by_key = {key: [m.offset() for m in messages if m.key() == key.encode()] for key in KEYS}
     assert all(found == sorted(found) for found in by_key.values())
+
+
+@pytest.mark.parametrize(
+    ("queue", "largest"),
+    [(None, 4096), (65_536, 4096), (16_384, 4096), (1_024, 256), (256, 64), (1, 64)],
+)
+def test_fetches_ask_for_a_quarter_of_the_queue_at_most(
+    cluster: FakeCluster,
+    make: Callable[..., KeySharedConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+    queue: int | None,
+    largest: int,
+) -> None:
+    """In KiB; no more than ``max.partition.fetch.bytes``, and 64 KiB once it has read something."""
+    asked: list[int] = []
+
+    def recording(
+        connection: BrokerConnection,
+        kafka: KafkaConfig,
+        wanted: Sequence[PartitionFetch],
+        **options: Any,
+    ) -> object:
+        asked.extend(each.max_bytes for each in wanted)
+        return fetch_request(connection, kafka, wanted, **options)
+
+    monkeypatch.setattr(fetcher, "fetch_request", recording)
+    for first in range(0, 30, 10):  # the mock answers with one record batch
+        fill(cluster, 10, first=first)
+    consumer = make(**({} if queue is None else {"queued__max__messages__kbytes": queue}))
+    consumer.assign({("orders", 0): []})
+    take(consumer, 30)
+    assert max(asked) == largest << 10
 
 
 def fetches(cluster: FakeCluster) -> int:
@@ -882,6 +919,35 @@ def test_close_wakes_each_call_amid_a_long_poll(
         each.join(15)
         assert not each.is_alive()
     assert returned in ([None], [[]])
+
+
+def test_a_poll_that_waits_ends_within_100_ms_of_a_close(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    """The median of seven, as one may meet a busy machine; it takes 1 to 60 ms."""
+    seconds = sorted(seconds_to_wake(cluster, make) for _ in range(7))
+    assert seconds[3] < 0.1
+
+
+def seconds_to_wake(cluster: FakeCluster, make: Callable[..., KeySharedConsumer]) -> float:
+    """From the call of close until a poll in another thread has returned."""
+    consumer = make(fetch__max__wait__ms=60_000, request__timeout__ms=90_000)
+    consumer.assign({("orders", 0): []})
+    cluster.track_requests()
+    returned: list[float] = []
+
+    def poll() -> None:
+        assert consumer.poll(60) is None
+        returned.append(time.monotonic())
+
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
+    wait_until(lambda: fetches(cluster))
+    began = time.monotonic()
+    consumer.close()
+    thread.join(15)
+    assert not thread.is_alive()
+    return returned[0] - began
 
 
 def test_a_signal_ends_an_iteration(

@@ -1,5 +1,6 @@
 """What a delivery hands out and counts as processed: laws over random histories."""
 
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -9,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kshare.core.cursor import Cursor
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
-from kshare.core.progress import Progress, Stripe, TopicPartition
+from kshare.core.progress import Progress, Slice, Stripe, TopicPartition
 from kshare.group.delivery import Delivery
 from kshare.group.key_limit import KeyLimit
 from kshare.group.message import Chunk, Message
+from kshare.wire.decode.wanted import WantedRecords
 
 ORDERS = TopicPartition("orders", 0)
 HALF = HashRange(0, HASH_SPACE // 2)
@@ -148,7 +151,7 @@ def test_what_is_passed_over_by_a_seek_is_pending_and_what_was_processed_stays_s
     for message in messages[:4]:
         message[0].acknowledged[message[1]] = 1
     delivery.seek(20)
-    assert [str(piece.offsets) for piece in delivery.wanted(30)] == ["[20,30)"]
+    assert [stripe.bounds for stripe in delivery.wanted(30)] == [(20, 30)]
     again = list(delivery.begin(chunk_of([20, 21]), 25).messages)
     again[0][0].acknowledged[0] = 1
     progress = delivery.processed(is_batch=False)
@@ -163,10 +166,11 @@ def test_seeks_of_different_hashes_are_told_apart() -> None:
     def ranges(delivery: Delivery) -> set[tuple[int, int, int]]:
         wanted = delivery.wanted(100)
         return {
-            (n, piece.offsets.start, piece.offsets.end)
+            (n, start, end)
             for n, part in enumerate(quarters)
-            for piece in wanted
-            if piece.hashes.intersect(part) is not None
+            for stripe in wanted
+            for start, end in zip(stripe.bounds[::2], stripe.bounds[1::2], strict=True)
+            if stripe.hashes.intersect(part) is not None
         }
 
     def following(delivery: Delivery, *parts: HashRange) -> Delivery:
@@ -192,10 +196,26 @@ def test_seeks_of_different_hashes_are_told_apart() -> None:
     assert left == {(1, "[30,60)"), (1, "[70,90)"), (2, "[70,90)")}
 
 
+def test_a_gap_is_no_object_on_its_way_from_the_log_to_the_scan() -> None:
+    """A million gaps are arrays; as rectangles they took half a minute."""
+    bounds = tuple(range(1, 400_001))
+    start = Progress.of_stripes(0, [Stripe(WHOLE, bounds)])
+    gc.collect()
+    before = len(gc.get_objects())
+    delivery = Delivery(ORDERS, start, [], explicit=True)
+    slice_ = Slice(*ORDERS, stripes=delivery.wanted(1 << 62))
+    cursor, wanted = Cursor(slice_.bounds), WantedRecords(slice_.stripes)
+    delivery.hand_out(chunk_of([0, 2, 4]), 6)
+    done = start.union(delivery.processed(is_batch=True))
+    assert len(gc.get_objects()) - before < 1_000
+    assert (cursor.next_offset, len(wanted.bands.starts)) == (0, 200_001)
+    assert (done.stable, done.gaps) == (0, 200_000)
+
+
 def test_what_is_processed_before_the_start_is_not_wanted() -> None:
     start = Progress.at(5).commit(Progress.at(20).minus(Progress.at(10)))
     delivery = Delivery(ORDERS, start, [HALF], explicit=False)
-    assert [str(piece.offsets) for piece in delivery.wanted(30)] == ["[5,10)", "[20,30)"]
+    assert [stripe.bounds for stripe in delivery.wanted(30)] == [(5, 10, 20, 30)]
     rows = delivery.begin(chunk_of([5, 22]), 23).messages
     assert next(rows).offset() == 5
     assert delivery.position == 22

@@ -13,7 +13,7 @@ import pytest
 from kshare.core.hashing import HASH_SPACE, WHOLE, key_hash, split
 from kshare.group import KeySharedConsumer
 from kshare.testing import FakeCluster
-from tests.support.groups import GROUP, LOG, T0, eventually
+from tests.support.groups import LOG, T0, eventually, quick_settings
 from tests.support.policies import FakePolicies
 
 KEYS = [f"k{i}".encode() for i in range(90)]
@@ -34,12 +34,7 @@ class Worker:
         self.records: list[tuple[int, int, bytes]] = []  # when, offset, key
         self.consumer = KeySharedConsumer(
             {
-                "bootstrap.servers": cluster.bootstrap_servers,
-                "group.id": GROUP,
-                "auto.offset.reset": "earliest",
-                "claim.timeout.ms": 500,
-                "session.timeout.ms": 3_000,
-                "heartbeat.interval.ms": 100,
+                **quick_settings(cluster.bootstrap_servers),
                 "rangeAssignor": "adaptive",
                 "probing.rebalance.interval.ms": 1_500,
                 **config,

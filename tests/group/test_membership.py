@@ -1,7 +1,6 @@
 """Consumers that subscribe, on the mock cluster: callbacks, rebalances, commits, losses."""
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -9,17 +8,18 @@ import pytest
 from confluent_kafka import TopicPartition as RdTopicPartition
 
 from kshare.cluster.coordinator import fetch_offsets
-from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy, PolicyWatch
+from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy
 from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.core.progress import TopicPartition
-from kshare.group import KeySharedConsumer, partitions_only
+from kshare.errors import FencedError
+from kshare.group import KeySharedConsumer, Message, partitions_only
 from kshare.group.group_planner import GroupPlanner
 from kshare.testing import FakeCluster
-from tests.support.groups import GROUP, LOG, T0, eventually, group_config
+from tests.support.groups import GROUP, LOG, T0, eventually, group_config, quick_settings
 from tests.support.policies import FakePolicies
+from tests.support.polling import Changes, Polling
 
 RECORDS = 200
-Changes = Mapping[TopicPartition, tuple[HashRange, ...]]
 
 
 @pytest.fixture
@@ -27,63 +27,6 @@ def cluster() -> Iterator[FakeCluster]:
     with FakeCluster(topics={"orders": 1, LOG: 3}) as running:
         running.produce("orders", [(f"k{i % 20}", f"{i}") for i in range(RECORDS)], partition=0)
         yield running
-
-
-class Polling:
-    """A consumer that is polled in a thread, and what it is told."""
-
-    def __init__(
-        self, cluster: FakeCluster, policies: FakePolicies | None = None, **config: Any
-    ) -> None:
-        self.offsets: list[int] = []
-        self.told: list[tuple[str, Changes]] = []
-        self.faults: list[Exception] = []
-        self.consumer = KeySharedConsumer(
-            {
-                "bootstrap.servers": cluster.bootstrap_servers,
-                "group.id": GROUP,
-                "auto.offset.reset": "earliest",
-                "claim.timeout.ms": 500,
-                "session.timeout.ms": 3_000,
-                "heartbeat.interval.ms": 100,
-                **{name.replace("_", "."): value for name, value in config.items()},
-            },
-            policies=PolicyWatch if policies is None else policies,
-        )
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def start(self) -> "Polling":
-        def tell(what: str) -> Callable[[Changes], None]:
-            return lambda changes: self.told.append((what, changes))
-
-        self.consumer.subscribe(["orders"], tell("assigned"), tell("revoked"), tell("lost"))
-        self._thread.start()
-        return self
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                message = self.consumer.poll(0.05)
-            except Exception as error:
-                self.faults.append(error)
-                self._stop.wait(0.05)
-                continue
-            if message is not None:
-                self.offsets.append(message.offset())
-                self.consumer.acknowledge(message)
-
-    def width(self) -> int:
-        """How many key hashes of T0 it has."""
-        assignment = self.consumer.assignment()
-        if T0 not in assignment:
-            return 0
-        return sum(part.width for part in assignment[T0]) or HASH_SPACE
-
-    def end(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        self.consumer.close()
 
 
 @pytest.fixture
@@ -156,16 +99,7 @@ def test_what_is_in_hand_stays_in_hand_when_hashes_go(
 ) -> None:
     """Explicit mode: a record of a key that stays is not returned again, and is not committed."""
     consumer = KeySharedConsumer(
-        {
-            **columns,
-            "bootstrap.servers": cluster.bootstrap_servers,
-            "group.id": GROUP,
-            "auto.offset.reset": "earliest",
-            "acknowledgement.mode": "explicit",
-            "claim.timeout.ms": 500,
-            "session.timeout.ms": 3_000,
-            "heartbeat.interval.ms": 100,
-        }
+        quick_settings(cluster.bootstrap_servers, acknowledgement_mode="explicit", **columns)
     )
     with consumer:
         consumer.subscribe(["orders"])
@@ -263,6 +197,70 @@ def test_a_member_that_does_not_poll_leaves_and_comes_back(cluster: FakeCluster)
         assert told == []
         eventually(lambda: consumer.poll(0.2) is not None)
         assert told == ["lost"]
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_what_is_lost_may_be_committed_until_another_member_has_claimed_it(
+    cluster: FakeCluster, start: Callable[..., Polling], taken: bool
+) -> None:
+    """Once its new owner delivers the records again, a commit is refused, not passed over."""
+    said: list[object] = []
+    held: list[Message] = []
+    config = quick_settings(
+        cluster.bootstrap_servers,
+        max_poll_interval_ms=3_000,
+        enable_auto_commit=False,
+        acknowledgement_mode="explicit",
+    )
+    with KeySharedConsumer(config) as slow:
+
+        def on_lost(_: Changes) -> None:
+            for message in held:
+                slow.acknowledge(message)
+            try:
+                said.append(slow.commit())
+            except FencedError as error:
+                said.append(error)
+
+        slow.subscribe(["orders"], on_lost=on_lost)
+        while len(held) < 50:
+            held += slow.consume(50 - len(held), 1)
+        assert slow._receiver.subscriber is not None
+        member = slow._receiver.subscriber.member
+        eventually(lambda: member.has_change)
+        other = start(enable_auto_commit=False) if taken else None
+        eventually(lambda: other is None or len(other.offsets) == RECORDS)
+        while not said:
+            slow.poll(0.1)
+    if other is None:
+        assert said == [{T0: 50}]
+        return
+    (error,) = said
+    assert isinstance(error, FencedError)
+    assert (error.topic, error.partition) == T0
+    assert error.hashes[0] > (0, 0)
+    assert other.consumer.memberid() in str(error)
+    assert sorted(other.offsets[:RECORDS]) == list(range(RECORDS))
+
+
+def test_a_commit_of_what_another_consumer_has_claimed_is_refused(cluster: FakeCluster) -> None:
+    """Also once the poll has said so, and the delivery of these hashes has ended."""
+    config = {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "group.id": GROUP,
+        "auto.offset.reset": "earliest",
+        "claim.timeout.ms": 500,
+        "enable.auto.commit": False,
+    }
+    with KeySharedConsumer(config) as former, KeySharedConsumer(config) as later:
+        former.assign({T0: []})
+        assert len(former.consume(10, 20)) == 10
+        later.assign({T0: []})
+        with pytest.raises(FencedError):
+            eventually(lambda: former.poll(0.1) is None and False)
+        with pytest.raises(FencedError, match=later.memberid()):
+            former.commit()
+        assert later.consume(1, 20)[0].offset() == 0
 
 
 def test_wrong_subscriptions(cluster: FakeCluster) -> None:

@@ -7,10 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle
 from kshare.group.ownerships import Ownerships, claimed_hashes
 from kshare.group.protocol.actions import FetchPrimary, Write
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.records import Claim, Key, key_of
+from kshare.group.protocol.start import Anchor, Primary
 from tests.support.groups import LOWER, T0, T1, UPPER
 
 QUARTERS = split(WHOLE, 4)
@@ -95,17 +98,17 @@ def test_a_failure_is_tried_again_after_a_pause() -> None:
     assert owned.next_time() == float("inf")
 
 
-def run(owned: Ownerships) -> None:
-    """Let the only ownership start, of a group without offsets."""
+def run(owned: Ownerships, primary: Primary | None = None) -> None:
+    """Let the only ownership start, of a group without offsets if there is no primary one."""
     each = owned.by_partition[T0]
-    for _ in range(20):
-        for _, actions in list(owned.advance(0.0)):
+    for now in range(20):  # longer than it waits for others
+        for _, actions in list(owned.advance(float(now))):
             for action in actions:
                 if isinstance(action, Write):
                     for record in action.records:
                         owned.log.apply(owned.log.end, key_of(record), record)
                 elif isinstance(action, FetchPrimary):
-                    each.owner.primary_read(None, owned.log.end)
+                    each.owner.primary_read(primary, owned.log.end)
                 elif type(action).__name__ == "ResolveInitial":
                     each.owner.initial_found(0)
                 else:
@@ -125,3 +128,40 @@ def test_after_a_lost_log_it_claims_and_commits_again(caplog: pytest.LogCaptureF
     claim_written(owned)
     assert list(owned.advance(0.0)) == []  # the claims of others are lost, too: it waits
     assert owned.by_partition[T0].owner.phase is Phase.WAITING
+
+
+def loses_log(owned: Ownerships) -> None:
+    """Run with the whole partition, process two rectangles, and lose the log before a commit."""
+    owned.claim({T0: (WHOLE,)})
+    run(owned)
+    owned.by_partition[T0].processed(
+        [Rectangle(OffsetRange(0, 5), LOWER), Rectangle(OffsetRange(0, 7), UPPER)]
+    )
+    owned.lost("new", "log-0, read up to offset 7: it was deleted")
+
+
+def run_again(owned: Ownerships) -> Progress:
+    """Start from a primary offset with an anchor in the lost log."""
+    run(owned, Primary(0, Anchor(1, 1_000, "old")))
+    return owned.started()[T0]
+
+
+def test_what_is_processed_of_hashes_that_stay_is_known_under_the_next_claim() -> None:
+    """The log was lost, and the group rebalances before this member runs again."""
+    owned = ownerships()
+    loses_log(owned)
+    owned.claim({T0: (LOWER,)})
+    claim_written(owned)
+    assert run_again(owned) == Progress.of(0, [Rectangle(OffsetRange(0, 5), LOWER)])
+    owned.claim({T0: (WHOLE,)})  # what is committed is in the log; the rest was given up
+    claim_written(owned)
+    assert run_again(owned) == Progress.of(0, [Rectangle(OffsetRange(0, 5), LOWER)])
+
+
+def test_what_another_session_has_had_in_between_is_known_no_more() -> None:
+    """It may have delivered some of it again, so the last outputs of a key were older ones."""
+    owned = ownerships()
+    loses_log(owned)
+    write(owned, Claim(T0, "other#1", (UPPER,)))
+    claim_written(owned)
+    assert run_again(owned) == Progress.of(0, [Rectangle(OffsetRange(0, 5), LOWER)])

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -92,6 +92,22 @@ def test_a_commit_answers_the_stable_offset(servers: str) -> None:
         assert found.individual_commits == (rectangle(20, 30, LOWER), rectangle(25, 40, UPPER))
         with closing(offsets(servers)) as outside:
             assert outside.committed() == {T0: found}
+
+
+def test_a_primary_offset_that_was_set_back_is_written_again(servers: str) -> None:
+    """As by a former lead that was stopped amid its commit, and goes on."""
+    with member(servers) as session:
+        commit(session, rectangle(0, 50), rectangle(60, 70))
+    with member(servers) as session:
+        admin = AdminClient({"bootstrap.servers": servers})
+        asked = [ConsumerGroupTopicPartitions(GROUP, [RdTopicPartition(*T0, 20)])]
+        admin.alter_consumer_group_offsets(asked)[GROUP].result(10)
+        assert commit(session) == 50  # nothing is new
+        asked = [ConsumerGroupTopicPartitions(GROUP, [RdTopicPartition(*T0)])]
+        found = admin.list_consumer_group_offsets(asked)[GROUP].result(10).topic_partitions
+        assert [each.offset for each in found] == [50]
+    with member(servers) as session:
+        assert session.started()[T0] == Progress.of(50, [rectangle(60, 70)])
 
 
 def test_a_restart_goes_on_with_its_gaps(servers: str) -> None:
@@ -325,6 +341,23 @@ def test_kafkas_own_tool_voids_individual_commits(
     (said,) = [r.getMessage() for r in caplog.records if "Kafka's own tool" in r.getMessage()]
     assert "orders-0" in said
     assert "offset 5" in said
+
+
+def test_metadata_are_those_of_other_clients(servers: str) -> None:
+    """kshare's own commits hold none for the user: there they name the log."""
+    plain = Consumer({"bootstrap.servers": servers, "group.id": GROUP})
+    with closing(plain):
+        plain.commit(offsets=[RdTopicPartition(*T0, 5, metadata="as of noon")], asynchronous=False)
+    with closing_session(GroupSession(group_config(servers))) as session:
+        session.claim({})
+        found = session.committed([T0], SECONDS)[T0]
+        assert (found.offset, found.metadata) == (5, "as of noon")
+    with member(servers) as session:
+        commit(session, rectangle(5, 10))
+        found = session.committed([T0], SECONDS)[T0]
+        assert (found.offset, found.metadata) == (10, "")
+        with closing(offsets(servers)) as outside:
+            assert outside.committed()[T0] == found
 
 
 def test_a_damaged_log_is_dropped(servers: str) -> None:

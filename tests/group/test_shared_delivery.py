@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import WHOLE
-from kshare.core.offsets import Bounds, OffsetRange, length, subtract, union
-from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.core.offsets import Bounds, length, subtract, union
+from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.group.message import Chunk
 from kshare.group.protocol.cooperator import Share
 from kshare.group.shared_delivery import SharedDelivery
@@ -42,14 +42,14 @@ def test_parts_are_read_one_after_the_other() -> None:
     each.update(share(0, 10))
     assert each.has_new
     each.next_part()
-    assert each.wanted(1 << 62) == (Rectangle(OffsetRange(0, 10), WHOLE),)
+    assert each.wanted(1 << 62) == (Stripe(WHOLE, (0, 10)),)
     each.update(share(0, 10, 40, 50))
     assert each.has_new
     assert not is_handed_out(each)
     each.hand_out(chunk(*range(10)), 10)
     assert is_handed_out(each)
     each.next_part()
-    assert each.wanted(1 << 62) == (Rectangle(OffsetRange(40, 50), WHOLE),)
+    assert each.wanted(1 << 62) == (Stripe(WHOLE, (40, 50)),)
     assert not each.has_new
 
 
@@ -57,10 +57,7 @@ def test_what_others_have_is_not_processed() -> None:
     each = delivery()
     each.update(share(0, 10, 40, 50))
     each.next_part()
-    assert [piece.offsets for piece in each.wanted(1 << 62)] == [
-        OffsetRange(0, 10),
-        OffsetRange(40, 50),
-    ]
+    assert [stripe.bounds for stripe in each.wanted(1 << 62)] == [(0, 10, 40, 50)]
     each.hand_out(chunk(*range(10), *range(40, 50)), 50)
     assert processed(each) == ()  # the call that returned it is the last one
     assert each.finished == 0
@@ -143,7 +140,7 @@ def test_each_offset_is_begun_once(shares: list[Bounds], done: int) -> None:
         if not each.has_new:
             continue
         each.next_part()
-        wanted = [(piece.offsets.start, piece.offsets.end) for piece in each.wanted(1 << 62)]
+        wanted = [stripe.bounds for stripe in each.wanted(1 << 62)]
         assert length(union(wanted)) + length(begun) == length(all_held)
         begun = all_held
         each.hand_out(chunk(all_held[-1] - 1), each.end)

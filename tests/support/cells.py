@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress
-from kshare.core.region import Band, Rectangle, Stripe
+from kshare.core.region import Rectangle, Stripe
 
 CUTS = (0, 1, 2, 1 << 61, 1 << 62, HASH_SPACE - 1, HASH_SPACE)
 """Where cells begin and end; nothing in these tests is cut elsewhere."""
@@ -46,16 +46,6 @@ def of_stripes(stripes: Iterable[Stripe]) -> Cells:
         for start, end in zip(stripe.bounds[::2], stripe.bounds[1::2], strict=True)
         for offset in range(start, end)
         for cell in within(stripe.hashes)
-    }
-
-
-def of_bands(bands: Iterable[Band]) -> Cells:
-    return {
-        (offset, cell)
-        for band in bands
-        for hashes in band.hashes
-        for offset in range(band.offsets.start, band.offsets.end)
-        for cell in within(hashes)
     }
 
 

@@ -6,6 +6,7 @@ from kshare.cluster.cluster import TopicPolicy
 from kshare.core.progress import TopicPartition
 from kshare.options import SourceOptions, Topics, parse_options
 from kshare.planner import StreamPlanner
+from tests.support.planner import Feedback
 
 
 class FakeCluster:
@@ -66,6 +67,13 @@ class NothingParked:
         self.closed = True
 
 
+class NoFeedback(Feedback):
+    """Feedback that cannot listen, as with brokers whose name no one knows; nobody is asked."""
+
+    def start(self) -> bool:
+        return False
+
+
 def planner(cluster: FakeCluster, **given: str) -> StreamPlanner:
     """A planner of a stream."""
-    return StreamPlanner(stream(**given), cluster, parking=NothingParked())
+    return StreamPlanner(stream(**given), cluster, parking=NothingParked(), feedback=NoFeedback())

@@ -31,6 +31,24 @@ def group_config(servers: str, claim_timeout_ms: int = 400, **given: Any) -> Con
     )
 
 
+def quick_settings(servers: str, **given: Any) -> dict[str, Any]:
+    """What a consumer that subscribes is given: its group notices within 3 s that it is gone.
+
+    Args:
+        servers: ``host:port`` of the brokers.
+        given: More settings, with underscores for dots; they win.
+    """
+    return {
+        "bootstrap.servers": servers,
+        "group.id": GROUP,
+        "auto.offset.reset": "earliest",
+        "claim.timeout.ms": 500,
+        "session.timeout.ms": 3_000,
+        "heartbeat.interval.ms": 100,
+        **{name.replace("_", "."): value for name, value in given.items()},
+    }
+
+
 @contextmanager
 def member(servers: str, *hashes: HashRange, **given: Any) -> Iterator[GroupSession]:
     """A session that owns some hashes of T0, and has started."""

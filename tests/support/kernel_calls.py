@@ -56,7 +56,7 @@ class Scan:
         else:
             self.state = self._columns.state
             self._columns.begin(rows)
-        self._wanted = WantedRecords(slice_.bands())
+        self._wanted = WantedRecords(slice_.stripes)
         self._wanted.put(self.state, floor, 0)
 
     def batch(self, count: int, last_delta: int, size: int) -> Batches:

@@ -16,10 +16,11 @@ Members without key order (``consumption.order=none``) have all partitions of th
 Topics with the same subscribers are planned together. Source: "Abstract Assignor" of the key-shared
 consumption proposal; two phases as in KIP-429, by key hash.
 
-Cost: linear in members and hash ranges, but for sorting.
+Cost: linear in members, partitions and hash ranges, but for sorting and lookups in what is sorted.
 """
 
 import heapq
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from typing import TypeAlias
 from kshare.core.hashing import WHOLE, HashRange, minus
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeRequest
-from kshare.group.protocol.parts import Hashes, divided, width
+from kshare.group.protocol.parts import Hashes, Overlaps, divided, width
 from kshare.group.protocol.subscription import Assigned, Subscription
 from kshare.ranges.round_robin import round_robin
 
@@ -150,7 +151,7 @@ def deal(
 def _holdings(members: Sequence[str], subscriptions: Mapping[str, Subscription]) -> Holdings:
     """What members were to have; of two, the one of the later epoch has it."""
     held: dict[TopicPartition, dict[str, Hashes]] = defaultdict(dict)
-    taken: dict[TopicPartition, list[HashRange]] = defaultdict(list)
+    taken: dict[TopicPartition, list[HashRange]] = defaultdict(list)  # disjoint, ascending
 
     def epoch_of(member: str) -> int:
         epoch = subscriptions[member].epoch
@@ -160,36 +161,66 @@ def _holdings(members: Sequence[str], subscriptions: Mapping[str, Subscription])
         subscription = subscriptions[member]
         wanted = subscription.owned if subscription.target is None else subscription.target
         for partition, hashes in wanted:
-            free = minus(hashes or (WHOLE,), taken[partition])
+            free = _without(hashes or (WHOLE,), taken[partition])
             if free:
                 held[partition][member] = free
-                taken[partition] += free
+                for part in free:
+                    insort(taken[partition], part)
     return held
+
+
+def _without(hashes: Hashes, taken: Sequence[HashRange]) -> Hashes:
+    """Key hashes without others, which are disjoint and ascending."""
+    near: list[HashRange] = []
+    for part in hashes if taken else ():
+        first = bisect_right(taken, part.lo, key=lambda other: other.hi)
+        near += taken[first : bisect_left(taken, part.hi, key=lambda other: other.lo)]
+    return minus(hashes, near)
 
 
 def _without_others(
     target: Mapping[str, Assigned], subscriptions: Mapping[str, Subscription]
 ) -> dict[str, Assigned]:
     """The target of each member without what others own."""
-    owners: dict[TopicPartition, list[tuple[str, HashRange]]] = defaultdict(list)
-    for member, subscription in subscriptions.items():
-        for partition, hashes in subscription.owned:
-            owners[partition] += [(member, part) for part in hashes or (WHOLE,)]
+    orders = {subscription.ordered for subscription in subscriptions.values()}
+    owners = {ordered: _Owners(subscriptions, ordered=ordered) for ordered in orders}
     now: dict[str, Assigned] = {}
     for member, assigned in target.items():
-        free = {}
+        free: dict[TopicPartition, Hashes] = {}
+        foreign = owners[subscriptions[member].ordered]
         for partition, hashes in assigned.items():
-            foreign = [
-                part
-                for owner, part in owners.get(partition, ())
-                if owner != member
-                and (subscriptions[owner].ordered or subscriptions[member].ordered)
-            ]
-            left = minus(hashes or (WHOLE,), foreign) if foreign else hashes
-            if left or not foreign:
+            left = foreign.left(partition, hashes, member)
+            if left is not None:
                 free[partition] = () if left == (WHOLE,) else left
         now[member] = free
     return now
+
+
+class _Owners:
+    """Who owns what of each partition, of those who keep others away.
+
+    Args:
+        subscriptions: What members have said that they own.
+        ordered: Of whom they keep it away: of members with key order, or of those without, whom
+            only members with key order keep away.
+    """
+
+    def __init__(self, subscriptions: Mapping[str, Subscription], *, ordered: bool) -> None:
+        self._owned: dict[TopicPartition, list[tuple[HashRange, str]]] = defaultdict(list)
+        self._indexes: dict[TopicPartition, Overlaps[str]] = {}
+        for member, subscription in subscriptions.items():
+            for partition, hashes in subscription.owned if ordered or subscription.ordered else ():
+                self._owned[partition] += [(part, member) for part in hashes or (WHOLE,)]
+
+    def left(self, partition: TopicPartition, hashes: Hashes, member: str) -> Hashes | None:
+        """What other members do not own of some hashes; None if they own all of them."""
+        owned = self._owned.get(partition, ())
+        if all(owner == member for _, owner in owned):
+            return hashes
+        if partition not in self._indexes:
+            self._indexes[partition] = Overlaps(owned)
+        near = [pair for part in hashes or (WHOLE,) for pair in self._indexes[partition].of(part)]
+        return minus(hashes or (WHOLE,), [part for part, owner in near if owner != member]) or None
 
 
 # -- whole partitions --------------------------------------------------------------------------

@@ -10,16 +10,23 @@ cannot delete what its successor has written: whoever has read a block of the su
 the successor's claim before it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from kshare.core.hashing import HashRange
 from kshare.core.offsets import Bounds, since, subtract, within
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.core.region import overlay
 from kshare.group.protocol.log import BlockKey, PartitionLog
-from kshare.group.protocol.records import STRETCH, Block, Key, Stable
+from kshare.group.protocol.records import STRETCH, Block, Claim, Key, Record, Reset, Stable
 
-__all__ = ["blocks_to_write", "keys_to_delete", "past_to_delete", "stable_to_write"]
+__all__ = [
+    "blocks_to_write",
+    "is_written",
+    "keys_to_delete",
+    "leads",
+    "past_to_delete",
+    "stable_to_write",
+]
 
 
 def blocks_to_write(
@@ -46,6 +53,16 @@ def blocks_to_write(
     ]
 
 
+def leads(log: PartitionLog, claim: Claim) -> bool:
+    """Whether the member of a claim is the lead, which writes the stable and the primary offset.
+
+    A group assigns all hashes, so its lead owns the lowest one of all. Who owns the lowest of those
+    that are claimed is not enough: the owner of the lowest one may be about to claim it, and both
+    would write the primary offset in one generation.
+    """
+    return log.lead == claim.member and (claim.epoch is None or claim.hashes[0].lo == 0)
+
+
 def stable_to_write(
     partition: TopicPartition,
     log: PartitionLog,
@@ -62,6 +79,28 @@ def stable_to_write(
     if log.stable is not None and reached <= log.stable.offset:
         return None
     return Stable(partition, log.incarnation, reached)
+
+
+def is_written(log: PartitionLog, records: Iterable[Record]) -> bool:
+    """Whether the log holds the records that were to be written.
+
+    Records of an older incarnation say nothing any more: there is nothing to wait for.
+    """
+    for record in records:
+        match record:
+            case Block():
+                key = (record.member, record.hashes, record.stretch)
+                is_there = log.blocks.get(key) == record.bounds
+            case Stable():
+                is_there = log.stable is not None and log.stable.offset >= record.offset
+            case Reset():
+                is_there = log.incarnation >= record.incarnation
+            case _:
+                is_there = False
+        counts = isinstance(record, Reset) or getattr(record, "incarnation", 0) == log.incarnation
+        if not is_there and counts:
+            return False
+    return True
 
 
 def keys_to_delete(

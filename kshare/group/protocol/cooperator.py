@@ -26,8 +26,9 @@ from kshare.core.progress import Progress
 from kshare.group.protocol.actions import Action, Append
 from kshare.group.protocol.lease import counts, holdings, next_chunk, processed_offsets
 from kshare.group.protocol.log import PartitionLog, PlacedClaim
-from kshare.group.protocol.owner import Owner, Phase, committed, session_of
-from kshare.group.protocol.records import Claim, Key, Lease, key_of
+from kshare.group.protocol.owner import Owner, Phase, committed
+from kshare.group.protocol.records import Key, Lease, key_of
+from kshare.group.protocol.takeover import session_of
 
 __all__ = ["Cooperator", "Share"]
 
@@ -55,6 +56,9 @@ class Share:
 class Cooperator(Owner):
     """A member's part in a partition that is shared by chunks of offsets.
 
+    Raises:
+        ValueError: The claim is not marked as shared.
+
     Attributes:
         chunk_records: Number of offsets to lease at a time.
         silent: Members that have given no sign of life for so long that they deliver no more.
@@ -73,6 +77,10 @@ class Cooperator(Owner):
     _given_up: set[int] = field(default_factory=set)  # leases that may be deleted at any time
     _appended: set[Key] = field(default_factory=set)  # tombstones that are not read back
     _looked_at: object = None  # what the share was made of
+
+    def __post_init__(self) -> None:
+        if not self.claim.shared:
+            raise ValueError(f"the claim of {self.member} is not shared: it would exclude others")
 
     # -- events ----------------------------------------------------------------------------
 
@@ -117,16 +125,6 @@ class Cooperator(Owner):
             return actions
         self._looked_at = looks_at
         return (*actions, *self._bury(log), *self._cooperate(log))
-
-    def _claim(self) -> Claim:
-        return Claim(
-            self.partition,
-            self.member,
-            self.hashes,
-            self.epoch,
-            self_fencing=self.self_fencing,
-            shared=True,
-        )
 
     def _done_at(self, start: Progress, known: Progress | None) -> Progress:
         """What others have processed, they have written: it writes what is its own."""

@@ -42,17 +42,22 @@ class PlacedClaim:
     A claim's epoch is a log offset, too: that of the epoch's record, or its own if it has none. So
     what a member of an older epoch claims late takes nothing from a member of a later one. An epoch
     behind the claim itself is one of a log that was lost, and counts no more.
+
+    Attributes:
+        claim: The claim.
+        position: Its offset in the log.
+        age: What orders claims: a pair of log offsets.
     """
 
     claim: Claim
     position: int
+    age: tuple[int, int] = field(init=False, repr=False, compare=False)
 
-    @property
-    def age(self) -> tuple[int, int]:
-        """What orders claims: a pair of log offsets."""
-        epoch = self.claim.epoch
-        is_known = epoch is not None and epoch < self.position
-        return (epoch if epoch is not None and is_known else self.position, self.position)
+    def __post_init__(self) -> None:
+        epoch, position = self.claim.epoch, self.position
+        is_known = epoch is not None and epoch < position
+        age = (epoch if epoch is not None and is_known else position, position)
+        object.__setattr__(self, "age", age)  # once: claims are compared all the time
 
     def excludes(self, other: "PlacedClaim") -> bool:
         """Whether the owner of a claim loses the hashes that are in both."""
@@ -117,7 +122,8 @@ class PartitionLog:
             if other.excludes(mine)
             for part in other.claim.hashes
         ]
-        return minus(mine.claim.hashes, later)
+        hashes = mine.claim.hashes
+        return minus(hashes, later) if later or len(hashes) > 1 else hashes
 
     def is_fenced(self, member: str) -> bool:
         """Whether a member has no claim, or others have claimed some of its hashes since."""
@@ -180,7 +186,10 @@ class GroupLog:
 
     def of(self, partition: TopicPartition) -> PartitionLog:
         """What it says of a partition; empty if there is no record."""
-        return self.partitions.setdefault(partition, PartitionLog())
+        log = self.partitions.get(partition)
+        if log is None:  # not setdefault: this is asked once a record
+            log = self.partitions[partition] = PartitionLog()
+        return log
 
     def apply(self, position: int, key: Key, record: Record | None) -> None:
         """Apply the next record.

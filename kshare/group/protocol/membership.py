@@ -27,12 +27,12 @@ Nothing here waits, reads a clock or does I/O.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-from kshare.core import hashing
-from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import TopicPartition
-from kshare.errors import AuthorizationError, KafkaError, KshareError
+from kshare.errors import KshareError
+from kshare.group.protocol.group_errors import Code, fault_of, is_passing
+from kshare.group.protocol.holdings import Change, Holdings
 from kshare.group.protocol.range_protocol import RANGE
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import (
@@ -47,8 +47,6 @@ from kshare.group.protocol.subscription import (
 )
 
 __all__ = [
-    "Change",
-    "Code",
     "Join",
     "Leave",
     "MemberAction",
@@ -56,7 +54,6 @@ __all__ = [
     "Plan",
     "State",
     "Sync",
-    "minus",
 ]
 
 
@@ -68,65 +65,6 @@ class State(Enum):
     SYNCING = "it waits for what the leader assigns"
     STABLE = "it is a member"
     ENDED = "it has left, or cannot be a member"
-
-
-class Code(Enum):
-    """Errors of the group protocol that a member acts upon, with Kafka's numbers."""
-
-    COORDINATOR_LOAD_IN_PROGRESS = 14
-    COORDINATOR_NOT_AVAILABLE = 15
-    NOT_COORDINATOR = 16
-    ILLEGAL_GENERATION = 22
-    INCONSISTENT_GROUP_PROTOCOL = 23
-    UNKNOWN_MEMBER_ID = 25
-    INVALID_SESSION_TIMEOUT = 26
-    REBALANCE_IN_PROGRESS = 27
-    GROUP_AUTHORIZATION_FAILED = 30
-    MEMBER_ID_REQUIRED = 79
-    GROUP_MAX_SIZE_REACHED = 81
-    FENCED_INSTANCE_ID = 82
-
-
-_AGAIN: Final = {
-    Code.COORDINATOR_LOAD_IN_PROGRESS,
-    Code.COORDINATOR_NOT_AVAILABLE,
-    Code.NOT_COORDINATOR,
-}
-_FAULTS: Final[dict[Code, tuple[type[KshareError], str]]] = {
-    Code.INCONSISTENT_GROUP_PROTOCOL: (
-        KafkaError,
-        (
-            f"the other members do not speak the protocol {PROTOCOL}: they are plain consumers, or "
-            "of another version of kshare (INCONSISTENT_GROUP_PROTOCOL): stop them, or use another "
-            f"group.id; or set partition.assignment.strategy={PROTOCOL},{RANGE} to replace plain "
-            "consumers one by one"
-        ),
-    ),
-    Code.INVALID_SESSION_TIMEOUT: (
-        KafkaError,
-        (
-            "the brokers do not allow this session.timeout.ms (INVALID_SESSION_TIMEOUT): see "
-            "group.min.session.timeout.ms and group.max.session.timeout.ms there"
-        ),
-    ),
-    Code.GROUP_AUTHORIZATION_FAILED: (
-        AuthorizationError,
-        "not authorized to join it: grant the principal Read on the group",
-    ),
-    Code.GROUP_MAX_SIZE_REACHED: (
-        KafkaError,
-        "it has as many members as group.max.size of the brokers allows (GROUP_MAX_SIZE_REACHED)",
-    ),
-    Code.FENCED_INSTANCE_ID: (
-        KafkaError,
-        "another consumer has joined with the same group.instance.id (FENCED_INSTANCE_ID)",
-    ),
-}
-
-_NO_COMMON_PROTOCOL: Final = (
-    f"the other members speak neither {PROTOCOL} nor {RANGE} (INCONSISTENT_GROUP_PROTOCOL): add "
-    f"{RANGE} to partition.assignment.strategy of all members, or use another group.id"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,27 +112,6 @@ class Leave:
 MemberAction: TypeAlias = Join | Plan | Sync | Leave
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What the thread that polls has to do: revoke, commit, claim, assign.
-
-    Attributes:
-        revoked: What the member owns no longer; an empty tuple is the whole partition.
-        gained: What it owns besides.
-        assigned: All that it owns from now on.
-        epoch: The epoch of that.
-        topic_id: Id of the log's topic, where the epoch is an offset.
-        is_lost: Whether ``revoked`` is lost: others may have it already.
-    """
-
-    revoked: Assigned
-    gained: Assigned
-    assigned: Assigned
-    epoch: int | None = None
-    topic_id: str = ""
-    is_lost: bool = False
-
-
 @dataclass(slots=True)
 class Membership:
     """A member of a group.
@@ -207,7 +124,7 @@ class Membership:
         state: How far it is.
         member_id: Its id; empty if it has none.
         generation: The generation of which it is a member; -1 if of none.
-        owned: What it owns, as far as the thread that polls has taken it.
+        holdings: What it owns, and how that changes.
         fault: Why it cannot be a member; None if it can.
         measured: What it reports when it joins; None for what it says always.
     """
@@ -219,16 +136,13 @@ class Membership:
     state: State = State.UNJOINED
     member_id: str = ""
     generation: int = -1
-    owned: dict[TopicPartition, tuple[HashRange, ...]] = field(default_factory=dict)
+    holdings: Holdings = field(default_factory=Holdings)
     fault: KshareError | None = None
     measured: Callable[[], MemberReport] | None = None
     _next: MemberAction | None = None  # decided, and not taken yet
-    _pending: MemberAssignment | None = None  # received, and not taken yet
     _last: MemberAssignment | None = None  # of the last generation
-    _change: Change | None = None  # taken, and not applied yet
     _protocol: str = PROTOCOL  # that was voted for
     _must_join: bool = False
-    _is_lost: bool = False
 
     # -- what the thread that polls does -----------------------------------------------------
 
@@ -241,7 +155,12 @@ class Membership:
     @property
     def is_lost(self) -> bool:
         """Whether all that it owns is lost, and the thread that polls has not given it up yet."""
-        return self._is_lost
+        return self.holdings.is_lost
+
+    @property
+    def owned(self) -> Assigned:
+        """What it owns, as far as the thread that polls has applied it."""
+        return self.holdings.owned
 
     @property
     def awaits_round(self) -> bool:
@@ -270,8 +189,9 @@ class Membership:
     @property
     def has_change(self) -> bool:
         """Whether :meth:`take` has something to say."""
-        is_due = self._is_lost or self._gives_up or self._pending is not None
-        return self._change is None and is_due
+        holdings = self.holdings
+        is_due = holdings.is_lost or holdings.received is not None or self._gives_up
+        return holdings.change is None and is_due
 
     def take(self) -> Change | None:
         """What is to be done by the thread that polls; None if nothing.
@@ -280,36 +200,20 @@ class Membership:
         """
         if not self.has_change:
             return None
-        if self._is_lost:
-            self._pending = None
-            self._change = Change(dict(self.owned), {}, {}, is_lost=True)
-            return self._change
-        if self._gives_up:
-            self._pending = None
-            self._change = Change(dict(self.owned), {}, {})
-            return self._change
-        pending, self._pending = self._pending, None
-        assert pending is not None
-        assigned = dict(pending.assigned)
-        revoked, gained = minus(self.owned, assigned), minus(assigned, self.owned)
-        if revoked or gained:
-            self._change = Change(revoked, gained, assigned, pending.epoch, pending.topic_id)
-        return self._change
+        self.holdings = self.holdings.take(gives_up=self._gives_up)
+        return self.holdings.change
 
     def applied(self) -> None:
         """What was taken is done: what was revoked is given up."""
-        change, self._change = self._change, None
+        change = self.holdings.change
         assert change is not None
-        self.owned = dict(change.assigned)
-        if change.is_lost:
-            self._is_lost = False
-        elif change.revoked:
+        self.holdings = self.holdings.applied()
+        if change.revoked and not change.is_lost:
             self._must_join = True  # so that others get it
 
     def may_commit(self, partition: TopicPartition) -> bool:
         """Whether it owns some of a partition, or is about to."""
-        change = self._change
-        return partition in self.owned or (change is not None and partition in change.assigned)
+        return self.holdings.may_commit(partition)
 
     # -- what happens ------------------------------------------------------------------------
 
@@ -368,9 +272,7 @@ class Membership:
             self._fail(ForeignMemberError(f"group {self.group}: {received.refusal}"))
             return
         self.state, self._last = State.STABLE, received
-        # What is the same as before is nothing to take: nobody who waits is to be disturbed.
-        is_same = _is_same(self._future, dict(received.assigned))
-        self._pending = None if is_same else received
+        self.holdings = self.holdings.receive(received)
 
     def refused(self, code: Code | None, member_id: str = "") -> None:
         """JoinGroup or SyncGroup was answered with an error.
@@ -379,11 +281,9 @@ class Membership:
             code: The error; None for another one that may go away.
             member_id: The id that comes with MEMBER_ID_REQUIRED.
         """
-        if code is Code.INCONSISTENT_GROUP_PROTOCOL and self.is_eager:
-            self._fail(KafkaError(f"group {self.group}: {_NO_COMMON_PROTOCOL}"))
-        elif code in _FAULTS:
-            kind, text = _FAULTS[code]
-            self._fail(kind(f"group {self.group}: {text}"))
+        fault = fault_of(self.group, code, is_eager=self.is_eager)
+        if fault is not None:
+            self._fail(fault)
         elif code is Code.MEMBER_ID_REQUIRED:
             self.member_id = member_id
             self._join_again()
@@ -406,7 +306,7 @@ class Membership:
             self._must_join |= self.state is State.STABLE
         elif code is Code.ILLEGAL_GENERATION and self.state is State.JOINING:
             pass  # of the last generation: the answer to JoinGroup is on its way
-        elif code is not None and code not in _AGAIN:
+        elif code is not None and not is_passing(code):
             self.refused(code)
 
     def disconnected(self) -> None:
@@ -418,14 +318,15 @@ class Membership:
         if self.state is State.ENDED:
             return
         self.state, self.member_id, self.generation = State.UNJOINED, "", -1
-        self._next = self._pending = self._last = None
-        self._is_lost = bool(self.owned) or self._change is not None
+        self._next = self._last = None
+        self.holdings = self.holdings.lose()
 
     def stop_waiting_for_polls(self) -> None:
         """Nobody has polled for ``max.poll.interval.ms``: leave; the next poll joins again."""
         leave = Leave(self.member_id) if self.member_id and not self.is_static else None
         self.lose()
-        self._is_lost = True  # nothing is joined before somebody polls
+        # Nothing is joined before somebody polls.
+        self.holdings = replace(self.holdings, is_lost=True)
         self._next = leave
 
     def leave(self) -> None:
@@ -433,7 +334,7 @@ class Membership:
         is_member = self.member_id and self.state is not State.ENDED and not self.is_static
         self._next = Leave(self.member_id) if is_member else None
         self.state = State.ENDED
-        self._pending = None
+        self.holdings = self.holdings.forget_received()
 
     # -- decisions ---------------------------------------------------------------------------
 
@@ -442,19 +343,25 @@ class Membership:
         if self._next is not None:
             action, self._next = self._next, None
             return action
-        if self.state is State.ENDED or self._is_lost:
-            return None
-        if self._is_joining_due and not (self.is_eager and (self.owned or self._change)):
+        if self._may_join:
             self.state, self._must_join = State.JOINING, False
-            self._pending = None  # the next generation says it again, or otherwise
+            # The next generation says it again, or otherwise.
+            self.holdings = self.holdings.forget_received()
             said = encode_subscription(self._subscription())
             return Join(self.member_id, said, self.protocols)
         return None
 
     @property
-    def _future(self) -> Assigned:
-        """What it owns once the change is applied that was taken."""
-        return self.owned if self._change is None else self._change.assigned
+    def has_action(self) -> bool:
+        """Whether :meth:`action` has something to say."""
+        return self._next is not None or self._may_join
+
+    @property
+    def _may_join(self) -> bool:
+        """Whether it is to join, and owns nothing that it has to give up before."""
+        holdings = self.holdings
+        has_to_give_up = self.is_eager and (holdings.owned or holdings.change is not None)
+        return self._is_joining_due and not holdings.is_lost and not has_to_give_up
 
     @property
     def _is_joining_due(self) -> bool:
@@ -463,19 +370,15 @@ class Membership:
     @property
     def _gives_up(self) -> bool:
         """Whether the thread that polls has to give up everything, so that it can join."""
-        return self.is_eager and bool(self.owned) and self._is_joining_due
+        return self.is_eager and bool(self.holdings.owned) and self._is_joining_due
 
     def _subscription(self) -> Subscription:
         """What it says: all that it owns, or is about to own."""
-        owned = dict(self.owned)
-        if self._change is not None and not self._change.is_lost:
-            for partition, hashes in self._change.gained.items():
-                owned[partition] = union(owned.get(partition), hashes)
         last = self._last
         target = None if last is None else last.target or last.assigned
         return replace(
             self.said,
-            owned=in_order(owned),
+            owned=in_order(self.holdings.named),
             target=target,
             epoch=None if last is None else last.epoch,
             report=self.said.report if self.measured is None else self.measured(),
@@ -488,33 +391,3 @@ class Membership:
     def _fail(self, fault: KshareError) -> None:
         self.lose()
         self.state, self.fault = State.ENDED, fault
-
-
-def _is_same(one: Assigned, other: Assigned) -> bool:
-    """Whether two assignments are of the same hashes."""
-    return not minus(one, other) and not minus(other, one)
-
-
-def minus(owned: Assigned, other: Assigned) -> Assigned:
-    """What is in one assignment and not in another; an empty tuple is the whole partition."""
-    left: dict[TopicPartition, tuple[HashRange, ...]] = {}
-    for partition, hashes in owned.items():
-        if partition not in other:
-            left[partition] = hashes
-            continue
-        rest = hashing.minus(hashes or (WHOLE,), other[partition] or (WHOLE,))
-        if rest:
-            left[partition] = rest
-    return left
-
-
-def union(
-    hashes: tuple[HashRange, ...] | None, others: tuple[HashRange, ...]
-) -> tuple[HashRange, ...]:
-    """Hashes that are in one of two parts of a partition; an empty tuple is all of it."""
-    if hashes is None:
-        return others
-    if not hashes or not others:
-        return ()
-    both = hashing.merged([*hashes, *others])
-    return () if both == (WHOLE,) else both

@@ -29,9 +29,8 @@ lost, claims are gone that may still be acted upon, so nobody goes on before the
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final
 
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import HashRange, common, minus
 from kshare.core.leader_epochs import NO_EPOCHS, LeaderEpochs
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.protocol.actions import (
@@ -46,7 +45,9 @@ from kshare.group.protocol.actions import (
 )
 from kshare.group.protocol.commit import (
     blocks_to_write,
+    is_written,
     keys_to_delete,
+    leads,
     past_to_delete,
     stable_to_write,
 )
@@ -54,12 +55,14 @@ from kshare.group.protocol.log import PartitionLog
 from kshare.group.protocol.records import Block, Claim, Key, Reset, Stable
 from kshare.group.protocol.start import (
     Anchor,
+    Evidence,
     Primary,
     Reason,
     Start,
     needs_initial_offset,
     resolve_start,
 )
+from kshare.group.protocol.takeover import Takeover, former_ids, is_alone, taken_by_others
 
 __all__ = [
     "Commit",
@@ -67,7 +70,6 @@ __all__ = [
     "Phase",
     "committed",
     "log_position",
-    "session_of",
 ]
 
 
@@ -82,10 +84,6 @@ class Phase(Enum):
     FENCED = "a later claim has taken some of its hashes"
 
 
-_GOES_ON: Final = {Reason.CONTINUED, Reason.LOST_LOG}
-"""What has been processed before the log was lost still counts."""
-
-
 @dataclass(slots=True)
 class Commit:
     """A commit under way: facts, then the stable offset, then the primary, then deletions.
@@ -94,6 +92,7 @@ class Commit:
         done: What is committed.
         facts: The blocks that have to be read back.
         stable: The stable offset that has to be read back; None if it is not known yet.
+        repeats: Whether the primary is written again if the stable offset has not moved.
         is_lead: Whether the member was the lead when the facts had been read back.
         is_primary_written: Whether the primary offset has been written, or is not to be.
     """
@@ -101,48 +100,9 @@ class Commit:
     done: Progress
     facts: tuple[Block, ...]
     stable: Stable | None = None
+    repeats: bool = False
     is_lead: bool | None = None
     is_primary_written: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Evidence:
-    """What a start is resolved from, as far as it is known.
-
-    Attributes:
-        primary: The primary offset, and the log's bounds beside it; None if they are not fetched.
-        seen: Of the log, before the primary was asked for: its incarnation, and whether it has
-            facts.
-        initial: What ``auto.offset.reset`` means; None if it is not known.
-        voids: Why individual commits were given up; None if they were not.
-    """
-
-    primary: tuple[Primary | None, int, int] | None = None
-    seen: tuple[int, bool] = (0, False)
-    initial: int | None = None
-    voids: Reason | None = None
-
-    def forgotten(self) -> "_Evidence":
-        """What is left when brokers have to be asked again."""
-        return replace(self, primary=None, initial=None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Takeover:
-    """How far a member is with taking over from former owners.
-
-    Attributes:
-        waits: Whether claims are lost: it has to wait, also if it seems to be alone.
-        has_waited: Whether it has waited for the claim timeout.
-        has_fenced: Whether former owners' transactional ids are fenced since its claim was read
-            back.
-        unblocked: Transactional ids whose transactions may have hidden its claim.
-    """
-
-    waits: bool = False
-    has_waited: bool = False
-    has_fenced: bool = False
-    unblocked: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -150,41 +110,62 @@ class Owner:
     """A member's ownership of some key hashes of a partition.
 
     Attributes:
-        partition: The partition.
-        member: Id of the member.
-        hashes: The key hashes that it claims, ascending, not adjacent.
+        claim: What it claims, and in which of the group's epochs, if in one.
         topic_id: Id of the log's topic; empty if it is not known.
-        epoch: The group's epoch in which they were assigned; None for a standalone consumer.
-        self_fencing: Whether it delivers no more before the group's coordinator drops it.
-        peers: Names of the members of its epoch; None if they are not known.
         phase: How far it is.
         start: Where it starts, from phase ANCHORING on.
         done: What has been processed, as far as it knows; from phase RUNNING on.
-        commit: The commit under way; None if there is none.
-        transactional_id: Its facts are written in transactions of this id, and by no commit; None
-            if they are not.
+        commit: The commit under way; None if there is none. With a transactional id, facts are
+            written in transactions, and by no commit.
         leader_epochs: Which leaders wrote what this member has read of the partition.
     """
 
-    partition: TopicPartition
-    member: str
-    hashes: tuple[HashRange, ...]
+    claim: Claim
     topic_id: str = ""
-    epoch: int | None = None
-    self_fencing: bool = False
-    peers: frozenset[str] | None = None
     phase: Phase = Phase.CLAIMING
     start: Start | None = None
     done: Progress = field(default_factory=lambda: Progress.at(0))
     commit: Commit | None = None
-    transactional_id: str | None = None
     leader_epochs: LeaderEpochs = NO_EPOCHS
     _pending: tuple[Action, ...] = ()  # returned, and neither confirmed nor failed
-    _known: tuple[int, Progress] | None = None  # incarnation and progress before the log was lost
-    _evidence: _Evidence = _Evidence()
-    _takeover: _Takeover = _Takeover()
+    _evidence: Evidence = field(default_factory=Evidence)
+    _takeover: Takeover = field(default_factory=Takeover)
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition."""
+        return self.claim.partition
+
+    @property
+    def member(self) -> str:
+        """Id of the member."""
+        return self.claim.member
+
+    @property
+    def hashes(self) -> tuple[HashRange, ...]:
+        """The key hashes that it claims, ascending, not adjacent."""
+        return self.claim.hashes
+
+    @property
+    def epoch(self) -> int | None:
+        """The group's epoch in which they were assigned; None for a standalone consumer."""
+        return self.claim.epoch
+
+    @property
+    def peers(self) -> frozenset[str] | None:
+        """Names of the members of its epoch; None if they are not known."""
+        return self._takeover.peers
 
     # -- events ----------------------------------------------------------------------------
+
+    def know_peers(self, names: frozenset[str] | None) -> None:
+        """The names of the members of its epoch are known, or are not any more."""
+        self._takeover = replace(self._takeover, peers=names)
+
+    def stay(self, epoch: int | None, peers: frozenset[str] | None = None) -> None:
+        """The group has another epoch, in which it goes on with what it has claimed."""
+        self.claim = replace(self.claim, epoch=epoch)
+        self.know_peers(peers)
 
     def waited(self) -> None:
         """The claim timeout has passed since the own claim was read back."""
@@ -239,33 +220,51 @@ class Owner:
             topic_id: Id of the log's topic from now on; empty if it is not known.
         """
         self.topic_id = topic_id
-        self.epoch = self.peers = None  # an offset of the log that was lost
+        self.stay(None)  # an epoch is an offset of the log that was lost
         if self.phase is Phase.FENCED:
             return
+        self._evidence = replace(self._evidence.forgotten(), known=self.known())
+        self.phase, self.start, self.commit, self._pending = Phase.CLAIMING, None, None, ()
+        self._takeover = Takeover(waits=True)
+
+    def inherit(self, former: "Owner") -> None:
+        """Go on with what the same session knows to be processed of the hashes that it keeps.
+
+        The log may have been lost, so that it does not say it.
+        """
+        kept = common(former.hashes, self.hashes)
+        self._evidence = Evidence(known=former.known()).knowing(kept)
+
+    def known(self) -> tuple[int, Progress] | None:
+        """What it knows to be processed, and in which incarnation; None if that is nothing."""
         if self.phase is Phase.RUNNING:
             assert self.start is not None
-            self._known = (self.start.incarnation, self.done)
-        self.phase, self.start, self.commit = Phase.CLAIMING, None, None
-        self._pending, self._evidence = (), self._evidence.forgotten()
-        self._takeover = _Takeover(waits=True)
+            return self.start.incarnation, self.done
+        return self._evidence.known
 
-    def processed(self, pieces: Sequence[Rectangle]) -> None:
-        """Some records have been processed."""
-        self.done = self.done.commit(pieces)
+    def processed(self, what: Progress | Sequence[Rectangle]) -> None:
+        """Some records have been processed; what is known already may be among them."""
+        self.done = self.done.union(what if isinstance(what, Progress) else Progress.of(0, what))
 
-    def begin_commit(self, log: PartitionLog) -> None:
+    def begin_commit(self, log: PartitionLog, *, repeats: bool = False) -> None:
         """Commit what has been processed; at once if no commit is under way.
+
+        Args:
+            log: What the log says.
+            repeats: Whether a lead writes the primary offset again although it should be there. The
+                coordinator takes offsets of a standalone member without asking who it is: so one
+                that was stopped on its way, and goes on, may have set it back.
 
         Raises:
             ValueError: A commit is under way, or nothing can be committed in this phase.
         """
         if self.commit is not None or self.phase is not Phase.RUNNING:
             raise ValueError(f"cannot begin a commit: {self.phase.value}")
-        self.commit = Commit(self.done, tuple(self._facts(log)))
+        self.commit = Commit(self.done, tuple(self._facts(log)), repeats=repeats)
 
     def _facts(self, log: PartitionLog) -> Sequence[Block]:
         """What a commit has to write of what has been processed."""
-        if self.transactional_id is not None:
+        if self.claim.transactional_id is not None:
             return ()
         return blocks_to_write(self.partition, log, self.member, self.hashes, self.done)
 
@@ -291,102 +290,52 @@ class Owner:
         self._pending = tuple(action for action in actions if not isinstance(action, Delete))
         return (*aside, *actions)
 
-    def is_alone(self, log: PartitionLog) -> bool:
-        """Whether there is no earlier claim on the own hashes that may still be acted upon."""
-        mine = log.claims.get(self.member)
-        return mine is not None and not any(
-            part.intersect(own) is not None
-            for other in log.claims.values()
-            if mine.excludes(other) and not self._is_of_the_past(other.claim)
-            for part in other.claim.hashes
-            for own in self.hashes
-        )
-
-    def _is_of_the_past(self, claim: Claim) -> bool:
-        """Whether a claim's member was dropped from the group, and so has fenced itself before."""
-        return (
-            self.peers is not None
-            and self.epoch is not None
-            and claim.self_fencing
-            and claim.epoch is not None
-            and claim.epoch < self.epoch
-            and session_of(claim.member) not in self.peers
-        )
-
     def _unblock(self, log: PartitionLog) -> tuple[Action, ...]:
         """While the own claim is not read back: a transaction of a former owner may hide it."""
         if self.phase is not Phase.CLAIMING:
             return ()
-        hiding = self._former(log) - self._takeover.unblocked
+        hiding = former_ids(log, self.claim) - self._takeover.unblocked
+        if not hiding:
+            return ()
         unblocked = self._takeover.unblocked | hiding
         self._takeover = replace(self._takeover, unblocked=unblocked)
-        return (Unblock(hiding),) if hiding else ()
+        return (Unblock(hiding),)
 
     def _fence(self, log: PartitionLog) -> tuple[Action, ...]:
         """What former owners have decided is in the log from then on, and no more comes."""
-        former = frozenset() if self._takeover.has_fenced else self._former(log)
+        former = frozenset() if self._takeover.has_fenced else former_ids(log, self.claim)
         return (Fence(former),) if former else ()
-
-    def _former(self, log: PartitionLog) -> frozenset[str]:
-        """The transactional ids of other processes that may have owned some of the hashes.
-
-        Before the own claim is read back, of all that have claimed some of them.
-        """
-        mine = log.claims.get(self.member)
-        return frozenset(
-            other.claim.transactional_id
-            for name, other in log.claims.items()
-            if other.claim.transactional_id is not None
-            and session_of(name) != session_of(self.member)
-            and (mine is None or other.age < mine.age)
-            and any(part.intersect(own) for part in other.claim.hashes for own in self.hashes)
-        )
 
     def _look(self, log: PartitionLog) -> None:
         """Move on by what the log says."""
         mine = log.claims.get(self.member)
+        if self._evidence.known is not None:
+            # Others that have had the hashes may have delivered again what is known.
+            free = minus(self.hashes, taken_by_others(log, self.claim))
+            self._evidence = self._evidence.knowing(free)
         if self.phase is Phase.CLAIMING:
             if mine is None:
                 return
             self.phase, self._pending = Phase.WAITING, ()
         if self.phase is not Phase.FENCED and log.is_fenced(self.member):
             self.phase, self.commit, self._pending = Phase.FENCED, None, ()
-        if self.phase is Phase.WAITING and not self._takeover.waits and self.is_alone(log):
+            self._evidence = self._evidence.knowing(())
+        may_go_on = self.phase is Phase.WAITING and not self._takeover.waits
+        if may_go_on and is_alone(log, self.claim, self.peers):
             self.phase = Phase.STARTING
         if self.start is not None and log.incarnation > self.start.incarnation:
             # The offsets were reset: what has been processed counts no longer.
             self.phase, self.start = Phase.STARTING, None
             self.commit, self._pending = None, ()
             self._evidence = replace(self._evidence, primary=None)
-        if self._pending and isinstance(self._pending[0], Write) and self._is_written(log):
+        write = self._pending[0] if self._pending else None
+        if isinstance(write, Write) and is_written(log, write.records):
             self._pending = ()
-
-    def _is_written(self, log: PartitionLog) -> bool:
-        """Whether the log holds the records that were to be written."""
-        (write,) = self._pending
-        assert isinstance(write, Write)
-        for record in write.records:
-            match record:
-                case Block():
-                    key = (record.member, record.hashes, record.stretch)
-                    is_there = log.blocks.get(key) == record.bounds
-                case Stable():
-                    is_there = log.stable is not None and log.stable.offset >= record.offset
-                case Reset():
-                    is_there = log.incarnation >= record.incarnation
-                case _:
-                    is_there = False
-            # Records of an older incarnation say nothing any more: there is nothing to wait for.
-            if not is_there and getattr(record, "incarnation", 0) == log.incarnation:
-                return False
-            if isinstance(record, Reset) and not is_there:
-                return False
-        return True
 
     def _next(self, log: PartitionLog) -> tuple[Action, ...]:
         match self.phase:
             case Phase.CLAIMING:
-                return (Write((self._claim(),)),)
+                return (Write((self.claim,)),)
             case Phase.STARTING:
                 return self._fence(log) or self._start(log)
             case Phase.ANCHORING:
@@ -396,19 +345,9 @@ class Owner:
             case Phase.RUNNING if self.commit is not None:
                 return self._commit(log, self.commit)
             # A transaction may be under way: who takes over has to know its id.
-            case Phase.FENCED if self.member in log.claims and self.transactional_id is None:
+            case Phase.FENCED if self.member in log.claims and self.claim.transactional_id is None:
                 return (Delete((Key(0, "claim", self.partition, (self.member,)),)),)
         return ()
-
-    def _claim(self) -> Claim:
-        return Claim(
-            self.partition,
-            self.member,
-            self.hashes,
-            self.epoch,
-            self_fencing=self.self_fencing,
-            transactional_id=self.transactional_id,
-        )
 
     def _start(self, log: PartitionLog) -> tuple[Action, ...]:
         # Facts are written after the anchor. So facts without an anchor mean a reset, but only if
@@ -453,11 +392,10 @@ class Owner:
 
     def _run(self) -> None:
         assert self.start is not None
-        known, self._known = self._known, None
-        is_same = known is not None and known[0] == self.start.incarnation
-        goes_on = known is not None and is_same and self.start.reason in _GOES_ON
+        known = self._evidence.still_processed(self.start)
+        self._evidence = replace(self._evidence, known=None)
         self.phase = Phase.RUNNING
-        self.done = self._done_at(self.start.progress, known[1] if known and goes_on else None)
+        self.done = self._done_at(self.start.progress, known)
 
     def _done_at(self, start: Progress, known: Progress | None) -> Progress:
         """What has been processed when it begins to run.
@@ -468,12 +406,12 @@ class Owner:
         """
         if known is None:
             return start
-        return known.advance(start.stable).commit(start.individual_commits)
+        return known.union(start)
 
     def _commit(self, log: PartitionLog, commit: Commit) -> tuple[Action, ...]:
         """The next step of a commit; each follows from what has been read back."""
         floor = 0 if self.start is None else self.start.progress.stable
-        is_lead = log.lead == self.member
+        is_lead = leads(log, self.claim)
         if commit.facts:
             facts, commit.facts = commit.facts, ()
             if is_lead:  # true once they are in the log before it, so one round trip does
@@ -484,7 +422,8 @@ class Owner:
         if commit.is_lead is None:
             commit.is_lead = is_lead
             later = self._stable_to_write(log, floor) if is_lead else None
-            commit.stable = (later or commit.stable) if is_lead else None
+            known = log.stable if commit.repeats else None
+            commit.stable = (later or commit.stable or known) if is_lead else None
             if later is not None:
                 return (Write((later,)),)
         if commit.stable is not None and not commit.is_primary_written:
@@ -497,7 +436,7 @@ class Owner:
             *keys_to_delete(self.partition, log, self.member, owned, self.done),
             *past_to_delete(self.partition, log, self.member),
         ]
-        if self.transactional_id is not None:  # else a tombstone might overtake a later fact
+        if self.claim.transactional_id is not None:  # else a tombstone might overtake a later fact
             keys = [key for key in keys if not _is_block_of(key, self.member)]
         return (Delete(tuple(keys)),) if keys else ()
 
@@ -506,11 +445,6 @@ class Owner:
         if stable is None:
             return None
         return replace(stable, leader_epoch=self.leader_epochs.before(stable.offset))
-
-
-def session_of(member: str) -> str:
-    """The session that has made a claim, from the claim's member: ``session#number``."""
-    return member.rpartition("#")[0] or member
 
 
 def _is_block_of(key: Key, member: str) -> bool:

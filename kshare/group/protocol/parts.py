@@ -2,15 +2,22 @@
 
 Law: the parts tile the hash space, and are equally wide but for one hash. Members keep what they
 had, as far as that goes.
+
+Cost: sorting of members, ranges, and pairs of them that overlap; for :func:`keeping_most` this much
+for each round of changes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, TypeAlias
+import heapq
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, complement, merged, split
 
 __all__ = [
     "Hashes",
+    "Overlaps",
     "by_overlap",
     "divided",
     "keeping_most",
@@ -21,6 +28,8 @@ __all__ = [
 
 _PIECES_MAX: Final = 16
 """Ranges of a part, above which a partition is divided from scratch."""
+
+_What = TypeVar("_What")
 
 Hashes: TypeAlias = tuple[HashRange, ...]
 """Key hashes: ascending and disjoint."""
@@ -69,6 +78,8 @@ def _filled(kept: Sequence[Hashes], goals: Sequence[int]) -> tuple[Hashes, ...]:
     needs = [goal - width(hashes) for goal, hashes in zip(goals, kept, strict=True)]
     ends = {part.hi: i for i, hashes in enumerate(kept) for part in hashes}
     starts = {part.lo: i for i, hashes in enumerate(kept) for part in hashes}
+    heap = [(-need, i) for i, need in enumerate(needs)]
+    heapq.heapify(heap)
     for free in complement([part for hashes in kept for part in hashes]):
         lo = free.lo
         while lo < free.hi:
@@ -79,7 +90,7 @@ def _filled(kept: Sequence[Hashes], goals: Sequence[int]) -> tuple[Hashes, ...]:
             elif right is not None and needs[right] >= free.hi - lo:
                 i = right
             else:
-                i = max(range(len(needs)), key=lambda i: (needs[i], -i))
+                i = _neediest(needs, heap)
             hi = min(free.hi, lo + needs[i])
             parts[i].append(HashRange(lo, hi))
             needs[i] -= hi - lo
@@ -87,41 +98,105 @@ def _filled(kept: Sequence[Hashes], goals: Sequence[int]) -> tuple[Hashes, ...]:
     return tuple(merged(hashes) for hashes in parts)
 
 
+def _neediest(needs: Sequence[int], heap: list[tuple[int, int]]) -> int:
+    """Who needs most; the first of them.
+
+    Args:
+        needs: What each needs. It only becomes less.
+        heap: What each has needed once, and who, as ``(-need, i)``.
+    """
+    while -heap[0][0] != needs[heap[0][1]]:
+        i = heap[0][1]
+        heapq.heapreplace(heap, (-needs[i], i))
+    return heap[0][1]
+
+
 def by_overlap(fresh: Sequence[HashRange], had: Sequence[Hashes]) -> tuple[Hashes, ...]:
     """Whole parts, each to the member that had most of it, as far as it is free."""
+    return tuple((fresh[j],) for j in _by_overlap(_shares(fresh, had), len(fresh)))
+
+
+def _by_overlap(shares: Sequence[Mapping[int, int]], parts: int) -> list[int]:
+    """The number of the part that each member gets."""
     pairs = sorted(
-        ((shared_width(part, hashes), i, j) for i, hashes in enumerate(had) for j, part in
-         enumerate(fresh)),
+        ((shared, i, j) for i, own in enumerate(shares) for j, shared in own.items()),
         key=lambda pair: (-pair[0], pair[1], pair[2]),
-    )  # fmt: skip
+    )
     chosen: dict[int, int] = {}
-    free = set(range(len(fresh)))
+    free = dict.fromkeys(range(parts))
     for _, i, j in pairs:
         if i not in chosen and j in free:
             chosen[i] = j
-            free.discard(j)
-    return tuple((fresh[chosen[i]],) for i in range(len(had)))
+            del free[j]
+    left = iter(free)  # ascending
+    return [chosen[i] if i in chosen else next(left) for i in range(len(shares))]
+
+
+def _shares(parts: Sequence[HashRange], had: Sequence[Hashes]) -> list[dict[int, int]]:
+    """How many hashes each member had of parts, by the part's number; of those that it had any."""
+    index = Overlaps((part, j) for j, part in enumerate(parts))
+    shares: list[dict[int, int]] = []
+    for hashes in had:
+        own: dict[int, int] = {}
+        for mine in hashes:
+            for part, j in index.of(mine):
+                own[j] = own.get(j, 0) + min(part.hi, mine.hi) - max(part.lo, mine.lo)
+        shares.append(own)
+    return shares
 
 
 def keeping_most(ranges: Sequence[HashRange], had: Sequence[Hashes]) -> list[Hashes]:
     """A range for each member, so that no two would keep more hashes by changing theirs.
 
     Args:
-        ranges: As many as there are members.
+        ranges: As many as there are members, disjoint.
         had: What each member had.
     """
-    chosen = [part for (part,) in by_overlap(ranges, had)]
-    shared = {(i, part): shared_width(part, had[i]) for i in range(len(had)) for part in ranges}
+    shares = _shares(ranges, had)
+    chosen = _by_overlap(shares, len(ranges))
+    holders = {part: i for i, part in enumerate(chosen)}
+    former: list[list[int]] = [[] for _ in ranges]  # members that had some of a range
+    for i, own in enumerate(shares):
+        for part in own:
+            former[part].append(i)
+
+    def rivals(i: int, above: int) -> Iterator[int]:
+        """Lower members that may gain by a change with member i, or it by one with them."""
+        among = {holders[part] for part in shares[i]}.union(former[chosen[i]])
+        return iter(sorted(j for j in among if above < j < i))
+
     is_better = True
     while is_better:  # each change keeps more hashes, so it ends
         is_better = False
         for i in range(len(chosen)):
-            for j in range(i):
+            lower = rivals(i, -1)
+            while (j := next(lower, None)) is not None:
                 mine, its = chosen[i], chosen[j]
-                if shared[i, its] + shared[j, mine] > shared[i, mine] + shared[j, its]:
+                kept = shares[i].get(mine, 0) + shares[j].get(its, 0)
+                if shares[i].get(its, 0) + shares[j].get(mine, 0) > kept:
                     chosen[i], chosen[j] = its, mine
-                    is_better = True
-    return [(part,) for part in chosen]
+                    holders[its], holders[mine] = i, j
+                    is_better, lower = True, rivals(i, j)
+    return [(ranges[part],) for part in chosen]
+
+
+class Overlaps(Generic[_What]):
+    """Finds which of some hash ranges overlap another one. They may overlap each other.
+
+    Args:
+        ranges: The ranges, each with what it stands for.
+    """
+
+    def __init__(self, ranges: Iterable[tuple[HashRange, _What]]) -> None:
+        self._ranges = sorted(ranges, key=lambda pair: pair[0].lo)
+        self._starts = [part.lo for part, _ in self._ranges]
+        # The highest end so far: ascending, and all ranges before one that is too low are.
+        self._ends = list(accumulate((part.hi for part, _ in self._ranges), max))
+
+    def of(self, part: HashRange) -> list[tuple[HashRange, _What]]:
+        """Those that overlap a range, by their starts."""
+        first, end = bisect_right(self._ends, part.lo), bisect_left(self._starts, part.hi)
+        return [pair for pair in self._ranges[first:end] if pair[0].hi > part.lo]
 
 
 def width(hashes: Iterable[HashRange]) -> int:

@@ -10,7 +10,7 @@ It claims nothing and writes no facts: the group's coordinator alone says who ha
 reads the log, so what others have committed individually is not delivered again, and it commits the
 primary offset as plain consumers do: what it has processed above that comes again after a restart.
 
-Guarantees: its primary offset never goes back, and individual commits of others stay valid: it
+Guarantees: it never sets its primary offset back, and individual commits of others stay valid: it
 keeps the anchor of the offset that it began with.
 """
 
@@ -18,9 +18,10 @@ from dataclasses import dataclass
 
 from kshare.group.protocol.actions import Action, WritePrimary
 from kshare.group.protocol.log import PartitionLog
-from kshare.group.protocol.owner import Commit, Owner, Phase, committed, log_position, session_of
+from kshare.group.protocol.owner import Commit, Owner, Phase, committed, log_position
 from kshare.group.protocol.records import Block
 from kshare.group.protocol.start import Anchor, Primary, Reason, Start
+from kshare.group.protocol.takeover import session_of
 
 __all__ = ["PlainOwner"]
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from kshare.core.hashing import WHOLE, HashRange, complement
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.log import GroupLog, members_seen
-from kshare.group.protocol.owner import session_of
 from kshare.group.protocol.records import EpochMember
+from kshare.group.protocol.takeover import session_of
 
 __all__ = [
     "LivingMember",

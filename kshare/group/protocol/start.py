@@ -6,13 +6,24 @@ position and id of the log's topic. Individual commits count only under their an
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Final
 
+from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress
 from kshare.group.protocol.log import PartitionLog
 
-__all__ = ["Anchor", "Primary", "Reason", "Start", "needs_initial_offset", "resolve_start"]
+__all__ = [
+    "Anchor",
+    "Evidence",
+    "Primary",
+    "Reason",
+    "Start",
+    "needs_initial_offset",
+    "resolve_start",
+]
 
 _NAME = "kshare"
 _VERSION = 1
@@ -110,6 +121,49 @@ class Start:
     begins: bool = False
     unanchored: bool = False
     leader_epoch: int | None = None
+
+
+_GOES_ON: Final = {Reason.CONTINUED, Reason.LOST_LOG}
+"""What has been processed before the log was lost still counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a start is resolved from, as far as it is known.
+
+    Attributes:
+        primary: The primary offset, and the log's bounds beside it; None if they are not fetched.
+        seen: Of the log, before the primary was asked for: its incarnation, and whether it has
+            facts.
+        initial: What ``auto.offset.reset`` means; None if it is not known.
+        voids: Why individual commits were given up; None if they were not.
+        known: Incarnation and progress of before the log was lost, or of the claim before; None
+            if there are none.
+    """
+
+    primary: tuple[Primary | None, int, int] | None = None
+    seen: tuple[int, bool] = (0, False)
+    initial: int | None = None
+    voids: Reason | None = None
+    known: tuple[int, Progress] | None = None
+
+    def forgotten(self) -> "Evidence":
+        """What is left when brokers have to be asked again."""
+        return replace(self, primary=None, initial=None)
+
+    def knowing(self, hashes: Sequence[HashRange]) -> "Evidence":
+        """What is left when nothing is known to be processed but of these key hashes."""
+        if self.known is None or tuple(hashes) == (WHOLE,):
+            return self
+        incarnation, progress = self.known
+        known = (incarnation, progress.within(hashes)) if hashes else None
+        return replace(self, known=known)
+
+    def still_processed(self, start: Start) -> Progress | None:
+        """What was known to be processed before, if that counts after a start."""
+        if self.known is None or self.known[0] != start.incarnation:
+            return None
+        return self.known[1] if start.reason in _GOES_ON else None
 
 
 def needs_initial_offset(primary: Primary | None, log: PartitionLog) -> bool:

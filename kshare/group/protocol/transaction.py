@@ -140,7 +140,7 @@ def known_progress(log: PartitionLog, done: Progress) -> Progress:
         log: What the log says.
         done: What the member knows to be processed, from its start on.
     """
-    return log.progress(done.stable).commit(done.individual_commits)
+    return log.progress().union(done)
 
 
 def is_read_back(log: PartitionLog, blocks: Iterable[Block]) -> bool:

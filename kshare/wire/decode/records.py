@@ -17,8 +17,8 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from kshare.core.hashing import WHOLE
-from kshare.core.offsets import OffsetRange
-from kshare.core.progress import Band, Slice
+from kshare.core.packed_bounds import OFFSET_MAX
+from kshare.core.progress import Slice, Stripe
 from kshare.errors import UnsupportedFormatError
 from kshare.wire.decode import compiled, status
 from kshare.wire.decode.batch_index import BatchIndex, corrupt, index_batches, refuse
@@ -90,7 +90,7 @@ class Decoder:
         arena: Arena | None = None,
     ) -> None:
         self._topic, self._partition = slice_.topic, slice_.partition
-        self._wanted = WantedRecords(slice_.bands(), keys)
+        self._wanted = WantedRecords(slice_.stripes, keys)
         self._read_committed = read_committed
         self._check_crcs = check_crcs
         self._arena = Arena() if arena is None else arena
@@ -194,7 +194,7 @@ class Decoder:
     def _live_batches(self, index: BatchIndex, aborted: Sequence[tuple[int, int]]) -> Flags:
         """Which batches have wanted offsets, without control batches and aborted transactions."""
         batches = index.batches
-        starts, ends = self._wanted.starts, self._wanted.ends
+        starts, ends = self._wanted.bands.starts, self._wanted.bands.ends
         first = np.maximum(batches["base_offset"], index.fetch_offset)
         end = batches["base_offset"] + batches["last_delta"] + 1
         band = np.searchsorted(ends, first, side="right")
@@ -234,7 +234,7 @@ class Decoder:
         columns = Columns("", 0, names=["key"], with_keys=False, max_rows=1, max_bytes=BYTES_MAX)
         columns.begin(1)
         offset = int(batch["base_offset"])
-        everything = WantedRecords([Band(OffsetRange(0, 2**63 - 1), (WHOLE,))])
+        everything = WantedRecords([Stripe(WHOLE, (0, OFFSET_MAX))])
         everything.put(columns.state, 0, offset)
         alone = replace(index, batches=index.batches[row : row + 1])
         for source, group in self._groups(alone, np.ones(1, np.bool_)):

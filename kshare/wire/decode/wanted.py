@@ -1,38 +1,99 @@
 """Which records a scan takes: a slice, in the memory that the kernels read."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from kshare.core.hashing import WHOLE, key_hash
-from kshare.core.progress import Band
+from kshare.core.hashing import HASH_SPACE, key_hash
+from kshare.core.offsets import Bounds
+from kshare.core.region import Stripe
+from kshare.wire.decode.compiled import Ints
 from kshare.wire.decode.layout import ScanState
 
-__all__ = ["WantedRecords"]
+__all__ = ["Bands", "WantedRecords"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bands:
+    """A set of (offset, key hash) as a scan of the log needs it: offset by offset.
+
+    Attributes:
+        starts: The first offset of each band; bands ascend and are disjoint.
+        ends: The end of each band.
+        range_counts: Where the hash ranges of each band begin in ``lows``, and one more: where the
+            last ones end. A band without any holds all key hashes.
+        lows: The lowest key hash of each range; those of a band ascend and are disjoint.
+        lasts: The highest key hash of each range.
+    """
+
+    starts: Ints
+    ends: Ints
+    range_counts: Ints
+    lows: Ints
+    lasts: Ints
+
+    @classmethod
+    def of(cls, stripes: Sequence[Stripe]) -> "Bands":
+        """The bands of stripes that are disjoint and ascend; there is at least one.
+
+        Cost: a sort of the bounds, and the number of hash ranges over all bands.
+        """
+        if len(stripes) == 1:  # maybe a million gaps
+            starts, ends = np.array(stripes[0].bounds, np.int64).reshape(-1, 2).T.copy()
+            band = np.arange(len(starts))
+            owner = np.zeros_like(band)
+        else:
+            starts, ends, band, owner = _crossed([stripe.bounds for stripe in stripes])
+        lows = np.array([stripe.hashes.lo for stripe in stripes], np.int64)[owner]
+        lasts = np.array([stripe.hashes.hi - 1 for stripe in stripes], np.int64)[owner]
+        # Ranges of a band that touch are one; a band with all hashes has none.
+        touches = (band[1:] == band[:-1]) & (lows[1:] - 1 == lasts[:-1])
+        begins = np.insert(~touches, 0, True)
+        band, lows, lasts = band[begins], lows[begins], lasts[np.append(begins[1:], True)]
+        some = (lows > 0) | (lasts < HASH_SPACE - 1)
+        counts = np.bincount(band[some], minlength=len(starts))
+        return cls(starts, ends, np.insert(np.cumsum(counts), 0, 0), lows[some], lasts[some])
+
+
+def _crossed(layers: Sequence[Bounds]) -> tuple[Ints, Ints, Ints, Ints]:
+    """Cut sets of offsets wherever a range of one begins or ends.
+
+    Returns:
+        The start and the end of each piece that is in a set, ascending. And for each piece and each
+        set that it is in, ascending: the numbers of both.
+    """
+    bounds = [np.array(layer, np.int64) for layer in layers]
+    cuts = np.sort(np.concatenate(bounds))
+    cuts = cuts[np.append(True, cuts[1:] > cuts[:-1])]
+    places = np.concatenate([np.searchsorted(cuts, each) for each in bounds])
+    counts = places[1::2] - places[::2]  # of the pieces that a range is cut into
+    layer = np.repeat(np.arange(len(bounds)), [len(each) // 2 for each in bounds])
+    skipped = np.cumsum(counts) - counts
+    piece = np.arange(int(counts.sum())) + np.repeat(places[::2] - skipped, counts)
+    order = np.argsort(piece, kind="stable")
+    piece = piece[order]
+    is_new = np.append(True, piece[1:] > piece[:-1])
+    filled, number = piece[is_new], np.cumsum(is_new) - 1
+    return cuts[filled], cuts[filled + 1], number, np.repeat(layer, counts)[order]
 
 
 class WantedRecords:
     """The bands of a slice, as the kernels take them.
 
     Args:
-        bands: Offset ranges and the hash ranges that are wanted of each.
+        stripes: What is wanted; disjoint, ascending.
         keys: Only records with these keys are wanted; None: all are, also those without a key.
 
     Raises:
         ValueError: ``keys`` is empty.
 
     Attributes:
-        starts: The first offset of each band.
-        ends: The end of each band.
+        bands: The same by offset.
     """
 
-    def __init__(self, bands: Sequence[Band], keys: Collection[bytes] | None = None) -> None:
-        ranges = [() if band.hashes == (WHOLE,) else band.hashes for band in bands]
-        self.starts = np.array([band.offsets.start for band in bands], np.int64)
-        self.ends = np.array([band.offsets.end for band in bands], np.int64)
-        self._range_counts = np.cumsum([0, *map(len, ranges)], dtype=np.int64)
-        self._lows = np.array([hashes.lo for band in ranges for hashes in band], np.int64)
-        self._lasts = np.array([hashes.hi - 1 for band in ranges for hashes in band], np.int64)
+    def __init__(self, stripes: Sequence[Stripe], keys: Collection[bytes] | None = None) -> None:
+        self.bands = Bands.of(stripes)
         if keys is not None and not keys:
             raise ValueError("no key is wanted; give None to read all")
         by_hash = sorted((key_hash(key, 0), key) for key in set(keys or ()))
@@ -49,15 +110,15 @@ class WantedRecords:
         """
         wanted = state.wanted
         wanted.floor = floor
-        wanted.bands = len(self.ends)
-        wanted.starts = self.starts.ctypes.data
-        wanted.ends = self.ends.ctypes.data
-        wanted.range_counts = self._range_counts.ctypes.data
-        wanted.lows = self._lows.ctypes.data
-        wanted.lasts = self._lasts.ctypes.data
+        wanted.bands = len(self.bands.ends)
+        wanted.starts = self.bands.starts.ctypes.data
+        wanted.ends = self.bands.ends.ctypes.data
+        wanted.range_counts = self.bands.range_counts.ctypes.data
+        wanted.lows = self.bands.lows.ctypes.data
+        wanted.lasts = self.bands.lasts.ctypes.data
         wanted.keys = len(self._key_hashes)
         wanted.key_hashes = self._key_hashes.ctypes.data
         wanted.key_ends = self._key_ends.ctypes.data
         wanted.key_bytes = self._key_bytes.ctypes.data
         wanted.last_bytes = self._last_bytes.ctypes.data
-        state.band = int(np.searchsorted(self.ends, first_offset, "right"))
+        state.band = int(np.searchsorted(self.bands.ends, first_offset, "right"))

@@ -67,7 +67,7 @@ class SliceRecords:
         is_one_of_many: bool = False,
     ) -> None:
         self.wanted = wanted
-        self.cursor = Cursor(tuple(band.offsets for band in wanted.slice.bands()))
+        self.cursor = Cursor(wanted.slice.bounds)
         self.limit = RecordLimit(wanted.max_records)
         self._sample = KeySample() if wanted.on_end is not None else None
         self._is_one_of_many = is_one_of_many

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol, TypeAlias
 
-from kshare.group.protocol.membership import Code, Join, Sync
+from kshare.group.protocol.group_errors import Code
+from kshare.group.protocol.membership import Join, Sync
 
 
 class Receiver(Protocol):

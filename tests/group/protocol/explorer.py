@@ -5,6 +5,7 @@
 
 import random
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -70,9 +71,7 @@ def explore(
     Returns:
         The states that were seen, and the shortest way to a broken law if there is one.
     """
-    world, reached = new_world(records), Reached()
-    if running:
-        finish(world, until=0)
+    world, reached = first_world(records=records, running=running), Reached()
     seen = {world.fingerprint()}
     border: list[tuple[World, tuple[Step, ...]]] = [(world, ())]
     for _ in range(depth):
@@ -109,7 +108,7 @@ def random_steps(
     """
     draw = random.Random(seed)
     for _ in range(length):
-        possible = list(steps(world, limits))
+        possible = steps(world, limits)
         if not possible:
             break
         if slow is not None and slow in world.processes and world.processes[slow].in_flight:
@@ -129,16 +128,34 @@ def finish(world: World, until: int | None = None) -> None:
     """
     limits = Limits(processes=0, commits=1_000, in_flight=1_000, crashes=0, compactions=0)
     for _ in range(20):
+        is_done = True
         for verb in ("read", "act", "wait", "deliver", "acknowledge", "commit"):
             if until is not None and verb in {"deliver", "acknowledge", "commit"}:
                 continue
-            for step in list(steps(world, limits)):
+            for step in steps(world, limits):
                 if step[0].split()[0] == verb:
                     take(world, step)
+                    is_done = False
+        if is_done:  # nothing has changed, and nothing will
+            return
+
+
+def first_world(*, records: int = 4, running: bool = False) -> World:
+    """Where a walk begins: with members that have just started, or that run."""
+    world = new_world(records)
+    if running:
+        finish(world, until=0)
+    return world
 
 
 def walk(
-    limits: Limits, length: int, seed: int, *, records: int = 4, running: bool = False
+    limits: Limits,
+    length: int,
+    seed: int,
+    start: World | None = None,
+    *,
+    slow: str | None = None,
+    events: Counter[str] | None = None,
 ) -> Broken | None:
     """One random way through the world.
 
@@ -146,19 +163,22 @@ def walk(
         limits: How much may happen.
         length: Maximum number of steps.
         seed: Of the random numbers.
-        records: Number of records in the partition.
-        running: Begin when all members run, and let the first of them be slow.
+        start: Where it begins; it stays as it is. None for members that have just started.
+        slow: A process that does little while it has a record in hand.
+        events: Counts what has happened.
     """
-    world, trace = new_world(records), []
-    if running:
-        finish(world, until=0)
-    for step in random_steps(world, limits, length, seed, "m0" if running else None):
+    world, trace = first_world() if start is None else start.clone(), list[Step]()
+    broken: str | None = None
+    for step in random_steps(world, limits, length, seed, slow):
         trace.append(step)
         try:
             take(world, step)
         except LawBrokenError as error:
-            return Broken(tuple(trace), str(error))
-    return None
+            broken = str(error)
+            break
+    if events is not None:
+        events.update(what.partition(" ")[0] for what, _ in trace)
+    return None if broken is None else Broken(tuple(trace), broken)
 
 
 def main(depth: int, walks: int) -> None:

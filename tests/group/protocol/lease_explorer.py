@@ -5,6 +5,7 @@
 
 import random
 import sys
+from collections import Counter
 
 from tests.group.protocol.explorer import Broken
 from tests.group.protocol.lease_world import (
@@ -59,22 +60,36 @@ def explore(limits: LeaseLimits, depth: int, *, by_epochs: bool) -> tuple[int, B
 
 
 def walk(
-    limits: LeaseLimits, length: int, seed: int, *, by_epochs: bool, records: int = 8
+    limits: LeaseLimits,
+    length: int,
+    seed: int,
+    start: LeaseWorld,
+    events: Counter[str] | None = None,
 ) -> Broken | None:
-    """One random way through the world, after which everything has to come to its end."""
-    draw = random.Random(seed)
-    world, trace = new_world(by_epochs=by_epochs, records=records), []
+    """One random way through the world, after which everything has to come to its end.
+
+    Args:
+        limits: How much may happen.
+        length: Maximum number of steps.
+        seed: Of the random numbers.
+        start: Where it begins; it stays as it is.
+        events: Counts what has happened.
+    """
+    world, draw, trace = start.clone(), random.Random(seed), list[Step]()
+    broken: str | None = None
     try:
         for _ in range(length):
-            possible = list(lease_steps(world, limits))
+            possible = lease_steps(world, limits)
             if not possible:
                 break
             trace.append(draw.choice(possible))
             take_lease(world, trace[-1])
         finish(world)
     except LawBrokenError as error:
-        return Broken(tuple(trace), str(error))
-    return None
+        broken = str(error)
+    if events is not None:
+        events.update(what.partition(" ")[0] for what, _ in trace)
+    return None if broken is None else Broken(tuple(trace), broken)
 
 
 def main(depth: int, walks: int) -> None:
@@ -83,7 +98,8 @@ def main(depth: int, walks: int) -> None:
         how = "by epochs" if by_epochs else "by silence"
         states, broken = explore(LeaseLimits(), depth, by_epochs=by_epochs)
         print(f"{how}, depth {depth}: {states} states, {broken or 'all laws hold'}")
-        found = [seed for seed in range(walks) if walk(DEEP, 150, seed, by_epochs=by_epochs)]
+        start = new_world(by_epochs=by_epochs, records=8)
+        found = [seed for seed in range(walks) if walk(DEEP, 150, seed, start)]
         print(f"{how}, {walks} random walks of 150 steps: {len(found)} break a law {found[:5]}")
 
 

@@ -5,18 +5,15 @@ what it was assigned. Time is told by what it does: before the coordinator drops
 member has fenced itself, unless it was heard of since.
 """
 
-import random
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 from kshare.core.hashing import WHOLE
 from kshare.group.protocol.actions import Delete, WritePrimary
+from kshare.group.protocol.group_errors import Code
+from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.leader import plan_generation
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.membership import (
-    Change,
-    Code,
     Join,
     Leave,
     Membership,
@@ -26,21 +23,21 @@ from kshare.group.protocol.membership import (
 )
 from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.range_protocol import RANGE, plan_range
-from kshare.group.protocol.records import Key, key_of
+from kshare.group.protocol.records import Claim, Key, key_of
 from kshare.group.protocol.subscription import PROTOCOL, Subscription
 from tests.group.protocol import world as base
-from tests.group.protocol.coordinator import Coordinator, Stage
+from tests.group.protocol.coordinator import Coordinator
 from tests.group.protocol.world import (
     HALVES,
     T0,
     LawBrokenError,
+    Limits,
     Process,
     Step,
     World,
     clone_process,
-    is_living,
+    log_steps,
     next_record,
-    print_of,
 )
 
 
@@ -67,7 +64,7 @@ class GroupWorld(World):
         """Start a process that subscribes."""
         name = f"m{self.started}"
         self.started += 1
-        owner = Owner(T0, f"{name}#0", (), self.log.topic_id, phase=Phase.FENCED)
+        owner = Owner(Claim(T0, f"{name}#0", ()), self.log.topic_id, phase=Phase.FENCED)
         membership = Membership("g", Subscription(name, ("orders",)), protocols=self.protocols)
         self.processes[name] = MemberProcess(
             name,
@@ -97,7 +94,7 @@ class GroupWorld(World):
     def clone(self) -> "GroupWorld":
         return replace(
             self,
-            log=replace(self.log, records=list(self.log.records)),
+            log=self.log.clone(),
             processes={name: clone_member(member_of(p)) for name, p in self.processes.items()},
             acknowledged=set(self.acknowledged),
             promised=set(self.promised),
@@ -132,8 +129,7 @@ def member_of(process: Process) -> MemberProcess:
 
 def clone_member(process: MemberProcess) -> MemberProcess:
     copy = member_of(clone_process(process))
-    membership = process.membership
-    copy.membership = replace(membership, owned=dict(membership.owned))
+    copy.membership = replace(process.membership)
     return copy
 
 
@@ -151,70 +147,50 @@ def new_group(members: int = 2, records: int = 4) -> GroupWorld:
 
 
 @dataclass(frozen=True)
-class GroupLimits:
+class GroupLimits(Limits):
     """How much may happen in a world, so that it is finite."""
 
-    processes: int = 3
     commits: int = 2
-    in_flight: int = 1
-    crashes: int = 1
     drops: int = 2
-    compactions: int = 1
-    lost_logs: int = 0
 
 
-def group_steps(world: GroupWorld, limits: GroupLimits) -> Iterator[Step]:
+def group_steps(world: GroupWorld, limits: GroupLimits) -> list[Step]:
     """Everything that can happen next."""
+    possible: list[Step] = []
     for name, process in world.processes.items():
-        yield from _log_steps(world, process, limits)
-        yield from _member_steps(world, member_of(process))
+        possible += log_steps(world, process, limits)
+        possible += _member_steps(world, member_of(process))
         if world.started < limits.processes:
-            yield ("crash", name)
+            possible.append(("crash", name))
     if world.started < limits.processes:
-        yield ("start", "")
+        possible.append(("start", ""))
     if world.coordinator.can_complete:
-        yield ("complete", "")
+        possible.append(("complete", ""))
     for member_id, known in world.coordinator.members.items():
         is_dead = known.process not in world.processes
         if is_dead or (world.drops < limits.drops and not known.awaits_join):
-            yield ("drop", member_id)
+            possible.append(("drop", member_id))
     if world.compactions < limits.compactions and world.log.records:
-        yield ("compact", "")
+        possible.append(("compact", ""))
     if world.lost_logs < limits.lost_logs and world.log.records:
-        yield ("lose the log", "")
+        possible.append(("lose the log", ""))
+    return possible
 
 
-def _log_steps(world: GroupWorld, process: Process, limits: GroupLimits) -> Iterator[Step]:
-    name = process.name
-    is_behind = process.log.end < world.log.end or process.topic_id != world.log.topic_id
-    if is_behind or not process.is_current:
-        yield ("read", name)
-    if process.inbox:
-        yield ("act", name)
-    may_deliver = is_living(process) and len(process.in_flight) < limits.in_flight
-    if may_deliver and next_record(world, process) is not None:
-        yield ("deliver", name)
-    for offset in process.in_flight:
-        yield (f"acknowledge {offset}", name)
-    can_commit = process.owner.phase is Phase.RUNNING and process.owner.commit is None
-    if can_commit and process.commits < limits.commits:
-        yield ("commit", name)
-    if process.owner.phase is Phase.WAITING:
-        yield ("wait", name)
-
-
-def _member_steps(world: GroupWorld, process: MemberProcess) -> Iterator[Step]:
+def _member_steps(world: GroupWorld, process: MemberProcess) -> list[Step]:
+    possible: list[Step] = []
     name, membership = process.name, process.membership
-    if replace(membership).action() is not None:
-        yield ("member", name)
+    if membership.has_action:
+        possible.append(("member", name))
     if world.coordinator.mail.get(name):
-        yield ("mail", name)
+        possible.append(("mail", name))
     if membership.generation >= 0 and membership.state is not State.SYNCING:
         code = world.coordinator.heartbeat(membership.member_id, membership.generation)
         if code is not None or not process.is_member:
-            yield ("heartbeat", name)
+            possible.append(("heartbeat", name))
     if membership.has_change:
-        yield ("poll", name)
+        possible.append(("poll", name))
+    return possible
 
 
 def take_group(world: GroupWorld, step: Step) -> None:
@@ -303,7 +279,9 @@ def apply_change(world: GroupWorld, process: MemberProcess, change: Change) -> N
     process.hashes, process.position = hashes, 0
     epoch = change.epoch if change.topic_id == process.topic_id else None
     name = f"{process.name}#{process.claims}"
-    process.owner = Owner(T0, name, hashes, process.topic_id, epoch=epoch, self_fencing=True)
+    claim = Claim(T0, name, hashes, epoch, self_fencing=True)
+    former, process.owner = process.owner, Owner(claim, process.topic_id)
+    process.owner.inherit(former)
     if not hashes:
         process.owner.phase = Phase.FENCED  # it does nothing
     _know_peers(world)
@@ -314,7 +292,7 @@ def _know_peers(world: GroupWorld) -> None:
     for process in world.processes.values():
         epoch = process.owner.epoch
         record = None if epoch is None else process.log.epochs.get(epoch)
-        process.owner.peers = None if record is None else record.names
+        process.owner.know_peers(None if record is None else record.names)
 
 
 def _act_as_member(world: GroupWorld, process: MemberProcess) -> None:
@@ -359,265 +337,3 @@ def _hear(world: GroupWorld, process: MemberProcess) -> None:
     """It was heard of, if it is still a member; what is lost is not handed out any more."""
     membership = process.membership
     process.is_member = membership.member_id in world.coordinator.members and not membership.is_lost
-
-
-# -- ways through ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class BrokenGroup:
-    """A way to a state in which a law does not hold."""
-
-    trace: tuple[Step, ...]
-    law: str
-
-
-@dataclass
-class Seen:
-    """The states that an exploration has seen, and what had happened in them.
-
-    Attributes:
-        states: Number of states.
-        handovers: Those in which a key had gone on with another member.
-        committed: Those in which a commit had been answered.
-        dropped: Those in which the coordinator had dropped a living member.
-    """
-
-    states: int = 0
-    handovers: int = 0
-    committed: int = 0
-    dropped: int = 0
-
-    def add(self, world: GroupWorld) -> None:
-        """Count a state."""
-        self.states += 1
-        self.handovers += world.handovers > 0
-        self.committed += bool(world.promised)
-        self.dropped += world.drops > 0
-
-
-def explore_group(
-    limits: GroupLimits, depth: int, *starts: GroupWorld
-) -> tuple[Seen, BrokenGroup | None]:
-    """Take every step in every order, up to a depth.
-
-    Returns:
-        The states that were seen, and the way to a broken law, from one of the starts.
-    """
-    marks, seen = set[object](), Seen()
-    border: list[tuple[GroupWorld, tuple[Step, ...]]] = []
-
-    def put(world: GroupWorld, trace: tuple[Step, ...]) -> None:
-        mark = world.fingerprint()
-        if mark not in marks:
-            marks.add(mark)
-            seen.add(world)
-            border.append((world, trace))
-
-    for start in starts:
-        put(start, ())
-    for _ in range(depth):
-        last, border = border, []
-        for world, trace in last:
-            for step in group_steps(world, limits):
-                after = world.clone()
-                try:
-                    take_group(after, step)
-                except LawBrokenError as error:
-                    return seen, BrokenGroup((*trace, step), str(error))
-                put(after, (*trace, step))
-    return seen, None
-
-
-_ORDINARY = ("member", "mail", "complete", "poll", "read", "act", "wait", "heartbeat")
-
-
-def along(
-    world: GroupWorld, limits: GroupLimits, is_late: Callable[[Step], bool] = lambda _: False
-) -> Iterator[GroupWorld]:
-    """The worlds on the ordinary way from one, in which nothing goes wrong, until all is done.
-
-    Args:
-        world: The world.
-        limits: How much may happen.
-        is_late: Says which steps come only when no others are left.
-    """
-    verbs = (*_ORDINARY, "acknowledge", "deliver", "commit")
-    marks = {world.fingerprint()}
-    after: GroupWorld | None = world
-    while after is not None:
-        world, after = after, None
-        yield world
-        possible = sorted(
-            (step for step in group_steps(world, limits) if step[0].split()[0] in verbs),
-            key=lambda step: (is_late(step), verbs.index(step[0].split()[0])),
-        )
-        for step in possible:
-            after = world.clone()
-            take_group(after, step)
-            if after.fingerprint() not in marks:
-                marks.add(after.fingerprint())
-                break
-            after = None
-
-
-def running(limits: GroupLimits) -> GroupWorld:
-    """Two members run, with a record each in hand."""
-    world = new_group(2)
-    finish_group(world, until=0)
-    for step in list(group_steps(world, limits)):
-        if step[0] == "deliver":
-            take_group(world, step)
-    return world
-
-
-def committing(limits: GroupLimits) -> GroupWorld:
-    """The lead is about to write the primary offset: both have committed their first records."""
-    world = running(limits)
-    for name in ("m1", "m0"):
-        process = world.processes[name]
-        for verb in (f"acknowledge {process.in_flight[0]}", "commit"):
-            take_group(world, (verb, name))
-        while not any(isinstance(action, WritePrimary) for action in process.inbox):
-            possible = [step for step in group_steps(world, limits) if step[1] == name]
-            steps = [step for step in possible if step[0] in {"act", "read"}]
-            if not steps:
-                break
-            take_group(world, steps[0])
-    return world
-
-
-def dropped(world: GroupWorld) -> GroupWorld:
-    """The coordinator drops the first member, which lives."""
-    drop(world, member_of(world.processes["m0"]).membership.member_id)
-    world.drops = 0
-    return world
-
-
-def joined(world: GroupWorld) -> GroupWorld:
-    """A third member is started."""
-    world.join()
-    return world
-
-
-def _is_of_the_first(step: Step) -> bool:
-    return step[1] == "m0"
-
-
-def a_third_joins(limits: GroupLimits) -> Iterator[GroupWorld]:
-    """It gets hashes of both others, once they poll: they have records in hand.
-
-    Nor do they read the log before they have to.
-    """
-    slow = {"poll", "acknowledge", "read"}
-
-    def is_late(step: Step) -> bool:
-        return step[0].split()[0] in slow and step[1] != "m2"
-
-    return along(joined(running(limits)), limits, is_late)
-
-
-def one_is_dropped(limits: GroupLimits) -> Iterator[GroupWorld]:
-    """It sleeps with a record in hand until the other one has taken over all, and goes on."""
-    return along(dropped(running(limits)), limits, _is_of_the_first)
-
-
-def the_lead_is_dropped(limits: GroupLimits) -> Iterator[GroupWorld]:
-    """It sleeps before it writes the primary offset; the other one commits more meanwhile."""
-    return along(dropped(committing(limits)), limits, _is_of_the_first)
-
-
-def the_lead_is_slow(limits: GroupLimits) -> Iterator[GroupWorld]:
-    """It sleeps before it writes the primary offset, and stays a member."""
-    return along(committing(limits), limits, _is_of_the_first)
-
-
-Way: TypeAlias = Callable[[GroupLimits], Iterator[GroupWorld]]
-WAYS: tuple[Way, ...] = (
-    a_third_joins,
-    one_is_dropped,
-    the_lead_is_dropped,
-    the_lead_is_slow,
-)
-"""The ways on which hashes or the lead change hands; every interleaving begins anywhere on one."""
-
-
-def walk_group(
-    limits: GroupLimits, length: int, seed: int, *, members: int = 2, settled: bool = True
-) -> BrokenGroup | None:
-    """One random way through the world.
-
-    Args:
-        limits: How much may happen.
-        length: Maximum number of steps.
-        seed: Of the random numbers.
-        members: Processes to begin with.
-        settled: Begin when all of them run.
-    """
-    world, draw, trace = new_group(members), random.Random(seed), []
-    if settled:
-        finish_group(world, until=0)
-        for step in list(group_steps(world, limits)):
-            if step[0] == "deliver":  # all have something in hand when things change
-                take_group(world, step)
-    slow = draw.choice([None, *world.processes])
-    reads_late = draw.choice([None, *world.processes])
-    for _ in range(length):
-        possible = list(group_steps(world, limits))
-        if not possible:
-            break
-        weights = [
-            0.05
-            if name == slow
-            or (what == "read" and name == reads_late)
-            or what.startswith("acknowledge")
-            else 1
-            for what, name in possible
-        ]
-        (step,) = draw.choices(possible, weights)
-        trace.append(step)
-        try:
-            take_group(world, step)
-        except LawBrokenError as error:
-            return BrokenGroup(tuple(trace), str(error))
-    return None
-
-
-def finish_group(world: GroupWorld, until: int | None = None) -> None:
-    """Let no more go wrong: the group settles, and everyone processes and commits all there is.
-
-    Args:
-        world: The world.
-        until: No record from this offset on is handed out; None for all.
-    """
-    limits = GroupLimits(0, commits=1_000, in_flight=1_000, crashes=0, drops=0, compactions=0)
-    verbs = ("drop", "heartbeat", "member", "mail", "complete", "poll", "read", "act", "wait")
-    late = ("deliver", "acknowledge", "commit")
-    for _ in range(30):
-        for verb in (*verbs, *(late if until is None else ())):
-            for step in list(group_steps(world, limits)):
-                if step[0].split()[0] == verb and step in set(group_steps(world, limits)):
-                    take_group(world, step)
-
-
-def settled(world: GroupWorld) -> bool:
-    """Whether the group is stable, and all hashes are with a member that delivers."""
-    owned = [part for p in world.processes.values() if is_living(p) for part in p.hashes]
-    total = sum(part.width for part in owned)
-    return world.coordinator.stage is Stage.STABLE and total == WHOLE.width
-
-
-__all__ = [
-    "WAYS",
-    "GroupLimits",
-    "Seen",
-    "Way",
-    "explore_group",
-    "finish_group",
-    "group_steps",
-    "new_group",
-    "print_of",
-    "settled",
-    "take_group",
-    "walk_group",
-]

@@ -11,15 +11,16 @@ from dataclasses import dataclass, field, replace
 
 from kshare.group.protocol.actions import WritePrimary
 from kshare.group.protocol.consumer_protocol import decode_partitions, encode_topics
-from kshare.group.protocol.membership import Code, Join, Sync
+from kshare.group.protocol.group_errors import Code
+from kshare.group.protocol.membership import Join, Sync
 from kshare.group.protocol.range_protocol import RANGE, plan_range
 from kshare.group.protocol.start import Primary
 from kshare.group.protocol.subscription import PROTOCOL
 from tests.group.protocol.coordinator import Stage
+from tests.group.protocol.member_explorer import finish_group
 from tests.group.protocol.member_world import (
     GroupLimits,
     GroupWorld,
-    finish_group,
     group_steps,
     member_of,
     take_group,

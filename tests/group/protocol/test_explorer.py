@@ -12,7 +12,7 @@ import pytest
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.protocol import commit, log, owner, start
-from kshare.group.protocol.actions import Delete
+from kshare.group.protocol.actions import Delete, WritePrimary
 from kshare.group.protocol.owner import Owner
 from kshare.group.protocol.records import Key, Stable
 from tests.group.protocol import world as world_module
@@ -20,11 +20,12 @@ from tests.group.protocol.explorer import (
     Broken,
     explore,
     finish,
+    first_world,
     new_world,
     random_steps,
     walk,
 )
-from tests.group.protocol.world import Limits, is_pending, take
+from tests.group.protocol.world import Limits, World, is_pending, take
 
 WALKS, LENGTH = 200, 160
 LIMITS = Limits(processes=4, commits=3, in_flight=2, compactions=2)
@@ -63,13 +64,17 @@ def test_every_interleaving_with_a_lost_log() -> None:
 
 @pytest.mark.parametrize("running", [False, True])
 def test_random_walks_with_a_lost_log(running: bool) -> None:
+    start, slow = first_world(running=running), "m0" if running else None
     for seed in range(WALKS):
-        assert walk(LOST, LENGTH, seed, running=running) is None, f"seed {seed}"
+        assert walk(LOST, LENGTH, seed, start, slow=slow) is None, f"seed {seed}"
 
 
 def test_random_walks_with_failures() -> None:
-    for seed in range(WALKS):
-        assert walk(FAILING, LENGTH, seed, running=seed % 2 == 0) is None, f"seed {seed}"
+    run = first_world(running=True)
+    for seed in range(0, WALKS, 2):
+        assert walk(FAILING, LENGTH, seed, run, slow="m0") is None, f"seed {seed}"
+    for seed in range(1, WALKS, 2):
+        assert walk(FAILING, LENGTH, seed) is None, f"seed {seed}"
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -94,6 +99,36 @@ def test_whatever_happens_living_members_process_all(seed: int) -> None:
     assert not any(is_pending(progress, at, hash_) for at, hash_ in enumerate(world.keys))
     assert world.primary is not None
     assert world.primary.offset == progress.stable
+
+
+def test_a_primary_offset_that_a_former_lead_has_set_back_is_written_again() -> None:
+    """It is stopped between its decision and the coordinator, which does not ask who it is."""
+    world = World((0,) * 4)
+    world.start((WHOLE,))
+    finish(world, until=0)
+    old = world.processes["m0"]
+    take(world, ("deliver", "m0"))
+    take(world, ("acknowledge 0", "m0"))
+    take(world, ("commit", "m0"))
+    while not isinstance(old.inbox[0], WritePrimary):
+        take(world, ("act", "m0"))
+        take(world, ("read", "m0"))
+    stopped = world.processes.pop("m0")
+    world.start((WHOLE,))
+    finish(world)
+    assert world.primary is not None
+    assert world.primary.offset == 4
+    world.processes["m0"] = stopped
+    take(world, ("act", "m0"))
+    assert world.primary.offset == 1
+    new = world.processes["m1"]
+    for repeats, offset in ((False, 1), (True, 4)):
+        new.owner.begin_commit(new.part(), repeats=repeats)
+        new.inbox += new.owner.actions(new.part(), new.log.end)
+        while new.inbox:
+            take(world, ("act", "m1"))
+        assert world.primary.offset == offset
+    assert new.owner.commit is None
 
 
 def test_living_members_write_again_what_a_lost_log_said() -> None:
@@ -121,7 +156,7 @@ def test_living_members_write_again_what_a_lost_log_said() -> None:
 
 
 def does_not_wait_for_former_owners(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Owner, "is_alone", lambda *_: True)
+    patch.setattr(owner, "is_alone", lambda *_: True)
 
 
 def does_not_fence_itself(patch: pytest.MonkeyPatch) -> None:
@@ -239,7 +274,7 @@ def judges_by_an_old_primary(patch: pytest.MonkeyPatch) -> None:
 
 
 def answers_before_reading_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Owner, "_is_written", lambda *_: True)
+    patch.setattr(owner, "is_written", lambda *_: True)
 
 
 def never_writes_an_anchor(patch: pytest.MonkeyPatch) -> None:
@@ -341,6 +376,6 @@ def test_a_fault_is_found_by_every_interleaving(
 @pytest.mark.parametrize("fault", FAULTS_OF_RUNNING_MEMBERS, ids=lambda fault: fault.__name__)
 def test_a_fault_of_running_members_is_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
-    limits = FAULTS_OF_RUNNING_MEMBERS[fault]
-    walks = (walk(limits, 60, seed, running=True) for seed in range(6_000))
+    limits, start = FAULTS_OF_RUNNING_MEMBERS[fault], first_world(running=True)
+    walks = (walk(limits, 60, seed, start, slow="m0") for seed in range(6_000))
     assert any(isinstance(found, Broken) for found in walks)

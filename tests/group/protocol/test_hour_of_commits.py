@@ -10,7 +10,7 @@ from kshare.group.protocol.actions import Delete, FetchPrimary, Write, WritePrim
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.owner import Owner
 from kshare.group.protocol.record_codec import encode, encode_key
-from kshare.group.protocol.records import STRETCH, Key, Record, Reset, key_of
+from kshare.group.protocol.records import STRETCH, Claim, Key, Record, Reset, key_of
 from kshare.group.protocol.start import Anchor, Primary
 from tests.support.groups import T0
 
@@ -26,7 +26,7 @@ class Hour:
         self.left: dict[Key, bytes] = {}  # what compaction has left
         self.appended = 0
         self.primary = Primary(0, Anchor(1, 0))
-        self.owner = Owner(T0, "m#1", (WHOLE,))
+        self.owner = Owner(Claim(T0, "m#1", (WHOLE,)))
         self._append(Reset(T0, 1, 0))
 
     def _append(self, record: Record) -> None:

@@ -28,15 +28,16 @@ def test_every_interleaving(by_epochs: bool) -> None:
 
 @pytest.mark.parametrize("by_epochs", [True, False])
 def test_random_walks(by_epochs: bool) -> None:
+    start = new_world(by_epochs=by_epochs, records=8)
     for seed in range(20):
-        assert walk(DEEP, LENGTH, seed, by_epochs=by_epochs) is None, f"seed {seed}"
+        assert walk(DEEP, LENGTH, seed, start) is None, f"seed {seed}"
 
 
 @pytest.mark.parametrize("by_epochs", [True, False])
 def test_random_walks_with_a_lost_log(by_epochs: bool) -> None:
+    limits, start = replace(DEEP, lost_logs=1), new_world(by_epochs=by_epochs, records=8)
     for seed in range(20):
-        limits = replace(DEEP, lost_logs=1)
-        assert walk(limits, LENGTH, seed, by_epochs=by_epochs) is None, f"seed {seed}"
+        assert walk(limits, LENGTH, seed, start) is None, f"seed {seed}"
 
 
 @pytest.mark.parametrize("members", [1, 2, 3])
@@ -120,4 +121,5 @@ FAULTS: tuple[Patch, ...] = (
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_seeded_faults_are_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
-    assert any(walk(DEEP, LENGTH, seed, by_epochs=True) for seed in range(60))
+    start = new_world(by_epochs=True, records=8)
+    assert any(walk(DEEP, LENGTH, seed, start) for seed in range(60))

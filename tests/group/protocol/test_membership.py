@@ -7,18 +7,16 @@ import pytest
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError
+from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.leader import plan_generation, topics_of
 from kshare.group.protocol.liveness import Liveness
 from kshare.group.protocol.membership import (
-    Code,
     Join,
     Leave,
     Membership,
     Plan,
     State,
     Sync,
-    minus,
-    union,
 )
 from kshare.group.protocol.range_protocol import RANGE
 from kshare.group.protocol.subscription import (
@@ -361,14 +359,6 @@ def test_a_foreign_member_is_refused_and_the_others_are_assigned() -> None:
     refused.action()
     refused.synced(generation.assignments(9, "a")["id-2"])
     assert isinstance(refused.fault, ForeignMemberError)
-
-
-def test_differences_and_unions() -> None:
-    assert minus({T0: (), T1: ()}, {T0: (LOWER,)}) == {T0: (UPPER,), T1: ()}
-    assert minus({T0: (LOWER,)}, {T0: ()}) == {}
-    assert union((LOWER,), (UPPER,)) == ()
-    assert union(None, (UPPER,)) == (UPPER,)
-    assert union((HashRange(0, 5),), (HashRange(3, 9),)) == (HashRange(0, 9),)
 
 
 # -- members that list `range`, too ------------------------------------------------------------

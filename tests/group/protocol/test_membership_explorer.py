@@ -5,26 +5,29 @@ from dataclasses import replace
 
 import pytest
 
-from kshare.group.protocol import assignor
-from kshare.group.protocol.actions import Action
+from kshare.core.hashing import WHOLE
+from kshare.group.protocol import assignor, commit, owner, takeover
+from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.log import GroupLog, PartitionLog
-from kshare.group.protocol.membership import Change, Membership, State
-from kshare.group.protocol.owner import Commit, Owner
+from kshare.group.protocol.membership import Membership, State
 from kshare.group.protocol.records import Claim
 from tests.group.protocol import member_world
 from tests.group.protocol.coordinator import Stage
-from tests.group.protocol.member_world import (
+from tests.group.protocol.member_explorer import (
     WAYS,
-    GroupLimits,
-    GroupWorld,
-    MemberProcess,
     Way,
     explore_group,
     finish_group,
-    new_group,
+    first_group,
     settled,
-    take_group,
     walk_group,
+)
+from tests.group.protocol.member_world import (
+    GroupLimits,
+    GroupWorld,
+    MemberProcess,
+    new_group,
+    take_group,
 )
 from tests.group.protocol.world import T0, LawBrokenError, is_pending, replay
 
@@ -67,14 +70,15 @@ def test_a_way_ends_with_all_processed(way: Way) -> None:
 
 @pytest.mark.parametrize("is_settled", [False, True])
 def test_random_walks(is_settled: bool) -> None:
+    start = first_group(settled=is_settled)
     for seed in range(40):
-        assert walk_group(LIMITS, LENGTH, seed, settled=is_settled) is None, f"seed {seed}"
+        assert walk_group(LIMITS, LENGTH, seed, start) is None, f"seed {seed}"
 
 
 def test_random_walks_with_a_lost_log() -> None:
-    limits = replace(LIMITS, lost_logs=1)
+    limits, start = replace(LIMITS, lost_logs=1), first_group()
     for seed in range(40):
-        assert walk_group(limits, LENGTH, seed) is None, f"seed {seed}"
+        assert walk_group(limits, LENGTH, seed, start) is None, f"seed {seed}"
 
 
 @pytest.mark.parametrize("members", [1, 2, 3])
@@ -104,7 +108,7 @@ def test_a_leader_whose_generation_is_over_assigns_nothing() -> None:
     verbs = ("mail", "member", "heartbeat")
     while world.coordinator.stage is not Stage.STABLE:
         possible = [("complete", ""), *((verb, "m1") for verb in verbs)]
-        there = set(member_world.group_steps(world, LIMITS))
+        there = member_world.group_steps(world, LIMITS)
         take_group(world, next(step for step in possible if step in there))
     assigned, end = dict(world.coordinator.assignments), world.log.end
     take_group(world, ("member", "m0"))  # it writes an epoch, later than that of its successor
@@ -123,7 +127,7 @@ def test_whatever_happens_living_members_process_all(seed: int) -> None:
 
     world, draw = new_group(2), random.Random(seed)
     for _ in range(LENGTH):
-        possible = list(member_world.group_steps(world, LIMITS))
+        possible = member_world.group_steps(world, LIMITS)
         if not possible:
             break
         take_group(world, draw.choice(possible))
@@ -149,14 +153,14 @@ def does_not_fence_itself(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_wait_for_former_owners(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Owner, "is_alone", lambda *_: True)
+    patch.setattr(owner, "is_alone", lambda *_: True)
 
 
 def takes_members_of_the_epoch_for_dropped(patch: pytest.MonkeyPatch) -> None:
-    def of_the_past(self: Owner, claim: Claim) -> bool:
-        return self.epoch is not None and (claim.epoch or 0) < self.epoch
+    def of_the_past(claim: Claim, later: Claim, _: object) -> bool:
+        return later.epoch is not None and (claim.epoch or 0) < later.epoch
 
-    patch.setattr(Owner, "_is_of_the_past", of_the_past)
+    patch.setattr(takeover, "is_of_the_past", of_the_past)
 
 
 def gives_what_others_own(patch: pytest.MonkeyPatch) -> None:
@@ -178,7 +182,8 @@ def goes_on_with_what_is_lost(patch: pytest.MonkeyPatch) -> None:
     def take(self: Membership) -> Change | None:
         change = real(self)
         if change is not None and change.is_lost:
-            self._change = change = Change({}, {}, dict(self.owned), is_lost=True)
+            change = Change({}, {}, self.owned, is_lost=True)
+            self.holdings = replace(self.holdings, change=change)
         return change
 
     real = Membership.take
@@ -230,28 +235,26 @@ def commits_without_its_generation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(member_world, "may_commit", lambda *_: True)
 
 
+def highest(said: PartitionLog, claim: Claim) -> bool:
+    """Whether a member owns the highest hash of all."""
+    owned = said.owned_by(claim.member)
+    return bool(owned) and owned[-1].hi == WHOLE.hi
+
+
 def leads_by_the_highest_hash_too(patch: pytest.MonkeyPatch) -> None:
     """Two leads: the owner of the highest hash takes itself for one."""
-    real = Owner._commit
-
-    def commit(self: Owner, said: PartitionLog, under_way: Commit) -> tuple[Action, ...]:
-        highest = {name: owned[-1].hi for name in said.claims if (owned := said.owned_by(name))}
-        with pytest.MonkeyPatch.context() as within:
-            if max(highest, key=lambda name: highest[name], default="") == self.member:
-                within.setattr(PartitionLog, "lead", self.member)
-            return real(self, said, under_way)
-
-    patch.setattr(Owner, "_commit", commit)
+    real = commit.leads
+    patch.setattr(owner, "leads", lambda said, claim: real(said, claim) or highest(said, claim))
 
 
 def leads_by_the_highest_hash(patch: pytest.MonkeyPatch) -> None:
     """All take the owner of the highest hash for the lead."""
+    patch.setattr(owner, "leads", highest)
 
-    def lead(self: PartitionLog) -> str | None:
-        highest = {name: owned[-1].hi for name in self.claims if (owned := self.owned_by(name))}
-        return max(highest, key=lambda name: (highest[name], name), default=None)
 
-    patch.setattr(PartitionLog, "lead", property(lead))
+def leads_by_the_claims_that_are_there(patch: pytest.MonkeyPatch) -> None:
+    """Two leads: one before the owner of the lowest hash has claimed it, which is the other one."""
+    patch.setattr(owner, "leads", lambda said, claim: said.lead == claim.member)
 
 
 FAULTS: tuple[Patch, ...] = (
@@ -290,13 +293,29 @@ FOUND_ON_WAYS: tuple[Patch, ...] = (
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_fault_is_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
-    assert any(walk_group(LIMITS, LENGTH, seed, members=3) for seed in range(2_000))
+    start = first_group(3)
+    assert any(walk_group(LIMITS, LENGTH, seed, start) for seed in range(2_000))
+
+
+LATE_CLAIM = 1_026_869
+"""The seed of a walk in which the owner of the lowest hash claims it after the next one commits."""
+
+
+def test_who_is_about_to_claim_the_lowest_hash_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random walks come upon it once in fifty thousand."""
+    start = first_group(3, settled=True)
+    assert walk_group(LIMITS, LENGTH, LATE_CLAIM, start) is None
+    leads_by_the_claims_that_are_there(monkeypatch)
+    broken = walk_group(LIMITS, LENGTH, LATE_CLAIM, start)
+    assert broken is not None
+    assert "primary offset 0 after 1" in broken.law
 
 
 @pytest.mark.parametrize("fault", TWO_LAYERS, ids=lambda fault: fault.__name__)
 def test_one_layer_alone_holds(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
-    assert not any(walk_group(LIMITS, LENGTH, seed, members=3) for seed in range(20))
+    start = first_group(3)
+    assert not any(walk_group(LIMITS, LENGTH, seed, start) for seed in range(20))
 
 
 @pytest.mark.parametrize("fault", FOUND_ON_WAYS, ids=lambda fault: fault.__name__)

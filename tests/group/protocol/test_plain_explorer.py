@@ -6,7 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from kshare.group.protocol.membership import Membership
-from tests.group.protocol.member_world import GroupLimits, finish_group, settled
+from tests.group.protocol.member_explorer import finish_group, settled
+from tests.group.protocol.member_world import GroupLimits
 from tests.group.protocol.plain_world import (
     explore_plain,
     finish_without_plain,

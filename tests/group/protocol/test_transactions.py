@@ -81,7 +81,7 @@ def test_a_zombie_with_a_new_epoch_writes_nothing() -> None:
 
 
 def skips_the_fence(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Owner, "_former", lambda *_: frozenset())
+    patch.setattr(owner, "former_ids", lambda *_: frozenset())
 
 
 def fences_once(patch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Ways through the small world of transactions: every interleaving to a depth, and random ones."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -45,7 +46,7 @@ def let_run(world: TransactionalWorld) -> None:
     """Let all members begin to run."""
     for _ in range(12):
         for verb in ("read", "act", "wait"):
-            for step in list(steps(world, Limits(members=0))):
+            for step in steps(world, Limits(members=0)):
                 if step[0] == verb:
                     take(world, step)
 
@@ -58,20 +59,40 @@ def is_stale(member: Member) -> bool:
 _RARE = {"crash", "replace", "leave", "abort", "doubt", "expire", "compact"}
 
 
-def walk(limits: Limits, length: int, seed: int) -> tuple[tuple[Step, ...], str] | None:
+def first_world(*, shares_ids: bool = False, running: bool = True) -> TransactionalWorld:
+    """Where a walk begins: with members that run, or have just started."""
+    world = new_world(shares_ids=shares_ids)
+    if running:
+        let_run(world)
+    return world
+
+
+def walk(
+    limits: Limits,
+    length: int,
+    seed: int,
+    start: TransactionalWorld | None = None,
+    events: Counter[str] | None = None,
+) -> tuple[tuple[Step, ...], str] | None:
     """One random way through a world, and then all that is left to do.
+
+    Args:
+        limits: How much may happen.
+        length: Maximum number of steps.
+        seed: Of the random numbers.
+        start: Where it begins; it stays as it is. None for one that the seed chooses.
+        events: Counts what has happened.
 
     Returns:
         The way to a broken law, and which one; None if all hold.
     """
-    draw = random.Random(seed)
-    world, trace = new_world(shares_ids=seed % 3 == 0), []
-    if seed % 4:
-        let_run(world)
+    world = first_world(**chosen_by(seed)) if start is None else start.clone()
+    draw, trace = random.Random(seed), list[Step]()
     paused, until = "", 0  # a member that does nothing for a while, and until which step
+    broken: str | None = None
     try:
         for number in range(length):
-            possible = list(steps(world, limits))
+            possible = steps(world, limits)
             if not possible:
                 break
             busy = [name for name, member in world.members.items() if member.in_flight]
@@ -88,8 +109,16 @@ def walk(limits: Limits, length: int, seed: int) -> tuple[tuple[Step, ...], str]
             take(world, step)
         finish_all(world)
     except LawBrokenError as error:
-        return tuple(trace), str(error)
-    return None
+        broken = str(error)
+    if events is not None:
+        events.update(what for what, _ in trace)
+        events["output"] += len(world.outputs)
+    return None if broken is None else (tuple(trace), broken)
+
+
+def chosen_by(seed: int) -> dict[str, bool]:
+    """How the world of a walk begins."""
+    return {"shares_ids": seed % 3 == 0, "running": seed % 4 != 0}
 
 
 def finish_all(world: TransactionalWorld) -> None:
@@ -129,7 +158,7 @@ def a_zombie_with_a_new_epoch() -> str | None:
         go(world, "m0", until="write")
         take(world, ("act", "m2"))  # its own claim
         take(world, ("read", "m0"))
-        if ("act", "m0") in set(steps(world, Limits())):
+        if ("act", "m0") in steps(world, Limits()):
             take(world, ("act", "m0"))
         go(world, "m2")
         go(world, "m0")

@@ -4,8 +4,9 @@ As :mod:`.world`, with outputs beside facts: each record of the data partition i
 exactly once, and the outputs of a key in order.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from kshare.core.hashing import complement
 from kshare.core.progress import Progress
@@ -21,7 +22,7 @@ from kshare.group.protocol.actions import (
 )
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.records import Block, Key, Record, key_of
+from kshare.group.protocol.records import Block, Claim, Key, Record, key_of
 from kshare.group.protocol.start import Primary, Start
 from kshare.group.protocol.transaction import Admission, Chunk
 from tests.group.protocol.world import (
@@ -30,7 +31,9 @@ from tests.group.protocol.world import (
     LawBrokenError,
     Process,
     Step,
+    clone_log,
     clone_process,
+    is_own,
     is_pending,
     print_of,
 )
@@ -52,6 +55,10 @@ class Coordinator:
     epochs: dict[str, int] = field(default_factory=dict)
     open: dict[str, Transaction] = field(default_factory=dict)
     begun: int = 0
+
+    def numbers(self) -> frozenset[int]:
+        """The transactions whose outcome is not in the log yet."""
+        return frozenset(each.number for each in self.open.values())
 
     def fence(self, name: str) -> int | None:
         """InitProducerId: a new epoch, or None while a transaction is being ended."""
@@ -82,20 +89,32 @@ class Coordinator:
 
 @dataclass
 class TransactionalLog:
-    """Records by offset, each with the number of its transaction; 0 for none."""
+    """Records by offset, each with the number of its transaction; 0 for none.
+
+    Attributes:
+        records: The records, ascending by offset.
+        end: The offset of the next record.
+        aborted: Numbers of the transactions that were aborted.
+        version: How often its records have changed.
+    """
 
     records: list[tuple[int, Key, Record | None, int]] = field(default_factory=list)
     end: int = 0
     aborted: frozenset[int] = frozenset()
+    version: int = 0
+    _decided: GroupLog = field(default_factory=lambda: GroupLog("g"))
 
     def append(self, key: Key, record: Record | None, number: int = 0) -> None:
         self.records.append((self.end, key, record, number))
         self.end += 1
+        self.version += 1
 
     def stable(self, coordinator: Coordinator) -> int:
         """The last stable offset."""
-        open_ = {each.number for each in coordinator.open.values()}
-        return min((at for at, _, _, number in self.records if number in open_), default=self.end)
+        if not coordinator.open:
+            return self.end
+        open_ = coordinator.numbers()
+        return next((at for at, _, _, number in self.records if number in open_), self.end)
 
     def compact(self, below: int) -> None:
         kept = [each for each in self.records if each[3] not in self.aborted]
@@ -105,6 +124,35 @@ class TransactionalLog:
             for each in kept
             if each[0] >= below or (last[each[1]] == each[0] and each[2] is not None)
         ]
+        self._decided = GroupLog("g")
+        self.version += 1
+
+    def between(self, start: int, end: int) -> list[tuple[int, Key, Record | None, int]]:
+        """The records of some offsets."""
+        first = bisect_left(self.records, start, key=itemgetter(0))
+        return self.records[first : bisect_left(self.records, end, first, key=itemgetter(0))]
+
+    def said(self, coordinator: Coordinator) -> GroupLog:
+        """What all facts say that are committed, also behind an open transaction.
+
+        What is below the last stable offset is decided, and applied to what was said before.
+        """
+        stable, decided = self.stable(coordinator), self._decided
+        for at, key, record, number in self.between(decided.end, stable):
+            if number not in self.aborted:
+                decided.apply(at, key, record)
+        decided.end = max(decided.end, stable)
+        if stable == self.end:
+            return decided
+        said, open_ = clone_log(decided), coordinator.numbers()
+        for at, key, record, number in self.between(stable, self.end):
+            if number not in open_ and number not in self.aborted:
+                said.apply(at, key, record)
+        return said
+
+    def clone(self) -> "TransactionalLog":
+        """A copy that shares nothing that changes."""
+        return replace(self, records=list(self.records), _decided=clone_log(self._decided))
 
 
 def is_visible(log: TransactionalLog, number: int) -> bool:
@@ -129,6 +177,7 @@ class Member(Process):
     records: tuple[tuple[Block, ...], tuple[Key, ...]] | None = None  # to be written, as checked
     is_doubtful: bool = False  # whether it does not know what became of its transaction
     unread: tuple[Block, ...] = ()
+    _admission: tuple[tuple[object, ...], Admission] | None = None  # by what, and what it is
 
 
 @dataclass
@@ -146,13 +195,15 @@ class TransactionalWorld:
     compactions: int = 0
     expired: int = 0
     shares_ids: bool = False
+    _known: tuple[object, Progress] | None = None  # by what, and what is known
+    _checked: tuple[object, ...] = ()  # what held at the last check
 
     def start(self, half: int) -> None:
         name = f"m{self.started}"
         transactional_id = f"t{half}" if self.shares_ids else f"t-{name}"
         self.started += 1
         hashes = (HALVES[half],)
-        owner = Owner(T0, name, hashes, "a", transactional_id=transactional_id)
+        owner = Owner(Claim(T0, name, hashes, transactional_id=transactional_id), "a")
         self.members[name] = Member(
             name, hashes, GroupLog("g"), owner, "a", transactional_id=transactional_id
         )
@@ -160,18 +211,21 @@ class TransactionalWorld:
 
     def known(self) -> Progress:
         """What is processed by all facts that are committed, also behind an open transaction."""
-        full = GroupLog("g")
-        open_ = {each.number for each in self.coordinator.open.values()}
-        for at, key, record, number in self.log.records:
-            if number not in open_ and number not in self.log.aborted:
-                full.apply(at, key, record)
-        part = full.of(T0)
-        anchor = None if self.primary is None else self.primary.anchor
-        counts = anchor is not None and anchor.incarnation >= part.incarnation
-        return part.progress(self.primary.offset if self.primary and counts else 0)
+        log, primary = self.log, self.primary
+        by = (log.version, log.aborted, self.coordinator.numbers(), primary)
+        if self._known is None or self._known[0] != by:
+            part = log.said(self.coordinator).of(T0)
+            anchor = None if primary is None else primary.anchor
+            counts = anchor is not None and anchor.incarnation >= part.incarnation
+            self._known = by, part.progress(primary.offset if primary and counts else 0)
+        return self._known[1]
 
     def check(self) -> None:
+        """What holds in every state; nothing new of one that differs in nothing looked at here."""
         known = self.known()
+        checked = (known, tuple(self.outputs), self.highest_stable)
+        if self._checked == checked:
+            return
         for offset, hash_ in enumerate(self.keys):
             is_done, has_output = not is_pending(known, offset, hash_), offset in self.outputs
             if is_done != has_output:
@@ -179,6 +233,7 @@ class TransactionalWorld:
         if known.stable < self.highest_stable:
             raise LawBrokenError(f"stable offset {known.stable} after {self.highest_stable}")
         self.highest_stable = known.stable
+        self._checked = (known, tuple(self.outputs), self.highest_stable)
 
     def put_out(self, offsets: tuple[int, ...]) -> None:
         for offset in offsets:
@@ -192,7 +247,7 @@ class TransactionalWorld:
     def clone(self) -> "TransactionalWorld":
         return replace(
             self,
-            log=replace(self.log, records=list(self.log.records)),
+            log=self.log.clone(),
             coordinator=replace(
                 self.coordinator,
                 epochs=dict(self.coordinator.epochs),
@@ -258,8 +313,7 @@ def next_record(world: TransactionalWorld, member: Member) -> int | None:
         return None  # what it holds came from an older start: it has to abort
     for offset in range(member.position, len(world.keys)):
         hash_ = world.keys[offset]
-        is_own = any(hash_ in part for part in member.hashes)
-        if is_own and is_pending(member.owner.done, offset, hash_):
+        if is_own(member, hash_) and is_pending(member.owner.done, offset, hash_):
             return offset
     return None
 
@@ -285,60 +339,73 @@ def may_write(member: Member) -> bool:
     start = member.owner.start if member.owner.phase is Phase.RUNNING else None
     if not transaction.may_commit(member.since, start, is_read=member.is_read):
         return False
-    return transaction.admission([chunk_of(member)], "stable") is Admission.OPEN
+    return admission_of(member) is Admission.OPEN
 
 
-def steps(world: TransactionalWorld, limits: Limits) -> Iterator[Step]:
+def admission_of(member: Member) -> Admission:
+    """Whether the purgatory is open for a member; asked again once something has changed."""
+    by = (member.log.end, member.owner.done, member.position)
+    if member._admission is None or member._admission[0] != by:
+        member._admission = by, transaction.admission([chunk_of(member)], "stable")
+    return member._admission[1]
+
+
+def steps(world: TransactionalWorld, limits: Limits) -> list[Step]:
     """Everything that can happen next."""
-    for member in world.members.values():
-        for verb in (*_ordinary(world, limits, member), *_transactional(limits, member)):
-            yield (verb, member.name)
+    possible: list[Step] = []
+    end = read_to(world)
+    for name, member in world.members.items():
+        verbs = _ordinary(world, limits, member, end)
+        _add_transactional(verbs, limits, member)
+        possible += [(verb, name) for verb in verbs]
     for name, current in world.coordinator.open.items():
         if current.state != "open":
-            yield ("mark", name)
+            possible.append(("mark", name))
         elif world.expired < limits.expired:
-            yield ("expire", name)
+            possible.append(("expire", name))
     if world.compactions < limits.compactions and world.log.records:
-        yield ("compact", "")
+        possible.append(("compact", ""))
+    return possible
 
 
-def _ordinary(world: TransactionalWorld, limits: Limits, member: Member) -> Iterator[str]:
-    is_behind = member.log.end < read_to(world) or not member.is_current
-    if is_behind or (member.epoch and not member.is_read):
-        yield "read"
+def _ordinary(world: TransactionalWorld, limits: Limits, member: Member, end: int) -> list[str]:
+    verbs = []
+    if member.log.end < end or not member.is_current or (member.epoch and not member.is_read):
+        verbs.append("read")
     if member.inbox:
-        yield "act"
+        verbs.append("act")
     may_deliver = member.is_current and len(member.in_flight) < limits.in_flight
     if may_deliver and next_record(world, member) is not None:
-        yield "deliver"
+        verbs.append("deliver")
     phase = member.owner.phase
-    can_settle = phase is Phase.RUNNING and member.owner.commit is None
-    if can_settle and member.unread and transaction.is_read_back(member.part(), member.unread):
-        yield "settle"
+    can_settle = member.unread and phase is Phase.RUNNING and member.owner.commit is None
+    if can_settle and transaction.is_read_back(member.part(), member.unread):
+        verbs.append("settle")
     if phase is Phase.WAITING:
-        yield "wait"
+        verbs.append("wait")
     if world.started < limits.members:
-        yield from ("replace", "crash")
+        verbs += ("replace", "crash")
         if not member.in_flight and not member.is_doubtful:
-            yield "leave"
+            verbs.append("leave")
+    return verbs
 
 
-def _transactional(limits: Limits, member: Member) -> Iterator[str]:
+def _add_transactional(verbs: list[str], limits: Limits, member: Member) -> None:
     if member.is_doubtful:
-        yield "resolve"
+        verbs.append("resolve")
         return
     if member.in_flight and member.epoch is None:
-        yield "init"
+        verbs.append("init")
     if may_write(member):
-        yield "check"
+        verbs.append("check")
     if member.records is not None:
-        yield "write"
+        verbs.append("write")
     if member.number:
-        yield "end"
+        verbs.append("end")
         if limits.doubts:
-            yield "doubt"
+            verbs.append("doubt")
     if member.in_flight:
-        yield "abort"
+        verbs.append("abort")
 
 
 def take(world: TransactionalWorld, step: Step) -> None:
@@ -396,8 +463,8 @@ def _happen(world: TransactionalWorld, member: Member, what: str) -> None:
 
 def read(world: TransactionalWorld, member: Member) -> None:
     end = read_to(world)
-    for at, key, record, number in world.log.records:
-        if member.log.end <= at < end and is_visible(world.log, number):
+    for at, key, record, number in world.log.between(member.log.end, end):
+        if is_visible(world.log, number):
             member.log.apply(at, key, record)
     member.log.end = max(member.log.end, end)
     member.is_current = True

@@ -8,7 +8,7 @@ import sys
 import time
 
 from tests.group.protocol import (
-    member_world,
+    member_explorer,
     test_membership_explorer,
     test_transactions,
     transactional_explorer,
@@ -18,9 +18,9 @@ from tests.group.protocol import (
 def main(depth: int = 3) -> None:
     """Explore, and print what was found."""
     narrow = test_membership_explorer.NARROW
-    for way in member_world.WAYS:
+    for way in member_explorer.WAYS:
         began, members = time.monotonic(), list(way(narrow))
-        states, broken = member_world.explore_group(narrow, depth, *members)
+        states, broken = member_explorer.explore_group(narrow, depth, *members)
         show(f"membership, {way.__name__}", len(members), depth, f"{states}", broken, began)
     began = time.monotonic()
     worlds = [world for way in transactional_explorer.WAYS for world in way()]

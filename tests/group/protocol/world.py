@@ -5,8 +5,10 @@ order. Records of one data partition; a member hands out records of its hashes i
 acknowledges them in any order.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.offsets import OffsetRange
@@ -21,7 +23,7 @@ from kshare.group.protocol.actions import (
 )
 from kshare.group.protocol.log import GroupLog, PartitionLog
 from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.records import Key, Record, key_of
+from kshare.group.protocol.records import Claim, Key, Record, key_of
 from kshare.group.protocol.start import Primary
 
 T0 = TopicPartition("orders", 0)
@@ -34,19 +36,43 @@ class LawBrokenError(AssertionError):
 
 @dataclass
 class Log:
-    """The individual commit log: records by offset; compaction leaves holes."""
+    """The individual commit log: records by offset; compaction leaves holes.
+
+    Attributes:
+        records: The records, ascending by offset.
+        end: The offset of the next record.
+        topic_id: Id of the topic.
+        version: How often it has changed.
+    """
 
     records: list[tuple[int, Key, Record | None]] = field(default_factory=list)
     end: int = 0
     topic_id: str = "a"
+    version: int = 0
+    _said: GroupLog = field(default_factory=lambda: GroupLog("g"))
 
     def append(self, key: Key, record: Record | None) -> None:
         self.records.append((self.end, key, record))
         self.end += 1
+        self.version += 1
 
     def compact(self) -> None:
         last = {key: offset for offset, key, _ in self.records}
         self.records = [r for r in self.records if last[r[1]] == r[0] and r[2] is not None]
+        self._said = GroupLog("g")
+        self.version += 1
+
+    def said(self) -> GroupLog:
+        """What it says to one that reads all of it now.
+
+        What is appended is applied to what was said before. After a compaction all is read again.
+        """
+        replay(self, self._said)
+        return self._said
+
+    def clone(self) -> "Log":
+        """A copy that shares nothing that changes."""
+        return replace(self, records=list(self.records), _said=clone_log(self._said))
 
 
 @dataclass
@@ -84,13 +110,14 @@ class World:
     lost_logs: int = 0
     compactions: int = 0
     failures: int = 0
+    _checked: tuple[object, ...] = ()  # what held at the last check
 
     # -- processes ---------------------------------------------------------------------------
 
     def start(self, hashes: tuple[HashRange, ...]) -> None:
         name = f"m{self.started}"
         self.started += 1
-        owner = Owner(T0, name, hashes, self.log.topic_id)
+        owner = Owner(Claim(T0, name, hashes), self.log.topic_id)
         self.processes[name] = Process(name, hashes, GroupLog("g"), owner, self.log.topic_id)
 
     def crash(self, name: str) -> None:
@@ -116,10 +143,13 @@ class World:
         process.position = offset + 1
 
     def check(self) -> None:
-        """What holds in every state."""
-        full = GroupLog("g")
-        replay(self.log, full)
-        part = full.of(T0)
+        """What holds in every state.
+
+        It says nothing new of a state that differs in nothing that is looked at here.
+        """
+        if self._checked == self._checks():
+            return
+        part = self.log.said().of(T0)
         anchor = None if self.primary is None else self.primary.anchor
         counts = anchor is not None and anchor.incarnation >= part.incarnation
         known = part.progress(self.primary.offset if self.primary and counts else 0)
@@ -132,6 +162,18 @@ class World:
         if known.stable < self.highest_stable and not self.lost_logs:
             raise LawBrokenError(f"stable offset {known.stable} after {self.highest_stable}")
         self.highest_stable = max(self.highest_stable, known.stable)
+        self._checked = self._checks()
+
+    def _checks(self) -> tuple[object, ...]:
+        """All that :meth:`check` depends on."""
+        return (
+            self.log.version,
+            self.primary,
+            self.lost_logs,
+            self.highest_stable,
+            frozenset(self.acknowledged),
+            frozenset(self.promised),
+        )
 
     # -- copies --------------------------------------------------------------------------------
 
@@ -139,7 +181,7 @@ class World:
         """A copy that shares nothing that changes."""
         world = replace(
             self,
-            log=replace(self.log, records=list(self.log.records)),
+            log=self.log.clone(),
             processes={name: clone_process(p) for name, p in self.processes.items()},
             acknowledged=set(self.acknowledged),
             promised=set(self.promised),
@@ -164,29 +206,39 @@ class World:
 
 
 def is_pending(done: Progress, offset: int, hash_: int) -> bool:
-    """Whether a record is not processed."""
-    pieces = done.pending(offset + 1, HashRange(hash_, hash_ + 1))
-    return any(offset in piece.offsets for piece in pieces)
+    """Whether a record is not processed: what :meth:`.Progress.pending` says, of one record."""
+    if offset < done.stable:
+        return False
+    for stripe in done.stripes:
+        if stripe.hashes.lo <= hash_ < stripe.hashes.hi:
+            return not bisect_right(stripe.bounds, offset) % 2
+    return True
+
+
+def clone_log(log: GroupLog) -> GroupLog:
+    copy = GroupLog(log.group)
+    copy.end, copy.members, copy.epochs = log.end, dict(log.members), dict(log.epochs)
+    copy.partitions = {
+        at: PartitionLog(
+            part.incarnation,
+            part.start,
+            part.stable,
+            dict(part.blocks),
+            dict(part.claims),
+            dict(part.leases),
+            set(part.outdated),
+        )
+        for at, part in log.partitions.items()
+    }
+    return copy
 
 
 def clone_process(process: Process) -> Process:
-    log = GroupLog(process.log.group)
-    log.end, log.members = process.log.end, dict(process.log.members)
-    log.epochs = dict(process.log.epochs)
-    log.partitions = {
-        at: replace(
-            part,
-            blocks=dict(part.blocks),
-            claims=dict(part.claims),
-            outdated=set(part.outdated),
-        )
-        for at, part in process.log.partitions.items()
-    }
     commit = process.owner.commit
     owner = replace(process.owner, commit=None if commit is None else replace(commit))
     return replace(
         process,
-        log=log,
+        log=clone_log(process.log),
         owner=owner,
         inbox=list(process.inbox),
         in_flight=list(process.in_flight),
@@ -211,7 +263,7 @@ def print_of(process: Process) -> tuple[object, ...]:
         owner._pending,
         owner._evidence.primary,
         owner._evidence.initial,
-        owner._known,
+        owner._evidence.known,
         owner._evidence.voids,
         owner._takeover.waits,
         owner._takeover.has_waited,
@@ -235,16 +287,23 @@ def next_record(world: World, process: Process) -> int | None:
         return None
     for offset in range(process.position, len(world.keys)):
         hash_ = world.keys[offset]
-        if not any(hash_ in part for part in process.hashes) or offset in process.in_flight:
+        if offset in process.in_flight or not is_own(process, hash_):
             continue
         if is_pending(process.owner.done, offset, hash_):
             return offset
     return None
 
 
+def is_own(process: Process, hash_: int) -> bool:
+    """Whether a key hash is one of those of a process."""
+    return any(part.lo <= hash_ < part.hi for part in process.hashes)
+
+
 def replay(log: Log, into: GroupLog) -> None:
-    for position, key, record in log.records:
-        if position >= into.end:
+    """Let a reader read to the end of the log."""
+    if into.end < log.end:
+        first = bisect_left(log.records, into.end, key=itemgetter(0))
+        for position, key, record in log.records[first:]:
             into.apply(position, key, record)
     into.end = max(into.end, log.end)
 
@@ -269,33 +328,42 @@ Step = tuple[str, str]
 """What happens, and to whom."""
 
 
-def steps(world: World, limits: Limits) -> Iterator[Step]:
+def steps(world: World, limits: Limits) -> list[Step]:
     """Everything that can happen next."""
+    possible: list[Step] = []
     for name, process in world.processes.items():
-        is_behind = process.log.end < world.log.end or process.topic_id != world.log.topic_id
-        if is_behind or not process.is_current:
-            yield ("read", name)
-        if process.inbox:
-            yield ("act", name)
-            if world.failures < limits.failures and not isinstance(process.inbox[0], Delete):
-                yield ("fail", name)
-        may_deliver = is_living(process) and len(process.in_flight) < limits.in_flight
-        if may_deliver and next_record(world, process) is not None:
-            yield ("deliver", name)
-        for offset in process.in_flight:
-            yield (f"acknowledge {offset}", name)
-        can_commit = process.owner.phase is Phase.RUNNING and process.owner.commit is None
-        if can_commit and process.commits < limits.commits:
-            yield ("commit", name)
-        if process.owner.phase is Phase.WAITING:
-            yield ("wait", name)
+        possible += log_steps(world, process, limits)
         if world.started < limits.processes:
-            yield ("replace", name)
-            yield ("crash", name)
+            possible += (("replace", name), ("crash", name))
     if world.compactions < limits.compactions and world.log.records:
-        yield ("compact", "")
+        possible.append(("compact", ""))
     if world.lost_logs < limits.lost_logs and world.log.records:
-        yield ("lose the log", "")
+        possible.append(("lose the log", ""))
+    return possible
+
+
+def log_steps(world: World, process: Process, limits: Limits) -> list[Step]:
+    """What a process can do next with the log, and with records."""
+    possible: list[Step] = []
+    name, log, inbox, in_flight = process.name, world.log, process.inbox, process.in_flight
+    phase = process.owner.phase
+    is_behind = process.log.end < log.end or process.topic_id != log.topic_id
+    if is_behind or not process.is_current:
+        possible.append(("read", name))
+    if inbox:
+        possible.append(("act", name))
+        if world.failures < limits.failures and not isinstance(inbox[0], Delete):
+            possible.append(("fail", name))
+    may_deliver = len(in_flight) < limits.in_flight and is_living(process)
+    if may_deliver and next_record(world, process) is not None:
+        possible.append(("deliver", name))
+    possible += [(f"acknowledge {offset}", name) for offset in in_flight]
+    can_commit = process.commits < limits.commits and process.owner.commit is None
+    if can_commit and phase is Phase.RUNNING:
+        possible.append(("commit", name))
+    if phase is Phase.WAITING:
+        possible.append(("wait", name))
+    return possible
 
 
 def take(world: World, step: Step) -> None:
@@ -377,6 +445,9 @@ def _decide(world: World, process: Process) -> None:
     if was_running and process.owner.phase is Phase.STARTING:  # offsets were reset under way
         process.in_flight, process.position = [], 0
     if before is not None and process.owner.commit is None and is_running(process):
+        answered = process.owner.stable(process.part())
+        if not world.acknowledged.issuperset(range(answered)):
+            raise LawBrokenError(f"a commit answers the stable offset {answered}")
         for offset, hash_ in enumerate(world.keys):
             mine = any(hash_ in part for part in process.hashes)
             if mine and not is_pending(before.done, offset, hash_):

@@ -122,6 +122,7 @@ def test_siblings_side_by_side_fetch_once(
 ) -> None:
     monkeypatch.setattr(chunks, "_STALLED_SECONDS", 60.0)  # a slow machine is no stalled sibling
     monkeypatch.setattr(chunks, "_WAIT_SECONDS_MAX", 60.0)
+    monkeypatch.setattr(files, "_LOCK_SECONDS", 60.0)
     alone = [read(None, number) for number in range(RANGES)]
     each = brokers.fetches // RANGES
     found: dict[int, object] = {}

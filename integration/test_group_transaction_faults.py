@@ -1,0 +1,204 @@
+"""Transactions of a group on real brokers: brokers, the log, policies and other consumers.
+
+The verdict is of a reader of committed records, as in :mod:`integration.test_group_transactions`.
+"""
+
+import random
+import signal
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from integration.cluster import KafkaCluster
+from integration.group_log import lose_log
+from integration.kafka import KafkaBroker
+from integration.members import eventually, wait_for_refusal
+from integration.proxy import CountingProxy
+from integration.transactions import RECORDS, Processes, all_more, commits, is_amid, lines
+from kshare.cli import main as kshare
+from kshare.core.hashing import WHOLE, split
+from kshare.group.log_topic import log_partition
+
+LOWER, UPPER = split(WHOLE, 2)
+
+
+def test_a_broker_that_is_killed_and_frozen_amid_transactions(tmp_path: Path) -> None:
+    """Answers of commits are lost, and what became of them has to be found out.
+
+    librdkafka 2.16 may end a process whose coordinator goes away; such a process is started again.
+    """
+    chance = random.Random(11)
+    halves = [LOWER, UPPER]
+    with ExitStack() as stack:
+        broker = stack.enter_context(KafkaBroker())
+        group = stack.enter_context(closing(Processes(broker, broker.create_topic(), tmp_path)))
+        group.fill(RECORDS)
+        members = [group.start(half, f"p{n}") for n, half in enumerate(halves)]
+
+        def have_committed(counts: list[int]) -> bool:
+            for number, (process, _) in enumerate(members):
+                if process.poll() is not None:
+                    members[number] = group.start(halves[number], f"p{number}")
+                    counts[number] = 0
+            return all_more([file for _, file in members], counts, 0)
+
+        for word in ("ready", "offset", "ready"):
+            _, file = chance.choice(members)
+            eventually(lambda f=file, w=word: is_amid(f, w, 4))  # type: ignore[misc]
+            broker.freeze()
+            time.sleep(2)
+            broker.kill9()
+            broker.start()
+            counts = [commits(file) for _, file in members]
+            eventually(lambda c=counts: have_committed(c))  # type: ignore[misc]
+        group.check()
+
+
+def test_answers_that_come_late_amid_transactions(
+    proxied: tuple[KafkaBroker, CountingProxy], tmp_path: Path
+) -> None:
+    """Some tenths of a second, then by more than a session's requests wait."""
+    broker, proxy = proxied
+    with closing(Processes(broker, broker.create_topic(), tmp_path)) as group:
+        group.fill(RECORDS)
+        members = [group.start(None, f"m{number}") for number in range(3)]
+        eventually(lambda: all(commits(file) >= 2 for _, file in members))
+        group.fill(RECORDS)
+        for delay, seconds in ((0.1, 3), (0.0, 1), (3.0, 8)):
+            proxy.delay = delay
+            time.sleep(seconds)
+        proxy.delay = 0.0
+        group.fill(RECORDS)
+        group.check()
+
+
+def test_coordinators_die_and_move_amid_transactions(tmp_path: Path) -> None:
+    """The broker dies that coordinates the group and all transactions, and leads the group's log.
+
+    librdkafka 2.16 may end a process whose coordinator goes away; such a process is started again.
+    """
+    config = {
+        "offsets.topic.num.partitions": "8",
+        "offsets.topic.replication.factor": "2",
+        "transaction.state.log.num.partitions": "2",
+        "transaction.state.log.replication.factor": "2",
+    }
+    with KafkaCluster(2, config=config) as brokers, ExitStack() as stack:
+        topic = brokers.create_topic(replication=2)
+        group = stack.enter_context(closing(Processes(brokers, topic, tmp_path, replication=2)))
+        group.fill(RECORDS)
+        members = [group.start(None, "m0")]
+
+        def have_committed(more: int, counts: dict[str, int]) -> bool:
+            for number, (process, file) in enumerate(members):
+                if process.poll() is not None:
+                    members[number] = group.start(None, file.name[4:])
+            return all(commits(f) >= more + counts.get(f.name, 0) for _, f in members)
+
+        eventually(lambda: have_committed(2, {}))
+        members += [group.start(None, f"m{number}") for number in (1, 2)]
+        log = log_partition(group.group, 8)
+        moving = [("__consumer_offsets", log), ("__individual_commit_offsets", log)]
+        moving += [("__transaction_state", number) for number in range(2)]
+        for word in ("ready", "offset"):
+            group.fill(2 * RECORDS)
+            for name, partition in moving:
+                brokers.move_leader(name, partition, 2)
+            eventually(lambda: have_committed(3, {}))
+            eventually(lambda w=word: any(is_amid(file, w, 3) for _, file in members))  # type: ignore[misc]
+            brokers.brokers[2].kill9()
+            counts = {file.name: commits(file) for _, file in members}
+            eventually(lambda c=counts: have_committed(2, c))  # type: ignore[misc]
+            brokers.brokers[2].start()
+        group.check()
+
+
+@pytest.mark.parametrize("how", ["deleted", "truncated"])
+def test_the_log_is_lost_amid_transactions(
+    broker: KafkaBroker, topic: str, tmp_path: Path, how: str
+) -> None:
+    """What was committed is known to nobody any more but in the primary offset: outputs repeat."""
+    log = broker.create_topic(f"{topic}-log", config={"cleanup.policy": "compact"})
+    with closing(Processes(broker, topic, tmp_path, log=log)) as group:
+        group.fill(RECORDS)
+        files = [group.start(None, f"m{number}")[1] for number in range(3)]
+        eventually(lambda: all(commits(file) >= 3 for file in files))
+        lose_log(broker, log, how)
+        before = [commits(file) for file in files]
+        group.fill(RECORDS)
+        eventually(lambda: all_more(files, before, 3))
+        group.check(has_lost_log=True)
+
+
+def test_a_policy_is_switched_amid_transactions(
+    broker: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    where = ["--bootstrap-servers", broker.bootstrap_servers, "--topic", topic]
+    with closing(Processes(broker, topic, tmp_path)) as group:
+        group.fill(RECORDS)
+        files = [group.start(None, f"m{number}")[1] for number in range(3)]
+        eventually(lambda: all(has_records(file) for file in files))
+        for value, count in (("false", 1), ("true", 3), ("false", 1)):
+            assert kshare(["policy", "set", "accept.range.fetch", value, *where]) == 0
+            eventually(lambda wanted=count: reads(group, files) == wanted)  # type: ignore[misc]
+        group.check()
+
+
+def has_records(file: Path) -> bool:
+    """Whether one of the last two transactions that were committed has records."""
+    written = lines(file)
+    ends = [number for number, line in enumerate(written) if line == "commit"]
+    recent = written[ends[-3] : ends[-1]] if len(ends) > 2 else []
+    return any(line.startswith("offset") for line in recent)
+
+
+def reads(group: Processes, files: list[Path]) -> int:
+    """How many processes get records, of which there are some more now."""
+    group.fill(200)
+    return sum(has_records(file) for file in files)
+
+
+def test_a_plain_consumer_joins_amid_transactions(processes: Processes, topic: str) -> None:
+    """It is refused, and the members go on."""
+    files = [processes.start(None, f"m{number}")[1] for number in range(3)]
+    eventually(lambda: all(commits(file) >= 3 for file in files))
+    wait_for_refusal(processes.servers, processes.group, topic)
+    processes.fill(RECORDS)
+    processes.check()
+
+
+def test_two_groups_with_transactions_on_one_topic(
+    broker: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        groups = []
+        for name in ("a", "b"):
+            folder = tmp_path / name
+            folder.mkdir()
+            group = Processes(broker, topic, folder, group=f"{topic}-{name}")
+            groups.append(stack.enter_context(closing(group)))
+        for number in range(3):
+            for group, name in zip(groups, "ab", strict=True):
+                group.start(None, f"{name}{number}")
+        groups[0].fill(2 * RECORDS)
+        groups[1].produced = groups[0].produced
+        for group in groups:
+            group.check()
+
+
+def test_members_join_and_leave_every_second_amid_transactions(processes: Processes) -> None:
+    """For two minutes; at most five live at a time, and one in three is killed."""
+    chance = random.Random(7)
+    living = [processes.start(None, f"m{number}")[0] for number in range(2)]
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        processes.fill(50)
+        time.sleep(1)
+        if len(living) < 3 or (len(living) < 5 and chance.random() < 0.5):
+            living.append(processes.start(None, f"n{len(processes.running)}")[0])
+        else:
+            leaving = living.pop(chance.randrange(len(living)))
+            leaving.send_signal(chance.choice([signal.SIGTERM, signal.SIGTERM, signal.SIGKILL]))
+    processes.check()

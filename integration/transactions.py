@@ -1,0 +1,163 @@
+"""Transactional processes of a group, what they have written, and the verdict over it."""
+
+import json
+import signal
+from pathlib import Path
+
+from confluent_kafka import Consumer, TopicPartition
+
+from integration.members import eventually
+from integration.processes import PythonProcess
+from integration.topics import Topics
+from kshare.core.hashing import HashRange
+from kshare.group.offsets import list_offsets
+
+RECORDS, KEYS = 4_000, 97
+
+
+def key_of(offset: int) -> bytes:
+    return f"key-{offset * offset % KEYS}".encode()
+
+
+class Processes:
+    """Transactional processes of one group, and what they have written.
+
+    Args:
+        broker: Where the topics are.
+        topic: What they read.
+        folder: Where they write what they do.
+        replication: Number of copies of what they write.
+        group: Id of the group; empty for one that is named after the topic.
+        log: The group's log; empty for the default one.
+    """
+
+    def __init__(
+        self,
+        broker: Topics,
+        topic: str,
+        folder: Path,
+        *,
+        replication: int = 1,
+        group: str = "",
+        log: str = "",
+    ) -> None:
+        self.topic, self.group = topic, group or f"{topic}-group"
+        self.output = broker.create_topic(replication=replication)
+        self._broker = broker
+        self._folder = folder
+        self._log = {"individual.commit.topic": log} if log else {}
+        self.servers = broker.bootstrap_servers
+        self.running: list[PythonProcess] = []
+        self.produced = 0
+
+    def fill(self, count: int) -> None:
+        """Write records for the processes to read."""
+        rows = [(key_of(i), f"{i}") for i in range(self.produced, self.produced + count)]
+        self._broker.produce(self.topic, rows, partition=0)
+        self.produced += count
+
+    def start(
+        self, hashes: HashRange | None, name: str, *, hangs: int = 0
+    ) -> tuple[PythonProcess, Path]:
+        """Start a process that has some key hashes, or is a member of the group.
+
+        Args:
+            hashes: The key hashes; None for a member.
+            name: Its transactional id.
+            hangs: Which of its transactions with records has a handler that hangs; 0 for none.
+        """
+        file = self._folder / f"{len(self.running):03}-{name}"
+        file.touch()
+        arguments = [self._broker.bootstrap_servers, self.topic, self.output, self.group]
+        arguments += ["-", "-"] if hashes is None else [str(hashes.lo), str(hashes.hi)]
+        arguments += [name, str(file), str(hangs), json.dumps(self._log)]
+        self.running.append(PythonProcess("integration.transaction_process", arguments))
+        return self.running[-1], file
+
+    def outputs(self) -> list[tuple[int, bytes]]:
+        """Input offset and key of each output that a reader of committed records sees."""
+        return outputs(self._broker, self.output)
+
+    def close(self) -> None:
+        for process in self.running:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+
+    def check(self, *, has_lost_log: bool = False) -> None:
+        """The output of each input exactly once, those of a key in order.
+
+        Args:
+            has_lost_log: Whether what was committed individually may have been lost: then outputs
+                may come again, and those of a key are in order where each came first or last.
+        """
+        inputs = set(range(self.produced))
+        eventually(lambda: inputs <= {offset for offset, _ in self.outputs()})
+        for process in self.running:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                process.wait(60)
+        found = self.outputs()
+        print(self.history(len(found)))
+        assert {offset for offset, _ in found} == inputs
+        assert has_lost_log or len(found) == self.produced
+        assert all(key == key_of(offset) for offset, key in found)
+        first = list(dict.fromkeys(found))
+        last = list(dict.fromkeys(found[::-1]))[::-1]
+        for rows in (first, last):
+            for key in {key for _, key in found}:
+                of_key = [offset for offset, other in rows if other == key]
+                assert of_key == sorted(of_key)
+        config = {"bootstrap.servers": self._broker.bootstrap_servers, **self._log}
+        (said,) = list_offsets(self.group, config).values()
+        assert (said.offset, said.individual_commits) == (self.produced, ())
+
+    def history(self, found: int) -> str:
+        """What has happened, in numbers."""
+        written = [line for file in sorted(self._folder.iterdir()) for line in lines(file)]
+        words = [line.split()[0] for line in written if line]
+        names = ("offset", "commit", "abort", "fenced", "error")
+        counts = ", ".join(f"{words.count(name)} {name}" for name in names)
+        killed = sum(process.returncode == -signal.SIGKILL for process in self.running)
+        return (
+            f"{self.produced} records, {found} outputs; {len(self.running)} processes, {killed} "
+            f"killed; lines: {counts}"
+        )
+
+
+def outputs(broker: Topics, topic: str) -> list[tuple[int, bytes]]:
+    reader = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "verdict",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    reader.assign([TopicPartition(topic, 0, 0)])
+    found = []
+    while (message := reader.poll(10)) is not None and message.error() is None:
+        found.append((int(message.value() or b""), message.key() or b""))
+    reader.close()
+    return found
+
+
+def lines(file: Path) -> list[str]:
+    return file.read_text().splitlines()
+
+
+def is_amid(file: Path, word: str, count: int = 1) -> bool:
+    """Whether a process stands after such a line of its transaction."""
+    written = lines(file)
+    return written.count("begin") >= count and bool(written) and written[-1].startswith(word)
+
+
+def commits(file: Path) -> int:
+    return lines(file).count("commit")
+
+
+def all_more(files: list[Path], before: list[int], count: int) -> bool:
+    """Whether each process has committed more than so many transactions since."""
+    return all(commits(each) > then + count for each, then in zip(files, before, strict=True))

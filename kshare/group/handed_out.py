@@ -1,0 +1,169 @@
+"""How far the chunks of a partition are handed out, and which rows are not acknowledged."""
+
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from kshare.group.message import Chunk, Rows
+
+__all__ = ["HandedOut", "Offsets", "OpenChunks"]
+
+Offsets = npt.NDArray[np.int64]
+
+
+class HandedOut:
+    """How far chunks are handed out, one after the other, by rows.
+
+    Args:
+        position: The offset after the last record that was handed out.
+    """
+
+    def __init__(self, position: int) -> None:
+        self._position = self._before_last = position
+        self._current: tuple[Chunk, Rows, int] | None = None  # and its end
+        self._records = 0  # of the chunks before the current one
+
+    @property
+    def position(self) -> int:
+        """The offset after the last record that was handed out."""
+        return self._position_at(self._rows)
+
+    @property
+    def before_last(self) -> int:
+        """The position before the last record was handed out."""
+        return self._position_at(self._rows - 1) if self._rows else self._before_last
+
+    @property
+    def records(self) -> int:
+        """Number of records that were handed out."""
+        return self._records + self._rows
+
+    @property
+    def left(self) -> int:
+        """Number of rows of the current chunk that are still to be handed out."""
+        return 0 if self._current is None else self._current[1].left
+
+    def begin(self, chunk: Chunk, end: int) -> Rows:
+        """Hand out the rows of the next chunk: those that are taken are handed out.
+
+        Args:
+            chunk: The rows; the chunk before is handed out.
+            end: The offset up to which everything is handed out with it.
+        """
+        self._finish()
+        rows = chunk.messages()
+        self._current = chunk, rows, end
+        return rows
+
+    def add(self, chunk: Chunk, end: int) -> None:
+        """A chunk is handed out as a whole."""
+        self._finish()
+        self._position = end
+        self._records += len(chunk.acknowledged)
+
+    def pass_to(self, offset: int) -> None:
+        """All up to an offset is handed out."""
+        self._finish()
+        self._position = max(self._position, offset)
+
+    def stop(self) -> tuple[Chunk, int] | None:
+        """Hand out no more of the current chunk.
+
+        Returns:
+            The chunk, and how many rows of it are handed out; None if there is none.
+        """
+        if self._current is None:
+            return None
+        chunk, rows = self._current[0], self._rows
+        self._before_last = self._position_at(max(rows - 1, 0))
+        self._position, self._current = self._position_at(rows), None
+        self._records += rows
+        return chunk, rows
+
+    def seek(self, offset: int) -> None:
+        """Go on at an offset; there is no current chunk."""
+        self._position = self._before_last = offset
+
+    @property
+    def _rows(self) -> int:
+        """How many rows of the current chunk are handed out."""
+        if self._current is None:
+            return 0
+        chunk, rows, _ = self._current
+        return len(chunk.acknowledged) - rows.left
+
+    def _position_at(self, rows: int) -> int:
+        """The position when so many rows of the current chunk are handed out."""
+        if self._current is None or not rows:
+            return self._position
+        chunk, _, end = self._current
+        return int(chunk.offsets[rows]) if rows < len(chunk.offsets) else end
+
+    def _finish(self) -> None:
+        if self._current is not None:
+            assert self._rows == len(self._current[0].acknowledged)
+            self._records += self._rows
+            self._position, self._current = self._current[2], None
+
+
+class OpenChunks:
+    """Chunks with rows that are not acknowledged.
+
+    Args:
+        chunks: Those that there are, ascending.
+    """
+
+    def __init__(self, chunks: tuple[Chunk, ...] = ()) -> None:
+        self._chunks = list(chunks)
+
+    def add(self, chunk: Chunk) -> None:
+        """Some more rows are not acknowledged."""
+        self._sweep()
+        self._chunks.append(chunk)
+
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The chunks that are left."""
+        self._sweep()
+        return tuple(self._chunks)
+
+    def acknowledge(self, offsets: Offsets) -> None:
+        """Records are acknowledged, by their offsets; unknown ones change nothing."""
+        wanted = np.sort(offsets)
+        for chunk in self._chunks:
+            low, high = np.searchsorted(wanted, (chunk.offsets[0], chunk.offsets[-1] + 1))
+            if low == high:
+                continue
+            rows = np.searchsorted(chunk.offsets, wanted[low:high])
+            matches = chunk.offsets[rows] == wanted[low:high]
+            np.frombuffer(chunk.acknowledged, np.uint8)[rows[matches]] = 1
+
+    def acknowledge_between(self, start: int, end: int) -> None:
+        """All records with offsets ``[start, end)`` are acknowledged."""
+        for chunk in self._chunks:
+            first, last = np.searchsorted(chunk.offsets, (start, end)).tolist()
+            chunk.acknowledged[first:last] = b"\1" * (last - first)
+
+    @property
+    def records(self) -> int:
+        """Number of records that are not acknowledged."""
+        return sum(chunk.acknowledged.count(0) for chunk in self._chunks)
+
+    def offsets(self) -> Offsets:
+        """The offsets of the records that are not acknowledged, ascending, each once."""
+        self._sweep()
+        parts = [
+            chunk.offsets[np.frombuffer(chunk.acknowledged, np.uint8) == 0]
+            for chunk in self._chunks
+        ]
+        parts = [part for part in parts if len(part)]
+        offsets = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        if all(one[-1] < other[0] for one, other in pairwise(parts)):
+            return offsets
+        # Not np.unique: from numpy 2.3 on it hashes, which takes a hundred times as long.
+        offsets.sort(kind="stable")
+        return offsets[np.diff(offsets, prepend=-1) > 0]
+
+    def _sweep(self) -> None:
+        """Forget the chunks that are acknowledged."""
+        self._chunks = [chunk for chunk in self._chunks if 0 in chunk.acknowledged]

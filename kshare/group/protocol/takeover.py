@@ -1,0 +1,104 @@
+"""Taking over key hashes from former owners: who they are, and who of them may still deliver.
+
+Pure functions of the log and of the own claim.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kshare.core.hashing import HashRange, common, merged
+from kshare.group.protocol.log import PartitionLog
+from kshare.group.protocol.records import Claim
+
+__all__ = ["Takeover", "former_ids", "is_alone", "is_of_the_past", "session_of", "taken_by_others"]
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """How far a member is with taking over from former owners.
+
+    Attributes:
+        peers: Names of the members of its epoch, who are no former owners; None if they are not
+            known.
+        waits: Whether claims are lost: it has to wait, also if it seems to be alone.
+        has_waited: Whether it has waited for the claim timeout.
+        has_fenced: Whether former owners' transactional ids are fenced since its claim was read
+            back.
+        unblocked: Transactional ids whose transactions may have hidden its claim.
+    """
+
+    peers: frozenset[str] | None = None
+    waits: bool = False
+    has_waited: bool = False
+    has_fenced: bool = False
+    unblocked: frozenset[str] = frozenset()
+
+
+def session_of(member: str) -> str:
+    """The session that has made a claim, from the claim's member: ``session#number``."""
+    return member.rpartition("#")[0] or member
+
+
+def is_alone(log: PartitionLog, claim: Claim, peers: frozenset[str] | None) -> bool:
+    """Whether there is no earlier claim on the hashes of one that may still be acted upon.
+
+    Args:
+        log: What the log says of the partition.
+        claim: The claim; False if it is not in the log.
+        peers: Names of the members of its epoch; None if they are not known.
+    """
+    mine = log.claims.get(claim.member)
+    return mine is not None and not any(
+        _overlap(other.claim.hashes, claim.hashes)
+        for other in log.claims.values()
+        if mine.excludes(other) and not is_of_the_past(other.claim, claim, peers)
+    )
+
+
+def taken_by_others(log: PartitionLog, claim: Claim) -> tuple[HashRange, ...]:
+    """The key hashes of a claim that other sessions claim as well, before it or after it."""
+    session = session_of(claim.member)
+    others = (
+        placed.claim
+        for name, placed in log.claims.items()
+        if session_of(name) != session and not (placed.claim.shared and claim.shared)
+    )
+    return common(claim.hashes, merged(part for other in others for part in other.hashes))
+
+
+def is_of_the_past(claim: Claim, later: Claim, peers: frozenset[str] | None) -> bool:
+    """Whether a claim's member was dropped from the group, and so has fenced itself before.
+
+    Args:
+        claim: The claim.
+        later: A claim of an epoch of the group, if it is of one.
+        peers: Names of the members of that epoch; None if they are not known.
+    """
+    return (
+        peers is not None
+        and later.epoch is not None
+        and claim.self_fencing
+        and claim.epoch is not None
+        and claim.epoch < later.epoch
+        and session_of(claim.member) not in peers
+    )
+
+
+def former_ids(log: PartitionLog, claim: Claim) -> frozenset[str]:
+    """The transactional ids of other processes that may have owned some hashes of a claim.
+
+    Before the claim is in the log, of all that have claimed some of them.
+    """
+    mine, session = log.claims.get(claim.member), session_of(claim.member)
+    return frozenset(
+        other.claim.transactional_id
+        for name, other in log.claims.items()
+        if other.claim.transactional_id is not None
+        and session_of(name) != session
+        and (mine is None or other.age < mine.age)
+        and _overlap(other.claim.hashes, claim.hashes)
+    )
+
+
+def _overlap(hashes: Sequence[HashRange], others: Sequence[HashRange]) -> bool:
+    return any(part.intersect(other) is not None for part in hashes for other in others)
