@@ -52,6 +52,7 @@ _log = logging.getLogger("kshare.group")
 _CODES: Final = {code.value: code for code in Code}
 _LONGEST_WAIT: Final = 1.0
 _SHORTEST_BEAT: Final = 0.1
+_JOIN_LAPSE: Final = 5.0  # after the time that a rebalance may take; that of Java's client
 
 
 @dataclass(slots=True)
@@ -283,6 +284,7 @@ class MemberThread:
         try:
             if self._now() >= self._schedule.retry_at:
                 self._watch_polls()
+                self._watch_answer()
                 self._beat()  # before all else: it says whether to join again
                 self._act()
                 self._commits.serve(self._link)
@@ -364,7 +366,9 @@ class MemberThread:
     def _refused(self, answer: Any) -> None:
         """JoinGroup or SyncGroup was refused."""
         code = _CODES.get(answer.error_code)
-        if code is None and error_codes.is_permanent(answer.error_code):
+        # An unknown answer to SyncGroup: what is wrong with the member is said when it joins again.
+        is_joining = self._core.state is State.JOINING
+        if code is None and is_joining and error_codes.is_permanent(answer.error_code):
             name = error_codes.name(answer.error_code)
             raise KshareError(f"cannot join group {self._config.group}: {name}")
         with self._lock:
@@ -383,21 +387,36 @@ class MemberThread:
         if now < self._schedule.beat_at:
             return
         self._schedule.beat_at = now + self._beat_seconds(now)
+        usual = self._config.heartbeat_interval_ms / 1000
         self._leader.look(now)
-        if not core.member_id or core.generation < 0 or core.state is State.ENDED:
+        is_member = bool(core.member_id) and core.generation >= 0
+        if core.state is State.ENDED or not (is_member or self._has_waited(usual)):
             return
+        # To one that waits to become a member, any answer will do: the coordinator is alive.
         number = self._link.heartbeat(core.member_id, core.generation)
         self._schedule.answered()
         code = _CODES.get(number)
         with self._lock:
-            if not number or code is Code.REBALANCE_IN_PROGRESS:
+            if is_member and (not number or code is Code.REBALANCE_IN_PROGRESS):
                 self._liveness.heard(now, is_stable=not number)
-            if number:
+            if is_member and number:
                 core.heartbeat_refused(code)
                 self._hear_of_loss()
         if code in {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE}:
             self._link.forget()
             raise OSError(f"the coordinator has moved ({number})")
+
+    def _has_waited(self, seconds: float) -> bool:
+        """Whether JoinGroup or SyncGroup has not been answered for that long."""
+        return self._link.fileno is not None and self._now() - self._schedule.asked_at >= seconds
+
+    def _watch_answer(self) -> None:
+        """Ask again what is not answered in the time that a rebalance may take."""
+        config = self._config
+        longest = config.max_poll_interval_ms / 1000 + _JOIN_LAPSE
+        seconds = max(longest, config.kafka.request_timeout_ms / 1000)
+        if self._has_waited(seconds):
+            raise OSError(f"JoinGroup or SyncGroup is not answered for {seconds:g} s")
 
     def _beat_seconds(self, now: float) -> float:
         """Time to the next heartbeat: short while another round of a rebalance is to follow."""

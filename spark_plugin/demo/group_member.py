@@ -30,6 +30,7 @@ def main(arguments: Sequence[str]) -> None:
             "claim.timeout.ms": 1000,
             "session.timeout.ms": 6000,  # brokers allow no less
             "heartbeat.interval.ms": 300,
+            "max.poll.interval.ms": 15000,
         }
     )
     signal.signal(signal.SIGTERM, lambda *_: consumer.close())

@@ -92,7 +92,7 @@ def test_a_join_that_fails_twice_is_done_again(
     assert names(only) == ["assigned"]
 
 
-@pytest.mark.parametrize("code", [*PASSING, *LOSING])
+@pytest.mark.parametrize("code", [*PASSING, *LOSING, "INVALID_REQUEST"])
 def test_what_is_assigned_and_fails_to_come_is_asked_for_again(
     cluster: FakeCluster, start: Callable[[], Polling], code: str
 ) -> None:
@@ -110,6 +110,7 @@ def test_what_is_assigned_and_fails_to_come_is_asked_for_again(
         ("JoinGroup", "UNKNOWN_MEMBER_ID"),
         ("SyncGroup", "REBALANCE_IN_PROGRESS"),
         ("SyncGroup", "ILLEGAL_GENERATION"),
+        ("SyncGroup", "INVALID_REQUEST"),  # the mock's to one that asks after its leader
     ],
 )
 def test_a_rebalance_in_which_a_request_fails(
