@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from confluent_kafka import ConsumerGroupState
 
 from integration.cluster import KafkaCluster
 from integration.kafka import KafkaBroker
@@ -61,6 +62,38 @@ def test_the_coordinator_is_killed_and_moves(brokers: KafkaCluster, tmp_path: Pa
         eventually(lambda: all(abs(m.share() - 1 / 3) < 0.01 for m in members))
         end_all(group)
         group.check({0: 12_000})
+
+
+def test_the_coordinator_freezes_while_a_member_joins(
+    brokers: KafkaCluster, tmp_path: Path
+) -> None:
+    """Who waits for the group's members is no member yet: it finds the next coordinator."""
+    topic = brokers.create_topic(replication=2)
+    name = brokers.group_of(topic, 2)
+    with closing(Group(brokers, topic, tmp_path, name)) as group:
+        fill(group, 0, 1_000)
+        first = group.start(**{"session.timeout.ms": 20_000})
+        eventually(lambda: len(group.delivered()) == 1_000)
+        first.signal(signal.SIGSTOP)
+        second = group.start()
+        eventually(lambda: state_of(brokers, name) is ConsumerGroupState.PREPARING_REBALANCING)
+        group.faults.append("the coordinator frozen")
+        brokers.brokers[2].freeze()
+        try:
+            eventually(lambda: abs(second.share() - 1) < 0.01)
+            fill(group, 1_000, 2_000)
+            eventually(lambda: len(group.delivered()) == 2_000)
+        finally:
+            brokers.brokers[2].thaw()
+        first.signal(signal.SIGCONT)
+        eventually(lambda: all(abs(m.share() - 1 / 2) < 0.01 for m in (first, second)))
+        end_all(group)
+        group.check({0: 2_000})
+
+
+def state_of(brokers: KafkaCluster, group: str) -> ConsumerGroupState:
+    described = brokers.admin.describe_consumer_groups([group])[group].result(30)
+    return ConsumerGroupState(described.state)
 
 
 def java_hash(text: str) -> int:
