@@ -15,7 +15,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kshare.cluster.committed_offset import CommittedOffsets
@@ -27,6 +26,7 @@ from kshare.group.log_follower import LASTING
 from kshare.group.log_tail import boot_time
 from kshare.group.member_commits import MemberCommits
 from kshare.group.member_link import MemberLink
+from kshare.group.member_schedule import MemberSchedule
 from kshare.group.planned_topics import WholeTopics
 from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.holdings import Change
@@ -42,7 +42,6 @@ from kshare.group.protocol.membership import (
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import Subscription
 from kshare.wire.protocol import error_codes
-from kshare.wire.protocol.retry import Backoff
 from kshare.wire.protocol.waker import Waker
 
 __all__ = ["MemberThread"]
@@ -51,35 +50,6 @@ _log = logging.getLogger("kshare.group")
 
 _CODES: Final = {code.value: code for code in Code}
 _LONGEST_WAIT: Final = 1.0
-_SHORTEST_BEAT: Final = 0.1
-_JOIN_LAPSE: Final = 5.0  # after the time that a rebalance may take; that of Java's client
-
-
-@dataclass(slots=True)
-class _Schedule:
-    """When a member's thread has done what, and when to do it next.
-
-    Attributes:
-        pauses: Between attempts, longer each time.
-        asked_at: When JoinGroup or SyncGroup was sent last.
-        synced_at: When SyncGroup was answered last.
-        beat_at: When the next heartbeat is due.
-        retry_at: Before this time nothing is asked: something has failed.
-    """
-
-    pauses: Backoff
-    asked_at: float = 0.0
-    synced_at: float = 0.0
-    beat_at: float = 0.0
-    retry_at: float = 0.0
-
-    def pause(self, now: float) -> None:
-        """Something has failed: do nothing for a while, longer each time."""
-        self.retry_at = now + self.pauses.pause()
-
-    def answered(self) -> None:
-        """The coordinator has answered."""
-        self.pauses.reset()
 
 
 class MemberThread:
@@ -124,9 +94,7 @@ class MemberThread:
             config.session_timeout_ms / 1000, config.max_poll_interval_ms / 1000
         )
         self._link = MemberLink(config)
-        self._schedule = _Schedule(
-            Backoff(config.kafka.retry_backoff_ms, config.kafka.retry_backoff_max_ms)
-        )
+        self._schedule = MemberSchedule.of(config)
         self._leader = GroupLeader(
             config, self._core, self._lock, self, write_epoch, whole_topics, now
         )
@@ -345,7 +313,7 @@ class MemberThread:
                     instances=_instances(answer.members),
                     is_assigned=_is_assigned(answer),
                 )
-                self._schedule.beat_at = 0.0
+                self._schedule.joined()
                 if answer.leader != answer.member_id:
                     self._leader.follows()
                 elif _is_assigned(answer):
@@ -356,9 +324,7 @@ class MemberThread:
                 self._core.synced(bytes(answer.assignment))
                 if self._core.is_eager:
                     self._leader.sharing.assigned(self._core.shares)
-                self._schedule.synced_at = self._now()
-                if self._core.awaits_round:
-                    self._schedule.beat_at = self._now() + _SHORTEST_BEAT
+                self._schedule.synced(self._now(), awaits_round=self._core.awaits_round)
             else:
                 return
             self._liveness.heard(self._schedule.asked_at, is_stable=True)
@@ -384,13 +350,12 @@ class MemberThread:
     def _beat(self) -> None:
         now = self._now()
         core = self._core
-        if now < self._schedule.beat_at:
+        if not self._schedule.beat(now, awaits_round=core.awaits_round):
             return
-        self._schedule.beat_at = now + self._beat_seconds(now)
-        usual = self._config.heartbeat_interval_ms / 1000
         self._leader.look(now)
         is_member = bool(core.member_id) and core.generation >= 0
-        if core.state is State.ENDED or not (is_member or self._has_waited(usual)):
+        waits_long = self._is_waiting and self._schedule.waits_long(now)
+        if core.state is State.ENDED or not (is_member or waits_long):
             return
         # To one that waits to become a member, any answer will do: the coordinator is alive.
         number = self._link.heartbeat(core.member_id, core.generation)
@@ -406,24 +371,16 @@ class MemberThread:
             self._link.forget()
             raise OSError(f"the coordinator has moved ({number})")
 
-    def _has_waited(self, seconds: float) -> bool:
-        """Whether JoinGroup or SyncGroup has not been answered for that long."""
-        return self._link.fileno is not None and self._now() - self._schedule.asked_at >= seconds
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether JoinGroup or SyncGroup was sent, and is not answered."""
+        return self._link.fileno is not None
 
     def _watch_answer(self) -> None:
         """Ask again what is not answered in the time that a rebalance may take."""
-        config = self._config
-        longest = config.max_poll_interval_ms / 1000 + _JOIN_LAPSE
-        seconds = max(longest, config.kafka.request_timeout_ms / 1000)
-        if self._has_waited(seconds):
+        if self._is_waiting and self._schedule.is_overdue(self._now()):
+            seconds = self._schedule.join_timeout
             raise OSError(f"JoinGroup or SyncGroup is not answered for {seconds:g} s")
-
-    def _beat_seconds(self, now: float) -> float:
-        """Time to the next heartbeat: short while another round of a rebalance is to follow."""
-        usual = self._config.heartbeat_interval_ms / 1000
-        if not self._core.awaits_round:
-            return usual
-        return min(usual, max(_SHORTEST_BEAT, (now - self._schedule.synced_at) / 10))
 
     def _hear_of_loss(self) -> None:
         if self._core.is_lost or not self._core.member_id:
