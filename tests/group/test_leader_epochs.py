@@ -71,7 +71,7 @@ def test_a_commit_names_the_epoch_of_the_last_processed_record(
     world.commit(owner, rectangle(0, end))
     assert (world.primary.offset, world.primary.leader_epoch) == (end, epoch)
     if kind is Owner:
-        assert world.log.of(T0).stable == Stable(T0, 1, end, epoch)
+        assert world.log.of(T0).stable == Stable(T0, 1, end, epoch, "", "m#1")
 
 
 def test_the_lead_names_the_epoch_also_if_another_member_was_the_last() -> None:

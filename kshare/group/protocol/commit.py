@@ -24,6 +24,7 @@ __all__ = [
     "is_written",
     "keys_to_delete",
     "leads",
+    "passed_to_delete",
     "past_to_delete",
     "stable_to_write",
 ]
@@ -66,6 +67,7 @@ def leads(log: PartitionLog, claim: Claim) -> bool:
 def stable_to_write(
     partition: TopicPartition,
     log: PartitionLog,
+    member: str,
     primary: int,
 ) -> Stable | None:
     """The stable offset that follows from the facts in the log, if the log does not say it yet.
@@ -73,12 +75,13 @@ def stable_to_write(
     Args:
         partition: The partition.
         log: What the log says.
+        member: The member that commits.
         primary: The primary offset of the incarnation.
     """
     reached = log.progress(primary).stable
     if log.stable is not None and reached <= log.stable.offset:
         return None
-    return Stable(partition, log.incarnation, reached)
+    return Stable(partition, log.incarnation, reached, member=member)
 
 
 def is_written(log: PartitionLog, records: Iterable[Record]) -> bool:
@@ -144,8 +147,26 @@ def keys_to_delete(
     return deleted
 
 
+def passed_to_delete(partition: TopicPartition, log: PartitionLog, member: str) -> list[Key]:
+    """The keys of former leads' stable offsets that the lead's own has reached.
+
+    Args:
+        partition: The partition.
+        log: What the log says, read at least through the last records of this member.
+        member: The member that deletes.
+    """
+    mine = log.stables.get(member)
+    if mine is None or log.lead != member:
+        return []
+    return [
+        Key(log.incarnation, "stable", partition, (author,))
+        for author, each in log.stables.items()
+        if author != member and each.offset <= mine.offset and log.is_fenced(author)
+    ]
+
+
 def past_to_delete(partition: TopicPartition, log: PartitionLog, member: str) -> list[Key]:
-    """The keys of what counts no longer: older incarnations, and claims that were taken over.
+    """The keys of what does not count: older incarnations, late resets, claims taken over.
 
     Only for a member that runs: it has waited until the members of earlier claims deliver no more.
     Else a third one that waits for the same members would begin too early. A claim goes if it lies
@@ -164,7 +185,10 @@ def past_to_delete(partition: TopicPartition, log: PartitionLog, member: str) ->
         and mine.excludes(placed)
         and all(_within(part, owned) for part in placed.claim.hashes)
     ]
-    return claims + (list(log.outdated) if log.lead == member else [])
+    if log.lead != member:
+        return claims
+    resets = [Key(log.incarnation, "reset", partition, late) for late in list(log.resets)[1:]]
+    return [*claims, *log.outdated, *resets]
 
 
 def _stable_of(log: PartitionLog) -> int:

@@ -34,6 +34,9 @@ BlockKey: TypeAlias = tuple[str, HashRange, int]
 LeaseKey: TypeAlias = tuple[str, int]
 """Author and number of a lease."""
 
+ResetKey: TypeAlias = tuple[str, int]
+"""Author and number of a reset."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlacedClaim:
@@ -83,6 +86,8 @@ class PartitionLog:
         claims: The last claim of each member.
         leases: The leases of the incarnation.
         outdated: Keys of older incarnations that are still in the log.
+        stables: The last stable offset that each author has written.
+        resets: Author and number of the resets of the incarnation, in the order of the log.
     """
 
     incarnation: int = 0
@@ -92,6 +97,8 @@ class PartitionLog:
     claims: dict[str, PlacedClaim] = field(default_factory=dict)
     leases: dict[LeaseKey, PlacedLease] = field(default_factory=dict)
     outdated: set[Key] = field(default_factory=set)
+    stables: dict[str, Stable] = field(default_factory=dict)
+    resets: dict[ResetKey, None] = field(default_factory=dict)
 
     @property
     def has_facts(self) -> bool:
@@ -215,10 +222,7 @@ class GroupLog:
         if key.incarnation < log.incarnation:
             (log.outdated.discard if record is None else log.outdated.add)(key)
         elif record is None:
-            if key.kind == "block":
-                log.blocks.pop(_block_key(key), None)
-            elif key.kind == "lease":
-                log.leases.pop(key.detail, None)
+            _delete(log, key)
         else:
             _apply(log, record, position)
 
@@ -238,10 +242,10 @@ def _begin_incarnation(log: PartitionLog, key: Key) -> None:
     partition, old = key.partition, log.incarnation
     log.outdated |= {Key(old, "block", partition, detail) for detail in log.blocks}
     log.outdated |= {Key(old, "lease", partition, detail) for detail in log.leases}
-    log.outdated |= {Key(old, "stable", partition)} if log.stable else set()
-    log.outdated |= {Key(old, "reset", partition)} if log.start is not None else set()
+    log.outdated |= {Key(old, "stable", partition, (author,)) for author in log.stables}
+    log.outdated |= {Key(old, "reset", partition, detail) for detail in log.resets}
     log.incarnation, log.start, log.stable = key.incarnation, None, None
-    log.blocks, log.leases = {}, {}
+    log.blocks, log.leases, log.stables, log.resets = {}, {}, {}, {}
 
 
 def _apply(log: PartitionLog, record: Record, position: int) -> None:
@@ -250,7 +254,9 @@ def _apply(log: PartitionLog, record: Record, position: int) -> None:
             # Two members may begin an incarnation at once: the first of them says where.
             if log.start is None:
                 log.start = record.offset
+            log.resets.setdefault((record.member, record.number))
         case Stable():
+            log.stables[record.member] = record
             if log.stable is None or record.offset >= log.stable.offset:
                 log.stable = record
         case Block():
@@ -259,6 +265,19 @@ def _apply(log: PartitionLog, record: Record, position: int) -> None:
             # The same number is the same chunk: a record that was sent twice changes nothing.
             placed = PlacedLease(position, record.offsets)
             log.leases.setdefault((record.member, record.number), placed)
+
+
+def _delete(log: PartitionLog, key: Key) -> None:
+    match key.kind:
+        case "block":
+            log.blocks.pop(_block_key(key), None)
+        case "lease":
+            log.leases.pop(key.detail, None)
+        case "reset":
+            log.resets.pop(key.detail, None)
+        case "stable":
+            log.stables.pop(key.detail[0], None)
+            log.stable = max(log.stables.values(), key=lambda each: each.offset, default=None)
 
 
 def _block_key(key: Key) -> BlockKey:

@@ -48,6 +48,7 @@ from kshare.group.protocol.commit import (
     is_written,
     keys_to_delete,
     leads,
+    passed_to_delete,
     past_to_delete,
     stable_to_write,
 )
@@ -381,7 +382,11 @@ class Owner:
             self._evidence = replace(self._evidence, voids=start.reason)
         if start.begins:
             # Another member may begin it as well, and elsewhere: the log says who was first.
-            return (Write((Reset(self.partition, start.incarnation, start.progress.stable),)),)
+            number = self._evidence.resets
+            self._evidence = replace(self._evidence, resets=number + 1)
+            offset = start.progress.stable
+            reset = Reset(self.partition, start.incarnation, offset, self.member, number)
+            return (Write((reset,)),)
         self.start = replace(start, reason=self._evidence.voids or start.reason)
         self._evidence = replace(self._evidence, voids=None)
         if start.unanchored:
@@ -434,6 +439,7 @@ class Owner:
         owned = log.owned_by(self.member)
         keys = [
             *keys_to_delete(self.partition, log, self.member, owned, self.done),
+            *passed_to_delete(self.partition, log, self.member),
             *past_to_delete(self.partition, log, self.member),
         ]
         if self.claim.transactional_id is not None:  # else a tombstone might overtake a later fact
@@ -441,7 +447,7 @@ class Owner:
         return (Delete(tuple(keys)),) if keys else ()
 
     def _stable_to_write(self, log: PartitionLog, floor: int) -> Stable | None:
-        stable = stable_to_write(self.partition, log, floor)
+        stable = stable_to_write(self.partition, log, self.member, floor)
         if stable is None:
             return None
         return replace(stable, leader_epoch=self.leader_epochs.before(stable.offset))

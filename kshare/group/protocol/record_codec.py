@@ -198,14 +198,14 @@ def _stable(key: Key, fields: Mapping[str, Any]) -> Stable:
     _check(leader_epoch is None or _is_offset(leader_epoch), "leader_epoch", leader_epoch)
     _check(isinstance(metadata, str), "metadata", metadata)
     assert key.partition is not None
-    return Stable(key.partition, key.incarnation, offset, leader_epoch, metadata)
+    return Stable(key.partition, key.incarnation, offset, leader_epoch, metadata, *key.detail)
 
 
 def _reset(key: Key, fields: Mapping[str, Any]) -> Reset:
     offset = fields["offset"]
     _check(_is_offset(offset), "offset", offset)
     assert key.partition is not None
-    return Reset(key.partition, key.incarnation, offset)
+    return Reset(key.partition, key.incarnation, offset, *key.detail)
 
 
 def _member(key: Key, fields: Mapping[str, Any]) -> Member:
@@ -278,7 +278,7 @@ def _member_id(rest: list[Any]) -> tuple[Any, ...]:
 
 def _author_and_number(rest: list[Any]) -> tuple[Any, ...]:
     fits = len(rest) == 2 and isinstance(rest[0], str) and _is_offset(rest[1])
-    _check(fits, "author and number of a lease", rest)
+    _check(fits, "author and number", rest)
     return tuple(rest)
 
 
@@ -298,8 +298,8 @@ _DETAILS: Final[dict[str, Callable[[list[Any]], tuple[Any, ...]]]] = {
     "claim": _member_id,
     "lease": _author_and_number,
     "block": _author_hashes_and_stretch,
-    "stable": _no_detail,
-    "reset": _no_detail,
+    "stable": _member_id,
+    "reset": _author_and_number,
     "member": _member_id,
     "epoch": _no_detail,
 }

@@ -11,8 +11,8 @@ record    key, after version, group, incarnation        value                   
 `Lease`   "lease", topic, partition, member, number     offsets                          who shares
 `Block`   "block", topic, partition, member, [lo, hi],  processed offsets, packed        an owner
           stretch
-`Stable`  "stable", topic, partition                    offset, leader epoch, metadata   the lead
-`Reset`   "reset", topic, partition                     offset                           who starts
+`Stable`  "stable", topic, partition, member            offset, leader epoch, metadata   the lead
+`Reset`   "reset", topic, partition, member, number     offset                           who starts
                                                                                          a partition
 `Member`  "member", member                              host, time                       each member
 `Epoch`   "epoch"                                       generation, leader, members with the group's
@@ -21,15 +21,17 @@ record    key, after version, group, incarnation        value                   
 
 A block is a fact: these offsets of these key hashes have been processed. Facts stay true, so their
 order and their repetition change nothing. A block's key names its author, so that a tombstone for
-one author's block cannot delete what another one has written meanwhile.
+one author's block cannot delete what another one has written meanwhile. So does that of a stable
+offset, as a former lead may write its own late: the highest one counts, and compaction keeps it.
 
 The incarnation is a number for each group and partition. A `Reset` begins a new one, and facts and
 stable offsets of an older one do not count. Kafka's own tools reset offsets for single partitions,
 so a number for each group would void the individual commits of all of its partitions. Claims,
 members and epochs have incarnation 0: they outlive a reset.
 
-A lease is never written again under another key or with other offsets, and its author takes another
-number after a failure. So compaction, which keeps the last record of a key, keeps the first, too.
+Of several leases with the same offsets, and of several resets, the first one counts. Such a record
+is never written again under another key or with other offsets, and its author takes another number
+after a failure. So compaction, which keeps the last record of a key, keeps the first, too.
 """
 
 from dataclasses import dataclass
@@ -164,6 +166,7 @@ class Stable:
         offset: The stable offset: the first one that has not been processed.
         leader_epoch: Leader epoch of the last processed record; None if it is not known.
         metadata: What the committer gave as metadata.
+        member: Id of the author.
     """
 
     partition: TopicPartition
@@ -171,6 +174,7 @@ class Stable:
     offset: int
     leader_epoch: int | None = None
     metadata: str = ""
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +185,15 @@ class Reset:
         partition: The partition.
         incarnation: The new incarnation.
         offset: Where consumption starts.
+        member: Id of the author; empty for an operator's tool.
+        number: Another one for each reset of the author.
     """
 
     partition: TopicPartition
     incarnation: int
     offset: int
+    member: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,9 +263,10 @@ def key_of(record: Record) -> Key:  # noqa: PLR0911
             detail = (record.member, record.hashes, record.stretch)
             return Key(record.incarnation, "block", record.partition, detail)
         case Stable():
-            return Key(record.incarnation, "stable", record.partition)
+            return Key(record.incarnation, "stable", record.partition, (record.member,))
         case Reset():
-            return Key(record.incarnation, "reset", record.partition)
+            author = (record.member, record.number)
+            return Key(record.incarnation, "reset", record.partition, author)
         case Member():
             return Key(0, "member", None, (record.member,))
         case Epoch():

@@ -139,6 +139,7 @@ class Evidence:
         voids: Why individual commits were given up; None if they were not.
         known: Incarnation and progress of before the log was lost, or of the claim before; None
             if there are none.
+        resets: How many resets the owner has wanted to write.
     """
 
     primary: tuple[Primary | None, int, int] | None = None
@@ -146,6 +147,7 @@ class Evidence:
     initial: int | None = None
     voids: Reason | None = None
     known: tuple[int, Progress] | None = None
+    resets: int = 0
 
     def forgotten(self) -> "Evidence":
         """What is left when brokers have to be asked again."""

@@ -178,9 +178,23 @@ class LeaseWorld(World):
             return
         compacted, whole = self.log.said_once_compacted(), self.log.all_said()
         is_same = compacted.of(T0) == whole.of(T0)  # mostly; then so is what follows from it
-        if not is_same and _holders(compacted) != _holders(whole):
+        if not is_same and self._holders(compacted) != self._holders(whole):
             raise LawBrokenError("compaction changes who has an offset")
         self._compared = (self.log.topic_id, self.log.version)
+
+    def _holders(self, said: GroupLog) -> dict[int, str]:
+        """Who has each offset that is not processed, to one that starts with what a log says."""
+        part = said.of(T0)
+        if not part.leases:
+            return {}
+        done = processed_offsets(self.known_of(said))
+        return {
+            offset: member
+            for (member, _), bounds in holdings(part).items()
+            for lo, hi in zip(bounds[::2], bounds[1::2], strict=True)
+            for offset in range(lo, hi)
+            if not is_in(offset, done)
+        }
 
     # -- copies ----------------------------------------------------------------------------------
 
@@ -202,21 +216,6 @@ class LeaseWorld(World):
             self.deaths,
             tuple(_print_of_share(sharer(p)) for _, p in sorted(self.processes.items())),
         )
-
-
-def _holders(said: GroupLog) -> dict[int, str]:
-    """Who has each offset that is not processed, by what the log says."""
-    part = said.of(T0)
-    if not part.leases:
-        return {}
-    done = processed_offsets(part.progress())
-    return {
-        offset: member
-        for (member, _), bounds in holdings(part).items()
-        for lo, hi in zip(bounds[::2], bounds[1::2], strict=True)
-        for offset in range(lo, hi)
-        if not is_in(offset, done)
-    }
 
 
 def is_in(offset: int, bounds: tuple[int, ...]) -> bool:
@@ -422,7 +421,7 @@ def _happen(world: LeaseWorld, process: Sharer, what: str) -> None:
 def _act(world: LeaseWorld, process: Sharer) -> None:
     action = process.inbox[0]
     if isinstance(action, Append):
-        process.inbox.pop(0)
+        process.next_action()
         world.log.append(action.key, action.record)
     else:
         base._act(world, process)
@@ -430,13 +429,14 @@ def _act(world: LeaseWorld, process: Sharer) -> None:
 
 def _fail(world: LeaseWorld, process: Sharer, *, is_late: bool) -> None:
     """Something is not done, or it is, and nobody learns of it."""
-    action = process.inbox.pop(0)
+    action = process.inbox[0]
     if isinstance(action, Append):
+        process.next_action()
         if is_late:
             world.log.append(action.key, action.record)
         process.cooperator.not_appended(action.key)
     else:
-        process.owner.failed()
+        process.fail()
 
 
 def _renew(world: LeaseWorld, process: Sharer) -> None:
@@ -444,7 +444,8 @@ def _renew(world: LeaseWorld, process: Sharer) -> None:
     process.names += 1
     old = Key(0, "claim", T0, (process.owner.member,))
     process.owner = world.cooperator(process.name, process.names)
-    process.inbox, process.in_flight = [Append(old)], []
+    process.forget(Append(old))
+    process.in_flight = []
     process.is_member, process.start, process.taken = True, None, frozenset()
     if world.by_epochs:
         world._write_epoch(world.epoch[1] | {process.name})

@@ -234,8 +234,7 @@ def _write_primary(world: GroupWorld, process: MemberProcess) -> None:
     if may_commit(world, process.membership):
         base._act(world, process)
     else:
-        process.inbox.pop(0)
-        process.owner.failed()
+        process.fail()
     base._decide(world, process)
 
 
@@ -273,8 +272,8 @@ def apply_change(world: GroupWorld, process: MemberProcess, change: Change) -> N
     if hashes == process.hashes:
         return
     if process.hashes:
-        process.inbox = [a for a in process.inbox if isinstance(a, Delete)]
-        process.inbox.append(Delete((Key(0, "claim", T0, (process.owner.member,)),)))
+        tombstones = [action for action in process.inbox if isinstance(action, Delete)]
+        process.forget(*tombstones, Delete((Key(0, "claim", T0, (process.owner.member,)),)))
     process.claims += 1
     process.hashes, process.position = hashes, 0
     epoch = change.epoch if change.topic_id == process.topic_id else None

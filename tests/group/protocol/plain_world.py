@@ -228,8 +228,9 @@ def _may_send(process: Process) -> bool:
 def _drops_primary(process: Process) -> bool:
     if not isinstance(process.inbox[0], WritePrimary) or _may_send(process):
         return False
-    process.inbox.pop(0)
-    process.owner.primary_written()
+    _, is_awaited = process.next_action()
+    if is_awaited:
+        process.owner.primary_written()
     return True
 
 

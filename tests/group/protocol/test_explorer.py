@@ -25,7 +25,7 @@ from tests.group.protocol.explorer import (
     random_steps,
     walk,
 )
-from tests.group.protocol.world import Limits, World, is_pending, take
+from tests.group.protocol.world import Limits, Process, World, is_pending, take
 
 WALKS, LENGTH = 200, 160
 LIMITS = Limits(processes=4, commits=3, in_flight=2, compactions=2)
@@ -124,7 +124,7 @@ def test_a_primary_offset_that_a_former_lead_has_set_back_is_written_again() -> 
     new = world.processes["m1"]
     for repeats, offset in ((False, 1), (True, 4)):
         new.owner.begin_commit(new.part(), repeats=repeats)
-        new.inbox += new.owner.actions(new.part(), new.log.end)
+        new.ask(new.owner.actions(new.part(), new.log.end))
         while new.inbox:
             take(world, ("act", "m1"))
         assert world.primary.offset == offset
@@ -212,11 +212,11 @@ def _of_all(
 def commits_the_front(patch: pytest.MonkeyPatch) -> None:
     """Stable by the maximum."""
 
-    def front(at: object, said: log.PartitionLog, primary: int) -> Stable | None:
+    def front(at: object, said: log.PartitionLog, member: str, primary: int) -> Stable | None:
         reached = said.progress(primary).front
         if said.stable is not None and reached <= said.stable.offset:
             return None
-        return Stable(world_module.T0, said.incarnation, reached)
+        return Stable(world_module.T0, said.incarnation, reached, member=member)
 
     patch.setattr(owner, "stable_to_write", front)
 
@@ -379,3 +379,14 @@ def test_a_fault_of_running_members_is_found(fault: Patch, monkeypatch: pytest.M
     limits, start = FAULTS_OF_RUNNING_MEMBERS[fault], first_world(running=True)
     walks = (walk(limits, 60, seed, start, slow="m0") for seed in range(6_000))
     assert any(isinstance(found, Broken) for found in walks)
+
+
+def test_that_an_owner_hears_of_what_it_does_not_wait_for_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One walk of 10,000 does, and this is one: the failure of a reset that another has written."""
+    seed = 2_001_887
+    assert walk(FAILING, LENGTH, seed) is None
+    real = Process.next_action
+    monkeypatch.setattr(Process, "next_action", lambda self: (real(self)[0], True))
+    assert isinstance(walk(FAILING, LENGTH, seed), Broken)

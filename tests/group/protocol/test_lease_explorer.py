@@ -11,7 +11,8 @@ from kshare.group.protocol.actions import Append
 from kshare.group.protocol.cooperator import Cooperator
 from kshare.group.protocol.lease import counts
 from kshare.group.protocol.log import LeaseKey, PartitionLog
-from kshare.group.protocol.records import Key
+from kshare.group.protocol.records import Key, Record, Stable, key_of
+from tests.group.protocol import world
 from tests.group.protocol.lease_explorer import DEEP, explore, new_world, walk
 from tests.group.protocol.lease_world import LeaseLimits, finish
 
@@ -123,3 +124,24 @@ def test_seeded_faults_are_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) 
     fault(monkeypatch)
     start = new_world(by_epochs=True, records=8)
     assert any(walk(DEEP, LENGTH, seed, start) for seed in range(60))
+
+
+def one_stable_offset_for_all(patch: pytest.MonkeyPatch) -> None:
+    """What a former lead writes late replaces what its successor has written."""
+
+    def key(record: Record) -> Key:
+        found = key_of(record)
+        return found._replace(detail=()) if isinstance(record, Stable) else found
+
+    patch.setattr(world, "key_of", key)
+
+
+@pytest.mark.parametrize("seed", [2_001_203, 2_006_456])
+def test_a_former_lead_that_writes_late_is_found(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One walk of 5,000 does: these are two that did."""
+    start = new_world(by_epochs=seed % 2 == 0, records=8)
+    assert walk(DEEP, LENGTH, seed, start) is None
+    one_stable_offset_for_all(monkeypatch)
+    assert walk(DEEP, LENGTH, seed, start) is not None

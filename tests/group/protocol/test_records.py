@@ -37,8 +37,8 @@ EXAMPLES: dict[str, Record] = {
     "block": Block(
         T0, 1, "m-1", HALF, 2, (2 * STRETCH, 2 * STRETCH + 3, 3 * STRETCH - 1, 3 * STRETCH)
     ),
-    "stable": Stable(T0, 1, 10_432, 4, "by hand"),
-    "reset": Reset(T0, 2, 40),
+    "stable": Stable(T0, 1, 10_432, 4, "by hand", "m-1"),
+    "reset": Reset(T0, 2, 40, "m-1", 1),
     "member": Member("m-1", "pod-3", 1_767_323_045_000),
     "claim of a member that fences itself": Claim(T0, "m-1", (HALF,), 7, self_fencing=True),
     "claim of a member that shares": Claim(T0, "m-1#2", (WHOLE,), shared=True),
@@ -108,8 +108,8 @@ records = st.one_of(
     st.builds(Lease, partitions, offsets, topics, offsets, spans),
     st.builds(Epoch, offsets, topics, st.lists(epoch_members, max_size=3).map(tuple)),
     blocks(),
-    st.builds(Stable, partitions, offsets, offsets, st.none() | offsets, topics),
-    st.builds(Reset, partitions, offsets, offsets),
+    st.builds(Stable, partitions, offsets, offsets, st.none() | offsets, topics, topics),
+    st.builds(Reset, partitions, offsets, offsets, topics, offsets),
     st.builds(Member, topics, topics, offsets),
 )
 
@@ -168,7 +168,11 @@ def test_a_later_version_is_named() -> None:
         b'[1,"g",0,"epoch",3]',
         b'[1,"g",0,"stable"]',
         b'[1,"g",0,"stable","t",-1]',
+        b'[1,"g",0,"stable","t",0]',
         b'[1,"g",0,"stable","t",0,0]',
+        b'[1,"g",0,"reset","t",0]',
+        b'[1,"g",0,"reset","t",0,"m"]',
+        b'[1,"g",0,"reset","t",0,"m",-1]',
         b'[1,"g",0,"lease","t",0,"m"]',
         b'[1,"g",0,"lease","t",0,"m",-1]',
         b'[1,"g",0,"lease","t",0,7,1]',

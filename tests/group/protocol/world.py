@@ -6,7 +6,7 @@ acknowledges them in any order.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
@@ -15,9 +15,11 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.protocol.actions import (
     Action,
+    Append,
     Delete,
     FetchPrimary,
     ResolveInitial,
+    Unblock,
     Write,
     WritePrimary,
 )
@@ -77,7 +79,11 @@ class Log:
 
 @dataclass
 class Process:
-    """One consumer process: its owner core, its view of the log, and what it has handed out."""
+    """One consumer process: its owner core, its view of the log, and what it has handed out.
+
+    The owner waits for its last actions alone: what becomes of earlier ones is not told it, as in
+    :class:`kshare.group.ownership.Ownership`.
+    """
 
     name: str
     hashes: tuple[HashRange, ...]
@@ -85,6 +91,7 @@ class Process:
     owner: Owner
     topic_id: str
     inbox: list[Action] = field(default_factory=list)  # returned by the core, not done yet
+    outdated: int = 0  # so many of the first in the inbox are not waited for
     in_flight: list[int] = field(default_factory=list)  # handed out, not acknowledged
     position: int = 0  # all records of its hashes below are handed out
     is_current: bool = False  # has read the log since the last time out of somebody
@@ -93,6 +100,35 @@ class Process:
 
     def part(self) -> PartitionLog:
         return self.log.of(T0)
+
+    def ask(self, actions: Iterable[Action]) -> None:
+        """The core wants something, and waits for it."""
+        actions = tuple(actions)
+        if not all(isinstance(action, Delete | Unblock | Append) for action in actions):
+            self.outdated = len(self.inbox)
+        self.inbox += actions
+
+    def next_action(self) -> tuple[Action, bool]:
+        """What is done next, and whether the core is told of it."""
+        is_awaited = not self.outdated
+        self.outdated -= not is_awaited
+        return self.inbox.pop(0), is_awaited
+
+    def rest(self, action: Action, *, is_awaited: bool) -> None:
+        """What is left of an action that is done in part."""
+        self.inbox.insert(0, action)
+        self.outdated += not is_awaited
+
+    def fail(self) -> None:
+        """What is next is not done."""
+        _, is_awaited = self.next_action()
+        if is_awaited:
+            self.owner.failed()
+            self.outdated = len(self.inbox)
+
+    def forget(self, *actions: Action) -> None:
+        """Nothing but these is to be done."""
+        self.inbox, self.outdated = list(actions), 0
 
 
 @dataclass
@@ -149,10 +185,7 @@ class World:
         """
         if self._checked == self._checks():
             return
-        part = self.log.said().of(T0)
-        anchor = None if self.primary is None else self.primary.anchor
-        counts = anchor is not None and anchor.incarnation >= part.incarnation
-        known = part.progress(self.primary.offset if self.primary and counts else 0)
+        known = self.known_of(self.log.said())
         for offset, hash_ in enumerate(self.keys):
             is_done = not is_pending(known, offset, hash_)
             if is_done and offset not in self.acknowledged:
@@ -163,6 +196,13 @@ class World:
             raise LawBrokenError(f"stable offset {known.stable} after {self.highest_stable}")
         self.highest_stable = max(self.highest_stable, known.stable)
         self._checked = self._checks()
+
+    def known_of(self, log: GroupLog) -> Progress:
+        """What is processed, by what a log says and the primary offset."""
+        part = log.of(T0)
+        anchor = None if self.primary is None else self.primary.anchor
+        counts = anchor is not None and anchor.incarnation >= part.incarnation
+        return part.progress(self.primary.offset if self.primary and counts else 0)
 
     def _checks(self) -> tuple[object, ...]:
         """All that :meth:`check` depends on."""
@@ -227,6 +267,8 @@ def clone_log(log: GroupLog) -> GroupLog:
             dict(part.claims),
             dict(part.leases),
             set(part.outdated),
+            dict(part.stables),
+            dict(part.resets),
         )
         for at, part in log.partitions.items()
     }
@@ -253,6 +295,8 @@ def print_of(process: Process) -> tuple[object, ...]:
         part.incarnation,
         part.start,
         part.stable,
+        frozenset(part.stables.items()),
+        frozenset(part.resets),
         frozenset(part.blocks.items()),
         frozenset(part.claims.items()),
         owner.phase,
@@ -265,9 +309,11 @@ def print_of(process: Process) -> tuple[object, ...]:
         owner._evidence.initial,
         owner._evidence.known,
         owner._evidence.voids,
+        owner._evidence.resets,
         owner._takeover.waits,
         owner._takeover.has_waited,
         tuple(process.inbox),
+        process.outdated,
         tuple(process.in_flight),
         process.position,
         process.is_current,
@@ -393,8 +439,7 @@ def _happen(world: World, process: Process, what: str) -> None:
             _act(world, process)
         case "fail":
             world.failures += 1
-            process.inbox.pop(0)
-            process.owner.failed()
+            process.fail()
         case "deliver":
             world.deliver(process)
             return
@@ -423,7 +468,8 @@ def _read(world: World, process: Process) -> None:
     if process.topic_id != world.log.topic_id:
         process.log, process.topic_id = GroupLog("g"), world.log.topic_id
         process.owner.log_lost(world.log.topic_id)
-        process.inbox, process.in_flight, process.position = [], [], 0
+        process.forget()
+        process.in_flight, process.position = [], 0
     replay(world.log, process.log)
     process.is_current = True
 
@@ -441,7 +487,7 @@ def processed(world: World, process: Process) -> Iterator[Rectangle]:
 def _decide(world: World, process: Process) -> None:
     """Ask the core for actions; note what a commit has promised when it ends."""
     before, was_running = process.owner.commit, is_running(process)
-    process.inbox += process.owner.actions(process.part(), process.log.end)
+    process.ask(process.owner.actions(process.part(), process.log.end))
     if was_running and process.owner.phase is Phase.STARTING:  # offsets were reset under way
         process.in_flight, process.position = [], 0
     if before is not None and process.owner.commit is None and is_running(process):
@@ -459,21 +505,23 @@ def is_running(process: Process) -> bool:
 
 
 def _act(world: World, process: Process) -> None:
-    match process.inbox.pop(0):
+    action, is_awaited = process.next_action()
+    match action:
         case Write(records):
             first, *others = records
             world.log.append(key_of(first), first)
             if others:
-                process.inbox.insert(0, Write(tuple(others)))
+                process.rest(Write(tuple(others)), is_awaited=is_awaited)
         case Delete(keys):
             first_key, *other_keys = keys
             world.log.append(first_key, None)
             if other_keys:
-                process.inbox.insert(0, Delete(tuple(other_keys)))
-        case FetchPrimary():
+                process.rest(Delete(tuple(other_keys)), is_awaited=is_awaited)
+        case FetchPrimary() if is_awaited:
             process.owner.primary_read(world.primary, world.log.end)
-        case ResolveInitial():
+        case ResolveInitial() if is_awaited:
             process.owner.initial_found(0)
         case WritePrimary(offset, anchor):
             world.primary = Primary(offset, anchor)
-            process.owner.primary_written()
+            if is_awaited:
+                process.owner.primary_written()

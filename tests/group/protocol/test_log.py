@@ -1,0 +1,104 @@
+"""What the log says, also once it is compacted."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.core.hashing import WHOLE
+from kshare.group.protocol.commit import passed_to_delete, past_to_delete
+from kshare.group.protocol.log import GroupLog, PartitionLog
+from kshare.group.protocol.records import Claim, Key, Record, Reset, Stable, key_of
+from tests.group.protocol.world import T0, Log, replay
+
+MEMBERS = st.sampled_from(["m0", "m1", "m2"])
+
+
+def said(*records: Record | Key, compacted: bool = False) -> PartitionLog:
+    """What some records say; a key stands for its tombstone."""
+    log = Log()
+    for each in records:
+        if isinstance(each, Key):
+            log.append(each, None)
+        else:
+            log.append(key_of(each), each)
+    if compacted:
+        log.compact()
+    group = GroupLog("g")
+    replay(log, group)
+    return group.of(T0)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Record]:
+    """Resets and stable offsets of some authors; each author's own stable offsets ascend."""
+    stables, numbers = dict.fromkeys(["m0", "m1", "m2"], 0), dict.fromkeys(["m0", "m1", "m2"], 0)
+    records: list[Record] = []
+    for member in draw(st.lists(MEMBERS, max_size=12)):
+        if draw(st.booleans()):
+            stables[member] += draw(st.integers(0, 5))
+            records.append(Stable(T0, 1, stables[member], member=member))
+        else:
+            numbers[member] += 1
+            records.append(Reset(T0, 1, draw(st.integers(0, 9)), member, numbers[member]))
+    return records
+
+
+@given(histories())
+def test_compaction_changes_nothing_of_where_a_partition_starts_and_is(
+    records: list[Record],
+) -> None:
+    whole, compacted = said(*records), said(*records, compacted=True)
+    assert (whole.start, whole.stable) == (compacted.start, compacted.stable)
+    assert whole.progress() == compacted.progress()
+
+
+@given(histories(), MEMBERS)
+def test_a_lead_deletes_nothing_that_says_more_than_what_stays(
+    records: list[Record], lead: str
+) -> None:
+    """Of authors that have no claim any more; the lead has one."""
+    claim = Claim(T0, lead, (WHOLE,))
+    log = said(claim, *records)
+    keys = [*passed_to_delete(T0, log, lead), *past_to_delete(T0, log, lead)]
+    after = said(claim, *records, *keys, compacted=True)
+    assert after.progress() == log.progress()
+    assert len(after.resets) == min(len(log.resets), 1)
+    mine = log.stables.get(lead)
+    assert all(
+        mine is None or each.offset > mine.offset or author == lead
+        for author, each in after.stables.items()
+    )
+
+
+def test_what_a_former_lead_writes_late_does_not_replace_what_its_successor_has_written() -> None:
+    late = [Stable(T0, 1, 10, member="new"), Stable(T0, 1, 3, member="old")]
+    for compacted in (False, True):
+        log = said(*late, compacted=compacted)
+        assert log.stable == late[0]
+
+
+def test_the_first_of_several_resets_says_where_a_partition_starts() -> None:
+    both = [Reset(T0, 1, 100, "m0", 0), Reset(T0, 1, 105, "m1", 0), Reset(T0, 1, 110, "m0", 1)]
+    for compacted in (False, True):
+        assert said(*both, compacted=compacted).start == 100
+
+
+def test_only_the_lead_deletes_and_only_what_authors_without_a_claim_have_written() -> None:
+    claims = [Claim(T0, "m1", (WHOLE,)), Claim(T0, "m2", (WHOLE,), shared=True)]
+    stables = [Stable(T0, 1, 10, member=name) for name in ("gone", "m1", "m2")]
+    resets = [Reset(T0, 1, 5, "gone", 0), Reset(T0, 1, 7, "m1", 0)]
+    log = said(*claims, *resets, *stables)
+    assert log.lead == "m2"
+    assert passed_to_delete(T0, log, "m1") == []
+    keys = passed_to_delete(T0, log, "m2")
+    assert [key.detail for key in keys] == [("gone",), ("m1",)]  # m1's claim is fenced
+    living = said(claims[0], *resets, *stables)
+    assert [key.detail for key in passed_to_delete(T0, living, "m1")] == [("gone",), ("m2",)]
+    assert [key.detail for key in past_to_delete(T0, living, "m1")] == [("m1", 0)]
+
+
+def test_a_new_incarnation_leaves_the_old_keys_to_be_deleted() -> None:
+    records = [Reset(T0, 1, 5, "m0", 0), Reset(T0, 1, 7, "m1", 0)]
+    stables = [Stable(T0, 1, 10, member="m0"), Stable(T0, 1, 9, member="m1")]
+    log = said(*records, *stables, Reset(T0, 2, 0))
+    assert log.outdated == {*map(key_of, records), *map(key_of, stables)}
+    assert (log.start, log.stable, log.stables, list(log.resets)) == (0, None, {}, [("", 0)])
