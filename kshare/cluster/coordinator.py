@@ -29,7 +29,6 @@ __all__ = ["fetch_offsets", "find_coordinator"]
 
 _GROUP = 0
 _UNKNOWN = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
-_UNSTABLE_OFFSET_COMMIT = 88
 _Answer = TypeVar("_Answer")
 
 
@@ -115,7 +114,7 @@ def _fetch(
 def _check(code: int) -> None:
     if not code:
         return
-    if error_codes.is_retriable(code) or code == _UNSTABLE_OFFSET_COMMIT:
+    if error_codes.is_retriable(code):
         raise _NotNowError(error_codes.name(code))
     kind = AuthorizationError if error_codes.kind(code) is Kind.AUTHORIZATION else KafkaError
     raise kind(error_codes.name(code))

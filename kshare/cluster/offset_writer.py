@@ -25,6 +25,7 @@ from kshare.errors import KafkaError
 from kshare.options import KafkaConfig
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.connection import Connection
+from kshare.wire.protocol.error_codes import ErrorCode
 
 __all__ = ["COMMIT_VERSIONS", "OffsetWriter", "offsets_to_send"]
 
@@ -32,7 +33,6 @@ COMMIT_VERSIONS: Final = (2, 7)
 """Versions of OffsetCommit whose layout this module was written and tested for."""
 _NO_EPOCH: Final = -1
 _NO_GENERATION: Final = -1
-_UNKNOWN_MEMBER_ID: Final = 25
 
 
 class OffsetWriter:
@@ -123,7 +123,7 @@ class OffsetWriter:
         if not code:
             return None
         hint = ""
-        if code == _UNKNOWN_MEMBER_ID:
+        if code == ErrorCode.UNKNOWN_MEMBER_ID:
             hint = (
                 "; the group has members that do not share key ranges (plain consumers): stop "
                 "them, or use another group.id"

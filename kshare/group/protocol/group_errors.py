@@ -11,7 +11,11 @@ __all__ = ["Code", "fault_of", "is_passing"]
 
 
 class Code(Enum):
-    """Errors of the group protocol that a member acts upon, with Kafka's numbers."""
+    """Errors of the group protocol that a member acts upon, with Kafka's numbers.
+
+    A test compares them with the table, :mod:`kshare.wire.protocol.error_codes`: that knows
+    kafka-python, and nothing here may.
+    """
 
     COORDINATOR_LOAD_IN_PROGRESS = 14
     COORDINATOR_NOT_AVAILABLE = 15

@@ -16,7 +16,7 @@ from kshare.options import KafkaConfig
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
 
-__all__ = ["LostOffsets", "ReadPosition", "no_progress", "permanent_error"]
+__all__ = ["LostOffsets", "ReadPosition", "no_progress", "permanent_error", "why_missing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,17 @@ def permanent_error(code: int, position: ReadPosition, *, expired: bool) -> Ksha
     )
 
 
+def why_missing(*, is_deleted: bool) -> str:
+    """Why the log does not hold an offset, as the end of a sentence.
+
+    Args:
+        is_deleted: Whether the offset is below the log's first one.
+    """
+    if is_deleted:
+        return "was deleted by retention or by an operator"
+    return "is beyond the end of the log (truncated, or the topic was made anew)"
+
+
 def no_progress(kafka: KafkaConfig, position: ReadPosition, why: str) -> FetchTimeoutError:
     """The error after the stated time without a record."""
     stated = kafka.poll_timeout_ms is not None
@@ -117,15 +128,10 @@ class LostOffsets:
         start, end = self.wanted
         whole = self.slice.hashes.is_whole
         of_hashes = "" if whole else f" of the key hashes {self.slice.hashes}"
-        gone = (
-            "was deleted by retention or by an operator"
-            if start < self.earliest
-            else "is beyond the end of the log (truncated, or the topic was made anew)"
-        )
         return (
             f"{self.position.topic_partition}: offsets {start} to {end}{of_hashes} are wanted, the "
             f"log holds {self.earliest} to {self.latest} (ends not included): what is missing "
-            f"{gone}"
+            f"{why_missing(is_deleted=start < self.earliest)}"
         )
 
     @property

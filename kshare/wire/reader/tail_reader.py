@@ -28,6 +28,7 @@ from kshare.wire.protocol.broker_pool import BrokerPool, Brokers
 from kshare.wire.protocol.messages import FetchAnswer
 from kshare.wire.protocol.retry import Backoff, Clock, RetryDeadline
 from kshare.wire.protocol.waker import Waker
+from kshare.wire.reader.faults import why_missing
 from kshare.wire.reader.fetcher import Fetcher
 from kshare.wire.reader.partition_reader import Outcome, PartitionReader
 from kshare.wire.reader.slice_reader import SliceReader
@@ -170,14 +171,9 @@ class _TailPartition(PartitionReader):
         if offset is None or earliest <= offset <= latest:
             return
         is_deleted = offset < earliest
-        why = (
-            "was deleted by retention or by an operator"
-            if is_deleted
-            else "is beyond the end of the log (truncated, or the topic was made anew)"
-        )
         what = (
             f"{self.topic_partition}: offset {offset} is wanted, the log holds {earliest} to "
-            f"{latest} (end not included): what is missing {why}"
+            f"{latest} (end not included): what is missing {why_missing(is_deleted=is_deleted)}"
         )
         if self._reset == "error" or not is_deleted:
             hint = "set auto.offset.reset to go on" if is_deleted else "reset the group's offsets"

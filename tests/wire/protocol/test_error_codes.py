@@ -6,6 +6,7 @@ import sys
 import pytest
 from kafka.errors import for_code
 
+from kshare.group.protocol.group_errors import Code
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
 
@@ -54,3 +55,9 @@ def test_the_table_does_not_import_kafka_python() -> None:
     """Planners use it, and kafka-python takes 0.3 s to import."""
     code = "import sys, kshare.wire.protocol.error_codes; sys.exit('kafka' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_codes_of_the_group_protocol_are_those_of_the_table() -> None:
+    assert {code.name: code.value for code in Code} == {
+        code.name: int(code) for code in ErrorCode if code.name in Code.__members__
+    }
