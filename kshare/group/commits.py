@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import KshareError
+from kshare.errors import FencedError, KshareError
 from kshare.group.config import ConsumerConfig
 from kshare.group.metrics import Latency
 from kshare.group.tail import Session
@@ -124,6 +124,8 @@ class Commits:
             if self._config.on_commit is not None:
                 failure = error if isinstance(error, Exception) else None
                 self._config.on_commit(failure, None if error else answer.result())
+            elif isinstance(error, FencedError):
+                _log.warning("a commit was too late, so some records will come again: %s", error)
             elif error is not None:
                 _log.warning("a commit has failed, the next one does it again: %s", error)
 
