@@ -19,13 +19,13 @@ Guarantees: no record counts as processed that was not handed out, or that was a
 acknowledged. No I/O, no clock. Cost: a byte a record until all of its chunk are acknowledged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kshare.core.hashing import WHOLE, HashRange, common, key_hash, minus
-from kshare.core.offsets import Bounds, OffsetRange, since
+from kshare.core.offsets import Bounds, OffsetRange, from_pairs, since, subtract
 from kshare.core.packed_bounds import OFFSET_MAX
 from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
 from kshare.core.region import clip, overlay
@@ -271,7 +271,20 @@ class Delivery:
             again = since(bounds, self._sought.offset)
             layers += [Stripe(part, again) for part in self._sought.hashes if again]
             layers += self._sought.passed
-        return layers
+        return [*layers, *self._ahead()]
+
+    def _ahead(self) -> Iterator[Stripe]:
+        """What the delivery before has handed out beyond the position, and is processed."""
+        position = self.position
+        ahead = [piece for piece in self._carried if piece.offsets.end > position]
+        if not ahead:
+            return
+        offsets = self._open.offsets().tolist() if self.explicit else []
+        waiting = from_pairs(offsets, [offset + 1 for offset in offsets])
+        for piece in ahead:
+            bounds = subtract((max(piece.offsets.start, position), piece.offsets.end), waiting)
+            for part in common((piece.hashes,), self._others) if bounds else ():
+                yield Stripe(part, bounds)
 
     def processed_offsets(self, *, is_batch: bool) -> Bounds:
         """The offsets that are processed since the start or the last seek, as :meth:`processed`."""

@@ -196,6 +196,36 @@ def test_seeks_of_different_hashes_are_told_apart() -> None:
     assert left == {(1, "[30,60)"), (1, "[70,90)"), (2, "[70,90)")}
 
 
+@pytest.mark.parametrize("explicit", [False, True])
+def test_what_was_handed_out_of_hashes_that_stay_is_processed_also_ahead_of_the_others(
+    explicit: bool,
+) -> None:
+    """Hashes come that are behind: until they have caught up, nothing is forgotten."""
+    lower, upper = split(WHOLE, 2)
+    one = Delivery(ORDERS, Progress.at(10), [upper], explicit=explicit)
+    one.hand_out(chunk_of([30, 31, 40]), 45)
+    one.acknowledge(np.array([30, 31]))
+    one.settle()
+    carried = one.carry((lower, upper))
+    two = Delivery(ORDERS, Progress.at(10), (lower, upper), explicit=explicit, carried=carried)
+    two.hand_out(chunk_of([12]), 20)
+    two.acknowledge(np.array([12]))
+    two.settle()
+
+    def left(half: HashRange) -> list[str]:
+        done = two.processed(is_batch=False)
+        return [str(piece.offsets) for piece in done.pending_of(90, (half,))]
+
+    assert two.position == 20
+    assert left(lower) == ["[20,90)"]
+    assert left(upper) == (["[40,41)", "[45,90)"] if explicit else ["[45,90)"])
+    two.acknowledge(np.array([40]))
+    assert left(upper) == ["[45,90)"]
+    two.hand_out(chunk_of([50]), 60)
+    two.settle()
+    assert left(lower) == left(upper) == (["[50,51)", "[60,90)"] if explicit else ["[60,90)"])
+
+
 def test_a_gap_is_no_object_on_its_way_from_the_log_to_the_scan() -> None:
     """A million gaps are arrays; as rectangles they took half a minute."""
     bounds = tuple(range(1, 400_001))
