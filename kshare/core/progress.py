@@ -340,8 +340,13 @@ class Slice:
         *,
         stripes: Sequence[Stripe] = (),
     ) -> None:
-        layers = (*stripes, *to_stripes(rectangles))
-        canonical = filled(layers if len(layers) == 1 else overlay(layers))
+        canonical: tuple[Stripe, ...]
+        if len(rectangles) == 1 and not stripes:  # most slices, by far
+            (only,) = rectangles
+            canonical = (Stripe(only.hashes, (only.offsets.start, only.offsets.end)),)
+        else:
+            layers = (*stripes, *to_stripes(rectangles))
+            canonical = filled(layers if len(layers) == 1 else overlay(layers))
         if not canonical:
             raise ValueError(f"a slice of {topic}-{partition} without a rectangle")
         object.__setattr__(self, "topic", topic)

@@ -286,9 +286,9 @@ def check_plan(loads: Sequence[PartitionLoad], slices: Sequence[Slice]) -> None:
 
 
 def _check_tiles(load: PartitionLoad, slices: Sequence[Slice]) -> None:
-    pieces = [piece for slice_ in slices for piece in slice_.rectangles]
-    if len(load.pending) == 1 and _stack(pieces, load.pending[0]):
+    if len(load.pending) == 1 and _are_stacked(slices, load.pending[0]):
         return
+    pieces = [piece for slice_ in slices for piece in slice_.rectangles]
     # Within a slice nothing overlaps. So if the union is what is pending, and the areas add up to
     # no more than that, then nothing overlaps between slices.
     if canonical(pieces) == load.pending and sum(piece.area for piece in pieces) == load.area:
@@ -314,13 +314,14 @@ def _read_twice(slices: Sequence[Slice]) -> list[Rectangle]:
     return twice
 
 
-def _stack(pieces: Sequence[Rectangle], whole: Rectangle) -> bool:
-    """Whether rectangles, in their order, are stacked to a larger one. This is the fast path."""
-    lo = whole.hashes.lo
-    for piece in pieces:
-        if piece.hashes.lo != lo or piece.offsets != whole.offsets:
-            return False
-        lo = piece.hashes.hi
+def _are_stacked(slices: Sequence[Slice], whole: Rectangle) -> bool:
+    """Whether slices, in their order, are stacked to a rectangle. This is the fast path."""
+    lo, bounds = whole.hashes.lo, (whole.offsets.start, whole.offsets.end)
+    for slice_ in slices:
+        for stripe in slice_.stripes:
+            if stripe.hashes.lo != lo or stripe.bounds != bounds:
+                return False
+            lo = stripe.hashes.hi
     return lo == whole.hashes.hi
 
 
