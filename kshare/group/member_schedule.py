@@ -9,6 +9,8 @@ from kshare.wire.protocol.retry import Backoff
 __all__ = ["MemberSchedule"]
 
 _SHORTEST_BEAT: Final = 0.1
+_TROUBLE: Final = 10.0
+_WARNING: Final = 30.0  # between two
 _JOIN_LAPSE: Final = 5.0  # after the time that a rebalance may take; that of Java's client
 
 
@@ -24,6 +26,8 @@ class MemberSchedule:
         synced_at: When SyncGroup was answered last.
         beat_at: When the next heartbeat is due.
         retry_at: Before this time nothing is asked: something has failed.
+        failing_since: Since when everything has failed; None if it has not.
+        warned_at: When the last warning of that was written.
     """
 
     pauses: Backoff
@@ -33,6 +37,8 @@ class MemberSchedule:
     synced_at: float = 0.0
     beat_at: float = 0.0
     retry_at: float = 0.0
+    failing_since: float | None = None
+    warned_at: float = float("-inf")
 
     @classmethod
     def of(cls, config: ConsumerConfig) -> Self:
@@ -53,6 +59,19 @@ class MemberSchedule:
         """The coordinator has answered."""
         self.pauses.reset()
 
+    def works(self) -> None:
+        """It is a member, as the coordinator says."""
+        self.failing_since, self.warned_at = None, float("-inf")
+
+    def is_worth_a_warning(self, now: float) -> bool:
+        """Something has failed: whether nothing has worked for a while, and nobody was told."""
+        if self.failing_since is None:
+            self.failing_since = now
+        if now - self.failing_since < _TROUBLE or now - self.warned_at < _WARNING:
+            return False
+        self.warned_at = now
+        return True
+
     def joined(self) -> None:
         """JoinGroup was answered: a heartbeat is due."""
         self.beat_at = 0.0
@@ -60,6 +79,7 @@ class MemberSchedule:
     def synced(self, now: float, *, awaits_round: bool) -> None:
         """SyncGroup was answered; perhaps another round of the rebalance is to follow."""
         self.synced_at = now
+        self.works()
         if awaits_round:
             self.beat_at = now + _SHORTEST_BEAT
 

@@ -343,6 +343,8 @@ class MemberThread:
         if code in {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE}:
             self._link.forget()
         if code not in {Code.MEMBER_ID_REQUIRED, Code.REBALANCE_IN_PROGRESS}:
+            what = "JoinGroup" if is_joining else "SyncGroup"
+            self._say(f"{what} was refused: {error_codes.name(answer.error_code)}")
             self.pause()
 
     # -- heartbeats --------------------------------------------------------------------------
@@ -364,6 +366,7 @@ class MemberThread:
         with self._lock:
             if is_member and (not number or code is Code.REBALANCE_IN_PROGRESS):
                 self._liveness.heard(now, is_stable=not number)
+                self._schedule.works()
             if is_member and number:
                 core.heartbeat_refused(code)
                 self._hear_of_loss()
@@ -409,11 +412,18 @@ class MemberThread:
             self._on_change()
 
     def _disconnected(self, error: Exception) -> None:
-        _log.info("group %s: the coordinator: %s", self._config.group, error)
+        self._say(f"the coordinator: {error}")
         self._link.forget()
         with self._lock:
             self._core.disconnected()
         self.pause()
+
+    def _say(self, trouble: str) -> None:
+        """Write what has failed, as a warning if nothing has worked for some seconds."""
+        level = logging.INFO
+        if self._schedule.is_worth_a_warning(self._now()):
+            level, trouble = logging.WARNING, f"is no member, and tries again: {trouble}"
+        _log.log(level, "group %s: %s", self._config.group, trouble)
 
     def _leave(self) -> None:
         with self._lock:

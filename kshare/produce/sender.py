@@ -101,7 +101,9 @@ class Sender:
                 fault = error.args[0]
                 self.producer.poll(0)
                 self.raise_faults()
-                if not fault.retriable() or time.monotonic() >= deadline:
+                # What only asks for metadata, librdkafka does not mark as worth another attempt.
+                may_pass = fault.retriable() or kind_of(fault) is Kind.TRANSIENT
+                if not may_pass or time.monotonic() >= deadline:
                     raise kafka_error(fault, "begin a transaction") from error
                 self._client.raise_if_unreachable()
             else:

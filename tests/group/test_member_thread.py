@@ -1,5 +1,6 @@
 """A member that waits to get into its group, on the mock cluster."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -53,7 +54,7 @@ def waiting(cluster: FakeCluster) -> Iterator[Callable[[Clock], MemberThread]]:
             )
             stack.callback(member.close, 5.0)
             member.subscribe(("orders",))
-            eventually(lambda: asked(cluster, "JoinGroup") == 1)
+            eventually(lambda: asked(cluster, "JoinGroup") >= 1)
             return member
 
         yield start
@@ -85,3 +86,18 @@ def test_a_join_that_nobody_answers_is_sent_again(
     clock.ahead = 65.1
     eventually(lambda: asked(cluster, "JoinGroup") == 2)
     member.check()
+
+
+def test_a_join_that_is_refused_for_long_is_a_warning(
+    waiting: Callable[[Clock], MemberThread],
+    cluster: FakeCluster,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    cluster.fail("JoinGroup", [-1] * 100)
+    with caplog.at_level(logging.INFO, "kshare.group"):
+        waiting(clock)
+        eventually(lambda: "JoinGroup was refused: UnknownError" in caplog.text)
+        assert not [record for record in caplog.records if record.levelno > logging.INFO]
+        clock.ahead = 11.0
+        eventually(lambda: "is no member, and tries again: JoinGroup was refused" in caplog.text)

@@ -184,8 +184,9 @@ class Connection:
         """Whether the connection can serve another reader: open, in step, nothing unread."""
         if self._in_flight or self._socket.fileno() < 0:
             return False
-        readable, _, _ = select.select([self._socket], [], [], 0)
-        return not readable  # readable while nothing was asked: closed by the broker
+        poll = select.poll()  # select() takes no descriptor above 1,023
+        poll.register(self._socket, select.POLLIN)
+        return not poll.poll(0)  # readable while nothing was asked: closed by the broker
 
     def fileno(self) -> int:
         """The socket's descriptor, to wait for a response beside other events."""

@@ -50,12 +50,19 @@ class Fetcher:
         self._kafka = kafka
         self._clock = clock
         self._asked: dict[TopicPartition, int] = {}  # offsets, of the request under way
+        self._asked_at = 0.0
         self._throttled_until = 0.0
 
     @property
     def is_waiting(self) -> bool:
         """Whether a request is under way."""
         return bool(self._asked)
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether a request is under way that was not answered within ``request.timeout.ms``."""
+        seconds = self._kafka.request_timeout_ms / 1000
+        return self.is_waiting and self._clock.monotonic() - self._asked_at >= seconds
 
     @property
     def throttle_left(self) -> float:
@@ -113,6 +120,7 @@ class Fetcher:
             rack="" if "" in racks else min(racks),
         )
         connection.send(request)
+        self._asked_at = self._clock.monotonic()
         self._asked = {fetch.topic_partition: fetch.offset for fetch in fetches}
 
     def receive(self) -> list[tuple[PartitionReader, int, FetchAnswer]]:

@@ -326,7 +326,13 @@ class TailReader(SliceReader):
     def _turn(self) -> Iterator[pa.RecordBatch]:
         self._route(self._due())
         self._send()
-        for fetcher in self._ready():
+        ready = self._ready()
+        for fetcher in self._fetchers.values():
+            if fetcher.is_overdue and fetcher not in ready:  # frozen, or cut off: no FIN comes
+                host, port = fetcher.address
+                late = f"{host}:{port} has not answered within request.timeout.ms"
+                self._lose(fetcher, TimeoutError(late))
+        for fetcher in ready:
             yield from self._receive(fetcher)
         for fetcher in self._fetchers.values():
             if not fetcher.partitions:

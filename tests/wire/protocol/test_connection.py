@@ -1,6 +1,10 @@
 """The socket of a connection: its buffers."""
 
+import os
+import resource
 import socket
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,3 +47,18 @@ def test_by_default_the_one_to_send_is_as_in_javas_client(monkeypatch: pytest.Mo
 
 def test_minus_one_leaves_them_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     assert buffers_set(monkeypatch, send__buffer__bytes="-1", receive__buffer__bytes="-1") == {}
+
+
+def test_a_process_may_have_more_than_a_thousand_descriptors() -> None:
+    """``select()`` refuses those above 1,023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_048), hard))
+    with FakeCluster() as cluster, ExitStack() as stack:
+        named = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t"}
+        kafka = parse_options(named, streaming=True).options.kafka
+        host, port = cluster.bootstrap_servers.split(",")[0].split(":")
+        for _ in range(1_024):
+            stack.enter_context(Path(os.devnull).open())
+        connection = stack.enter_context(closing(Connection(host, int(port), kafka)))
+        assert connection.fileno() > 1_023
+        assert connection.idle

@@ -1,5 +1,6 @@
 """Reading without an end: partitions that are given up while others are handed out."""
 
+import time
 from contextlib import closing
 
 from kshare.core.hashing import WHOLE
@@ -50,3 +51,34 @@ def test_a_partition_of_the_same_response_that_is_given_up_is_not_handed_out() -
             again = next_records()
             assert again.topic_partition == other
             assert again.batch.column("offset").to_pylist() == list(range(40, 50))
+
+
+def test_a_leader_that_freezes_is_left_for_the_next_one() -> None:
+    """Its connection stays open, and the answer to a long poll never comes."""
+    orders = PARTITIONS[0]
+    with FakeCluster(brokers=2, topics={"orders": 1}) as cluster:
+        cluster.move_leader(*orders, 2)
+        cluster.produce("orders", [("k", "before")], partition=0)
+        kafka = group_config(cluster.bootstrap_servers, request_timeout_ms=1_000).kafka
+        options = SourceOptions(topics=Assign(FrozenMapping({})), kafka=kafka, starting=EARLIEST)
+        waker = Waker().open()
+        with closing(waker), closing(TailReader(options, "earliest", waker)) as reader:
+            reader.read(Slice(*orders, (Rectangle(OffsetRange(0, NO_END), WHOLE),)))
+            values = values_of(reader, 1)
+            reader.next_records(0.1)  # a long poll is under way
+            cluster.delay(2, 600_000)
+            cluster.move_leader(*orders, 1)
+            cluster.produce("orders", [("k", "after")], partition=0)
+            values += values_of(reader, 1)
+        assert values == [b"before", b"after"]
+
+
+def values_of(reader: TailReader, count: int) -> list[bytes]:
+    """The values of the next records."""
+    values: list[bytes] = []
+    deadline = time.monotonic() + 60
+    while len(values) < count:
+        assert time.monotonic() < deadline
+        records = reader.next_records(1.0)
+        values += [] if records is None else records.batch.column("value").to_pylist()
+    return values
