@@ -340,13 +340,9 @@ class Slice:
         *,
         stripes: Sequence[Stripe] = (),
     ) -> None:
-        canonical: tuple[Stripe, ...]
-        if len(rectangles) == 1 and not stripes:  # most slices, by far
-            (only,) = rectangles
-            canonical = (Stripe(only.hashes, (only.offsets.start, only.offsets.end)),)
-        else:
-            layers = (*stripes, *to_stripes(rectangles))
-            canonical = filled(layers if len(layers) == 1 else overlay(layers))
+        layers = (*stripes, *to_stripes(rectangles)) if rectangles else tuple(stripes)
+        is_canonical = len(layers) == 1 and layers[0].bounds  # most of all
+        canonical = layers if is_canonical else filled(overlay(layers))
         if not canonical:
             raise ValueError(f"a slice of {topic}-{partition} without a rectangle")
         object.__setattr__(self, "topic", topic)

@@ -15,7 +15,7 @@ from typing import NoReturn, TypeAlias
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.offsets import OffsetRange, from_pairs, length
 from kshare.core.progress import Progress, Slice, TopicPartition
-from kshare.core.region import Rectangle, canonical, clip, hull
+from kshare.core.region import Rectangle, Stripe, canonical, hull, stripes
 from kshare.errors import PlanError
 
 __all__ = [
@@ -185,11 +185,15 @@ def plan_by_key(
     ranges = plan_ranges(loads, assignor, min_tasks=min_tasks, key_ranges=key_ranges)
     slices = []
     for load in _sorted(loads):
-        topic, partition, pending = load.topic, load.partition, load.pending
+        topic, partition, layers = load.topic, load.partition, stripes(load.pending)
         for hashes in ranges[load.topic_partition]:
-            pieces = clip(pending, (hashes,))
-            if pieces:
-                slices.append(Slice(topic, partition, pieces))
+            parts = [
+                Stripe(shared, layer.bounds)
+                for layer in layers
+                if (shared := layer.hashes.intersect(hashes)) is not None
+            ]
+            if parts:
+                slices.append(Slice(topic, partition, stripes=parts))
     return tuple(slices)
 
 
