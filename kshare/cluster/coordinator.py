@@ -4,7 +4,8 @@ Not by librdkafka: version 2.16 ends the process when a coordinator has moved or
 an admin client asks it for offsets (``rd_kafka_handle_OffsetFetch`` queries the coordinator of a
 consumer group, which an admin client has not).
 
-Cost: a connection to a bootstrap server, one to the coordinator, and two round trips a call.
+Cost: a connection to a bootstrap server, one to the coordinator, and two round trips a call. When
+no bootstrap server answers, brokers that this process has seen are asked.
 """
 
 from collections.abc import Callable, Collection
@@ -20,6 +21,7 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
 from kshare.options import KafkaConfig
 from kshare.wire.protocol import error_codes
+from kshare.wire.protocol.broker_pool import other_brokers
 from kshare.wire.protocol.connection import Connection
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
 from kshare.wire.protocol.messages import Address
@@ -65,18 +67,23 @@ def fetch_offsets(
 
 def _find(kafka: KafkaConfig, group: str) -> Address:
     faults: list[OSError] = []
-    for server in kafka.bootstrap_servers:
+    for server in (*kafka.bootstrap_servers, *other_brokers(kafka)):
         try:
             with closing(Connection(*server, kafka)) as connection:
                 version = connection.version(FindCoordinatorRequest, 1, 3)
                 request = FindCoordinatorRequest(version=version, key=group, key_type=_GROUP)
                 answer = connection.call(request)
+            _check(answer.error_code)  # what one broker does not know now, the next one may
+        except AuthenticationError as error:
+            if server in kafka.bootstrap_servers:
+                raise
+            faults.append(ConnectionError(str(error)))  # its own listener may be at fault
         except OSError as error:
             faults.append(error)
-            continue
-        _check(answer.error_code)
-        return str(answer.host), int(answer.port)
-    raise faults[-1]
+        else:
+            return str(answer.host), int(answer.port)
+    # What a broker said is told rather than that another one did not answer.
+    raise next((fault for fault in faults if isinstance(fault, _NotNowError)), faults[-1])
 
 
 def _fetch(

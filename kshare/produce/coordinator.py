@@ -27,6 +27,7 @@ from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
 from kshare.options import KafkaConfig
 from kshare.produce.model import Transaction
 from kshare.wire.protocol import error_codes
+from kshare.wire.protocol.broker_pool import other_brokers, process_memory
 from kshare.wire.protocol.connection import Connection
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
 from kshare.wire.protocol.retry import RetryDeadline
@@ -227,6 +228,7 @@ class Coordinators:
         brokers = first.call(
             MetadataRequest(version=version, topics=[], allow_auto_topic_creation=False)
         ).brokers
+        process_memory().see(self._kafka, [(broker.host, broker.port) for broker in brokers])
         ids: list[str] = []
         for broker in brokers:
             connection = self._connection((broker.host, broker.port))
@@ -251,12 +253,17 @@ class Coordinators:
             if connection.idle:
                 return connection
         faults = []
-        for address in self._kafka.bootstrap_servers:
+        bootstrap = self._kafka.bootstrap_servers
+        for address in (*bootstrap, *other_brokers(self._kafka)):
             try:
                 return self._connection(address)
+            except AuthenticationError as error:
+                if address in bootstrap:
+                    raise
+                faults.append(f"{address[0]}:{address[1]}: {error}")
             except OSError as error:
                 faults.append(f"{address[0]}:{address[1]}: {error or type(error).__name__}")
-        raise ConnectionError("no bootstrap server answered: " + "; ".join(faults))
+        raise ConnectionError("no broker answered: " + "; ".join(faults))
 
     def _connection(self, address: Address) -> Connection:
         kept = self._connections.get(address)

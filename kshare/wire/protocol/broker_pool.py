@@ -3,6 +3,7 @@
 A connection belongs to one reader at a time, whichever partitions it reads; several tasks may read
 the same partition at once. A broker whose connection failed is left alone for a while, by all
 readers of the process. Nothing is opened at import, and a forked child starts empty.
+Any broker is asked who leads, not only the bootstrap servers: one of them may be down for long.
 Cost: a reader whose process has read its partitions before needs no round trip before its first
 Fetch request.
 """
@@ -11,6 +12,7 @@ import atexit
 import hashlib
 import os
 import pickle
+import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -24,11 +26,21 @@ from kshare.wire.protocol.connection import BrokerConnection, Connection
 from kshare.wire.protocol.messages import Address, LeaderUnknownError, Metadata, fetch_metadata
 from kshare.wire.protocol.retry import Backoff, Clock
 
-__all__ = ["BrokerPool", "Brokers", "PoolMemory", "Preference", "close_idle"]
+__all__ = [
+    "BrokerPool",
+    "Brokers",
+    "PoolMemory",
+    "Preference",
+    "close_idle",
+    "other_brokers",
+    "process_memory",
+]
 
 _IDLE_SECONDS_MAX = 240.0
 """Well below a broker's connections.max.idle.ms (10 minutes)."""
 _IDLE_CONNECTIONS_MAX = 4
+_KNOWN_ASKED_MAX = 2
+"""Brokers asked beside the bootstrap servers at a time: an outage of all is told nearly as soon."""
 
 Leader = Address | KafkaError | OSError
 """Where the leader of a partition is, or why that is not known."""
@@ -92,7 +104,8 @@ class _Outage:
 class PoolMemory:
     """What a process remembers of its clusters; a forked child gets a new one.
 
-    The first part of each key is a digest of the configuration.
+    The first part of each key is a digest of the configuration, but for ``seen``: any
+    configuration may use the brokers that another one has seen at the same listener.
     """
 
     pid: int = field(default_factory=os.getpid)
@@ -104,6 +117,20 @@ class PoolMemory:
     idle: dict[tuple[bytes, Address], list[tuple[float, BrokerConnection]]] = field(
         default_factory=dict
     )
+    seen: dict[tuple[tuple[Address, ...], str], tuple[Address, ...]] = field(default_factory=dict)
+
+    def see(self, kafka: KafkaConfig, brokers: Iterable[Address]) -> None:
+        """Remember all brokers of a cluster, as its metadata name them."""
+        addresses = tuple(brokers)
+        if addresses:  # a broker that just starts may know none
+            with self.lock:
+                self.seen[kafka.bootstrap_servers, kafka.security_protocol] = addresses
+
+    def others(self, kafka: KafkaConfig) -> list[Address]:
+        """The brokers of a cluster that are no bootstrap servers; none without metadata."""
+        with self.lock:
+            seen = self.seen.get((kafka.bootstrap_servers, kafka.security_protocol), ())
+        return [address for address in seen if address not in kafka.bootstrap_servers]
 
     def close_idle(self) -> None:
         """Close the connections that wait for a next reader."""
@@ -123,6 +150,12 @@ def process_memory() -> PoolMemory:
     if _memory.pid != os.getpid():
         _memory = PoolMemory()
     return _memory
+
+
+def other_brokers(kafka: KafkaConfig) -> list[Address]:
+    """A few brokers to ask when no bootstrap server answers: chance takes turns among them."""
+    others = process_memory().others(kafka)
+    return random.sample(others, min(_KNOWN_ASKED_MAX, len(others)))
 
 
 @atexit.register
@@ -285,6 +318,8 @@ class BrokerPool:
         if not missing:
             return {partition: leader for partition, leader in known.items() if leader is not None}
         metadata = self._metadata({partition.topic for partition in missing})
+        if isinstance(metadata, Metadata):
+            memory.see(self._kafka, metadata.brokers.values())
         with memory.lock:
             if isinstance(metadata, Metadata):
                 memory.brokers[self._cluster] = metadata.brokers
@@ -296,17 +331,22 @@ class BrokerPool:
         return {partition: leader for partition, leader in known.items() if leader is not None}
 
     def _metadata(self, topics: Iterable[str]) -> Metadata | LeaderUnknownError:
-        """What the first bootstrap server that answers says of some topics."""
+        """What the first broker that answers says of some topics."""
         faults = []
-        now = self._clock.monotonic()
-        # Those that may be tried at once come first; the others in the order of their pauses' ends.
-        for address in sorted(
-            self._kafka.bootstrap_servers, key=lambda server: max(self._outage_over(server), now)
-        ):
+        bootstrap = self._kafka.bootstrap_servers
+        others = sorted(self._memory().others(self._kafka), key=self._outage_over)
+        # Those without an outage come first, of them bootstrap servers; the others in the order of
+        # their pauses' ends.
+        for address in sorted((*bootstrap, *others[:_KNOWN_ASKED_MAX]), key=self._outage_over):
             try:
                 connection = self.lease(address)
-            except (AuthenticationError, AuthorizationError):
-                raise
+            except (AuthenticationError, AuthorizationError) as error:
+                if address in bootstrap:
+                    raise
+                # Its own listener may be at fault, while nothing is read from that broker.
+                self._failed(address)
+                faults.append(_fault(address, error))
+                continue
             except (OSError, KafkaError) as error:
                 faults.append(_fault(address, error))
                 continue
@@ -321,7 +361,8 @@ class BrokerPool:
                 raise
             self.release(address, connection)
             return metadata
-        return LeaderUnknownError("no bootstrap server answered: " + "; ".join(faults))
+        asked = "broker" if others else "bootstrap server"
+        return LeaderUnknownError(f"no {asked} answered: " + "; ".join(faults))
 
 
 def _fault(address: Address, error: Exception) -> str:

@@ -17,7 +17,7 @@ from kshare.wire.protocol.broker_pool import BrokerPool, PoolMemory
 from kshare.wire.protocol.messages import Address, LeaderUnknownError
 from tests.support.clock import Clock
 
-ONE, TWO = ("one", 1), ("two", 2)
+ONE, TWO, THREE, FOUR = ("one", 1), ("two", 2), ("three", 3), ("four", 4)
 BOTH = f"{ONE[0]}:{ONE[1]},{TWO[0]}:{TWO[1]}"
 LONG_MAX = 2**63 - 1
 PARTITION = TopicPartition("t", 0)
@@ -53,9 +53,10 @@ class FakeConnection:
 
 @dataclass
 class Cluster:
-    """Two brokers.
+    """Two brokers, or more.
 
     Attributes:
+        brokers: All brokers, by their node ids from 1 on.
         leader: Node id of the broker that leads.
         down: What ails a broker when it is connected to.
         mute: What ails a broker when it is asked for metadata.
@@ -65,6 +66,7 @@ class Cluster:
         memory: What the process remembers.
     """
 
+    brokers: tuple[Address, ...] = (ONE, TWO)
     leader: int = 1
     down: dict[Address, Exception] = field(default_factory=dict)
     mute: dict[Address, Exception] = field(default_factory=dict)
@@ -88,7 +90,7 @@ class Cluster:
         return SimpleNamespace(
             brokers=[
                 SimpleNamespace(node_id=node, host=host, port=port)
-                for node, (host, port) in enumerate((ONE, TWO), start=1)
+                for node, (host, port) in enumerate(self.brokers, start=1)
             ],
             topics=[SimpleNamespace(name=t, error_code=0, partitions=parts) for t in topics],
         )
@@ -364,3 +366,85 @@ def test_a_fault_of_one_partition_is_none_of_another(cluster: Cluster) -> None:
         assert isinstance(leaders[missing], UnknownTopicError)
         assert str(leaders[missing]) == "topic t has no partition 7, only 3 partitions"
     assert len(cluster.asked) == 2  # a fault is not remembered
+
+
+# -- brokers that metadata named ------------------------------------------------------------------
+
+
+def lead_again(pool: BrokerPool) -> Any:
+    """Who leads, asked for anew."""
+    pool.forget(PARTITION)
+    return pool.leaders([PARTITION])[PARTITION]
+
+
+def test_without_the_only_bootstrap_server_another_broker_is_asked(cluster: Cluster) -> None:
+    cluster.brokers, cluster.leader = (ONE, TWO, THREE), 2
+    pool = cluster.pool("one:1", reconnect__backoff__ms="2000")
+    assert lead_again(pool) == TWO
+    cluster.memory.close_idle()
+    cluster.down[ONE] = ConnectionRefusedError("gone")
+    cluster.leader = 3
+    assert lead_again(pool) == THREE
+    assert cluster.tried == [ONE, ONE, TWO]
+    cluster.clock.now += 60
+    assert lead_again(pool) == THREE
+    assert cluster.tried == [ONE, ONE, TWO]  # one that is well goes before one that failed
+    assert cluster.clock.slept == []
+
+
+def test_a_bootstrap_server_that_freezes_is_waited_for_once(cluster: Cluster) -> None:
+    pool = cluster.pool("one:1")
+    lead_again(pool)
+    cluster.mute[ONE] = TimeoutError("late")
+    cluster.leader = 2
+    for _ in range(3):
+        assert lead_again(pool) == TWO
+        cluster.clock.now += 60
+    assert [address for address, _ in cluster.asked] == [ONE, ONE, TWO, TWO, TWO]
+
+
+def test_bootstrap_servers_that_are_well_are_asked_first(cluster: Cluster) -> None:
+    pool = cluster.pool("two:2")
+    for _ in range(3):
+        lead_again(pool)
+        cluster.memory.close_idle()
+    assert cluster.tried == [TWO, TWO, TWO]
+
+
+def test_an_outage_of_all_is_told_after_a_few_and_the_next_ones_get_their_turn(
+    cluster: Cluster,
+) -> None:
+    cluster.brokers = (ONE, TWO, THREE, FOUR)
+    pool = cluster.pool("one:1", reconnect__backoff__ms="0")
+    lead_again(pool)
+    cluster.memory.close_idle()
+    cluster.down = dict.fromkeys(cluster.brokers, ConnectionRefusedError("gone"))
+    cluster.tried.clear()
+    pool.forget(PARTITION)
+    answer = pool.leaders([PARTITION])[PARTITION]
+    assert str(answer) == "no broker answered: one:1: gone; two:2: gone; three:3: gone"
+    cluster.clock.now += 60
+    del cluster.down[FOUR]
+    assert lead_again(pool) == ONE
+    assert cluster.tried == [ONE, TWO, THREE, FOUR]
+
+
+def test_another_configuration_knows_the_brokers_of_the_same_listener_too(cluster: Cluster) -> None:
+    lead_again(cluster.pool("one:1"))
+    cluster.memory.close_idle()
+    cluster.down[ONE] = ConnectionRefusedError("gone")
+    assert lead_again(cluster.pool("one:1", client__id="other")) == ONE
+    refused = lead_again(cluster.pool("one:1", security__protocol="SSL"))
+    assert str(refused) == "no bootstrap server answered: one:1: gone"
+
+
+def test_a_broker_that_is_no_bootstrap_server_may_refuse_the_login(cluster: Cluster) -> None:
+    cluster.brokers, cluster.leader = (ONE, TWO, THREE), 3
+    pool = cluster.pool("one:1")
+    lead_again(pool)
+    cluster.memory.close_idle()
+    cluster.down = {
+        ONE: ConnectionRefusedError("gone"),
+        TWO: AuthenticationError("its certificate is not for two"),
+    }
+    assert lead_again(pool) == THREE
