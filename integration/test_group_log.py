@@ -130,7 +130,8 @@ class Members:
         """Time, offset, key and process of each record that was handed out, in time's order."""
         rows = []
         for file in self._folder.glob("*.out"):
-            for line in file.read_text().splitlines():
+            text = file.read_text()
+            for line in text[: text.rfind("\n") + 1].splitlines():  # the last one may be cut
                 when, offset, *key = line.split()
                 if key:
                     rows.append((int(when), int(offset), key[0], file.stem))
