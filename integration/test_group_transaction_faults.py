@@ -108,11 +108,20 @@ def test_coordinators_die_and_move_amid_transactions(tmp_path: Path) -> None:
                 brokers.move_leader(name, partition, 2)
             eventually(lambda: have_committed(3, {}))
             eventually(lambda w=word: any(is_amid(file, w, 3) for _, file in members))  # type: ignore[misc]
+            eventually(
+                lambda: are_in_sync(brokers, [*moving, (topic, 0)])
+            )  # else nobody leads them
             brokers.brokers[2].kill9()
             counts = {file.name: commits(file) for _, file in members}
             eventually(lambda c=counts: have_committed(2, c))  # type: ignore[misc]
             brokers.brokers[2].start()
         group.check()
+
+
+def are_in_sync(brokers: KafkaCluster, partitions: list[tuple[str, int]]) -> bool:
+    """Whether both brokers have all records of some partitions."""
+    topics = brokers.admin.list_topics(timeout=30).topics
+    return all(len(topics[name].partitions[number].isrs) == 2 for name, number in partitions)
 
 
 @pytest.mark.parametrize("how", ["deleted", "truncated"])
