@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
@@ -184,8 +185,11 @@ def test_all_ranges_of_a_partition_are_one_fetch(
     cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
 ) -> None:
     """One answer has all that is there, and one request waits for more, however many ranges."""
-    rows = [(KEYS[i % len(KEYS)], str(i)) for i in range(500)]
-    cluster.produce("orders", rows, partition=0, config={"linger.ms": 60_000})  # one batch
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 60_000})
+    producer.list_topics("orders", timeout=20)  # so that they are one batch, however slow it is
+    for i in range(500):
+        producer.produce("orders", str(i), KEYS[i % len(KEYS)], 0)
+    assert producer.flush(20) == 0
     quarter = HASH_SPACE // 4
     ranges = [(0, quarter // 2), (quarter, 2 * quarter), (3 * quarter, 4 * quarter)]
     wanted = [i for i in range(500) if _is_in(ranges, KEYS[i % len(KEYS)])]
