@@ -36,17 +36,9 @@ def members_of_demos() -> list[psutil.Process]:
 
 @pytest.mark.timeout(450)
 def test_the_demo_of_groups_kills_processes_and_the_order_holds() -> None:
+    arguments = ["--group", "--records", "4000", "--seconds", "400"]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "kshare.cli",
-            "demo",
-            "--group",
-            "--records",
-            "4000",
-            "--seconds=400",
-        ],
+        [sys.executable, "-m", "kshare.cli", "demo", *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -28,6 +28,7 @@ from kshare.wire.protocol.messages import PartitionFetch, fetch_request
 from kshare.wire.reader import fetcher
 from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.policies import FakePolicies
+from tests.support.requests import times_asked
 
 ORDERS = TopicPartition("orders", 0)
 MIDDLE = HASH_SPACE // 2
@@ -199,7 +200,7 @@ def test_all_ranges_of_a_partition_are_one_fetch(
     consumer.assign({("orders", 0): ranges})
     assert offsets(take(consumer, len(wanted))) == wanted
     assert consumer.poll(0.5) is None
-    assert fetches(cluster) == 2
+    assert times_asked(cluster, "Fetch") == 2
 
 
 def _is_in(ranges: list[tuple[int, int]], key: str) -> bool:
@@ -227,7 +228,7 @@ def test_reading_stops_when_too_much_is_held_and_goes_on_when_it_is_acknowledged
     messages = consumer.consume(1_000, 1.0)
     cluster.track_requests()
     messages += consumer.consume(1_000, 1.0)
-    assert fetches(cluster) == 0
+    assert times_asked(cluster, "Fetch") == 0
     assert 200 <= len(messages) < 1_000 if not more else len(messages) == len(KEYS)
     deadline = time.monotonic() + 30
     done = 0
@@ -271,10 +272,6 @@ def test_fetches_ask_for_a_quarter_of_the_queue_at_most(
     consumer.assign({("orders", 0): []})
     take(consumer, 30)
     assert max(asked) == largest << 10
-
-
-def fetches(cluster: FakeCluster) -> int:
-    return sum(count for (_, name), count in cluster.requests().items() if name == "Fetch")
 
 
 def wait_until(holds: Callable[[], object]) -> None:
@@ -915,7 +912,7 @@ def test_close_wakes_each_call_amid_a_long_poll(
     returned: list[object] = []
     thread = threading.Thread(target=lambda: returned.append(calls[call]()), daemon=True)
     thread.start()
-    wait_until(lambda: fetches(cluster))
+    wait_until(lambda: times_asked(cluster, "Fetch"))
     assert not returned
     closing = threading.Thread(target=consumer.close, daemon=True)  # it waits for the call
     closing.start()
@@ -946,7 +943,7 @@ def seconds_to_wake(cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
 
     thread = threading.Thread(target=poll, daemon=True)
     thread.start()
-    wait_until(lambda: fetches(cluster))
+    wait_until(lambda: times_asked(cluster, "Fetch"))
     began = time.monotonic()
     consumer.close()
     thread.join(15)

@@ -11,6 +11,7 @@ from kshare.group.member_thread import MemberThread
 from kshare.testing import FakeCluster
 from tests.support.groups import LOG, eventually, group_config
 from tests.support.polling import Polling
+from tests.support.requests import times_asked
 
 SESSION_MS = 30_000
 
@@ -54,23 +55,18 @@ def waiting(cluster: FakeCluster) -> Iterator[Callable[[Clock], MemberThread]]:
             )
             stack.callback(member.close, 5.0)
             member.subscribe(("orders",))
-            eventually(lambda: asked(cluster, "JoinGroup") >= 1)
+            eventually(lambda: times_asked(cluster, "JoinGroup") >= 1)
             return member
 
         yield start
-
-
-def asked(cluster: FakeCluster, name: str) -> int:
-    """How often something was asked."""
-    return sum(count for (_, each), count in cluster.requests().items() if each == name)
 
 
 def test_who_waits_hears_whether_the_coordinator_lives(
     cluster: FakeCluster, waiting: Callable[[Clock], MemberThread]
 ) -> None:
     member = waiting(Clock())
-    eventually(lambda: asked(cluster, "Heartbeat") >= 10)
-    assert asked(cluster, "JoinGroup") == 1
+    eventually(lambda: times_asked(cluster, "Heartbeat") >= 10)
+    assert times_asked(cluster, "JoinGroup") == 1
     assert not member.is_lost
 
 
@@ -81,10 +77,10 @@ def test_a_join_that_nobody_answers_is_sent_again(
     clock = Clock()
     member = waiting(clock)
     clock.ahead = 60.0
-    eventually(lambda: asked(cluster, "Heartbeat") >= 5)
-    assert asked(cluster, "JoinGroup") == 1
+    eventually(lambda: times_asked(cluster, "Heartbeat") >= 5)
+    assert times_asked(cluster, "JoinGroup") == 1
     clock.ahead = 65.1
-    eventually(lambda: asked(cluster, "JoinGroup") == 2)
+    eventually(lambda: times_asked(cluster, "JoinGroup") == 2)
     member.check()
 
 

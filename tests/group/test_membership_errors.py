@@ -15,6 +15,7 @@ from kshare.errors import AuthorizationError, KafkaError, KshareError
 from kshare.testing import FakeCluster
 from tests.support.groups import GROUP, LOG, T0, eventually, group_config
 from tests.support.polling import Polling
+from tests.support.requests import times_asked
 
 RECORDS = 100
 HALF = HASH_SPACE // 2
@@ -135,12 +136,8 @@ def test_a_heartbeat_whose_error_passes_loses_nothing(
     cluster.fail("Heartbeat", [code] * 3)
     produce(cluster)
     check(cluster, only)
-    eventually(lambda: heartbeats(cluster) >= 4)  # more than there are errors
+    eventually(lambda: times_asked(cluster, "Heartbeat") >= 4)  # more than there are errors
     assert names(only) == ["assigned"]
-
-
-def heartbeats(cluster: FakeCluster) -> int:
-    return sum(count for (_, name), count in cluster.requests().items() if name == "Heartbeat")
 
 
 @pytest.mark.parametrize("code", LOSING)

@@ -24,6 +24,7 @@ from kshare.group.transaction import Transaction
 from kshare.testing import FakeCluster, watermarks
 from kshare.wire.reader.read_slice import read_slice
 from tests.support.groups import GROUP, LOG, LOWER, T0, T1, UPPER
+from tests.support.requests import times_asked
 
 RECORDS = 200
 BASE = {"bootstrap.servers": "b:1", "group.id": "g", "transactional.id": "t"}
@@ -359,7 +360,7 @@ def test_a_fence_waits_until_the_transaction_has_ended(cluster: FakeCluster) -> 
     cluster.fail("InitProducerId", ["CONCURRENT_TRANSACTIONS"] * 3)
     cluster.track_requests()
     fence_ids(kafka, ["billing-1"])
-    asked = sum(n for (_, name), n in cluster.requests().items() if name == "InitProducerId")
+    asked = times_asked(cluster, "InitProducerId")
     assert asked == 4
 
 
