@@ -122,6 +122,8 @@ class KeySharedConsumer:
         Raises:
             FencedError: Another consumer has claimed some of the key hashes.
             KshareError: A partition or the group's log cannot be read; the next call tries again.
+                Or a fault has ended the session, which is logged as an error: each call raises
+                it, and the member has left its group. Close the consumer, and make another one.
             RuntimeError: The consumer is closed.
         """
         message = self.poll_fresh()

@@ -5,6 +5,8 @@ The log of a group is one partition: the one with the number that the group's pa
 same replicas, so a group's log is on the broker that coordinates the group.
 """
 
+import logging
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any, Final
@@ -30,6 +32,8 @@ from kshare.wire.protocol.error_codes import Kind
 from kshare.wire.protocol.retry import RetryDeadline
 
 __all__ = ["LogTopic", "LogWriter", "log_partition", "log_table"]
+
+_log = logging.getLogger("kshare.group")
 
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
 _SIGN: Final = 1 << 31
@@ -174,15 +178,26 @@ class LogTopic:
 class LogWriter:
     """Appends to the log, in order, without waiting. For use by one thread.
 
+    A fatal error of librdkafka ends its client, not the writer: what was not reported has failed
+    once, and the next record goes to another client.
+
     Args:
         kafka: How to reach the cluster.
         timeout_ms: After this time, a record that brokers have not taken has failed.
+        producer: Makes the producer.
     """
 
-    def __init__(self, kafka: KafkaConfig, *, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        kafka: KafkaConfig,
+        *,
+        timeout_ms: int,
+        producer: Callable[..., Producer] = Producer,
+    ) -> None:
         self._client = Client(
-            Producer, kafka, lambda: _producer_config(kafka, timeout_ms), making="write to the log"
+            producer, kafka, lambda: _producer_config(kafka, timeout_ms), making="write to the log"
         )
+        self._unreported: dict[Callable[[object], None], None] = {}  # in order
 
     def connect(self) -> None:
         """Begin to connect: librdkafka that has no connection when a record is there waits 0.5 s.
@@ -205,28 +220,36 @@ class LogWriter:
             partition: The log's partition.
             key: Its key.
             value: Its value; None for a tombstone.
-            failed: Called by :meth:`serve` with the error and its kind if it was not taken.
+            failed: Called once, by :meth:`serve`, :meth:`flush` or this, with the error and its
+                kind if it was not taken.
         """
         topic, number = partition
 
+        def fail(error: object) -> None:
+            failed(
+                kafka_error(error, f"write to {topic}", topic=topic, partition=number),
+                kind_of(error),
+            )
+
         def delivered(error: RdKafkaError | None, _: Message) -> None:
+            if fail not in self._unreported:  # a late report: it has failed with its client
+                return
+            del self._unreported[fail]
             if error is not None:
-                failed(
-                    kafka_error(error, f"write to {topic}", topic=topic, partition=number),
-                    kind_of(error),
-                )
-                if error.fatal():  # the producer is of no more use
-                    self._client.close()
+                fail(error)
 
         try:
             self._client.handle.produce(topic, value, key, number, on_delivery=delivered)
+            self._unreported[fail] = None
         except KafkaError as error:  # the client cannot be made
             refused = isinstance(error, AuthenticationError)
             failed(error, Kind.AUTHENTICATION if refused else Kind.TRANSIENT)
         except (KafkaException, BufferError) as error:
-            failed(kafka_error(error, f"write to {topic}", topic=topic), kind_of(error))
             if code_of(error) == RdKafkaError._FATAL:  # noqa: SLF001
-                self._client.close()
+                self._unreported[fail] = None  # it fails after those before it
+                self._end_client(error)
+            else:
+                fail(error)
 
     def serve(self) -> None:
         """Report failures.
@@ -234,17 +257,51 @@ class LogWriter:
         Raises:
             KafkaError: The login was refused.
         """
-        self._client.handle.poll(0)
+        try:
+            self._client.handle.poll(0)
+        except KafkaException as error:
+            self._end_client(error)
         self._client.raise_refusal()
 
     def flush(self, seconds: float) -> int:
         """Wait until brokers have what was appended; the number of records that they have not."""
-        left: int = self._client.handle.flush(seconds)
-        return left
+        deadline = time.monotonic() + seconds
+        handle = self._client.handle
+        try:
+            # confluent-kafka's flush says of a fatal error only that it "returned NULL".
+            handle.poll(0)
+            while len(handle) and (left := deadline - time.monotonic()) > 0:
+                handle.poll(left)
+        except KafkaException as error:
+            return self._end_client(error)
+        return len(handle)
 
     def close(self) -> None:
         """Let go of the cluster; what was not flushed is lost."""
+        self._unreported.clear()
         self._client.close()
+
+    def _end_client(self, error: object) -> int:
+        """Let go of a client after a fatal error; the number of records that failed without report.
+
+        confluent-kafka raises a fatal error out of a poll, before the reports come.
+        Those that are there are taken. Who waits for another one would wait for ever.
+        """
+        handle = self._client.handle
+        self._client.close()
+        for _ in range(2):  # after a refused record, the first poll is the one that raises
+            try:
+                handle.poll(0)
+            except KafkaException as said:
+                error = said
+        unreported, self._unreported = self._unreported, {}
+        _log.warning(
+            "the producer of the group's log has ended by a fatal error; another one is made: %s",
+            kafka_error(error, "write to the log"),
+        )
+        for fail in unreported:
+            fail(error)
+        return len(unreported)
 
 
 def _producer_config(kafka: KafkaConfig, timeout_ms: int) -> dict[str, Any]:

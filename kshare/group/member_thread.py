@@ -213,6 +213,14 @@ class MemberThread:
         if self._core.has_change:  # an eager member has to give everything up
             self._on_change()
 
+    def session_ended(self, fault: KshareError) -> None:
+        """Its session has ended by a fault: it leaves, so that others go on with what it owns."""
+        with self._lock:
+            self._core.end(fault)
+            self._liveness.lost()
+        self._waker.wake()
+        self._on_change()
+
     def pause(self) -> None:
         """Something has failed: ask nothing for a while."""
         self._schedule.pause(self._now())

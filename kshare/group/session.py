@@ -97,6 +97,7 @@ class GroupSession:
         self._group_member = member
         self._thread.actions.primary.as_member = member.commit
         self._thread.epochs.on_lost = member.rebalance
+        self._thread.on_fault = member.session_ended
         self._thread.presence.epoch_of_member = lambda: member.epoch
         self._thread.presence.life.is_on &= member.is_static
         self.claim({})

@@ -106,6 +106,7 @@ class SessionThread:
         actions: Does what owners want of brokers.
         presence: Says that the member is alive.
         epochs: Writes epochs of the group.
+        on_fault: Called with the fault that has ended the session, once nothing is delivered.
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class SessionThread:
         )
         self.presence = Presence(config, member, self.shared, self.actions, now)
         self.epochs = EpochWriter(config.group)
+        self.on_fault: Callable[[KshareError], None] = _ignore
 
     def start(self) -> None:
         """Start the thread."""
@@ -221,11 +223,16 @@ class SessionThread:
     def _fail(self, error: KshareError) -> None:
         _log.error("group %s, member %s: %s", self._group, self._member, error)
         self._report.fail(error)
+        self.on_fault(error)
 
     def _close(self) -> None:
         self._follower.close()
         self.actions.close()
         self._waker.close()
+
+
+def _ignore(_: KshareError) -> None:
+    """A session without a member: there is nobody to tell."""
 
 
 def _offered(share: Share | None) -> object:

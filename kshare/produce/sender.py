@@ -14,8 +14,8 @@ import os
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from operator import length_hint
 from typing import Any, Final, NamedTuple
 
@@ -117,7 +117,8 @@ class Sender:
         """
         for rows in rows_of(batch, topic):
             self._send(rows)
-            self.producer.poll(0)
+            with self._fatal_as_ours():
+                self.producer.poll(0)
             self.raise_faults()
 
     def flush(self) -> None:
@@ -130,7 +131,8 @@ class Sender:
         """
         left = len(self.producer)
         while True:
-            before, left = left, self.producer.flush(_POLL_SECONDS)
+            with self._fatal_as_ours():
+                before, left = left, self.producer.flush(_POLL_SECONDS)
             self._note(progress=left < before)
             self.raise_faults()
             if not left:
@@ -140,7 +142,8 @@ class Sender:
         """Forget the rows that wait. The producer is of no further use."""
         with suppress(KafkaException):
             self.producer.purge()
-        self.producer.poll(0)
+        with suppress(KafkaException):
+            self.producer.poll(0)
 
     def raise_faults(self) -> None:
         """Raise what was not delivered, or a login that was refused."""
@@ -173,9 +176,21 @@ class Sender:
 
     def _wait_for_room(self) -> None:
         waiting = len(self.producer)
-        self.producer.poll(_POLL_SECONDS)
+        with self._fatal_as_ours():
+            self.producer.poll(_POLL_SECONDS)
         self._note(progress=len(self.producer) < waiting)
         self.raise_faults()
+
+    @contextmanager
+    def _fatal_as_ours(self) -> Iterator[None]:
+        """A poll or a flush, which raise a fatal error before the reports that name its rows."""
+        try:
+            yield
+        except (KafkaException, SystemError) as error:  # a flush "returned NULL", and no more
+            with suppress(KafkaException):
+                self.producer.poll(0)
+            self.raise_faults()
+            raise kafka_error(error, "write rows") from error
 
     def _note(self, *, progress: bool) -> None:
         """While nothing was ever delivered: is there a Kafka broker at all?"""

@@ -5,15 +5,17 @@ Whatever it is, nothing is lost, and what was committed is not delivered again.
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 
 from kshare.cluster.coordinator import fetch_offsets
 from kshare.core.hashing import HASH_SPACE
 from kshare.errors import AuthorizationError, KafkaError, KshareError
+from kshare.group import KeySharedConsumer
+from kshare.group.session import GroupSession
 from kshare.testing import FakeCluster
-from tests.support.groups import GROUP, LOG, T0, eventually, group_config
+from tests.support.groups import GROUP, LOG, T0, eventually, group_config, quick_settings
 from tests.support.polling import Polling
 from tests.support.requests import times_asked
 
@@ -241,3 +243,41 @@ def test_a_commit_of_a_member_without_the_right_to_is_an_error(
     eventually(lambda: only.faults)
     assert isinstance(only.faults[0], AuthorizationError)
     assert f"cannot commit offsets of group {GROUP}" in str(only.faults[0])
+
+
+def test_a_fatal_error_of_the_logs_producer_ends_nobody(cluster: FakeCluster) -> None:
+    """librdkafka's producer is of no more use after it; the session goes on with another one."""
+    settings = quick_settings(cluster.bootstrap_servers, enable_auto_commit=False)
+    with closing(KeySharedConsumer(settings)) as consumer:
+        consumer.subscribe(["orders"])
+        for end in (RECORDS, 2 * RECORDS):
+            offsets = [message.offset() for message in consumer.consume(RECORDS, 20)]
+            assert offsets == list(range(end - RECORDS, end))
+            cluster.fail("Produce", ["OUT_OF_ORDER_SEQUENCE_NUMBER"])
+            assert consumer.commit() == {T0: end}
+            cluster.stop_failing("Produce")
+            produce(cluster)
+
+
+def test_a_member_whose_session_has_ended_leaves_its_group(
+    cluster: FakeCluster, start: Callable[[], Polling], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it is polled on, others get what it owns."""
+    first = settled(cluster, start())
+
+    def fail() -> None:
+        raise KshareError("the disk of the log is on fire")
+
+    session = first.consumer._session
+    assert isinstance(session, GroupSession)
+    monkeypatch.setattr(session._thread, "_step", fail)
+    eventually(lambda: names(first) == ["assigned", "lost"])
+    second = start()
+    produce(cluster)
+    eventually(lambda: committed(cluster) == 2 * RECORDS)
+    assert second.offsets == list(range(RECORDS, 2 * RECORDS))
+    assert first.offsets == list(range(RECORDS))
+    assert first.consumer.assignment() == {}
+    polls = len(first.faults)
+    eventually(lambda: len(first.faults) > polls + 5)  # each poll raises it
+    assert {str(fault) for fault in first.faults} == {"the disk of the log is on fire"}

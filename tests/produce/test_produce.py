@@ -229,6 +229,17 @@ def test_a_refused_row_fails_with_topic_partition_and_cause(cluster: FakeCluster
     assert write_rows([numbered(3)], options_for(cluster)) == 3
 
 
+def test_a_fatal_error_of_the_producer_names_topic_and_partition(cluster: FakeCluster) -> None:
+    """confluent-kafka raises it out of a poll or a flush, before it reports the row."""
+    batch = pa.RecordBatch.from_pydict({"value": ["v"], "partition": pa.array([1], pa.int32())})
+    write_rows([batch], options_for(cluster))
+    cluster.fail("Produce", ["OUT_OF_ORDER_SEQUENCE_NUMBER"])
+    with pytest.raises(KafkaError, match=r"topic t, partition 1: .*out of order") as raised:
+        write_rows([batch], options_for(cluster))
+    assert (raised.value.topic, raised.value.partition) == ("t", 1)
+    assert write_rows([batch], options_for(cluster)) == 1  # by another producer
+
+
 def test_a_partition_that_does_not_exist_is_named(cluster: FakeCluster) -> None:
     batch = pa.RecordBatch.from_pydict({"value": ["v"], "partition": pa.array([9], pa.int32())})
     with pytest.raises(UnknownTopicError, match="topic t, partition 9"):

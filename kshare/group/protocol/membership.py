@@ -323,7 +323,7 @@ class Membership:
 
     def stop_waiting_for_polls(self) -> None:
         """Nobody has polled for ``max.poll.interval.ms``: leave; the next poll joins again."""
-        leave = Leave(self.member_id) if self.member_id and not self.is_static else None
+        leave = self._leaving
         self.lose()
         # Nothing is joined before somebody polls.
         self.holdings = replace(self.holdings, is_lost=True)
@@ -331,10 +331,17 @@ class Membership:
 
     def leave(self) -> None:
         """The end: static members stay in the group until their session times out."""
-        is_member = self.member_id and self.state is not State.ENDED and not self.is_static
-        self._next = Leave(self.member_id) if is_member else None
+        if not isinstance(self._next, Leave):  # that was decided before is still to be said
+            self._next = self._leaving
         self.state = State.ENDED
         self.holdings = self.holdings.forget_received()
+
+    def end(self, fault: KshareError) -> None:
+        """It cannot be a member any more: it leaves, and all that it owns is lost."""
+        if self.state is not State.ENDED:
+            leave = self._leaving
+            self._fail(fault)
+            self._next = leave
 
     # -- decisions ---------------------------------------------------------------------------
 
@@ -383,6 +390,12 @@ class Membership:
             epoch=None if last is None else last.epoch,
             report=self.said.report if self.measured is None else self.measured(),
         )
+
+    @property
+    def _leaving(self) -> Leave | None:
+        """How it leaves; None if it is no member, or stays until its session times out."""
+        is_member = self.member_id and self.state is not State.ENDED and not self.is_static
+        return Leave(self.member_id) if is_member else None
 
     def _join_again(self) -> None:
         if self.state in {State.JOINING, State.SYNCING}:

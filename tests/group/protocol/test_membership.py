@@ -6,7 +6,7 @@ import pytest
 
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.progress import TopicPartition
-from kshare.errors import AuthorizationError, KafkaError
+from kshare.errors import AuthorizationError, KafkaError, KshareError
 from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.leader import plan_generation, topics_of
 from kshare.group.protocol.liveness import Liveness
@@ -328,6 +328,23 @@ def test_the_end(is_static: bool) -> None:
     member.leave()
     assert member.action() == (None if is_static else Leave("id-1"))
     assert member.action() is None
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize("is_static", [False, True])
+def test_a_fault_of_its_session(is_static: bool, is_closed: bool) -> None:
+    """It leaves, also if it is closed before it has said so, and joins no more."""
+    member, fault = stable({T0: ()}, is_static=is_static), KshareError("no log")
+    member.end(fault)
+    member.end(KshareError("a later one"))
+    if is_closed:
+        member.leave()
+    assert member.action() == (None if is_static else Leave("id-1"))
+    change = member.take()
+    assert change is not None
+    assert change.is_lost
+    member.applied()
+    assert (member.action(), member.fault, member.owned) == (None, fault, {})
 
 
 def test_liveness_counts_from_when_requests_were_sent() -> None:
