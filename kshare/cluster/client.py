@@ -6,6 +6,7 @@ repair is then waited for. Nothing is opened before the first use, so an object 
 fork.
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -23,12 +24,14 @@ from kshare.errors import (
     UnknownTopicError,
 )
 from kshare.options import KafkaConfig
-from kshare.security.librdkafka import librdkafka_config
+from kshare.security.librdkafka import TokenRefresh, librdkafka_config
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
 from kshare.wire.protocol.retry import Clock
 
 __all__ = ["Client", "Handle", "code_of", "kafka_error", "kind_of", "servers"]
+
+_log = logging.getLogger(__name__)
 
 _ALL_BROKERS_DOWN: Final = RdKafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
 _UNKNOWN_PARTITION: Final = RdKafkaError._UNKNOWN_PARTITION  # noqa: SLF001
@@ -87,6 +90,7 @@ class Client(Generic[HandleT]):
         self._whom = whom
         self._diagnosis = diagnosis
         self._silence = Silence(kafka, clock)
+        self._tokens: TokenRefresh | None = None
         self._handle: HandleT | None = None
         self.last_fault: RdKafkaError | None = None
 
@@ -104,6 +108,7 @@ class Client(Generic[HandleT]):
             except OSError as error:  # the token endpoint of OAUTHBEARER
                 raise KafkaError(f"cannot get a token to log in with: {error}") from error
             try:
+                self._tokens = config.get("oauth_cb")
                 self._handle = self._kind({**config, "error_cb": self._on_error}, logger=client_log)
             except KafkaException as error:  # say, an OAUTHBEARER token that expires meanwhile
                 raise kafka_error(error, self._making, whom=self._whom) from error
@@ -161,6 +166,11 @@ class Client(Generic[HandleT]):
         return f" (the client's last error: {fault.str()}){_protocol_hint(self._kafka, fault)}"
 
     def _on_error(self, error: RdKafkaError) -> None:
+        outage = None if self._tokens is None else self._tokens.fault
+        if isinstance(outage, OSError) and kind_of(error) is Kind.AUTHENTICATION:
+            # That passes; librdkafka asks for a token again.
+            _log.warning("cannot get a token to log in with: %s", outage)
+            return
         # That all brokers are down says less than why the last one is.
         if (
             self.last_fault is None

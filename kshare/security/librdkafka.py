@@ -4,14 +4,49 @@ Guarantee: brokers, login, certificates and time-outs are those of the wire read
 librdkafka's narrower bounds becomes the bound. Cost: stores are read, and a token is fetched.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from kshare.options.kafka_table import PROPERTIES
 from kshare.options.model import KafkaConfig
 from kshare.security.tls import client_keys, identifies_endpoints
 from kshare.security.trust_store import trust_store
 
-__all__ = ["librdkafka_config"]
+if TYPE_CHECKING:
+    from kshare.security.tokens import Token
+
+__all__ = ["TokenRefresh", "librdkafka_config"]
+
+
+class TokenRefresh:
+    """Fetches librdkafka's next token, and remembers why there is none: librdkafka does not say.
+
+    librdkafka asks again 10 s after a failure.
+
+    Args:
+        token: Returns a token.
+
+    Attributes:
+        fault: Why the last attempt has failed; None if it has not.
+    """
+
+    def __init__(self, token: Callable[[], "Token"]) -> None:
+        self._token = token
+        self.fault: Exception | None = None
+
+    def __call__(self, _: str) -> tuple[str, float, str, dict[str, str]]:
+        """Return the token, when it expires in seconds since 1970, its principal, its extensions.
+
+        Raises:
+            Exception: What the source of tokens raises.
+        """
+        try:
+            token = self._token()
+        except Exception as error:
+            self.fault = error
+            raise
+        self.fault = None
+        return token.value.reveal(), token.expires, token.principal, dict(token.extensions)
 
 
 def librdkafka_config(kafka: KafkaConfig) -> dict[str, Any]:
@@ -84,9 +119,7 @@ def _sasl(kafka: KafkaConfig) -> dict[str, Any]:
     from kshare.security.oauth import oauth_token  # noqa: PLC0415
 
     oauth_token(kafka)  # so that faults are raised here, and not in a callback
-
-    def refresh(_: str) -> tuple[str, float, str, dict[str, str]]:
-        token = oauth_token(kafka)
-        return token.value.reveal(), token.expires, token.principal, dict(token.extensions)
-
-    return {"sasl.mechanisms": "OAUTHBEARER", "oauth_cb": refresh}
+    return {
+        "sasl.mechanisms": "OAUTHBEARER",
+        "oauth_cb": TokenRefresh(lambda: oauth_token(kafka)),
+    }

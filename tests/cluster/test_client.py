@@ -1,5 +1,6 @@
 """A client of librdkafka: what its errors become, and when it raises what it has heard."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ from confluent_kafka import KafkaException
 from kshare.cluster.client import Client, kafka_error, kind_of
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError, UnknownTopicError
 from kshare.options import KafkaConfig
+from kshare.options.frozen import Secret
+from kshare.security.librdkafka import TokenRefresh
+from kshare.security.tokens import Token
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
 from tests.support.clock import Clock
@@ -198,6 +202,39 @@ def test_a_refused_login_is_raised_at_once(diagnosed: AuthenticationError | None
     assert str(raised.value) == told
     assert client.handle is not opened
     client.serve()  # a new client, which has heard nothing yet
+
+
+@pytest.mark.parametrize(
+    ("fault", "passes"),
+    [(ConnectionRefusedError("the endpoint is away"), True), (AuthenticationError("no"), False)],
+)
+def test_an_outage_of_the_source_of_tokens_passes(
+    fault: Exception, passes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: list[Token | Exception] = [fault, Token(Secret("abc"), 2e9, "me"), fault]
+
+    def fetch() -> Token:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    refresh = TokenRefresh(fetch)
+    refused = Diagnosis(None, AuthenticationError("by our own wire"))
+    client = Client(Handle, KAFKA, lambda: {"oauth_cb": refresh}, diagnosis=refused)
+    opened = client.handle
+    with pytest.raises(type(fault)):
+        refresh("")
+    opened.report(REFUSED)
+    with nullcontext() if passes else pytest.raises(AuthenticationError):
+        client.serve()
+    assert ("the endpoint is away" in caplog.text) is passes
+    assert (client.handle is opened) is passes
+    # A broker that refuses the token that there is now is another matter.
+    assert refresh("") == ("abc", 2e9, "me", {})
+    client.handle.report(REFUSED)
+    with pytest.raises(AuthenticationError):
+        client.serve()
 
 
 def test_the_last_fault_says_why_brokers_are_down() -> None:
