@@ -79,7 +79,8 @@ def _session(recording: Path) -> SparkSession:
 
 def _jvm() -> psutil.Process:
     children = psutil.Process().children(recursive=True)
-    (jvm,) = [each for each in children if "SparkSubmit" in " ".join(each.cmdline())]
+    running = [each for each in children if each.status() != psutil.STATUS_ZOMBIE]
+    (jvm,) = [each for each in running if "SparkSubmit" in " ".join(each.cmdline())]
     return jvm
 
 
