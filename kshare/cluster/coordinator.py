@@ -21,7 +21,7 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
 from kshare.options import KafkaConfig
 from kshare.wire.protocol import error_codes
-from kshare.wire.protocol.broker_pool import other_brokers
+from kshare.wire.protocol.broker_pool import search_brokers
 from kshare.wire.protocol.connection import Connection
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
 from kshare.wire.protocol.messages import Address
@@ -66,23 +66,20 @@ def fetch_offsets(
 
 
 def _find(kafka: KafkaConfig, group: str) -> Address:
-    faults: list[OSError] = []
-    for server in (*kafka.bootstrap_servers, *other_brokers(kafka)):
+    search = search_brokers(kafka)
+    for server in search:
         try:
             with closing(Connection(*server, kafka)) as connection:
                 version = connection.version(FindCoordinatorRequest, 1, 3)
                 request = FindCoordinatorRequest(version=version, key=group, key_type=_GROUP)
                 answer = connection.call(request)
             _check(answer.error_code)  # what one broker does not know now, the next one may
-        except AuthenticationError as error:
-            if server in kafka.bootstrap_servers:
-                raise
-            faults.append(ConnectionError(str(error)))  # its own listener may be at fault
-        except OSError as error:
-            faults.append(error)
+        except (AuthenticationError, OSError) as error:
+            search.failed(server, error)
         else:
             return str(answer.host), int(answer.port)
     # What a broker said is told rather than that another one did not answer.
+    faults = [fault for _, fault in search.faults]
     raise next((fault for fault in faults if isinstance(fault, _NotNowError)), faults[-1])
 
 

@@ -27,7 +27,7 @@ from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
 from kshare.options import KafkaConfig
 from kshare.produce.model import Transaction
 from kshare.wire.protocol import error_codes
-from kshare.wire.protocol.broker_pool import other_brokers, process_memory
+from kshare.wire.protocol.broker_pool import process_memory, search_brokers
 from kshare.wire.protocol.connection import Connection
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
 from kshare.wire.protocol.retry import RetryDeadline
@@ -252,18 +252,13 @@ class Coordinators:
         for connection in self._connections.values():
             if connection.idle:
                 return connection
-        faults = []
-        bootstrap = self._kafka.bootstrap_servers
-        for address in (*bootstrap, *other_brokers(self._kafka)):
+        search = search_brokers(self._kafka)
+        for address in search:
             try:
                 return self._connection(address)
-            except AuthenticationError as error:
-                if address in bootstrap:
-                    raise
-                faults.append(f"{address[0]}:{address[1]}: {error}")
-            except OSError as error:
-                faults.append(f"{address[0]}:{address[1]}: {error or type(error).__name__}")
-        raise ConnectionError("no broker answered: " + "; ".join(faults))
+            except (AuthenticationError, OSError) as error:
+                search.failed(address, error)
+        raise ConnectionError(f"no broker answered: {search}")
 
     def _connection(self, address: Address) -> Connection:
         kept = self._connections.get(address)

@@ -22,6 +22,7 @@ from typing import Protocol
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
 from kshare.options import KafkaConfig
+from kshare.wire.protocol.broker_search import BrokerSearch
 from kshare.wire.protocol.connection import BrokerConnection, Connection
 from kshare.wire.protocol.messages import Address, LeaderUnknownError, Metadata, fetch_metadata
 from kshare.wire.protocol.retry import Backoff, Clock
@@ -32,15 +33,13 @@ __all__ = [
     "PoolMemory",
     "Preference",
     "close_idle",
-    "other_brokers",
     "process_memory",
+    "search_brokers",
 ]
 
 _IDLE_SECONDS_MAX = 240.0
 """Well below a broker's connections.max.idle.ms (10 minutes)."""
 _IDLE_CONNECTIONS_MAX = 4
-_KNOWN_ASKED_MAX = 2
-"""Brokers asked beside the bootstrap servers at a time: an outage of all is told nearly as soon."""
 
 Leader = Address | KafkaError | OSError
 """Where the leader of a partition is, or why that is not known."""
@@ -152,10 +151,10 @@ def process_memory() -> PoolMemory:
     return _memory
 
 
-def other_brokers(kafka: KafkaConfig) -> list[Address]:
-    """A few brokers to ask when no bootstrap server answers: chance takes turns among them."""
+def search_brokers(kafka: KafkaConfig) -> BrokerSearch:
+    """Any broker: bootstrap servers, then some that this process has seen; chance says which."""
     others = process_memory().others(kafka)
-    return random.sample(others, min(_KNOWN_ASKED_MAX, len(others)))
+    return BrokerSearch(kafka.bootstrap_servers, random.sample(others, len(others)))
 
 
 @atexit.register
@@ -332,38 +331,28 @@ class BrokerPool:
 
     def _metadata(self, topics: Iterable[str]) -> Metadata | LeaderUnknownError:
         """What the first broker that answers says of some topics."""
-        faults = []
-        bootstrap = self._kafka.bootstrap_servers
-        others = sorted(self._memory().others(self._kafka), key=self._outage_over)
-        # Those without an outage come first, of them bootstrap servers; the others in the order of
-        # their pauses' ends.
-        for address in sorted((*bootstrap, *others[:_KNOWN_ASKED_MAX]), key=self._outage_over):
+        others = self._memory().others(self._kafka)
+        search = BrokerSearch(self._kafka.bootstrap_servers, others, paused_until=self._outage_over)
+        for address in search:
             try:
                 connection = self.lease(address)
             except (AuthenticationError, AuthorizationError) as error:
-                if address in bootstrap:
-                    raise
-                # Its own listener may be at fault, while nothing is read from that broker.
+                search.failed(address, error)
                 self._failed(address)
-                faults.append(_fault(address, error))
                 continue
             except (OSError, KafkaError) as error:
-                faults.append(_fault(address, error))
+                search.failed(address, error)
                 continue
             try:
                 metadata = fetch_metadata(connection, topics)
             except OSError as error:
                 self.discard(address, connection)
-                faults.append(_fault(address, error))
+                search.failed(address, error)
                 continue
             except BaseException:
                 connection.close()
                 raise
             self.release(address, connection)
             return metadata
-        asked = "broker" if others else "bootstrap server"
-        return LeaderUnknownError(f"no {asked} answered: " + "; ".join(faults))
-
-
-def _fault(address: Address, error: Exception) -> str:
-    return f"{address[0]}:{address[1]}: {error or type(error).__name__}"
+        asked = "broker" if search.is_beyond_bootstrap else "bootstrap server"
+        return LeaderUnknownError(f"no {asked} answered: {search}")
