@@ -13,16 +13,21 @@ from kshare.options.kinds import (
     BOOLEAN,
     INT_MAX,
     TOPIC,
-    BadValueError,
     Kind,
     choice,
     integer,
     parse_delay,
     parse_duration,
-    parse_keys,
 )
-from kshare.options.model import SOURCE_COLUMNS
-from kshare.ranges import load_range_assignor
+from kshare.options.table_kinds import (
+    COLUMNS,
+    COMMITS,
+    FUNCTION,
+    KEYS,
+    RANGE_ASSIGNOR,
+    SOME_KEYS,
+    auto_or,
+)
 
 __all__ = ["NOT_BUILT", "NO_EFFECT", "OPTIONS", "SECTIONS", "Option", "canonical"]
 
@@ -33,6 +38,8 @@ _BATCH: Final[tuple[Query, ...]] = ("batch",)
 _STREAM: Final[tuple[Query, ...]] = ("stream",)
 _SINK: Final[tuple[Query, ...]] = ("sink",)
 _ALL: Final[tuple[Query, ...]] = ("batch", "stream", "sink")
+
+_COUNT: Final = integer(1)
 
 
 class Option(NamedTuple):
@@ -59,82 +66,6 @@ class Option(NamedTuple):
     unset: Any = None
     default: str = ""
     aliases: tuple[str, ...] = ()
-
-
-# -- kinds of one option ------------------------------------------------------------------------
-
-
-def _auto_or(number: Kind, where: str = "") -> Kind:
-    def parse(text: str) -> Any:
-        if text.strip().lower() == "auto":
-            return "auto"
-        try:
-            return number.parse(text)
-        except BadValueError as error:
-            raise BadValueError(str(error), f"{error.right}, or auto{where}") from None
-
-    return Kind(f"`auto`, or {number.values}", parse)
-
-
-def _parse_columns(text: str) -> tuple[str, ...]:
-    spellings = {name.lower(): name for name in SOURCE_COLUMNS}
-    known = f"known are: {', '.join(SOURCE_COLUMNS)}"
-    if not text.strip():
-        raise ValueError(f"names no column; {known}")
-    columns: list[str] = []
-    unknown: list[str] = []
-    repeated: list[str] = []
-    for name in (name.strip() for name in text.split(",")):
-        column = spellings.get(name.lower())
-        if column is None:
-            unknown.append(repr(name))
-        elif column in columns:
-            repeated.append(repr(name))
-        else:
-            columns.append(column)
-    faults = []
-    if unknown:
-        faults.append(f"has no column {', '.join(dict.fromkeys(unknown))}")
-    if repeated:
-        faults.append(f"names {', '.join(dict.fromkeys(repeated))} twice")
-    if faults:
-        raise ValueError(f"{' and '.join(faults)}; {known}")
-    return tuple(columns)
-
-
-def _parse_some_keys(text: str) -> tuple[bytes, ...]:
-    keys = parse_keys(text)
-    if not keys:
-        raise ValueError("names no key; leave it out to read all keys")
-    return keys
-
-
-def _parse_range_assignor(text: str) -> str:
-    load_range_assignor(text.strip())
-    return text.strip()
-
-
-def _parse_function(text: str) -> str:
-    module, colon, attribute = text.strip().partition(":")
-    names = (*module.split("."), *attribute.split("."))
-    if not colon or not all(map(str.isidentifier, names)):
-        raise BadValueError("is not the path of a Python function", "write package.module:function")
-    return text.strip()
-
-
-_KEYS: Final = 'JSON such as `["customer-7", {"hex": "00ff"}]`'
-_COUNT: Final = integer(1)
-
-# -- the options --------------------------------------------------------------------------------
-
-_COMMITS: Final[dict[str, bool | str]] = {"true": True, "false": False, "individual": "individual"}
-
-
-def _parse_commits(text: str) -> bool | str:
-    word = text.strip().lower()
-    if word not in _COMMITS:
-        raise BadValueError("is wrong", "wanted true, false or individual")
-    return _COMMITS[word]
 
 
 SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
@@ -197,7 +128,7 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             "keys",
             "Read only the records of these keys. Not with `maxRecordsPerTask` or "
             "`targetTaskDuration`; `maxOffsetsPerTrigger` limits a micro-batch.",
-            kind=Kind(_KEYS, _parse_some_keys),
+            kind=SOME_KEYS,
             field="keys",
             default="all keys",
         ),
@@ -213,7 +144,7 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             "columns",
             "Names of columns, separated by commas: the rows have these alone, in this order. What "
             "is left out is neither copied nor built. `headers` needs no `includeHeaders` then.",
-            kind=Kind(", ".join(f"`{name}`" for name in SOURCE_COLUMNS), _parse_columns),
+            kind=COLUMNS,
             field="columns",
             default="all but `headers`",
         ),
@@ -230,7 +161,7 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             "Minimum number of tasks. With more tasks than partitions, partitions are split into "
             "key ranges, round robin (5 tasks on 3 partitions: 2, 2, 1). `auto` (streams only): as "
             "many as there are task slots.",
-            kind=_auto_or(integer(1, INT_MAX), " in streams"),
+            kind=auto_or(integer(1, INT_MAX), " in streams"),
             field="min_partitions",
         ),
         Option(
@@ -243,7 +174,7 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             "maxTasks",
             "Maximum number of tasks: slices of several ranges or partitions are read by one task. "
             "`auto`: only small slices are put together.",
-            kind=_auto_or(integer(1, INT_MAX)),
+            kind=auto_or(integer(1, INT_MAX)),
             field="max_tasks",
             default="a task for each range",
         ),
@@ -264,7 +195,7 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             "How ranges are cut: `round-robin`, `lag-weighted` (more ranges where more is "
             "pending), `adaptive` (splits hot and slow ranges, down to one key, and merges cold "
             "ones), or the dotted path of a callable.",
-            kind=Kind("name or dotted path", _parse_range_assignor),
+            kind=RANGE_ASSIGNOR,
             field="range_assignor",
         ),
         Option(
@@ -334,7 +265,7 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             "parkedKeys",
             "Keys whose records wait, in addition to those that `kshare park` parks.",
             _STREAM,
-            Kind(_KEYS, parse_keys),
+            KEYS,
             "parked_keys",
         ),
     ),
@@ -344,7 +275,7 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             "Python function that returns tokens for OAUTHBEARER: `package.module:function` "
             "([security.md](security.md)).",
             _ALL,
-            Kind("`package.module:function`", _parse_function),
+            FUNCTION,
         ),
         Option(
             "fetchOffset.numRetries",
@@ -381,7 +312,7 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             "group, commit what each key range has processed "
             "([key-shared.md](key-shared.md#spark-and-groups)).",
             _STREAM,
-            Kind(f"{BOOLEAN.values}, `individual`", _parse_commits),
+            COMMITS,
             "commit_offsets",
         ),
         Option(

@@ -1,0 +1,96 @@
+"""Kinds of values that options of ``format("kshare")`` alone have: see :mod:`.kinds`."""
+
+from typing import Any, Final
+
+from kshare.options.kinds import BOOLEAN, BadValueError, Kind, parse_keys
+from kshare.options.model import SOURCE_COLUMNS
+from kshare.ranges import load_range_assignor
+
+__all__ = ["COLUMNS", "COMMITS", "FUNCTION", "KEYS", "RANGE_ASSIGNOR", "SOME_KEYS", "auto_or"]
+
+_KEYS: Final = 'JSON such as `["customer-7", {"hex": "00ff"}]`'
+_COMMITS: Final[dict[str, bool | str]] = {"true": True, "false": False, "individual": "individual"}
+
+
+def auto_or(number: Kind, where: str = "") -> Kind:
+    """``auto``, or a number.
+
+    Args:
+        number: The numbers.
+        where: Where ``auto`` is allowed, for errors; empty for everywhere.
+    """
+
+    def parse(text: str) -> Any:
+        if text.strip().lower() == "auto":
+            return "auto"
+        try:
+            return number.parse(text)
+        except BadValueError as error:
+            raise BadValueError(str(error), f"{error.right}, or auto{where}") from None
+
+    return Kind(f"`auto`, or {number.values}", parse)
+
+
+def _parse_columns(text: str) -> tuple[str, ...]:
+    spellings = {name.lower(): name for name in SOURCE_COLUMNS}
+    known = f"known are: {', '.join(SOURCE_COLUMNS)}"
+    if not text.strip():
+        raise ValueError(f"names no column; {known}")
+    columns: list[str] = []
+    unknown: list[str] = []
+    repeated: list[str] = []
+    for name in (name.strip() for name in text.split(",")):
+        column = spellings.get(name.lower())
+        if column is None:
+            unknown.append(repr(name))
+        elif column in columns:
+            repeated.append(repr(name))
+        else:
+            columns.append(column)
+    faults = []
+    if unknown:
+        faults.append(f"has no column {', '.join(dict.fromkeys(unknown))}")
+    if repeated:
+        faults.append(f"names {', '.join(dict.fromkeys(repeated))} twice")
+    if faults:
+        raise ValueError(f"{' and '.join(faults)}; {known}")
+    return tuple(columns)
+
+
+def _parse_some_keys(text: str) -> tuple[bytes, ...]:
+    keys = parse_keys(text)
+    if not keys:
+        raise ValueError("names no key; leave it out to read all keys")
+    return keys
+
+
+def _parse_range_assignor(text: str) -> str:
+    load_range_assignor(text.strip())
+    return text.strip()
+
+
+def _parse_function(text: str) -> str:
+    module, colon, attribute = text.strip().partition(":")
+    names = (*module.split("."), *attribute.split("."))
+    if not colon or not all(map(str.isidentifier, names)):
+        raise BadValueError("is not the path of a Python function", "write package.module:function")
+    return text.strip()
+
+
+def _parse_commits(text: str) -> bool | str:
+    word = text.strip().lower()
+    if word not in _COMMITS:
+        raise BadValueError("is wrong", "wanted true, false or individual")
+    return _COMMITS[word]
+
+
+COLUMNS: Final = Kind(", ".join(f"`{name}`" for name in SOURCE_COLUMNS), _parse_columns)
+"""Names of a row's columns, in any case; none of them twice."""
+KEYS: Final = Kind(_KEYS, parse_keys)
+SOME_KEYS: Final = Kind(_KEYS, _parse_some_keys)
+"""Keys, at least one."""
+RANGE_ASSIGNOR: Final = Kind("name or dotted path", _parse_range_assignor)
+"""A range assignor that can be loaded."""
+FUNCTION: Final = Kind("`package.module:function`", _parse_function)
+COMMITS: Final = Kind(f"{BOOLEAN.values}, `individual`", _parse_commits)
+"""Whether offsets are committed, and how."""
