@@ -3,39 +3,36 @@
 Guarantees: a situation that breaks a law is reported as a case for ``kshare assign``, with all that
 is needed to try it again. Equal arguments give equal reports, if the assignor is pure.
 Cost: four runs of the assignor for each situation, and one for each round of convergence. Other
-hash seeds: two Python processes, each with a run for each situation.
+hash seeds: see :mod:`.hash_seeds`.
 """
 
 import json
-import os
-import pickle
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
-from typing import Any, TypeAlias, cast
+from typing import Any
 
 from kshare.assignment.interface.application import ApplicationState
 from kshare.assignment.interface.assignor import (
-    AssignmentError,
     KafkaStreamsAssignment,
     TaskAssignment,
     TaskAssignor,
 )
-from kshare.assignment.interface.task_id import ProcessId, TaskId
-from kshare.assignment.utils import validate_task_assignment
-from kshare.testing.situations import as_case, names, reordered, situations
+from kshare.assignment.interface.task_id import ProcessId
+from kshare.testing.answers import (
+    BreachError,
+    Source,
+    answer_of,
+    assignor_of,
+    check_equal,
+    placement_of,
+)
+from kshare.testing.hash_seeds import hash_seed_breaches
+from kshare.testing.situations import as_case, reordered, situations
 
 __all__ = ["AssignorReport", "Breach", "check_assignor"]
-
-_Placed: TypeAlias = dict[ProcessId, tuple[frozenset[TaskId], frozenset[TaskId]]]
-_Source: TypeAlias = TaskAssignor | type[TaskAssignor] | Callable[[], TaskAssignor]
-
-_HASH_SEEDS = (1, 2)
-_ELSEWHERE = "from kshare.testing.assignors import _answer_here; _answer_here()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +81,8 @@ class AssignorReport:
         return "\n".join([*lines, "the smallest one, for `kshare assign`:", str(smallest)])
 
 
-class _BreachError(Exception):
-    def __init__(self, law: str, what: str, state: ApplicationState) -> None:
-        super().__init__(what)
-        self.law = law
-        self.what = what
-        self.state = state
-
-
 def check_assignor(
-    assignor: _Source,
+    assignor: Source,
     states: Iterable[ApplicationState] | None = None,
     *,
     spread_max: float | None = 0.0,
@@ -144,16 +133,16 @@ def check_assignor(
             another process.
     """
     asked = list(situations() if states is None else states)
-    breaches: dict[int, _BreachError] = {}
+    breaches: dict[int, BreachError] = {}
     for number, state in enumerate(asked):
         try:
             _check(assignor, state, spread_max, rounds_max, settles)
             if together:
                 _check_together(assignor, state, rounds_max)
-        except _BreachError as breach:
+        except BreachError as breach:
             breaches[number] = breach
     if other_hash_seeds:
-        breaches = _check_hash_seeds(assignor, asked) | breaches
+        breaches = hash_seed_breaches(assignor, asked) | breaches
     breached = (breaches[number] for number in sorted(breaches))
     return AssignorReport(
         len(asked), tuple(Breach(one.law, one.what, as_case(one.state)) for one in breached)
@@ -161,16 +150,16 @@ def check_assignor(
 
 
 def _check(
-    assignor: _Source,
+    assignor: Source,
     state: ApplicationState,
     spread_max: float | None,
     rounds_max: int | None,
     settles: bool,
 ) -> None:
-    made = _made(assignor)
-    answer = _run(made, state)
-    _equal("equal situations, equal answers", state, answer, _run(made, state))
-    again = _run(_made(assignor), reordered(state, seed=0))
+    made = assignor_of(assignor)
+    answer = answer_of(made, state)
+    _equal("equal situations, equal answers", state, answer, answer_of(made, state))
+    again = answer_of(assignor_of(assignor), reordered(state, seed=0))
     _equal("the order of sets plays no part", state, answer, again)
     state, answer = _rested(made, state, answer, rounds_max)
     if spread_max is not None:
@@ -179,8 +168,8 @@ def _check(
         # What moved for racks or loads may need a run to settle; from then on nothing moves.
         for _ in range(3):
             state = _caught_up(state, answer)
-            last, answer = answer, _run(made, state)
-            if _placed(last) == _placed(answer):
+            last, answer = answer, answer_of(made, state)
+            if placement_of(last) == placement_of(answer):
                 return
             if spread_max is not None:
                 _check_balance(state, answer, spread_max)
@@ -196,18 +185,11 @@ def _rested(
         if not answer.wants_followup:
             break
         state = _caught_up(state, answer)
-        answer = _run(assignor, state)
+        answer = answer_of(assignor, state)
     if rounds and answer.wants_followup:
         what = f"a follow-up is asked for after {rounds} rounds"
-        raise _BreachError("rebalances come to an end", what, state)
+        raise BreachError("rebalances come to an end", what, state)
     return state, answer
-
-
-def _made(assignor: _Source) -> TaskAssignor:
-    # A class has the method, too; and an assignor need not inherit from the protocol.
-    if isinstance(assignor, type) or not hasattr(assignor, "assign"):
-        return assignor()
-    return cast("TaskAssignor", assignor)
 
 
 def _copies(state: ApplicationState) -> int:
@@ -216,56 +198,13 @@ def _copies(state: ApplicationState) -> int:
     return logged * (1 + max(0, state.assignment_configs.num_standby_replicas))
 
 
-def _run(assignor: TaskAssignor, state: ApplicationState) -> TaskAssignment:
-    try:
-        answer: object = assignor.assign(state)
-    except Exception as error:
-        raise _BreachError("an answer is given", repr(error), state) from error
-    if not isinstance(answer, TaskAssignment):
-        what = f"the answer is a {type(answer).__name__}"
-        raise _BreachError("an answer is given", what, state)
-    fault = validate_task_assignment(state, answer)
-    if fault is not AssignmentError.NONE:
-        raise _BreachError("the answer is valid", fault.value, state)
-    times = Counter(task for entry in answer.assignment for task in entry.active)
-    for task in state.all_tasks:
-        if times[task] != 1:
-            what = f"task {task} is active {times[task]} times"
-            raise _BreachError("each task is active once", what, state)
-    for entry in answer.assignment:
-        for task in sorted(entry.standby):
-            if not state.all_tasks[task].has_changelog:
-                what = f"process {entry.process_id} has one of task {task}"
-                raise _BreachError("standbys are of tasks with a changelog", what, state)
-    processes = Counter(entry.process_id for entry in answer.assignment)
-    for process, count in processes.items():
-        if count > 1:
-            what = f"process {process} has {count}"
-            raise _BreachError("a process has one entry", what, state)
-    return answer
-
-
 def _equal(law: str, state: ApplicationState, one: TaskAssignment, other: TaskAssignment) -> None:
-    _equally_placed(law, state, _placed(one), _placed(other))
-
-
-def _equally_placed(law: str, state: ApplicationState, before: _Placed, after: _Placed) -> None:
-    for process in sorted(before):
-        for kind, was, is_ in zip(
-            ("active", "standby"), before[process], after[process], strict=True
-        ):
-            if was != is_:
-                what = f"process {process}, {kind}: first {names(was)}, then {names(is_)}"
-                raise _BreachError(law, what, state)
-
-
-def _placed(answer: TaskAssignment) -> _Placed:
-    return {entry.process_id: (entry.active, entry.standby) for entry in answer.assignment}
+    check_equal(law, state, placement_of(one), placement_of(other))
 
 
 def _caught_up(state: ApplicationState, answer: TaskAssignment) -> ApplicationState:
     """The state at the next rebalance: all copies have caught up, and there are no others."""
-    placed = _placed(answer)
+    placed = placement_of(answer)
     end_lags = {
         task: max((one.task_lags or {}).get(task, 0) for one in state.states.values())
         for task, info in state.all_tasks.items()
@@ -292,7 +231,7 @@ def _check_balance(state: ApplicationState, answer: TaskAssignment, spread_max: 
     """
     threads_in_all = sum(one.num_processing_threads for one in state.states.values())
     are_few = len(state.all_tasks) < threads_in_all
-    placed = _placed(answer)
+    placed = placement_of(answer)
     ends: dict[int, tuple[int, ProcessId, int, ProcessId]] = {}
     for process, one in sorted(state.states.items()):
         threads, tasks = one.num_processing_threads, len(placed[process][0])
@@ -311,26 +250,26 @@ def _check_balance(state: ApplicationState, answer: TaskAssignment, spread_max: 
                 f"process {by} has {most / many:.2f} active tasks a thread, "
                 f"process {of} {least / few:.2f}"
             )
-            raise _BreachError("active loads are even", what, state)
+            raise BreachError("active loads are even", what, state)
 
 
-def _check_together(assignor: _Source, state: ApplicationState, rounds_max: int | None) -> None:
+def _check_together(assignor: Source, state: ApplicationState, rounds_max: int | None) -> None:
     """Check shared tasks, from a fresh start and from a good placement on other processes."""
     is_rack_aware = state.assignment_configs.rack_aware_assignment_strategy != "none"
     if is_rack_aware or all(task.key_range is None for task in state.all_tasks):
         return
-    made = _made(assignor)
+    made = assignor_of(assignor)
     nothing = TaskAssignment(tuple(map(KafkaStreamsAssignment, state.states)))
     state = _caught_up(state, nothing)
     for _ in range(2):
-        state, answer = _rested(made, state, _run(made, state), rounds_max)
+        state, answer = _rested(made, state, answer_of(made, state), rounds_max)
         _check_stores(state, answer)
         state = _caught_up(state, _rotated(state, answer))
 
 
 def _rotated(state: ApplicationState, answer: TaskAssignment) -> TaskAssignment:
     """The same placement, with each process's tasks on the next one with as many threads."""
-    placed = _placed(answer)
+    placed = placement_of(answer)
     alike: dict[int, list[ProcessId]] = {}
     for process, one in state.states.items():
         alike.setdefault(one.num_processing_threads, []).append(process)
@@ -346,7 +285,7 @@ def _rotated(state: ApplicationState, answer: TaskAssignment) -> TaskAssignment:
 def _check_stores(state: ApplicationState, answer: TaskAssignment) -> None:
     configs, processes = state.assignment_configs, len(state.states)
     standbys = max(0, min(configs.num_standby_replicas, processes - 1))
-    placed = _placed(answer)
+    placed = placement_of(answer)
     for is_logged in (True, False):
         tasks = {
             task
@@ -365,62 +304,4 @@ def _check_stores(state: ApplicationState, answer: TaskAssignment) -> None:
                     f"the {kind} shared tasks of {partitions} partitions need {stores} stores on "
                     f"{processes} processes; wanted at most {most}"
                 )
-                raise _BreachError("shared tasks of a partition are together", what, state)
-
-
-# -- other hash seeds ----------------------------------------------------------------------------
-
-
-def _check_hash_seeds(
-    assignor: _Source, states: Sequence[ApplicationState]
-) -> dict[int, _BreachError]:
-    """The breaches by the number of the situation."""
-    try:
-        message = pickle.dumps((sys.path, pickle.dumps((assignor, states))))
-    except Exception as error:
-        raise ValueError(
-            f"the assignor cannot be asked under other hash seeds: it cannot be pickled ({error}); "
-            "wanted a class or an instance of one in a module"
-        ) from error
-    first, second = (_answers_under(seed, message) for seed in _HASH_SEEDS)
-    breaches: dict[int, _BreachError] = {}
-    for number, (state, one, other) in enumerate(zip(states, first, second, strict=True)):
-        try:
-            if isinstance(one, str) or isinstance(other, str):
-                what = one if isinstance(one, str) else str(other)
-                raise _BreachError("an answer is given", what, state)
-            _equally_placed("the hash seed plays no part", state, one, other)
-        except _BreachError as breach:
-            breaches[number] = breach
-    return breaches
-
-
-def _answers_under(seed: int, message: bytes) -> list[_Placed | str]:
-    environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
-    done = subprocess.run(  # noqa: S603 - this Python
-        [sys.executable, "-c", _ELSEWHERE],
-        input=message,
-        env=environment,
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise ValueError(f"the assignor cannot be asked under other hash seeds: {said}")
-    return cast("list[_Placed | str]", pickle.loads(done.stdout))  # noqa: S301 - our own
-
-
-def _answer_here() -> None:
-    """What runs in the other process: each situation's placement, or what went wrong."""
-    # What an assignor prints is no answer.
-    out, sys.stdout = sys.stdout, sys.stderr
-    path, content = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our own parent
-    sys.path[:] = path
-    assignor, states = pickle.loads(content)  # noqa: S301 - from our own parent
-    answers: list[_Placed | str] = []
-    for state in states:
-        try:
-            answers.append(_placed(_run(_made(assignor), state)))
-        except _BreachError as breach:
-            answers.append(f"{breach.law}: {breach.what}")
-    pickle.dump(answers, out.buffer)
+                raise BreachError("shared tasks of a partition are together", what, state)

@@ -1,0 +1,100 @@
+"""What a task assignor answers in one situation: whether that is valid, and where tasks are."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeAlias, cast
+
+from kshare.assignment.interface.application import ApplicationState
+from kshare.assignment.interface.assignor import AssignmentError, TaskAssignment, TaskAssignor
+from kshare.assignment.interface.task_id import ProcessId, TaskId
+from kshare.assignment.utils import validate_task_assignment
+from kshare.testing.situations import names
+
+__all__ = [
+    "BreachError",
+    "Placement",
+    "Source",
+    "answer_of",
+    "assignor_of",
+    "check_equal",
+    "placement_of",
+]
+
+Placement: TypeAlias = dict[ProcessId, tuple[frozenset[TaskId], frozenset[TaskId]]]
+"""The active and the standby tasks of each process."""
+Source: TypeAlias = TaskAssignor | type[TaskAssignor] | Callable[[], TaskAssignor]
+"""An assignor, or what makes one."""
+
+
+class BreachError(Exception):
+    """A law does not hold in a situation.
+
+    Attributes:
+        law: The law.
+        what: What was seen instead.
+        state: The situation.
+    """
+
+    def __init__(self, law: str, what: str, state: ApplicationState) -> None:
+        super().__init__(what)
+        self.law = law
+        self.what = what
+        self.state = state
+
+
+def assignor_of(assignor: Source) -> TaskAssignor:
+    """The assignor, made if need be."""
+    # A class has the method, too; and an assignor need not inherit from the protocol.
+    if isinstance(assignor, type) or not hasattr(assignor, "assign"):
+        return assignor()
+    return cast("TaskAssignor", assignor)
+
+
+def answer_of(assignor: TaskAssignor, state: ApplicationState) -> TaskAssignment:
+    """Ask an assignor once.
+
+    Raises:
+        BreachError: It does not answer, or its answer is not valid.
+    """
+    try:
+        answer: object = assignor.assign(state)
+    except Exception as error:
+        raise BreachError("an answer is given", repr(error), state) from error
+    if not isinstance(answer, TaskAssignment):
+        what = f"the answer is a {type(answer).__name__}"
+        raise BreachError("an answer is given", what, state)
+    fault = validate_task_assignment(state, answer)
+    if fault is not AssignmentError.NONE:
+        raise BreachError("the answer is valid", fault.value, state)
+    times = Counter(task for entry in answer.assignment for task in entry.active)
+    for task in state.all_tasks:
+        if times[task] != 1:
+            what = f"task {task} is active {times[task]} times"
+            raise BreachError("each task is active once", what, state)
+    for entry in answer.assignment:
+        for task in sorted(entry.standby):
+            if not state.all_tasks[task].has_changelog:
+                what = f"process {entry.process_id} has one of task {task}"
+                raise BreachError("standbys are of tasks with a changelog", what, state)
+    processes = Counter(entry.process_id for entry in answer.assignment)
+    for process, count in processes.items():
+        if count > 1:
+            what = f"process {process} has {count}"
+            raise BreachError("a process has one entry", what, state)
+    return answer
+
+
+def placement_of(answer: TaskAssignment) -> Placement:
+    """Where an answer places tasks."""
+    return {entry.process_id: (entry.active, entry.standby) for entry in answer.assignment}
+
+
+def check_equal(law: str, state: ApplicationState, before: Placement, after: Placement) -> None:
+    """Raise BreachError unless two placements are the same."""
+    for process in sorted(before):
+        for kind, was, is_ in zip(
+            ("active", "standby"), before[process], after[process], strict=True
+        ):
+            if was != is_:
+                what = f"process {process}, {kind}: first {names(was)}, then {names(is_)}"
+                raise BreachError(law, what, state)
