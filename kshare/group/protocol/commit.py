@@ -11,6 +11,7 @@ the successor's claim before it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from kshare.core.hashing import HashRange
 from kshare.core.offsets import Bounds, since, subtract, within
@@ -18,9 +19,12 @@ from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.core.region import overlay
 from kshare.group.protocol.log import BlockKey, PartitionLog
 from kshare.group.protocol.records import STRETCH, Block, Claim, Key, Record, Reset, Stable
+from kshare.group.protocol.start import Start
 
 __all__ = [
+    "Commit",
     "blocks_to_write",
+    "committed",
     "is_written",
     "keys_to_delete",
     "leads",
@@ -28,6 +32,32 @@ __all__ = [
     "past_to_delete",
     "stable_to_write",
 ]
+
+
+@dataclass(slots=True)
+class Commit:
+    """A commit under way: facts, then the stable offset, then the primary, then deletions.
+
+    Attributes:
+        done: What is committed.
+        facts: The blocks that have to be read back.
+        stable: The stable offset that has to be read back; None if it is not known yet.
+        repeats: Whether the primary is written again if the stable offset has not moved.
+        is_lead: Whether the member was the lead when the facts had been read back.
+        is_primary_written: Whether the primary offset has been written, or is not to be.
+    """
+
+    done: Progress
+    facts: tuple[Block, ...]
+    stable: Stable | None = None
+    repeats: bool = False
+    is_lead: bool | None = None
+    is_primary_written: bool = False
+
+    def failed(self, lost: Iterable[Record]) -> None:
+        """Records could not be written, as far as it is known: begin again with their facts."""
+        self.facts = tuple(record for record in lost if isinstance(record, Block))
+        self.stable = self.is_lead = None
 
 
 def blocks_to_write(
@@ -189,6 +219,12 @@ def past_to_delete(partition: TopicPartition, log: PartitionLog, member: str) ->
         return claims
     resets = [Key(log.incarnation, "reset", partition, late) for late in list(log.resets)[1:]]
     return [*claims, *log.outdated, *resets]
+
+
+def committed(log: PartitionLog, start: Start | None) -> int:
+    """The stable offset that the log names."""
+    floor = 0 if start is None else start.progress.stable
+    return max(floor, log.stable.offset if log.stable else 0)
 
 
 def _stable_of(log: PartitionLog) -> int:

@@ -24,9 +24,10 @@ from dataclasses import dataclass, field
 from kshare.core.offsets import Bounds, complement, subtract, union
 from kshare.core.progress import Progress
 from kshare.group.protocol.actions import Action, Append
+from kshare.group.protocol.commit import committed
 from kshare.group.protocol.lease import counts, holdings, next_chunk, processed_offsets
 from kshare.group.protocol.log import PartitionLog, PlacedClaim
-from kshare.group.protocol.owner import Owner, Phase, committed
+from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.records import Key, Lease, key_of
 from kshare.group.protocol.takeover import session_of
 

@@ -5,8 +5,8 @@ states. Compaction changes nothing of what is said here, as long as it has delet
 a later one of the same key replaces.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeAlias
 
 from kshare.core.hashing import WHOLE, HashRange, minus
@@ -104,6 +104,16 @@ class PartitionLog:
     def has_facts(self) -> bool:
         """Whether anything has been committed in this incarnation."""
         return bool(self.blocks) or self.stable is not None
+
+    @property
+    def position(self) -> int:
+        """A log offset that the log has surely reached: that of the newest claim."""
+        return max((placed.position for placed in self.claims.values()), default=0)
+
+    def with_facts(self, facts: Iterable[Block]) -> "PartitionLog":
+        """What the log says once it holds some facts of the incarnation, too."""
+        blocks = {(each.member, each.hashes, each.stretch): each.bounds for each in facts}
+        return replace(self, blocks={**self.blocks, **blocks})
 
     def progress(self, primary: int = 0) -> Progress:
         """What has been processed, by all facts of the incarnation.

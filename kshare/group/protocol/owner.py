@@ -44,7 +44,9 @@ from kshare.group.protocol.actions import (
     WritePrimary,
 )
 from kshare.group.protocol.commit import (
+    Commit,
     blocks_to_write,
+    committed,
     is_written,
     keys_to_delete,
     leads,
@@ -65,13 +67,7 @@ from kshare.group.protocol.start import (
 )
 from kshare.group.protocol.takeover import Takeover, former_ids, is_alone, taken_by_others
 
-__all__ = [
-    "Commit",
-    "Owner",
-    "Phase",
-    "committed",
-    "log_position",
-]
+__all__ = ["Commit", "Owner", "Phase"]
 
 
 class Phase(Enum):
@@ -83,27 +79,6 @@ class Phase(Enum):
     ANCHORING = "the primary offset has no anchor yet"
     RUNNING = "it delivers and commits"
     FENCED = "a later claim has taken some of its hashes"
-
-
-@dataclass(slots=True)
-class Commit:
-    """A commit under way: facts, then the stable offset, then the primary, then deletions.
-
-    Attributes:
-        done: What is committed.
-        facts: The blocks that have to be read back.
-        stable: The stable offset that has to be read back; None if it is not known yet.
-        repeats: Whether the primary is written again if the stable offset has not moved.
-        is_lead: Whether the member was the lead when the facts had been read back.
-        is_primary_written: Whether the primary offset has been written, or is not to be.
-    """
-
-    done: Progress
-    facts: tuple[Block, ...]
-    stable: Stable | None = None
-    repeats: bool = False
-    is_lead: bool | None = None
-    is_primary_written: bool = False
 
 
 @dataclass(slots=True)
@@ -207,9 +182,7 @@ class Owner:
     def failed(self) -> None:
         """What was to be done has failed, and is worth another attempt."""
         if self.commit is not None and self._pending and isinstance(self._pending[0], Write):
-            lost = self._pending[0].records
-            self.commit.facts = tuple(record for record in lost if isinstance(record, Block))
-            self.commit.stable = self.commit.is_lead = None
+            self.commit.failed(self._pending[0].records)
         self._pending, self._evidence = (), self._evidence.forgotten()
 
     def log_lost(self, topic_id: str = "") -> None:
@@ -341,7 +314,7 @@ class Owner:
                 return self._fence(log) or self._start(log)
             case Phase.ANCHORING:
                 assert self.start is not None
-                anchor = Anchor(self.start.incarnation, log_position(log), self.topic_id)
+                anchor = Anchor(self.start.incarnation, log.position, self.topic_id)
                 return (WritePrimary(self.start.progress.stable, anchor, self.start.leader_epoch),)
             case Phase.RUNNING if self.commit is not None:
                 return self._commit(log, self.commit)
@@ -420,9 +393,7 @@ class Owner:
         if commit.facts:
             facts, commit.facts = commit.facts, ()
             if is_lead:  # true once they are in the log before it, so one round trip does
-                blocks = {(each.member, each.hashes, each.stretch): each.bounds for each in facts}
-                said = replace(log, blocks={**log.blocks, **blocks})
-                commit.stable = self._stable_to_write(said, floor)
+                commit.stable = self._stable_to_write(log.with_facts(facts), floor)
             return (Write(facts if commit.stable is None else (*facts, commit.stable)),)
         if commit.is_lead is None:
             commit.is_lead = is_lead
@@ -432,7 +403,7 @@ class Owner:
             if later is not None:
                 return (Write((later,)),)
         if commit.stable is not None and not commit.is_primary_written:
-            anchor = Anchor(log.incarnation, log_position(log), self.topic_id)
+            anchor = Anchor(log.incarnation, log.position, self.topic_id)
             return (WritePrimary(commit.stable.offset, anchor, commit.stable.leader_epoch),)
         self.commit = None
         self.done = self.done.commit(()).advance(log.stable.offset if log.stable else 0)
@@ -455,14 +426,3 @@ class Owner:
 
 def _is_block_of(key: Key, member: str) -> bool:
     return key.kind == "block" and key.detail[0] == member
-
-
-def log_position(log: PartitionLog) -> int:
-    """A log offset that the log has surely reached: that of the newest claim."""
-    return max((placed.position for placed in log.claims.values()), default=0)
-
-
-def committed(log: PartitionLog, start: Start | None) -> int:
-    """The stable offset that the log names."""
-    floor = 0 if start is None else start.progress.stable
-    return max(floor, log.stable.offset if log.stable else 0)

@@ -17,8 +17,9 @@ keeps the anchor of the offset that it began with.
 from dataclasses import dataclass
 
 from kshare.group.protocol.actions import Action, WritePrimary
+from kshare.group.protocol.commit import Commit, committed
 from kshare.group.protocol.log import PartitionLog
-from kshare.group.protocol.owner import Commit, Owner, Phase, committed, log_position
+from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.records import Block
 from kshare.group.protocol.start import Anchor, Primary, Reason, Start
 from kshare.group.protocol.takeover import session_of
@@ -63,7 +64,7 @@ class PlainOwner(Owner):
             self.rewind()
 
     def _begin(self, log: PartitionLog, start: Start) -> tuple[Action, ...]:
-        self.start, self._claims_seen = start, log_position(log)
+        self.start, self._claims_seen = start, log.position
         if start.unanchored:
             self._written = -1
         self._run()
@@ -85,7 +86,7 @@ class PlainOwner(Owner):
         """What ties the primary offset to the log; None if the log does not go on with it."""
         if start.begins:
             return None
-        return Anchor(start.incarnation, log_position(log), self.topic_id)
+        return Anchor(start.incarnation, log.position, self.topic_id)
 
 
 def _without_anchor(start: Start) -> Start:
