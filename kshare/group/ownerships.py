@@ -12,12 +12,12 @@ from kshare.core.hashing import WHOLE, HashRange, common, merged
 from kshare.core.leader_epochs import NO_EPOCHS, LeaderEpochs
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import AuthorizationError, FencedError
+from kshare.group.claimant import Claimant
 from kshare.group.ownership import Ownership
 from kshare.group.protocol.actions import Action, Append, Delete, Unblock
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.plain_owner import PlainOwner
 from kshare.group.protocol.records import Claim, Key
 from kshare.group.protocol.start import Reason
 from kshare.group.protocol.takeover import session_of
@@ -64,10 +64,7 @@ class Ownerships:
         self._member = member
         self._group = group
         self._claim_timeout = claim_timeout
-        self._transactional_id = transactional_id
-        self._lease_records = lease_records
-        self._individual = individual
-        self._claims = 0
+        self._claimant = Claimant(member, transactional_id, lease_records, individual=individual)
         self._fences = False
         self._given_up: list[Key] = []
 
@@ -92,8 +89,7 @@ class Ownerships:
         """
         self._fences = self_fencing
         self._check_right(assignment)
-        self._claims += 1
-        name = f"{self._member}#{self._claims}"  # nothing late is taken for the new claim's
+        self._claimant.rename()
         former = {}
         for partition in list(self.by_partition):
             owner = self.by_partition[partition].owner
@@ -103,7 +99,7 @@ class Ownerships:
                 self._replace(partition)
         for partition, hashes in assignment.items():
             if partition not in self.by_partition:
-                claim = Claim(partition, name, hashes)
+                claim = self._claimant.claim(partition, hashes)
                 if epoch is not None and epoch[1] == self.topic_id:
                     claim = replace(claim, epoch=epoch[0], self_fencing=self_fencing)
                 owner = self._owner(claim)
@@ -112,13 +108,7 @@ class Ownerships:
                 self.by_partition[partition] = Ownership(owner)
 
     def _owner(self, claim: Claim) -> Owner:
-        if self.denied is not None:
-            return PlainOwner(claim, self.topic_id)
-        if self._lease_records is not None:
-            shared = replace(claim, shared=True)
-            return Cooperator(shared, self.topic_id, chunk_records=self._lease_records)
-        claim = replace(claim, transactional_id=self._transactional_id)
-        return Owner(claim, self.topic_id)
+        return self._claimant.owner(claim, self.topic_id, may_write=self.denied is None)
 
     def deny(self, error: AuthorizationError) -> None:
         """Nothing may be written to the log: go on with the offsets of whole partitions alone.
@@ -141,19 +131,16 @@ class Ownerships:
 
     def _check_right(self, assignment: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
         """Raise if the log has to be written to, and may not be."""
-        is_plain = self._transactional_id is None and self._lease_records is None
-        needs_claims = self._individual and not self._fences  # nothing else keeps others away
-        is_whole = all(hashes == (WHOLE,) for hashes in assignment.values())
-        if self.denied is None or not assignment:
+        if self.denied is None:
             return
-        if needs_claims or not (is_plain and is_whole):
+        if self._claimant.needs_log(assignment, self_fencing=self._fences):
             raise self.denied
 
     def _claim_again(self, partition: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
         """Give up what is owned of a partition, and own it anew."""
         self._replace(partition)
-        name = f"{self._member}#{self._claims}"
-        self.by_partition[partition] = Ownership(self._owner(Claim(partition, name, hashes)))
+        owner = self._owner(self._claimant.claim(partition, hashes))
+        self.by_partition[partition] = Ownership(owner)
 
     def _replace(self, partition: TopicPartition) -> None:
         """Give up what is owned of a partition."""
@@ -230,7 +217,7 @@ class Ownerships:
             why,
             owner.member,
         )
-        self._claims += 1
+        self._claimant.rename()
         self._claim_again(owner.partition, owner.hashes)
 
     def _was_buried(self, owner: Owner) -> bool:
