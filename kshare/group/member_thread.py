@@ -13,7 +13,7 @@ users are never called here: the thread that polls takes what has changed.
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -24,31 +24,19 @@ from kshare.group.config import ConsumerConfig
 from kshare.group.group_leader import GroupLeader, WriteEpoch
 from kshare.group.log_follower import LASTING
 from kshare.group.log_tail import boot_time
-from kshare.group.member_commits import MemberCommits
-from kshare.group.member_link import MemberLink
-from kshare.group.member_schedule import MemberSchedule
+from kshare.group.member_dialogue import MemberDialogue
 from kshare.group.planned_topics import WholeTopics
-from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.liveness import Liveness
-from kshare.group.protocol.membership import (
-    Join,
-    Leave,
-    Membership,
-    Plan,
-    State,
-    Sync,
-)
+from kshare.group.protocol.membership import Membership, State
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import Subscription
-from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.waker import Waker
 
 __all__ = ["MemberThread"]
 
 _log = logging.getLogger("kshare.group")
 
-_CODES: Final = {code.value: code for code in Code}
 _LONGEST_WAIT: Final = 1.0
 
 
@@ -84,7 +72,7 @@ class MemberThread:
             ordered=config.lease_records is None,
             report=config.report,
         )
-        self._config = config
+        self._group = config.group
         self._on_change = on_change
         self._now = now
         self._lock = threading.RLock()
@@ -93,12 +81,10 @@ class MemberThread:
         self._liveness = Liveness(
             config.session_timeout_ms / 1000, config.max_poll_interval_ms / 1000
         )
-        self._link = MemberLink(config)
-        self._schedule = MemberSchedule.of(config)
-        self._leader = GroupLeader(
-            config, self._core, self._lock, self, write_epoch, whole_topics, now
+        leader = GroupLeader(config, self._core, self._lock, self, write_epoch, whole_topics, now)
+        self._dialogue = MemberDialogue(
+            config, self._core, self._lock, self._liveness, leader, on_change, now
         )
-        self._commits = MemberCommits(config.group, self._core, self._lock)
         self._waker = Waker()
         self._is_closing = False
         self._thread: threading.Thread | None = None
@@ -201,7 +187,7 @@ class MemberThread:
     def commit(self, offsets: CommittedOffsets) -> "Future[Any]":
         """Commit primary offsets as a member; the future has an error or None by partition."""
         with self._lock:
-            answer = self._commits.add(offsets)
+            answer = self._dialogue.commits.add(offsets)
         self._waker.wake()
         return answer
 
@@ -223,7 +209,7 @@ class MemberThread:
 
     def pause(self) -> None:
         """Something has failed: ask nothing for a while."""
-        self._schedule.pause(self._now())
+        self._dialogue.pause()
 
     def wake(self) -> None:
         """There is something to do."""
@@ -235,7 +221,7 @@ class MemberThread:
         try:
             while not self._is_closing:
                 self._step()
-            self._leave()
+            self._dialogue.leave()
         except KshareError as error:
             self._end(error)
         except BaseException as error:
@@ -243,9 +229,7 @@ class MemberThread:
             raise
         finally:
             self._liveness.lost()
-            self._commits.refuse(KafkaError(f"group {self._config.group}: left"))
-            self._leader.close()
-            self._link.close()
+            self._dialogue.close()
             self._waker.close()
             self._on_change()
 
@@ -253,203 +237,28 @@ class MemberThread:
         with self._lock:
             self._lose()
             self._core.state, self._core.fault = State.ENDED, error
-        _log.error("group %s: %s", self._config.group, error)
+        _log.error("group %s: %s", self._group, error)
 
     def _step(self) -> None:
         had_change = self._core.has_change
         try:
-            if self._now() >= self._schedule.retry_at:
-                self._watch_polls()
-                self._watch_answer()
-                self._beat()  # before all else: it says whether to join again
-                self._act()
-                self._commits.serve(self._link)
+            self._dialogue.speak()
             if self._wait():
-                self._receive()
+                self._dialogue.hear()
         except LASTING:
             raise
         except (OSError, KafkaError) as error:
-            self._disconnected(error)
+            self._dialogue.failed(error)
         if self._core.has_change and not had_change:
             self._on_change()
 
     def _wait(self) -> bool:
         """Wait for something to do; return whether JoinGroup or SyncGroup is answered."""
-        answer = self._link.fileno
-        until = max(self._schedule.beat_at, self._schedule.retry_at)
-        seconds = min(max(until - self._now(), 0.0), _LONGEST_WAIT)
-        if self._commits.are_waiting and self._now() >= self._schedule.retry_at:
-            seconds = 0.0
+        answer = self._dialogue.fileno
+        seconds = min(self._dialogue.seconds_left, _LONGEST_WAIT)
         return bool(self._waker.wait(seconds, [] if answer is None else [answer]))
-
-    def _act(self) -> None:
-        """Do what the core wants."""
-        while True:
-            with self._lock:
-                action = self._core.action()
-            match action:
-                case None:
-                    return
-                case Join():
-                    self._schedule.asked_at = self._now()
-                    self._link.join(action)
-                case Sync():
-                    self._schedule.asked_at = self._now()
-                    self._link.sync(action)
-                case Plan():
-                    self._leader.plan(action)
-                case Leave(member_id):
-                    self._link.hang_up()
-                    self._link.leave(member_id)
-
-    def _receive(self) -> None:
-        answer = self._link.receive()
-        self._schedule.answered()
-        if answer.error_code:
-            self._refused(answer)
-            return
-        assigned = self._link.assignments() if _is_assigned(answer) else []
-        with self._lock:
-            if self._core.state is State.JOINING:
-                members = {each.member_id: bytes(each.metadata) for each in answer.members}
-                self._core.joined(
-                    answer.member_id,
-                    answer.generation_id,
-                    answer.leader,
-                    members,
-                    protocol=answer.protocol_name,
-                    instances=_instances(answer.members),
-                    is_assigned=_is_assigned(answer),
-                )
-                self._schedule.joined()
-                if answer.leader != answer.member_id:
-                    self._leader.follows()
-                elif _is_assigned(answer):
-                    self._leader.lead_on(
-                        answer.generation_id, members, answer.protocol_name, assigned
-                    )
-            elif self._core.state is State.SYNCING:
-                self._core.synced(bytes(answer.assignment))
-                if self._core.is_eager:
-                    self._leader.sharing.assigned(self._core.shares)
-                self._schedule.synced(self._now(), awaits_round=self._core.awaits_round)
-            else:
-                return
-            self._liveness.heard(self._schedule.asked_at, is_stable=True)
-
-    def _refused(self, answer: Any) -> None:
-        """JoinGroup or SyncGroup was refused."""
-        code = _CODES.get(answer.error_code)
-        # An unknown answer to SyncGroup: what is wrong with the member is said when it joins again.
-        is_joining = self._core.state is State.JOINING
-        if code is None and is_joining and error_codes.is_permanent(answer.error_code):
-            name = error_codes.name(answer.error_code)
-            raise KshareError(f"cannot join group {self._config.group}: {name}")
-        with self._lock:
-            self._core.refused(code, getattr(answer, "member_id", ""))
-            self._hear_of_loss()
-        if code in {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE}:
-            self._link.forget()
-        if code not in {Code.MEMBER_ID_REQUIRED, Code.REBALANCE_IN_PROGRESS}:
-            what = "JoinGroup" if is_joining else "SyncGroup"
-            self._say(f"{what} was refused: {error_codes.name(answer.error_code)}")
-            self.pause()
-
-    # -- heartbeats --------------------------------------------------------------------------
-
-    def _beat(self) -> None:
-        now = self._now()
-        core = self._core
-        if not self._schedule.beat(now, awaits_round=core.awaits_round):
-            return
-        self._leader.look(now)
-        is_member = bool(core.member_id) and core.generation >= 0
-        waits_long = self._is_waiting and self._schedule.waits_long(now)
-        if core.state is State.ENDED or not (is_member or waits_long):
-            return
-        # To one that waits to become a member, any answer will do: the coordinator is alive.
-        number = self._link.heartbeat(core.member_id, core.generation)
-        self._schedule.answered()
-        code = _CODES.get(number)
-        with self._lock:
-            if is_member and (not number or code is Code.REBALANCE_IN_PROGRESS):
-                self._liveness.heard(now, is_stable=not number)
-                self._schedule.works()
-            if is_member and number:
-                core.heartbeat_refused(code)
-                self._hear_of_loss()
-        if code in {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE}:
-            self._link.forget()
-            raise OSError(f"the coordinator has moved ({number})")
-
-    @property
-    def _is_waiting(self) -> bool:
-        """Whether JoinGroup or SyncGroup was sent, and is not answered."""
-        return self._link.fileno is not None
-
-    def _watch_answer(self) -> None:
-        """Ask again what is not answered in the time that a rebalance may take."""
-        if self._is_waiting and self._schedule.is_overdue(self._now()):
-            seconds = self._schedule.join_timeout
-            raise OSError(f"JoinGroup or SyncGroup is not answered for {seconds:g} s")
-
-    def _hear_of_loss(self) -> None:
-        if self._core.is_lost or not self._core.member_id:
-            self._liveness.lost()
-            self._on_change()
 
     def _lose(self) -> None:
         self._core.lose()
         self._liveness.lost()
         self._on_change()
-
-    def _watch_polls(self) -> None:
-        """Leave if nobody polls."""
-        seconds = self._config.max_poll_interval_ms / 1000
-        is_in = self._core.state is not State.ENDED and not self._core.is_lost
-        if is_in and self._core.member_id and self._now() - self._liveness.polled_at > seconds:
-            _log.warning(
-                "group %s: nobody has polled for max.poll.interval.ms=%d: the member leaves, and "
-                "joins again with the next poll. Raise it, or take fewer records at a time",
-                self._config.group,
-                self._config.max_poll_interval_ms,
-            )
-            with self._lock:
-                self._core.stop_waiting_for_polls()
-                self._liveness.lost()
-            self._on_change()
-
-    def _disconnected(self, error: Exception) -> None:
-        self._say(f"the coordinator: {error}")
-        self._link.forget()
-        with self._lock:
-            self._core.disconnected()
-        self.pause()
-
-    def _say(self, trouble: str) -> None:
-        """Write what has failed, as a warning if nothing has worked for some seconds."""
-        level = logging.INFO
-        if self._schedule.is_worth_a_warning(self._now()):
-            level, trouble = logging.WARNING, f"is no member, and tries again: {trouble}"
-        _log.log(level, "group %s: %s", self._config.group, trouble)
-
-    def _leave(self) -> None:
-        with self._lock:
-            self._core.leave()
-            action = self._core.action()
-        if isinstance(action, Leave):
-            try:
-                self._link.leave(action.member_id)
-            except (OSError, KafkaError) as error:
-                _log.info("group %s: cannot leave: %s", self._config.group, error)
-
-
-def _instances(members: Iterable[Any]) -> dict[str, str]:
-    """The ``group.instance.id`` of each static member; older brokers do not say."""
-    said = ((each.member_id, getattr(each, "group_instance_id", None)) for each in members)
-    return {member_id: instance for member_id, instance in said if instance is not None}
-
-
-def _is_assigned(answer: Any) -> bool:
-    """Whether the group's assignment stays, though this member leads (KIP-814)."""
-    return bool(getattr(answer, "skip_assignment", False))
