@@ -23,6 +23,7 @@ from kshare.group.assignments import (
 from kshare.group.call_state import CallState
 from kshare.group.commits import Commits
 from kshare.group.config import ConsumerConfig, consumer_config
+from kshare.group.consumer_session import Session
 from kshare.group.group_host import GroupHost
 from kshare.group.load_meter import meter_of
 from kshare.group.message import Message
@@ -34,7 +35,7 @@ from kshare.group.restrictions import PolicyView, Restrictions
 from kshare.group.session import GroupSession
 from kshare.group.shared_tail import SharedTail
 from kshare.group.subscriber import Callbacks, Listener, Subscriber, topics_to_subscribe
-from kshare.group.tail import Session, Tail
+from kshare.group.tail import Tail
 from kshare.group.transaction import Transaction, Transactions, TransactionWork
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.waker import Waker

@@ -7,9 +7,10 @@ from typing import Any
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.group.commits import Commits
+from kshare.group.consumer_session import Session
 from kshare.group.processing import Processing
 from kshare.group.receiver import Receiver
-from kshare.group.tail import Session, Tail
+from kshare.group.tail import Tail
 
 __all__ = ["GroupHost"]
 

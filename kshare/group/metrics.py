@@ -15,6 +15,7 @@ from typing import Final
 
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.progress import Progress, TopicPartition
+from kshare.group.delivery import Delivery
 from kshare.monitor.report import lag
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Latencies",
     "Latency",
     "PartitionMetrics",
+    "delivery_metrics",
     "pending_offsets",
 ]
 
@@ -158,6 +160,33 @@ class Counters:
         finally:
             if has_started:
                 self.fenced_seconds += time.monotonic() - start
+
+
+def delivery_metrics(
+    delivery: Delivery,
+    hashes: tuple[HashRange, ...],
+    end: int | None,
+    waiting: int,
+    *,
+    is_batch: bool,
+) -> PartitionMetrics:
+    """The metrics of a partition that has started.
+
+    Args:
+        delivery: What hands it out.
+        hashes: The key hashes that are owned.
+        end: The end of the log; None if it is not known.
+        waiting: Number of records that are kept back for their keys.
+        is_batch: As for :meth:`.Delivery.processed`.
+    """
+    processed = delivery.processed(is_batch=is_batch)
+    return PartitionMetrics(
+        hashes,
+        delivery.position,
+        end,
+        None if end is None else pending_offsets(delivery.start, processed, end, hashes),
+        max(delivery.in_flight(is_batch=is_batch) - waiting, 0),
+    )
 
 
 def pending_offsets(

@@ -20,13 +20,14 @@ from typing import Final
 from kshare.errors import FencedError
 from kshare.group.call_state import CallState
 from kshare.group.commits import Commits
+from kshare.group.consumer_session import Session
 from kshare.group.load_meter import LoadMeter
 from kshare.group.message import Message
 from kshare.group.metrics import Counters
 from kshare.group.model import ConsumerClosedError
 from kshare.group.processing import Processing
 from kshare.group.subscriber import Subscriber
-from kshare.group.tail import Session, Tail
+from kshare.group.tail import Tail
 from kshare.group.transaction import Transactions
 from kshare.wire.protocol.waker import Waker
 

@@ -16,10 +16,11 @@ from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.group.config import ConsumerConfig
+from kshare.group.consumer_session import Session
 from kshare.group.delivery import Carried, Delivery
 from kshare.group.protocol.cooperator import Share
 from kshare.group.shared_delivery import SharedDelivery
-from kshare.group.tail import Session, Tail
+from kshare.group.tail import Tail
 from kshare.wire.protocol.waker import Waker
 from kshare.wire.reader.tail_reader import NO_END, TailRecords
 

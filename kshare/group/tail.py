@@ -5,28 +5,25 @@ once. What an interrupted call has fetched is fetched again. Cost: one fetch for
 partition; buffers are those of :class:`~kshare.wire.reader.tail_reader.TailReader`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 
 from kshare.core.hashing import WHOLE, HashRange, common
 from kshare.core.leader_epochs import LeaderEpochs
-from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
+from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.group.config import ConsumerConfig
+from kshare.group.consumer_session import Session
 from kshare.group.delivery import Carried, Delivery
 from kshare.group.in_hand import InHand
 from kshare.group.key_limit import KeyLimits
 from kshare.group.load_meter import LoadMeter
-from kshare.group.member_thread import MemberThread
 from kshare.group.message import NO_ROWS, Chunk, Rows, batch_of, rows_of
-from kshare.group.metrics import PartitionMetrics, pending_offsets
-from kshare.group.model import OffsetAndMetadata
-from kshare.group.planned_topics import WholeTopics
-from kshare.options import EARLIEST, SOURCE_COLUMNS, SourceOptions
-from kshare.options.frozen import FrozenMapping
-from kshare.options.model import Assign
+from kshare.group.metrics import PartitionMetrics, delivery_metrics
+from kshare.group.next_delivery import NextDelivery
+from kshare.group.read_options import read_options
+from kshare.options import SOURCE_COLUMNS
 from kshare.wire.protocol.waker import Waker
 from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords
 
@@ -39,80 +36,6 @@ _HELD_MAX = 10_000
 """Number of records that are kept back for their keys, above which nothing more is read."""
 _UNACKNOWLEDGED_MAX = 1_000_000
 """The same of records that are handed out and not acknowledged."""
-
-
-class Session(Protocol):
-    """What a consumer needs of a :class:`~kshare.group.session.GroupSession`."""
-
-    member: str
-
-    def look_up_leader_epochs(self, of: Callable[[TopicPartition], LeaderEpochs]) -> None:
-        """Commit leader epochs beside offsets."""
-
-    def claim(
-        self,
-        assignment: Mapping[TopicPartition, Sequence[HashRange]],
-        *,
-        epoch: tuple[int, str] | None = None,
-    ) -> None:
-        """Own these key hashes from now on, and no others."""
-
-    def join(
-        self, config: ConsumerConfig, on_change: Callable[[], None], whole_topics: WholeTopics
-    ) -> MemberThread:
-        """Become a member of the group."""
-
-    def leave(self, timeout: float) -> None:
-        """Leave the group."""
-
-    def started(self) -> Mapping[TopicPartition, Progress]:
-        """From where to deliver: the progress of each partition whose claims are in place."""
-
-    def check(self) -> None:
-        """Raise the fault of the session, if there is one."""
-
-    def seconds_to_deliver(self) -> float:
-        """For how long records may be handed out without asking again; below 0: not now."""
-
-    def commit(
-        self,
-        processed: Mapping[TopicPartition, Progress | Sequence[Rectangle]],
-        timeout: float,
-        *,
-        since: Mapping[TopicPartition, Progress] | None = None,
-    ) -> dict[TopicPartition, int]:
-        """Commit what has been processed; answer the stable offsets."""
-
-    def committed(
-        self, partitions: Sequence[TopicPartition], timeout: float
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed of some partitions."""
-
-    def close(self, timeout: float) -> None:
-        """Give up all claims, and stop."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Next:
-    """How the next delivery of a partition begins.
-
-    Attributes:
-        carried: What was handed out before, of hashes that stay; None: nothing is known of it.
-        sought: The offset to go on at; None: where it is.
-        sought_of: The key hashes that were assigned when it was sought.
-        is_provisional: Whether some of what is claimed is being given up: another claim follows.
-    """
-
-    carried: Carried | None = None
-    sought: int | None = None
-    sought_of: tuple[HashRange, ...] = ()
-    is_provisional: bool = False
-
-    def within(self, hashes: tuple[HashRange, ...]) -> "_Next":
-        """The same for some key hashes; a seek does not hold for quite different ones."""
-        sought = self.sought if common(self.sought_of, hashes) else None
-        carried = self.carried and self.carried.within(hashes)
-        return replace(self, carried=carried, sought=sought, is_provisional=False)
 
 
 class Tail:
@@ -141,9 +64,9 @@ class Tail:
         self.meter: LoadMeter | None = None
         self._config = config
         self._session = session
-        self._reader = TailReader(_source_options(config), config.offset_reset, waker)
+        self._reader = TailReader(read_options(config), config.offset_reset, waker)
         self._limits = KeyLimits(config.in_flight_per_key)
-        self._next: dict[TopicPartition, _Next] = {}  # of partitions that have not started
+        self._next: dict[TopicPartition, NextDelivery] = {}  # of partitions that have not started
         self._hand = InHand()
 
     @property
@@ -163,7 +86,7 @@ class Tail:
             if (before.get(tp) or (WHOLE,)) != (hashes or (WHOLE,))
         }
         for tp in narrowed - self.deliveries.keys():  # should they start before that
-            self._next[tp] = replace(self._next.get(tp, _Next()), is_provisional=True)
+            self._next[tp] = replace(self._next.get(tp, NextDelivery()), is_provisional=True)
 
     def assign(self, assignment: Assignment, *, keeps: bool = False) -> None:
         """Read these partitions, as soon as the session has started them, and no others.
@@ -210,7 +133,7 @@ class Tail:
         carried = delivery.carry(hashes)
         if carried is None:
             return
-        self._next[topic_partition] = _Next(carried)
+        self._next[topic_partition] = NextDelivery(carried)
         if limit is not None:
             limit.keep(hashes)
             self._limits.begin(topic_partition, limit)
@@ -242,7 +165,7 @@ class Tail:
     def _start(
         self, topic_partition: TopicPartition, start: Progress, hashes: tuple[HashRange, ...]
     ) -> None:
-        begins = self._next.pop(topic_partition, _Next())
+        begins = self._next.pop(topic_partition, NextDelivery())
         delivery = self._new_delivery(topic_partition, start, hashes, begins.carried)
         # With transactions, what they process has to belong to a claim.
         delivery.is_provisional = begins.is_provisional and self._config.transactional_id is None
@@ -288,7 +211,7 @@ class Tail:
             self._carry(topic_partition, hashes or (WHOLE,))
             delivery = None
         if delivery is None:
-            begins = self._next.get(topic_partition, _Next())
+            begins = self._next.get(topic_partition, NextDelivery())
             begins = replace(begins, sought=offset, sought_of=hashes or (WHOLE,))
             self._next[topic_partition] = begins
             return
@@ -439,20 +362,14 @@ class Tail:
         delivery = self.deliveries.get(topic_partition)
         if delivery is None:
             return PartitionMetrics(hashes)
-        end, limit = self._reader.end(topic_partition), self._limits.of(topic_partition)
-        processed = delivery.processed(is_batch=is_batch)
+        limit = self._limits.of(topic_partition)
         waiting = 0  # for their keys, and so not handed out
         if limit is not None:
             waiting = limit.held + (
                 self.rows.left if self._hand.partition == topic_partition else 0
             )
-        return PartitionMetrics(
-            hashes,
-            delivery.position,
-            end,
-            None if end is None else pending_offsets(delivery.start, processed, end, hashes),
-            max(delivery.in_flight(is_batch=is_batch) - waiting, 0),
-        )
+        end = self._reader.end(topic_partition)
+        return delivery_metrics(delivery, hashes, end, waiting, is_batch=is_batch)
 
     def _clean(self) -> None:
         """After an error or an interrupt, read again what may have been fetched and lost."""
@@ -496,19 +413,3 @@ class Tail:
     def close(self) -> None:
         """Give back all connections."""
         self._reader.close()
-
-
-def _source_options(config: ConsumerConfig) -> SourceOptions:
-    columns = dict.fromkeys([*(config.columns or SOURCE_COLUMNS), "offset"])
-    if config.explicit or config.measures_load:  # in a rebalance, what is in hand goes by its key
-        columns["key"] = None
-    largest = max(config.queued_max_kbytes * 1024 // 4, 1)
-    kafka = config.kafka
-    kafka = replace(kafka, max_partition_fetch_bytes=min(kafka.max_partition_fetch_bytes, largest))
-    return SourceOptions(
-        topics=Assign(FrozenMapping({})),
-        kafka=kafka,
-        starting=EARLIEST,
-        columns=tuple(columns),
-        include_headers="headers" in columns,
-    )

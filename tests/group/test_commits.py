@@ -9,7 +9,7 @@ import pytest
 from kshare.core.progress import Progress
 from kshare.errors import FencedError, KafkaError
 from kshare.group.commits import Commits, Work
-from kshare.group.tail import Session
+from kshare.group.consumer_session import Session
 from tests.support.groups import T0, group_config
 
 WORK = Work({T0: Progress.at(5)}, {T0: Progress.at(0)})
