@@ -73,6 +73,25 @@ class _Window:
 
 
 @dataclass(slots=True)
+class _Busy:
+    """Explicit mode: the time in which something is in work.
+
+    Attributes:
+        is_on: Whether something was not acknowledged when it was looked at last.
+        counted_until: Time before this is counted.
+    """
+
+    is_on: bool = False
+    counted_until: float = float("-inf")
+
+    def count(self, since: float, now: float) -> float:
+        """The time since something was in work of which nothing is counted yet; it is now."""
+        seconds = max(now - max(since, self.counted_until), 0.0)
+        self.counted_until = now
+        return seconds
+
+
+@dataclass(slots=True)
 class _Meter:
     """What is observed of the hashes of one partition.
 
@@ -82,8 +101,7 @@ class _Meter:
         handed_out: Number of records that it had handed out when it was looked at last.
         position: The position then.
         lag: Number of offsets from there to the end; None if it is not known.
-        is_busy: Explicit mode: whether something was not acknowledged then.
-        counted_until: Explicit mode: time before this is counted.
+        busy: The time in which something of it is in work.
         window: What is observed now.
         chunk: What is handed out of it; None before the first one.
         row: Number of its rows that are counted.
@@ -98,8 +116,7 @@ class _Meter:
     chunk: Chunk | None = None
     row: int = 0
     lag: int | None = None
-    is_busy: bool = False
-    counted_until: float = float("-inf")
+    busy: _Busy = field(default_factory=_Busy)
     before: _Window | None = None
 
 
@@ -160,8 +177,8 @@ class LoadMeter:
                 if meter is None:
                     continue
                 if self._explicit:
-                    since = self._looked_at if meter.is_busy else self._returned_at
-                    self._count_time(meter, since, now)
+                    since = self._looked_at if meter.busy.is_on else self._returned_at
+                    meter.window.seconds += meter.busy.count(since, now)
                 else:
                     meter.window.seconds += (now - self._returned_at) * count / total
 
@@ -209,17 +226,12 @@ class LoadMeter:
             for partition, delivery in tail.deliveries.items():
                 meter = self._look_at(partition, delivery, now)
                 is_busy = self._explicit and delivery.in_flight(is_batch=False) > 0
-                if meter.is_busy:
-                    self._count_time(meter, now - passed, now, 1.0 if is_busy else 0.5)
-                meter.is_busy = is_busy
+                if meter.busy.is_on:
+                    share = 1.0 if is_busy else 0.5
+                    meter.window.seconds += meter.busy.count(now - passed, now) * share
+                meter.busy.is_on = is_busy
                 end = tail.end(partition)
                 meter.lag = None if end is None else max(end - meter.position, 0)
-
-    @staticmethod
-    def _count_time(meter: _Meter, since: float, now: float, share: float = 1.0) -> None:
-        """Something was in work in some time, of which a part may be counted already."""
-        meter.window.seconds += max(now - max(since, meter.counted_until), 0.0) * share
-        meter.counted_until = now
 
     def _look_at(self, partition: TopicPartition, delivery: Delivery, now: float) -> _Meter:
         position, meter = delivery.position, self._meters.get(partition)

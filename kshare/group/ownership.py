@@ -11,7 +11,7 @@ from kshare.group.protocol.records import Block
 from kshare.group.protocol.transaction import is_read_back
 from kshare.wire.protocol.retry import Backoff
 
-__all__ = ["FollowUps", "Ownership", "Processed", "Retries"]
+__all__ = ["AskedCommits", "FollowUps", "Ownership", "Processed", "Retries"]
 
 Processed = Progress | Sequence[Rectangle]
 """What has been processed of a partition: the rectangles may overlap, and repeat what is known."""
@@ -82,14 +82,52 @@ class FollowUps:
 
 
 @dataclass(slots=True)
+class AskedCommits:
+    """Commits that were asked for, by their numbers. One that is done includes all before it.
+
+    Attributes:
+        wanted: The last one that was asked for.
+        begun: The last one that is included in what is under way, or was.
+        finished: The last one that is done.
+    """
+
+    wanted: int = 0
+    begun: int = 0
+    finished: int = 0
+
+    def ask(self) -> int:
+        """Ask for a commit; returns its number."""
+        self.wanted += 1
+        return self.wanted
+
+    @property
+    def are_due(self) -> bool:
+        """Whether one is not done."""
+        return self.wanted > self.finished
+
+    def begin(self) -> None:
+        """All that were asked for are under way."""
+        self.begun = self.wanted
+
+    def end(self, *, is_done: bool) -> bool:
+        """Nothing is under way any more; whether something is done now.
+
+        Args:
+            is_done: Whether what was under way is done; else it has to begin again.
+        """
+        if not is_done:
+            self.begun = self.finished
+        was_open, self.finished = self.begun > self.finished, self.begun
+        return was_open
+
+
+@dataclass(slots=True)
 class Ownership:
     """An owner, and what the session wants of it.
 
     Attributes:
         owner: The protocol's core.
-        wanted: Number of commits that were asked for.
-        begun: How many of them the last one that was begun includes.
-        finished: How many of them are done.
+        commits: Commits that were asked for.
         start: From where delivery has begun; None while it may not deliver.
         action: Number of the last actions: what becomes of earlier ones does not matter.
         waits_since: When its claim was read back; None if it does not wait.
@@ -100,9 +138,7 @@ class Ownership:
     """
 
     owner: Owner
-    wanted: int = 0
-    begun: int = 0
-    finished: int = 0
+    commits: AskedCommits = field(default_factory=AskedCommits)
     start: Progress | None = None
     action: int = 0
     waits_since: float | None = None
@@ -136,8 +172,9 @@ class Ownership:
         """
         self.owner.log_lost(topic_id)
         self.action += 1
-        self.start, self.waits_since, self.begun = None, None, self.finished
-        self.wanted += 1
+        self.start, self.waits_since = None, None
+        self.commits.end(is_done=False)
+        self.commits.ask()
 
     def has_waited(self, now: float, claim_timeout: float) -> bool:
         """Whether its claim was read back so long ago that former owners deliver no more."""
@@ -146,9 +183,10 @@ class Ownership:
     def begin_commit(self, log: PartitionLog, now: float) -> None:
         """Begin a commit if one was asked for, or follows, and none is under way."""
         owner = self.owner
-        self.wanted += self.follow_ups.take(log, now)
-        if owner.phase is Phase.RUNNING and owner.commit is None and self.wanted > self.finished:
-            self.begun = self.wanted
+        if self.follow_ups.take(log, now):
+            self.commits.ask()
+        if owner.phase is Phase.RUNNING and owner.commit is None and self.commits.are_due:
+            self.commits.begin()
             # Of owners of hashes, the coordinator takes offsets of the current generation only, in
             # which one is the lead; of those that share a partition, it may change.
             may_differ = owner.claim.epoch is None or owner.claim.shared
@@ -164,13 +202,14 @@ class Ownership:
         elif self.waits_since is None:
             self.waits_since = now
         if owner.phase is not Phase.RUNNING:
-            self.start, self.begun = None, self.finished
+            self.start = None
+            self.commits.end(is_done=False)
             return False
         if not was_running:
             self.start = owner.done
             self.retries.backoff.reset()
-        if owner.commit is None and self.begun > self.finished:
-            self.finished, self.retries.why = self.begun, ""
+        if owner.commit is None and self.commits.end(is_done=True):
+            self.retries.why = ""
         return not was_running
 
     def next_time(self, claim_timeout: float) -> float:

@@ -245,7 +245,7 @@ class GroupSession:
                 self._shared.changed.wait(left)
             self._raise_fault()
             for each, number in asked:
-                if each.is_replaced and each.finished < number:
+                if each.is_replaced and each.commits.finished < number:
                     raise KshareError(
                         f"group {self._group}: {each.owner.partition} was assigned again while a "
                         "commit was under way: commit again"
@@ -338,8 +338,7 @@ class GroupSession:
                 continue
             if each.start is not None:
                 each.processed(what)
-            each.wanted += 1
-            asked.append((each, each.wanted))
+            asked.append((each, each.commits.ask()))
         return asked
 
     def _stable(self, partitions: Mapping[TopicPartition, Processed]) -> dict[TopicPartition, int]:
@@ -356,4 +355,5 @@ class GroupSession:
 def _is_open(asked: tuple[Ownership, int]) -> bool:
     """Whether a commit is neither done nor given up."""
     each, number = asked
-    return each.finished < number and each.owner.phase is not Phase.FENCED and not each.is_replaced
+    is_over = each.is_replaced or each.owner.phase is Phase.FENCED
+    return each.commits.finished < number and not is_over

@@ -250,5 +250,5 @@ class TransactionLog:
 def _is_open(each: Ownership) -> bool:
     """Whether a commit that follows from a transaction is to be done, or under way."""
     follow_ups = each.follow_ups
-    is_asked = bool(follow_ups.facts) or follow_ups.is_due or each.finished < each.wanted
+    is_asked = bool(follow_ups.facts) or follow_ups.is_due or each.commits.are_due
     return is_asked and each.owner.phase is Phase.RUNNING
