@@ -1,9 +1,7 @@
 """A consumer that shares partitions with others by key range: :class:`KeySharedConsumer`."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -11,30 +9,22 @@ import pyarrow as pa
 from kshare.cluster.policies import PolicyWatch
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
-from kshare.errors import KshareError
-from kshare.group.assignments import (
-    check_whole,
-    offsets_to_commit,
-    parse_assignment,
-    parse_partition,
-    partition_and_offset,
-    rows_by_partition,
-)
+from kshare.group.assignments import offsets_to_commit, parse_partition, partition_and_offset
 from kshare.group.call_state import CallState
 from kshare.group.commits import Commits
 from kshare.group.config import ConsumerConfig, consumer_config
 from kshare.group.consumer_session import Session
-from kshare.group.group_host import GroupHost
 from kshare.group.load_meter import meter_of
 from kshare.group.message import Message
 from kshare.group.metrics import ConsumerMetrics
 from kshare.group.model import ConsumerClosedError, OffsetAndMetadata
 from kshare.group.processing import Processing
-from kshare.group.receiver import Receiver, deadline_of, wall_time
+from kshare.group.reading import Reading
+from kshare.group.receiver import Receiver, wall_time
 from kshare.group.restrictions import PolicyView, Restrictions
 from kshare.group.session import GroupSession
 from kshare.group.shared_tail import SharedTail
-from kshare.group.subscriber import Callbacks, Listener, Subscriber, topics_to_subscribe
+from kshare.group.subscriber import Callbacks, Listener
 from kshare.group.tail import Tail
 from kshare.group.transaction import Transaction, Transactions, TransactionWork
 from kshare.options import KafkaConfig
@@ -76,21 +66,25 @@ class KeySharedConsumer:
         self._tail = self._new_tail(config)
         self._session.look_up_leader_epochs(self._tail.leader_epochs)
         self._state = CallState(self._shut_down)
-        self._restrictions = Restrictions(policies(config.kafka), config.group)
+        restrictions = Restrictions(policies(config.kafka), config.group)
         self._processing = Processing(
-            config,
-            self._tail,
-            self._state,
-            self._restrictions,
-            self._is_subscribed,
+            config, self._tail, self._state, restrictions, self._is_subscribed
         )
         self._commits = Commits(config, self._session, self._processing.allowed)
         self._receiver: Receiver = Receiver(
             self._tail, self._session, self._state, self._commits, self._processing, self._waker
         )
-        self._receiver.meter = self._tail.meter = meter_of(config)
-        self._host = GroupHost(
-            self._tail, self._session, self._receiver, self._commits, self._processing
+        self._fresh = self._receiver.fresh
+        self._tail.meter = meter_of(config)
+        self._reading = Reading(
+            config,
+            self._tail,
+            self._session,
+            self._state,
+            restrictions,
+            self._receiver,
+            self._commits,
+            self._processing,
         )
         if config.transactional_id is not None:
             assert isinstance(self._session, GroupSession)
@@ -129,7 +123,7 @@ class KeySharedConsumer:
         """
         message = self.poll_fresh()
         if message is None and self._receiver.next_rows(timeout):
-            return next(self._receiver.rows)
+            return next(self._fresh.rows)
         return message
 
     def consume(self, num_messages: int = 1, timeout: float | None = None) -> list[Message]:
@@ -144,21 +138,7 @@ class KeySharedConsumer:
         """
         if num_messages < 0:
             raise ValueError(f"num_messages is {num_messages}; wanted 0 or more")
-        deadline = deadline_of(timeout)
-        messages: list[Message] = []
-        while len(messages) < num_messages:
-            try:
-                left = max(deadline - time.monotonic(), 0.0)  # below 0 would be without a limit
-                if not self._receiver.next_rows(left, continues=bool(messages)):
-                    break
-            except KshareError:
-                if messages:  # the next call says it again
-                    break
-                raise
-            self._state.is_batch = True
-            self._receiver.until = 0.0
-            messages += islice(self._receiver.rows, num_messages - len(messages))
-        return messages
+        return self._receiver.messages(num_messages, timeout)
 
     def consume_batch(self, timeout: float | None = None) -> pa.RecordBatch | None:
         """The next records of one partition, as Arrow: the columns of kshare's source.
@@ -172,34 +152,15 @@ class KeySharedConsumer:
         Raises:
             KshareError, RuntimeError: As for :meth:`poll`.
         """
-        self._receiver.rows = iter(())
-        if self._config.in_flight_per_key is not None:
-            return self._consume_ready(timeout)
-        if not self._receiver.wait(self._tail.fetch_batch, timeout, continues=False):
-            return None
-        with self._state.lock:
-            self._state.is_batch = True
-            self._receiver.until = 0.0
-            return self._tail.take_batch()
-
-    def _consume_ready(self, timeout: float | None) -> pa.RecordBatch | None:
-        """A batch of records of which no key has too many in flight (``max.in.flight.per.key``)."""
-        if not self._receiver.next_rows(timeout):
-            return None
-        with self._state.lock:
-            self._state.is_batch = True
-            self._receiver.until = 0.0
-            batch = self._tail.take_ready()
-            self._receiver.rows = iter(())
-            return batch
+        return self._receiver.batch(timeout)
 
     def __iter__(self) -> Iterator[Message]:
         """The records, until the consumer is closed."""
-        receiver = self._receiver
+        fresh = self._fresh
         while self._continues():
-            for message in receiver.rows:
+            for message in fresh.rows:
                 yield message
-                if not receiver.since <= wall_time() < receiver.until:
+                if not fresh.since <= wall_time() < fresh.until:
                     break
 
     def _continues(self) -> bool:
@@ -211,9 +172,9 @@ class KeySharedConsumer:
 
     def poll_fresh(self) -> Message | None:
         """The next record if it is there and needs no look at the session; else None."""
-        receiver = self._receiver
-        is_fresh = receiver.since <= wall_time() < receiver.until
-        return next(receiver.rows, None) if is_fresh else None
+        fresh = self._fresh
+        is_fresh = fresh.since <= wall_time() < fresh.until
+        return next(fresh.rows, None) if is_fresh else None
 
     # -- acknowledging and committing -------------------------------------------------------
 
@@ -240,13 +201,7 @@ class KeySharedConsumer:
         Raises:
             ValueError: The columns are missing.
         """
-        with self._state.lock:
-            for topic_partition, rows in rows_by_partition(batch, self._tail.assignment):
-                delivery = self._tail.deliveries.get(topic_partition)
-                if delivery is not None:
-                    offsets = rows.column("offset").to_numpy()
-                    delivery.acknowledge(offsets)
-                    self._tail.acknowledge(topic_partition, offsets.tolist())
+        self._processing.acknowledge(batch)
         if self._config.in_flight_per_key is not None:
             self._waker.wake()
 
@@ -279,16 +234,8 @@ class KeySharedConsumer:
             raise RuntimeError("transactional.id is set: the end of consumer.transaction() commits")
         if message is not None and offsets is not None:
             raise ValueError("give a message or offsets, not both")
-        with self._state.lock:
-            limits = offsets_to_commit(message, offsets)
-            for topic_partition, offset in limits.items():
-                if topic_partition not in self._tail.deliveries:
-                    raise ValueError(f"{topic_partition} is not assigned, or has not started")
-                self._tail.deliveries[topic_partition].acknowledge_below(offset)
-            if not limits:
-                for delivery in self._tail.deliveries.values():
-                    delivery.settle()
-            work = self._processing.work(limits.keys() or None)
+        limits = offsets_to_commit(message, offsets)
+        work = self._processing.work_up_to(limits)
         if asynchronous:
             with self._state.call():
                 self._commits.begin(work)
@@ -323,7 +270,7 @@ class KeySharedConsumer:
             with self._receiver.transactions.run() as transaction:
                 yield transaction
         finally:
-            self._receiver.until = 0.0
+            self._receiver.look_again()
 
     # -- partitions -------------------------------------------------------------------------
 
@@ -345,24 +292,7 @@ class KeySharedConsumer:
             RuntimeError: The consumer is closed, or a transaction is open.
             ValueError: A range or partition is wrong, or two ranges overlap.
         """
-        if self._receiver.subscriber is not None:
-            raise ValueError("subscribed: call unsubscribe() before assign()")
-        assignment, offsets = parse_assignment(partitions, individual=self._config.individual)
-        self._restrictions.check(assignment)
-        if self._config.order == "none":
-            check_whole(assignment, offsets)
-            self._restrictions.check_shared()
-        if self._receiver.transactions is not None:
-            if self._receiver.transactions.current is not None:
-                raise RuntimeError("a transaction is open: assign when it has ended")
-            self._receiver.transactions.resolve()
-        if self._config.auto_commit:
-            self._commits.flush(self._processing.work())
-        with self._receiver.stopped():
-            self._tail.assign(assignment)
-            self._session.claim(assignment)
-            for topic_partition, offset in offsets.items():
-                self._tail.seek(topic_partition, offset)
+        self._reading.assign(partitions)
 
     def unassign(self) -> None:
         """Give up all partitions."""
@@ -391,45 +321,11 @@ class KeySharedConsumer:
         Raises:
             ValueError: A topic is wrong, or partitions were assigned by :meth:`assign`.
         """
-        names = topics_to_subscribe(topics)
-        if self._state.is_closed:
-            raise ConsumerClosedError
-        if self._receiver.subscriber is None:
-            if self._tail.assignment:
-                raise ValueError("partitions are assigned: call unassign() before subscribe()")
-            if self._config.order == "none":
-                self._restrictions.check_shared()
-            whole_topics = self._restrictions.whole_topics
-            member = self._session.join(self._config, self._receiver.interrupt, whole_topics)
-            self._receiver.subscriber = Subscriber(member, self._host)
-            if self._receiver.meter is not None:
-                member.report(self._receiver.meter.report)
-            if self._receiver.transactions is not None:
-                self._receiver.transactions.is_disturbed = lambda: member.has_change
-        with self._state.call():
-            self._receiver.subscriber.subscribe(names, Callbacks(on_assigned, on_revoked, on_lost))
+        self._reading.subscribe(topics, Callbacks(on_assigned, on_revoked, on_lost))
 
     def unsubscribe(self) -> None:
         """Commit (with ``enable.auto.commit``), give up all partitions, and leave the group."""
-        subscriber = self._receiver.subscriber
-        if subscriber is None:
-            return
-        if self._receiver.transactions is not None:
-            if self._receiver.transactions.current is not None:
-                raise RuntimeError("a transaction is open: unsubscribe when it has ended")
-            self._receiver.transactions.resolve()
-        with self._state.gate:
-            self._receiver.interrupt()
-            with self._state.polling:
-                try:
-                    subscriber.revoke_all()
-                finally:
-                    if self._config.auto_commit:
-                        self._commits.flush(self._processing.work())
-                    self._commits.finish()
-                    self._receiver.subscriber = None
-                    self._host.take_over({}, None)
-                    self._session.leave(_CLOSE_SECONDS)
+        self._reading.unsubscribe()
 
     def assignment(self) -> dict[TopicPartition, tuple[HashRange, ...]]:
         """The key ranges that are claimed, by partition; ``()`` is the whole partition."""
@@ -437,15 +333,11 @@ class KeySharedConsumer:
 
     def pause(self, partitions: Iterable[Any]) -> None:
         """Return no more records of some partitions, until they are resumed."""
-        with self._receiver.stopped():
-            for topic_partition in self._assigned(partitions):
-                self._tail.pause(topic_partition)
+        self._reading.pause(partitions)
 
     def resume(self, partitions: Iterable[Any]) -> None:
         """Return records of paused partitions again."""
-        with self._receiver.stopped():
-            for topic_partition in self._assigned(partitions):
-                self._tail.resume(topic_partition)
+        self._reading.resume(partitions)
 
     def seek(self, partition: Any, offset: int | None = None) -> None:
         """Go on at an offset, with all records of the own key ranges from there on.
@@ -461,13 +353,11 @@ class KeySharedConsumer:
         offset = own if offset is None else offset
         if offset is None or offset < 0:
             raise ValueError(f"cannot seek to {offset}: wanted an offset, 0 or more")
-        with self._receiver.stopped():
-            (topic_partition,) = self._assigned([topic_partition])
-            self._tail.seek(topic_partition, offset)
+        self._reading.seek(topic_partition, offset)
 
     def position(self, partitions: Iterable[Any] | None = None) -> dict[TopicPartition, int]:
         """The offset after the last record that was returned, of partitions that have started."""
-        wanted = self._tail.assignment if partitions is None else self._assigned(partitions)
+        wanted = self._tail.assignment if partitions is None else self._reading.assigned(partitions)
         deliveries = self._tail.deliveries
         return {tp: deliveries[tp].position for tp in wanted if tp in deliveries}
 
@@ -500,16 +390,9 @@ class KeySharedConsumer:
             partitions=partitions,
             commits=self._commits.latency.latencies(),
             commit_failures=self._commits.latency.failures,
-            rebalances=self._receiver.counters.rebalances,
-            fenced_seconds=self._receiver.counters.fenced_seconds,
+            rebalances=self._reading.host.rebalances,
+            fenced_seconds=self._receiver.hold.seconds,
         )
-
-    def _assigned(self, partitions: Iterable[Any]) -> list[TopicPartition]:
-        wanted = [parse_partition(partition) for partition in partitions]
-        for topic_partition in wanted:
-            if topic_partition not in self._tail.assignment:
-                raise ValueError(f"{topic_partition} is not assigned")
-        return wanted
 
     # -- the end ----------------------------------------------------------------------------
 
@@ -537,7 +420,7 @@ class KeySharedConsumer:
         finally:
             self._session.close(_CLOSE_SECONDS)
             self._tail.close()
-            self._restrictions.close()
+            self._reading.close()
             self._waker.close()
 
     @property

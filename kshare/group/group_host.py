@@ -24,6 +24,9 @@ class GroupHost:
         receiver: Waits for records.
         commits: Commits.
         processing: What is to be committed.
+
+    Attributes:
+        rebalances: How often the group has changed what the consumer owns.
     """
 
     def __init__(
@@ -34,6 +37,7 @@ class GroupHost:
         commits: Commits,
         processing: Processing,
     ) -> None:
+        self.rebalances = 0
         self._tail = tail
         self._session = session
         self._receiver = receiver
@@ -66,7 +70,7 @@ class GroupHost:
         epoch: tuple[int, str] | None,
     ) -> None:
         """Claim these key hashes and no others, and read them."""
-        self._receiver.counters.rebalances += bool(assignment) or epoch is not None
+        self.rebalances += bool(assignment) or epoch is not None
         with self._receiver.stopped():
             self._tail.refresh()  # what was handed out before an abort or a reset counts no more
             self._tail.assign(assignment, keeps=True)

@@ -21,7 +21,6 @@ from kshare.monitor.report import lag
 __all__ = [
     "LATENCY_BOUNDS",
     "ConsumerMetrics",
-    "Counters",
     "Latencies",
     "Latency",
     "PartitionMetrics",
@@ -137,29 +136,6 @@ class Latency:
         """What was measured so far."""
         with self._lock:
             return Latencies(tuple(accumulate(self._counts)), self._seconds)
-
-
-class Counters:
-    """What a consumer counts. For the thread that polls.
-
-    Attributes:
-        rebalances: How often the group has changed what it owns.
-        fenced_seconds: For how long its polls had to wait.
-    """
-
-    def __init__(self) -> None:
-        self.rebalances = 0
-        self.fenced_seconds = 0.0
-
-    @contextmanager
-    def fenced(self, *, has_started: bool) -> Iterator[None]:
-        """A poll waits; before the first start nobody counts it."""
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            if has_started:
-                self.fenced_seconds += time.monotonic() - start
 
 
 def delivery_metrics(

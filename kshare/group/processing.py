@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
+import pyarrow as pa
+
 from kshare.core.progress import Progress, TopicPartition
+from kshare.group.assignments import rows_by_partition
 from kshare.group.call_state import CallState
 from kshare.group.commits import Work
 from kshare.group.config import ConsumerConfig
@@ -57,6 +60,40 @@ class Processing:
                     progress = Progress.at(progress.position_of(delivery.owned))
                 processed[topic_partition] = progress
             return Work(processed, {tp: deliveries[tp].start for tp in processed})
+
+    def work_up_to(self, limits: Mapping[TopicPartition, int]) -> Work:
+        """What is processed of some partitions, if all that was handed out up to offsets is.
+
+        Args:
+            limits: The offsets; none: all that was handed out, of all partitions.
+
+        Raises:
+            ValueError: A partition has not started, or nothing was handed out there.
+        """
+        with self._state.lock:
+            deliveries = self._tail.deliveries
+            for topic_partition, offset in limits.items():
+                if topic_partition not in deliveries:
+                    raise ValueError(f"{topic_partition} is not assigned, or has not started")
+                deliveries[topic_partition].acknowledge_below(offset)
+            if not limits:
+                for delivery in deliveries.values():
+                    delivery.settle()
+            return self.work(limits.keys() or None)
+
+    def acknowledge(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """All records of a batch are processed.
+
+        Raises:
+            ValueError: Columns are missing that say which records they are.
+        """
+        with self._state.lock:
+            for topic_partition, rows in rows_by_partition(batch, self._tail.assignment):
+                delivery = self._tail.deliveries.get(topic_partition)
+                if delivery is not None:
+                    offsets = rows.column("offset").to_numpy()
+                    delivery.acknowledge(offsets)
+                    self._tail.acknowledge(topic_partition, offsets.tolist())
 
     def allowed(
         self, processed: Mapping[TopicPartition, Progress]

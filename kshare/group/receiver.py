@@ -14,16 +14,19 @@ may be over. The caller holds :meth:`.CallState.call`.
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
-from kshare.errors import FencedError
+import pyarrow as pa
+
+from kshare.errors import FencedError, KshareError
 from kshare.group.call_state import CallState
 from kshare.group.commits import Commits
 from kshare.group.consumer_session import Session
-from kshare.group.load_meter import LoadMeter
+from kshare.group.hold import Hold
 from kshare.group.message import Message
-from kshare.group.metrics import Counters
 from kshare.group.model import ConsumerClosedError
 from kshare.group.processing import Processing
 from kshare.group.subscriber import Subscriber
@@ -31,15 +34,13 @@ from kshare.group.tail import Tail
 from kshare.group.transaction import Transactions
 from kshare.wire.protocol.waker import Waker
 
-__all__ = ["Receiver", "Take", "deadline_of", "wall_time"]
+__all__ = ["Fresh", "Receiver", "Take", "deadline_of", "wall_time"]
 
 _log = logging.getLogger("kshare.group")
 
 _FRESH_SECONDS: Final = 0.01
 """For so long, records are handed out after one look at the session."""
 _TICK_SECONDS: Final = 1.0
-_HELD_SECONDS = 10.0
-"""After this time without the right to hand records out, there is a warning."""
 
 Take = Callable[[float], bool]
 """Gets records, waiting so many seconds at most; whether it got some."""
@@ -50,6 +51,21 @@ wall_time = time.time  # unlike the monotonic clock, it goes on while the machin
 def deadline_of(timeout: float | None) -> float:
     """When a call has to return, by the monotonic clock; None or below 0 is never."""
     return float("inf") if timeout is None or timeout < 0 else time.monotonic() + timeout
+
+
+@dataclass(slots=True)
+class Fresh:
+    """Messages that may be handed out without another look at the session.
+
+    Attributes:
+        rows: The messages.
+        since: From when they may be, by :data:`wall_time`: before that, the clock was set back.
+        until: Until when they may be.
+    """
+
+    rows: Iterator[Message] = field(default_factory=lambda: iter(()))
+    since: float = 0.0
+    until: float = 0.0
 
 
 class Receiver:
@@ -64,14 +80,10 @@ class Receiver:
         waker: Ends waiting.
 
     Attributes:
-        rows: Messages that may be handed out.
-        since: From when they may be without a look at the session, by :data:`wall_time`: before
-            that, the clock was set back.
-        until: Until when they may be.
+        fresh: Messages that may be handed out.
         subscriber: The consumer's membership; None if it has none.
         transactions: The consumer's transactions; None if it has none.
-        counters: What metrics count.
-        meter: Measures the load of what the consumer owns; None if nobody looks at it.
+        hold: Time in which nothing may be handed out.
     """
 
     def __init__(
@@ -83,30 +95,78 @@ class Receiver:
         processing: Processing,
         waker: Waker,
     ) -> None:
-        self.rows: Iterator[Message] = iter(())
-        self.since = self.until = 0.0
+        self.fresh = Fresh()
         self.subscriber: Subscriber | None = None
         self.transactions: Transactions | None = None
-        self.counters = Counters()
-        self.meter: LoadMeter | None = None
+        self.hold = Hold()
         self._tail = tail
         self._session = session
         self._state = state
         self._commits = commits
         self._processing = processing
         self._waker = waker
-        self._held_since: float | None = None  # no records may be handed out; inf once it was said
 
     def next_rows(self, timeout: float | None, *, continues: bool = False) -> bool:
-        """Wait for messages in :attr:`rows`; whether there are any."""
+        """Wait for messages in :attr:`fresh`; whether there are any."""
 
         def take(seconds: float) -> bool:
             if not self._tail.rows.left:
                 self._tail.next_rows(seconds)
-            self.rows = self._tail.rows.messages
+            self.fresh.rows = self._tail.rows.messages
             return self._tail.rows.left > 0
 
         return self.wait(take, timeout, continues=continues)
+
+    def messages(self, most: int, timeout: float | None) -> list[Message]:
+        """The next messages, as many as come in time; they count as returned by one call.
+
+        Args:
+            most: Maximum number of messages.
+            timeout: Maximum time to wait; None or below 0 for no limit.
+
+        Raises:
+            KshareError: As of :meth:`wait`, with nothing to return.
+        """
+        deadline = deadline_of(timeout)
+        messages: list[Message] = []
+        while len(messages) < most:
+            try:
+                left = max(deadline - time.monotonic(), 0.0)  # below 0 would be without a limit
+                if not self.next_rows(left, continues=bool(messages)):
+                    break
+            except KshareError:
+                if messages:  # the next call says it again
+                    break
+                raise
+            self._state.is_batch = True
+            self.look_again()
+            messages += islice(self.fresh.rows, most - len(messages))
+        return messages
+
+    def batch(self, timeout: float | None) -> pa.RecordBatch | None:
+        """The next record batch of one partition; None if none came in time.
+
+        With ``max.in.flight.per.key``, of records that may go out now.
+
+        Args:
+            timeout: Maximum time to wait; None or below 0 for no limit.
+        """
+        tail = self._tail
+        self.fresh.rows = iter(())
+        if tail.limits_keys:
+            has_some = self.next_rows(timeout)
+        else:
+            has_some = self.wait(tail.fetch_batch, timeout, continues=False)
+        if not has_some:
+            return None
+        with self._state.lock:
+            self._state.is_batch = True
+            self.look_again()
+            if not tail.limits_keys:
+                return tail.take_batch()
+            batch = tail.take_ready()
+            self.fresh.rows = iter(())
+            return batch
 
     def wait(self, take: Take, timeout: float | None, *, continues: bool) -> bool:
         """Wait until there is something to hand out.
@@ -126,13 +186,14 @@ class Receiver:
             raise RuntimeError("transactional.id is set: receive within consumer.transaction()")
         deadline = deadline_of(timeout)
         with self._state.call():
-            if self.meter is not None:
-                self.meter.called(continues=continues)
+            meter = self._tail.meter
+            if meter is not None:
+                meter.called(continues=continues)
             if not continues:
                 self._processing.settle()
             has_some = self._wait(take, deadline, continues=continues)
-            if self.meter is not None:
-                self.meter.returned(self._tail.current if has_some else None)
+            if meter is not None:
+                meter.returned(self._tail.current if has_some else None)
             return has_some
 
     def _wait(self, take: Take, deadline: float, *, continues: bool) -> bool:
@@ -157,30 +218,17 @@ class Receiver:
         with self._state.lock:
             self._tail.refresh(continues=continues)
             self._tail.pass_over()
-            if self.meter is not None:
-                self.meter.look(self._tail)
+            if self._tail.meter is not None:
+                self._tail.meter.look(self._tail)
         self._check_session()
         if self._session.seconds_to_deliver() < 0:
-            self._warn_if_held()
-            with self.counters.fenced(has_started=bool(self._tail.deliveries)):
+            # Before the first start, nobody counts it.
+            member = self._session.member
+            with self.hold.waiting(member) if self._tail.deliveries else nullcontext():
                 self._waker.wait(seconds)
             return False
-        self._held_since = None
+        self.hold.over()
         return self._took(take, min(seconds, self._commits.seconds_left)) and self._may_hand_out()
-
-    def _warn_if_held(self) -> None:
-        if not self._tail.deliveries:
-            return
-        now = time.monotonic()
-        self._held_since = self._held_since or now
-        if now - self._held_since >= _HELD_SECONDS:
-            self._held_since = float("inf")
-            _log.warning(
-                "%s has handed out nothing for %g s: the brokers of the group's log or its "
-                "coordinator do not answer, so others may have its key hashes",
-                self._session.member,
-                _HELD_SECONDS,
-            )
 
     def follow_group(self, *, continues: bool) -> bool:
         """Do what the group wants; whether to go on: not amid a call's records or a transaction."""
@@ -225,17 +273,21 @@ class Receiver:
         What may not stays where it is.
         """
         seconds = min(self._session.seconds_to_deliver(), _FRESH_SECONDS)
-        self.since = wall_time()
-        self.until = self.since + seconds
+        self.fresh.since = wall_time()
+        self.fresh.until = self.fresh.since + seconds
         if self._state.is_changed:
-            self.until = 0.0
+            self.look_again()
             return False
         return seconds >= 0
+
+    def look_again(self) -> None:
+        """Hand out no record without another look at the session."""
+        self.fresh.until = 0.0
 
     def interrupt(self) -> None:
         """Something has changed: look again before the next record."""
         self._state.is_changed = True
-        self.until = 0.0
+        self.look_again()
         self._waker.wake()
 
     @contextmanager
@@ -251,5 +303,5 @@ class Receiver:
             self.interrupt()
             with self._state.polling, self._state.lock:
                 yield
-                self.rows = iter(())
+                self.fresh.rows = iter(())
             self.interrupt()

@@ -236,6 +236,11 @@ class Tail:
             self._reader.read(Slice(*topic_partition, stripes=wanted))
 
     @property
+    def limits_keys(self) -> bool:
+        """Whether records are kept back for their keys (``max.in.flight.per.key``)."""
+        return self._config.in_flight_per_key is not None
+
+    @property
     def finished_chunks(self) -> int:
         """Number of leased chunks that have been processed; 0 with key order."""
         return 0

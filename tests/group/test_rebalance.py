@@ -76,7 +76,7 @@ def take_over(
         group.holds_back = True
 
     session.claim = claim_later  # type: ignore[method-assign]
-    consumer._host.take_over({ORDERS: hashes}, None)
+    consumer._reading.host.take_over({ORDERS: hashes}, None)
 
 
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])
@@ -232,7 +232,7 @@ def test_hashes_change_before_there_is_a_record(
     consumer.assign({empty: []})
     assert consumer.consume(1, 0.2) == []
     for hashes in ((LOWER,), (), (UPPER,)):
-        consumer._host.take_over({empty: hashes}, None)
+        consumer._reading.host.take_over({empty: hashes}, None)
         assert consumer.consume(1, 0.2) == []
     cluster.produce("empty", [(key(i), str(i)) for i in range(RECORDS)], partition=0)
     assert offsets(received(consumer, len(of(UPPER)))) == of(UPPER)
