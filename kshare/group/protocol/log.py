@@ -88,6 +88,7 @@ class PartitionLog:
         outdated: Keys of older incarnations that are still in the log.
         stables: The last stable offset that each author has written.
         resets: Author and number of the resets of the incarnation, in the order of the log.
+        overtaken: Members of claims that another one has excluded, though it may be given up since.
     """
 
     incarnation: int = 0
@@ -99,6 +100,7 @@ class PartitionLog:
     outdated: set[Key] = field(default_factory=set)
     stables: dict[str, Stable] = field(default_factory=dict)
     resets: dict[ResetKey, None] = field(default_factory=dict)
+    overtaken: set[str] = field(default_factory=set)
 
     @property
     def has_facts(self) -> bool:
@@ -146,6 +148,29 @@ class PartitionLog:
         """Whether a member has no claim, or others have claimed some of its hashes since."""
         mine = self.claims.get(member)
         return mine is None or self.owned_by(member) != mine.claim.hashes
+
+    def was_fenced(self, member: str) -> bool:
+        """Whether a member has been fenced, by all that was read.
+
+        Who has excluded it may have given its claim up since. Then others have processed what the
+        member still holds, and nothing but this says so.
+        """
+        return member in self.overtaken or self.is_fenced(member)
+
+    def place(self, claim: Claim, position: int) -> None:
+        """A claim is at some offset of the log."""
+        placed = self.claims[claim.member] = PlacedClaim(claim, position)
+        for name, other in self.claims.items():
+            if any(part.intersect(own) for part in other.claim.hashes for own in claim.hashes):
+                if placed.excludes(other):
+                    self.overtaken.add(name)
+                elif other.excludes(placed):
+                    self.overtaken.add(claim.member)
+
+    def withdraw(self, member: str) -> None:
+        """The claim of a member is given up, or deleted."""
+        self.claims.pop(member, None)
+        self.overtaken.discard(member)
 
     @property
     def unclaimed(self) -> tuple[HashRange, ...]:
@@ -223,9 +248,9 @@ class GroupLog:
         log = self.of(key.partition)
         if key.kind == "claim":
             if isinstance(record, Claim):
-                log.claims[record.member] = PlacedClaim(record, position)
+                log.place(record, position)
             else:
-                log.claims.pop(key.detail[0], None)
+                log.withdraw(key.detail[0])
             return
         if key.incarnation > log.incarnation:
             _begin_incarnation(log, key)

@@ -291,7 +291,7 @@ class Owner:
             if mine is None:
                 return
             self.phase, self._pending = Phase.WAITING, ()
-        if self.phase is not Phase.FENCED and log.is_fenced(self.member):
+        if self.phase is not Phase.FENCED and log.was_fenced(self.member):
             self.phase, self.commit, self._pending = Phase.FENCED, None, ()
             self._evidence = self._evidence.knowing(())
         may_go_on = self.phase is Phase.WAITING and not self._takeover.waits

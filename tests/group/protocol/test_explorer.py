@@ -160,7 +160,8 @@ def does_not_wait_for_former_owners(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_fence_itself(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(log.PartitionLog, "is_fenced", lambda self, member: member not in self.claims)
+    for name in ("is_fenced", "was_fenced"):
+        patch.setattr(log.PartitionLog, name, lambda self, member: member not in self.claims)
 
 
 def delivers_without_reading_the_log(patch: pytest.MonkeyPatch) -> None:

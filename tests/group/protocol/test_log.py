@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import WHOLE
+from kshare.core.hashing import WHOLE, split
 from kshare.group.protocol.commit import passed_to_delete, past_to_delete
 from kshare.group.protocol.log import GroupLog, PartitionLog
-from kshare.group.protocol.records import Claim, Key, Record, Reset, Stable, key_of
+from kshare.group.protocol.records import Claim, Epoch, Key, Record, Reset, Stable, key_of
 from tests.group.protocol.world import T0, Log, replay
 
 MEMBERS = st.sampled_from(["m0", "m1", "m2"])
@@ -102,3 +102,23 @@ def test_a_new_incarnation_leaves_the_old_keys_to_be_deleted() -> None:
     log = said(*records, *stables, Reset(T0, 2, 0))
     assert log.outdated == {*map(key_of, records), *map(key_of, stables)}
     assert (log.start, log.stable, log.stables, list(log.resets)) == (0, None, {}, [("", 0)])
+
+
+def test_who_was_excluded_stays_so_though_the_later_claim_is_given_up() -> None:
+    """Also if both are read at once: others have processed what it still holds."""
+    lower, upper = split(WHOLE, 2)
+    old, new = Claim(T0, "old", (WHOLE,)), Claim(T0, "new", (lower,))
+    beside, tombstone = Claim(T0, "beside", (upper,)), Key(0, "claim", T0, ("new",))
+    part = said(old, new, tombstone)
+    assert part.was_fenced("old")
+    assert not part.is_fenced("old")  # nobody else owns any of it
+    assert not said(new, beside).was_fenced("new")
+    assert not said(old, Key(0, "claim", T0, ("old",)), new).was_fenced("new")
+
+
+def test_a_late_claim_of_an_older_epoch_excludes_nobody() -> None:
+    epoch = Epoch(1, "m", ())
+    late, new = Claim(T0, "late", (WHOLE,), 0), Claim(T0, "new", (WHOLE,), 1)
+    part = said(epoch, epoch, new, late)
+    assert not part.was_fenced("new")
+    assert part.was_fenced("late")

@@ -28,11 +28,13 @@ from tests.group.protocol.transactional_explorer import (
     WAYS,
     a_zombie_with_a_new_epoch,
     explore,
+    finish_all,
+    go,
     let_run,
     new_world,
     walk,
 )
-from tests.group.protocol.transactional_world import Limits, TransactionalWorld
+from tests.group.protocol.transactional_world import Limits, TransactionalWorld, take
 from tests.group.protocol.world import T0, LawBrokenError
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -75,6 +77,33 @@ def test_random_walks_give_each_record_its_output_once(first: int) -> None:
 
 def test_a_zombie_with_a_new_epoch_writes_nothing() -> None:
     assert a_zombie_with_a_new_epoch() is None
+
+
+def a_zombie_whose_successor_has_gone() -> str | None:
+    """A member wakes with records in hand when its successor has processed them, and left.
+
+    Returns:
+        The law that is broken; None if all hold.
+    """
+    world = new_world()
+    let_run(world)
+    go(world, "m0", until="init")
+    take(world, ("replace", "m0"))
+    go(world, "m2", until="settle")
+    take(world, ("leave", "m2"))
+    try:
+        take(world, ("init", "m0"))
+        take(world, ("read", "m0"))
+        go(world, "m0")
+        finish_all(world)
+    except LawBrokenError as error:
+        return str(error)
+    return None
+
+
+def test_a_zombie_whose_successor_has_gone_writes_nothing() -> None:
+    """Of the successor's claim, the log says no more than that there was one."""
+    assert a_zombie_whose_successor_has_gone() is None
 
 
 # -- faults that must be found ---------------------------------------------------------------------
@@ -137,6 +166,11 @@ def gives_up_its_claim_when_it_is_fenced(patch: pytest.MonkeyPatch) -> None:
         return real(self, said)
 
     patch.setattr(Owner, "_next", next_)
+
+
+def looks_at_the_claims_that_are_left(patch: pytest.MonkeyPatch) -> None:
+    """It forgets who was excluded by a claim that is given up."""
+    patch.setattr(PartitionLog, "was_fenced", PartitionLog.is_fenced)
 
 
 def reads_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
@@ -266,6 +300,13 @@ def test_a_fault_is_found_by_a_zombie(fault: Patch, monkeypatch: pytest.MonkeyPa
     """Random walks do not come upon it: it takes a dozen steps in one order."""
     fault(monkeypatch)
     assert a_zombie_with_a_new_epoch() is not None
+
+
+def test_a_fault_is_found_by_a_zombie_whose_successor_has_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks_at_the_claims_that_are_left(monkeypatch)
+    assert a_zombie_whose_successor_has_gone() is not None
 
 
 @pytest.mark.parametrize(

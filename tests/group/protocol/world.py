@@ -269,6 +269,7 @@ def clone_log(log: GroupLog) -> GroupLog:
             set(part.outdated),
             dict(part.stables),
             dict(part.resets),
+            set(part.overtaken),
         )
         for at, part in log.partitions.items()
     }
@@ -299,6 +300,7 @@ def print_of(process: Process) -> tuple[object, ...]:
         frozenset(part.resets),
         frozenset(part.blocks.items()),
         frozenset(part.claims.items()),
+        frozenset(part.overtaken),
         owner.phase,
         owner.start,
         owner.done,
