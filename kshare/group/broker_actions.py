@@ -138,7 +138,7 @@ class BrokerActions:
                     [(ownership, number)],
                 )
             case Unblock(ids):
-                self._ask(partial(self._fence, ids), lambda *_: None, ())
+                self.unblock(ids)
             case ResolveInitial():
                 partition, reset = ownership.owner.partition, self._config.offset_reset
 
@@ -148,6 +148,10 @@ class BrokerActions:
                 self._ask(
                     lambda: self.primary.initial(partition, reset), found, [(ownership, number)]
                 )
+
+    def unblock(self, transactional_ids: frozenset[str]) -> None:
+        """Abort the transactions of some ids, which may hide records; nobody waits for it."""
+        self._ask(partial(self._fence, transactional_ids), lambda *_: None, ())
 
     def _fence(self, transactional_ids: frozenset[str]) -> None:
         with self._shared.changed:

@@ -1,4 +1,9 @@
-"""Writes epochs into the group's log, and says where they are once they have been read back."""
+"""Writes epochs into the group's log, and says where they are once they have been read back.
+
+A transaction that a former member has left open hides the epoch, and without the epoch nobody is
+assigned anything who would abort it. So that is done here: else the group would wait for
+``transaction.timeout.ms``.
+"""
 
 import threading
 from collections import deque
@@ -11,6 +16,7 @@ from kshare.group.log_follower import LogLink
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.record_codec import encode
 from kshare.group.protocol.records import Epoch
+from kshare.group.protocol.takeover import dropped_ids
 from kshare.wire.protocol.error_codes import Kind
 
 __all__ = ["EpochWriter", "Written"]
@@ -30,16 +36,19 @@ class EpochWriter:
     Attributes:
         retry_at: When to call :meth:`serve` again, if nothing happens before.
         on_lost: Called when the log is another one, so that all epochs count no more.
+        unblock: Aborts the transactions of some ids, without waiting for that.
     """
 
     def __init__(self, group: str) -> None:
         self.retry_at = float("inf")
         self.on_lost: Callable[[], None] = lambda: None
+        self.unblock: Callable[[frozenset[str]], None] = lambda _: None
         self._group = group
         self._lock = threading.Lock()
         self._asked: deque[tuple[Epoch, Written]] = deque()
         self._waiting: tuple[Epoch, Written] | None = None
         self._log: GroupLog | None = None
+        self._unblocked: frozenset[str] = frozenset()  # since an epoch was asked for
 
     def write(self, epoch: Epoch, written: Written) -> None:
         """Ask for an epoch; wake the session's thread after that. From any thread."""
@@ -56,7 +65,7 @@ class EpochWriter:
         with self._lock:
             asked = [self._asked.popleft() for _ in range(len(self._asked))]
         if asked:
-            self._waiting = asked[-1]
+            self._waiting, self._unblocked = asked[-1], frozenset()
             self._append(link, now)
         elif self._waiting is not None and now >= self.retry_at:
             self._append(link, now)
@@ -72,6 +81,10 @@ class EpochWriter:
                 self._waiting, self.retry_at = None, float("inf")
                 written(position, link.topic_id)
                 return
+        hiding = dropped_ids(log, epoch.names) - self._unblocked
+        if hiding:
+            self._unblocked |= hiding
+            self.unblock(hiding)
 
     def _append(self, link: LogLink, now: float) -> None:
         assert self._waiting is not None

@@ -133,6 +133,7 @@ class SessionThread:
         )
         self.presence = Presence(config, member, self.shared, self.actions, now)
         self.epochs = EpochWriter(config.group)
+        self.epochs.unblock = self.actions.unblock
         self.on_fault: Callable[[KshareError], None] = _ignore
 
     def start(self) -> None:

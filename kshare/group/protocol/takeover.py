@@ -3,14 +3,22 @@
 Pure functions of the log and of the own claim.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from kshare.core.hashing import HashRange, common, merged
-from kshare.group.protocol.log import PartitionLog
+from kshare.group.protocol.log import GroupLog, PartitionLog
 from kshare.group.protocol.records import Claim
 
-__all__ = ["Takeover", "former_ids", "is_alone", "is_of_the_past", "session_of", "taken_by_others"]
+__all__ = [
+    "Takeover",
+    "dropped_ids",
+    "former_ids",
+    "is_alone",
+    "is_of_the_past",
+    "session_of",
+    "taken_by_others",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,23 @@ def former_ids(log: PartitionLog, claim: Claim) -> frozenset[str]:
         and session_of(name) != session
         and (mine is None or other.age < mine.age)
         and _overlap(other.claim.hashes, claim.hashes)
+    )
+
+
+def dropped_ids(log: GroupLog, names: Collection[str]) -> frozenset[str]:
+    """The transactional ids of former members: what they have left open may hide an epoch.
+
+    Args:
+        log: What the log says, as far as it can be read.
+        names: Names of the members of the epoch.
+    """
+    return frozenset(
+        placed.claim.transactional_id
+        for part in log.partitions.values()
+        for name, placed in part.claims.items()
+        if placed.claim.transactional_id is not None
+        and placed.claim.epoch is not None  # else it is no member, and may well live
+        and session_of(name) not in names
     )
 
 
