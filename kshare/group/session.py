@@ -67,6 +67,7 @@ class GroupSession:
         self._is_started = False
         self._group_member: MemberThread | None = None
         self.transaction_log = TransactionLog(config.group, self._shared, self._thread, now)
+        self.transaction_log.is_alive = self.may_deliver
 
     def look_up_leader_epochs(self, of: Callable[[TopicPartition], LeaderEpochs]) -> None:
         """Commit leader epochs beside offsets, which are not known otherwise.
@@ -98,6 +99,7 @@ class GroupSession:
         self._thread.actions.primary.as_member = member.commit
         self._thread.epochs.on_lost = member.rebalance
         self._thread.on_fault = member.session_ended
+        self.transaction_log.is_lost = lambda: member.is_lost
         self._thread.presence.epoch_of_member = lambda: member.epoch
         self._thread.presence.life.is_on &= member.is_static
         self.claim({})
@@ -110,6 +112,7 @@ class GroupSession:
             member.close(timeout)
             self._thread.actions.primary.as_member = None
             self._thread.presence.epoch_of_member = lambda: None
+            self.transaction_log.is_lost = lambda: False
             self._thread.presence.life.is_on = self._shares
 
     def _write_epoch(self, epoch: Epoch, written: Written) -> None:

@@ -57,12 +57,19 @@ class TransactionLog:
         shared: What the session knows.
         thread: The session's thread.
         now: The session's source of time.
+
+    Attributes:
+        is_alive: Whether nobody can have taken over the key hashes of the session, as they are sure
+            that it lives.
+        is_lost: Whether the session's member was dropped from its group.
     """
 
     def __init__(
         self, group: str, shared: Shared, thread: LogThread, now: Callable[[], float]
     ) -> None:
         self.now = now
+        self.is_alive: Callable[[], bool] = lambda: True
+        self.is_lost: Callable[[], bool] = lambda: False
         self._group = group
         self._shared = shared
         self._thread = thread
@@ -98,6 +105,9 @@ class TransactionLog:
     def await_read(self, since: float, until: float) -> None:
         """Wait until the log was read by a request that was sent after some time.
 
+        Nor may the session be taken for dead since then. Else others may have had its key hashes
+        and given them up again, and compaction leaves nothing of that in the log.
+
         Args:
             since: The time, by :attr:`now`.
             until: When to give up, by the monotonic clock.
@@ -106,11 +116,17 @@ class TransactionLog:
             TransactionAbortedError: It was not read in time.
             KshareError: The session cannot go on.
         """
-        while self._thread.read_at <= since:
+        while self._thread.read_at <= since or not self.is_alive():
+            if self.is_lost():
+                raise TransactionAbortedError(
+                    f"group {self._group}: the transaction is aborted: the member was dropped from "
+                    "its group, and others may have its key hashes"
+                )
             if time.monotonic() >= until:
                 raise TransactionAbortedError(
-                    f"group {self._group}: the transaction is aborted: the group's log cannot be "
-                    f"read; the last trouble: {self._shared.trouble or 'none'}"
+                    f"group {self._group}: the transaction is aborted: the group's log or its "
+                    "coordinator does not answer; the last trouble: "
+                    f"{self._shared.trouble or 'none'}"
                 )
             self._raise_fault()
             time.sleep(_LOOK_SECONDS)
