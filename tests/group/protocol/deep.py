@@ -24,9 +24,11 @@ from typing import TypeAlias
 
 from tests.group.protocol import (
     explorer,
+    grouped_explorer,
     lease_explorer,
     member_explorer,
     test_explorer,
+    test_grouped_transactions,
     test_lease_explorer,
     test_membership_explorer,
     test_transactions,
@@ -41,6 +43,7 @@ _running_world = cache(explorer.first_world)
 _first_group = cache(member_explorer.first_group)
 _first_transactions = cache(transactional_explorer.first_world)
 _first_leases = cache(lease_explorer.new_world)
+_first_grouped = cache(grouped_explorer.first_grouped)
 
 
 def standalone(seed: int, events: Counter[str] | None = None) -> object:
@@ -67,10 +70,16 @@ def leases(seed: int, events: Counter[str] | None = None) -> object:
     return lease_explorer.walk(limits, length, seed, start, events)
 
 
+def grouped(seed: int, events: Counter[str] | None = None) -> object:
+    limits, length = test_grouped_transactions.LIMITS, test_grouped_transactions.LENGTH
+    start = _first_grouped(**grouped_explorer.chosen_by(seed))
+    return grouped_explorer.walk_grouped(limits, length, seed, start, events)
+
+
 World: TypeAlias = Callable[[int, Counter[str] | None], object]
-WORLDS: tuple[World, ...] = (standalone, transactions, membership, leases)
+WORLDS: tuple[World, ...] = (standalone, transactions, membership, leases, grouped)
 NAMES = [world.__name__ for world in WORLDS]
-_OUTCOMES = {"handover", "output"}
+_OUTCOMES = {"handover", "output", "torn"}
 """What is counted, and is no step."""
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tests.group.protocol.interleavings import Broken, interleavings
 from tests.group.protocol.world import (
     HALVES,
     LawBrokenError,
@@ -18,14 +19,6 @@ from tests.group.protocol.world import (
     steps,
     take,
 )
-
-
-@dataclass(frozen=True)
-class Broken:
-    """A way to a state in which a law does not hold."""
-
-    trace: tuple[Step, ...]
-    law: str
 
 
 def new_world(records: int = 4) -> World:
@@ -41,7 +34,7 @@ def new_world(records: int = 4) -> World:
 class Reached:
     """In how many states it was so that a record was delivered, a commit promised, and so on."""
 
-    states: int = 1
+    states: int = 0
     delivered: int = 0
     promised: int = 0
     crashed: int = 0
@@ -71,27 +64,9 @@ def explore(
     Returns:
         The states that were seen, and the shortest way to a broken law if there is one.
     """
-    world, reached = first_world(records=records, running=running), Reached()
-    seen = {world.fingerprint()}
-    border: list[tuple[World, tuple[Step, ...]]] = [(world, ())]
-    for _ in range(depth):
-        following: list[tuple[World, tuple[Step, ...]]] = []
-        for world, trace in border:
-            for step in steps(world, limits):
-                after = world.clone()
-                try:
-                    take(after, step)
-                except LawBrokenError as error:
-                    return reached, Broken((*trace, step), str(error))
-                mark = after.fingerprint()
-                if mark not in seen:
-                    seen.add(mark)
-                    reached.add(after)
-                    following.append((after, (*trace, step)))
-        border = following
-        if not border:
-            break
-    return reached, None
+    reached, start = Reached(), first_world(records=records, running=running)
+    broken = interleavings([start], depth, lambda world: steps(world, limits), take, reached.add)
+    return reached, broken
 
 
 def random_steps(

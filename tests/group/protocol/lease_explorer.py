@@ -7,7 +7,7 @@ import random
 import sys
 from collections import Counter
 
-from tests.group.protocol.explorer import Broken
+from tests.group.protocol.interleavings import Broken, interleavings
 from tests.group.protocol.lease_world import (
     LeaseLimits,
     LeaseWorld,
@@ -39,24 +39,15 @@ def explore(limits: LeaseLimits, depth: int, *, by_epochs: bool) -> tuple[int, B
     Returns:
         The number of states that were seen, and the shortest way to a broken law if there is one.
     """
-    world = new_world(by_epochs=by_epochs)
-    seen = {world.fingerprint()}
-    border: list[tuple[LeaseWorld, tuple[Step, ...]]] = [(world, ())]
-    for _ in range(depth):
-        following: list[tuple[LeaseWorld, tuple[Step, ...]]] = []
-        for world, trace in border:
-            for step in lease_steps(world, limits):
-                after = world.clone()
-                try:
-                    take_lease(after, step)
-                except LawBrokenError as error:
-                    return len(seen), Broken((*trace, step), str(error))
-                mark = after.fingerprint()
-                if mark not in seen:
-                    seen.add(mark)
-                    following.append((after, (*trace, step)))
-        border = following
-    return len(seen), None
+    seen = list[LeaseWorld]()
+    broken = interleavings(
+        [new_world(by_epochs=by_epochs)],
+        depth,
+        lambda world: lease_steps(world, limits),
+        take_lease,
+        seen.append,
+    )
+    return len(seen), broken
 
 
 def walk(

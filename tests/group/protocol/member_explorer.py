@@ -10,6 +10,7 @@ from kshare.core.hashing import WHOLE
 from kshare.group.protocol.actions import WritePrimary
 from tests.group.protocol import member_world
 from tests.group.protocol.coordinator import Stage
+from tests.group.protocol.interleavings import Broken, interleavings, ordinary_way
 from tests.group.protocol.member_world import (
     GroupLimits,
     GroupWorld,
@@ -19,14 +20,6 @@ from tests.group.protocol.member_world import (
     take_group,
 )
 from tests.group.protocol.world import LawBrokenError, Step, is_living
-
-
-@dataclass(frozen=True)
-class BrokenGroup:
-    """A way to a state in which a law does not hold."""
-
-    trace: tuple[Step, ...]
-    law: str
 
 
 @dataclass
@@ -55,35 +48,17 @@ class Seen:
 
 def explore_group(
     limits: GroupLimits, depth: int, *starts: GroupWorld
-) -> tuple[Seen, BrokenGroup | None]:
+) -> tuple[Seen, Broken | None]:
     """Take every step in every order, up to a depth.
 
     Returns:
         The states that were seen, and the way to a broken law, from one of the starts.
     """
-    marks, seen = set[object](), Seen()
-    border: list[tuple[GroupWorld, tuple[Step, ...]]] = []
-
-    def put(world: GroupWorld, trace: tuple[Step, ...]) -> None:
-        mark = world.fingerprint()
-        if mark not in marks:
-            marks.add(mark)
-            seen.add(world)
-            border.append((world, trace))
-
-    for start in starts:
-        put(start, ())
-    for _ in range(depth):
-        last, border = border, []
-        for world, trace in last:
-            for step in group_steps(world, limits):
-                after = world.clone()
-                try:
-                    take_group(after, step)
-                except LawBrokenError as error:
-                    return seen, BrokenGroup((*trace, step), str(error))
-                put(after, (*trace, step))
-    return seen, None
+    seen = Seen()
+    broken = interleavings(
+        starts, depth, lambda world: group_steps(world, limits), take_group, seen.add
+    )
+    return seen, broken
 
 
 _ORDINARY = ("member", "mail", "complete", "poll", "read", "act", "wait", "heartbeat")
@@ -100,22 +75,14 @@ def along(
         is_late: Says which steps come only when no others are left.
     """
     verbs = (*_ORDINARY, "acknowledge", "deliver", "commit")
-    marks = {world.fingerprint()}
-    after: GroupWorld | None = world
-    while after is not None:
-        world, after = after, None
-        yield world
-        possible = sorted(
+
+    def ordered(world: GroupWorld) -> list[Step]:
+        return sorted(
             (step for step in group_steps(world, limits) if step[0].split()[0] in verbs),
             key=lambda step: (is_late(step), verbs.index(step[0].split()[0])),
         )
-        for step in possible:
-            after = world.clone()
-            take_group(after, step)
-            if after.fingerprint() not in marks:
-                marks.add(after.fingerprint())
-                break
-            after = None
+
+    return ordinary_way(world, ordered, take_group)
 
 
 def running(limits: GroupLimits) -> GroupWorld:
@@ -221,7 +188,7 @@ def walk_group(
     seed: int,
     start: GroupWorld | None = None,
     events: Counter[str] | None = None,
-) -> BrokenGroup | None:
+) -> Broken | None:
     """One random way through the world.
 
     Args:
@@ -258,7 +225,7 @@ def walk_group(
     if events is not None:
         events.update(what.partition(" ")[0] for what, _ in trace)
         events["handover"] += world.handovers
-    return None if broken is None else BrokenGroup(tuple(trace), broken)
+    return None if broken is None else Broken(tuple(trace), broken)
 
 
 def finish_group(world: GroupWorld, until: int | None = None) -> None:

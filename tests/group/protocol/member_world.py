@@ -5,13 +5,15 @@ what it was assigned. Time is told by what it does: before the coordinator drops
 member has fenced itself, unless it was heard of since.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from kshare.core.hashing import WHOLE
+from kshare.core.hashing import WHOLE, HashRange
 from kshare.group.protocol.actions import Delete, WritePrimary
 from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.holdings import Change
-from kshare.group.protocol.leader import plan_generation
+from kshare.group.protocol.leader import Generation, plan_generation
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.membership import (
     Join,
@@ -23,7 +25,7 @@ from kshare.group.protocol.membership import (
 )
 from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.range_protocol import RANGE, plan_range
-from kshare.group.protocol.records import Claim, Key, key_of
+from kshare.group.protocol.records import Claim, Key, Record, key_of
 from kshare.group.protocol.subscription import PROTOCOL, Subscription
 from tests.group.protocol import world as base
 from tests.group.protocol.coordinator import Coordinator
@@ -47,6 +49,42 @@ class MemberProcess(Process):
 
     membership: Membership = field(default_factory=lambda: Membership("g", Subscription("", ())))
     claims: int = 0
+
+    def next_claim(self, hashes: tuple[HashRange, ...], epoch: int | None) -> Claim:
+        """A claim, under a name that none before it had."""
+        self.claims += 1
+        return Claim(T0, f"{self.name}#{self.claims}", hashes, epoch, self_fencing=True)
+
+    def plan(self, planned: Generation, position: int, topic_id: str) -> None:
+        """It has planned a generation as its leader, and its epoch is in the log."""
+        generation = planned.epoch.generation
+        self.membership.planned(generation, planned.assignments(position, topic_id))
+
+    def print_of_member(self) -> tuple[object, ...]:
+        """Equal for processes that go on alike as members."""
+        return self.name, repr(self.membership), self.claims, self.hashes, self.is_member
+
+
+class WritableLog(Protocol):
+    """A log, as far as leaders need it."""
+
+    end: int
+    topic_id: str
+
+    def append(self, key: Key, record: Record | None) -> None: ...
+
+
+class InGroup(Protocol):
+    """A world whose processes are members of a group, as far as membership needs it."""
+
+    coordinator: Coordinator
+    drops: int
+
+    @property
+    def log(self) -> WritableLog: ...
+
+    @property
+    def processes(self) -> Mapping[str, Process]: ...
 
 
 @dataclass
@@ -110,14 +148,8 @@ class GroupWorld(World):
             self.highest_primary,
             self.handovers,
             tuple(
-                (
-                    name,
-                    repr(member_of(process).membership),
-                    member_of(process).claims,
-                    process.hashes,
-                    process.is_member,
-                )
-                for name, process in sorted(self.processes.items())
+                member_of(process).print_of_member()
+                for _, process in sorted(self.processes.items())
             ),
         )
 
@@ -135,12 +167,14 @@ def clone_member(process: MemberProcess) -> MemberProcess:
 
 def new_group(members: int = 2, records: int = 4) -> GroupWorld:
     """A world with some processes; the records' keys in turn."""
-    # At the upper ends of what members own: that is what moves when others join.
-    keys = (WHOLE.hi - 5, HALVES[0].hi - 5, WHOLE.hi - 5, 5)
-    world = GroupWorld(tuple(keys[i % 4] for i in range(records)))
+    world = GroupWorld(tuple(KEYS[i % len(KEYS)] for i in range(records)))
     for _ in range(members):
         world.join()
     return world
+
+
+KEYS = (WHOLE.hi - 5, HALVES[0].hi - 5, WHOLE.hi - 5, 5)
+"""Key hashes of the records: at the upper ends of what members own, which move when others join."""
 
 
 # -- steps -----------------------------------------------------------------------------------------
@@ -159,17 +193,14 @@ def group_steps(world: GroupWorld, limits: GroupLimits) -> list[Step]:
     possible: list[Step] = []
     for name, process in world.processes.items():
         possible += log_steps(world, process, limits)
-        possible += _member_steps(world, member_of(process))
+        possible += membership_steps(world, member_of(process))
+        if member_of(process).membership.has_change:
+            possible.append(("poll", name))
         if world.started < limits.processes:
             possible.append(("crash", name))
     if world.started < limits.processes:
         possible.append(("start", ""))
-    if world.coordinator.can_complete:
-        possible.append(("complete", ""))
-    for member_id, known in world.coordinator.members.items():
-        is_dead = known.process not in world.processes
-        if is_dead or (world.drops < limits.drops and not known.awaits_join):
-            possible.append(("drop", member_id))
+    possible += coordinator_steps(world, limits.drops)
     if world.compactions < limits.compactions and world.log.records:
         possible.append(("compact", ""))
     if world.lost_logs < limits.lost_logs and world.log.records:
@@ -177,7 +208,20 @@ def group_steps(world: GroupWorld, limits: GroupLimits) -> list[Step]:
     return possible
 
 
-def _member_steps(world: GroupWorld, process: MemberProcess) -> list[Step]:
+def coordinator_steps(world: InGroup, drops: int) -> list[Step]:
+    """What the coordinator can do by itself; it drops so many members that live."""
+    possible: list[Step] = []
+    if world.coordinator.can_complete:
+        possible.append(("complete", ""))
+    for member_id, known in world.coordinator.members.items():
+        is_dead = known.process not in world.processes
+        if is_dead or (world.drops < drops and not known.awaits_join):
+            possible.append(("drop", member_id))
+    return possible
+
+
+def membership_steps(world: InGroup, process: MemberProcess) -> list[Step]:
+    """What a process can do next as a member, but for what the thread that polls does."""
     possible: list[Step] = []
     name, membership = process.name, process.membership
     if membership.has_action:
@@ -188,8 +232,6 @@ def _member_steps(world: GroupWorld, process: MemberProcess) -> list[Step]:
         code = world.coordinator.heartbeat(membership.member_id, membership.generation)
         if code is not None or not process.is_member:
             possible.append(("heartbeat", name))
-    if membership.has_change:
-        possible.append(("poll", name))
     return possible
 
 
@@ -207,6 +249,23 @@ def take_group(world: GroupWorld, step: Step) -> None:
             world.crash(name)
             world.coordinator.mail.pop(name, None)
             world.join()
+        case "complete" | "drop" | "member" | "mail" | "heartbeat":
+            take_as_member(world, step)
+        case "poll":
+            poll(world, member_of(world.processes[name]))
+        case "act" if isinstance(world.processes[name].inbox[0], WritePrimary):
+            _write_primary(world, member_of(world.processes[name]))
+        case _:
+            know_peers(world)
+            base.take(world, step)
+            return
+    world.check()
+
+
+def take_as_member(world: InGroup, step: Step) -> None:
+    """Let something happen between the coordinator and a member."""
+    what, name = step
+    match what:
         case "complete":
             world.coordinator.complete()
         case "drop":
@@ -217,20 +276,11 @@ def take_group(world: GroupWorld, step: Step) -> None:
             _receive(world, member_of(world.processes[name]))
         case "heartbeat":
             _heartbeat(world, member_of(world.processes[name]))
-        case "poll":
-            poll(world, member_of(world.processes[name]))
-        case "act" if isinstance(world.processes[name].inbox[0], WritePrimary):
-            _write_primary(world, member_of(world.processes[name]))
-        case _:
-            _know_peers(world)
-            base.take(world, step)
-            return
-    world.check()
 
 
 def _write_primary(world: GroupWorld, process: MemberProcess) -> None:
     """The coordinator refuses the primary offset of who is no member of this generation."""
-    _know_peers(world)
+    know_peers(world)
     if may_commit(world, process.membership):
         base._act(world, process)
     else:
@@ -238,13 +288,13 @@ def _write_primary(world: GroupWorld, process: MemberProcess) -> None:
     base._decide(world, process)
 
 
-def may_commit(world: GroupWorld, membership: Membership) -> bool:
+def may_commit(world: InGroup, membership: Membership) -> bool:
     """Whether the coordinator takes offsets of a member, also while it prepares a rebalance."""
     code = world.coordinator.heartbeat(membership.member_id, membership.generation)
     return code in {None, Code.REBALANCE_IN_PROGRESS}
 
 
-def drop(world: GroupWorld, member_id: str) -> None:
+def drop(world: InGroup, member_id: str) -> None:
     """A member's session times out; by then it has fenced itself."""
     known = world.coordinator.members[member_id]
     world.coordinator.remove(member_id)
@@ -268,33 +318,37 @@ def poll(world: GroupWorld, process: MemberProcess) -> None:
 
 def apply_change(world: GroupWorld, process: MemberProcess, change: Change) -> None:
     """Give up what was claimed, and claim what is assigned, if that is something else."""
+    if claim_assigned(process, change):
+        know_peers(world)
+        base._decide(world, process)
+
+
+def claim_assigned(process: MemberProcess, change: Change) -> bool:
+    """Give up what was claimed, and claim what is assigned; False if that is the same."""
     hashes = () if T0 not in change.assigned else change.assigned[T0] or (WHOLE,)
     if hashes == process.hashes:
-        return
+        return False
     if process.hashes:
         tombstones = [action for action in process.inbox if isinstance(action, Delete)]
         process.forget(*tombstones, Delete((Key(0, "claim", T0, (process.owner.member,)),)))
-    process.claims += 1
     process.hashes, process.position = hashes, 0
     epoch = change.epoch if change.topic_id == process.topic_id else None
-    name = f"{process.name}#{process.claims}"
-    claim = Claim(T0, name, hashes, epoch, self_fencing=True)
-    former, process.owner = process.owner, Owner(claim, process.topic_id)
+    former = process.owner
+    process.owner = Owner(process.next_claim(hashes, epoch), process.topic_id)
     process.owner.inherit(former)
     if not hashes:
         process.owner.phase = Phase.FENCED  # it does nothing
-    _know_peers(world)
-    base._decide(world, process)
+    return True
 
 
-def _know_peers(world: GroupWorld) -> None:
+def know_peers(world: InGroup) -> None:
     for process in world.processes.values():
         epoch = process.owner.epoch
         record = None if epoch is None else process.log.epochs.get(epoch)
         process.owner.know_peers(None if record is None else record.names)
 
 
-def _act_as_member(world: GroupWorld, process: MemberProcess) -> None:
+def _act_as_member(world: InGroup, process: MemberProcess) -> None:
     match process.membership.action():
         case Join() as join:
             world.coordinator.mail.pop(process.name, None)
@@ -306,9 +360,7 @@ def _act_as_member(world: GroupWorld, process: MemberProcess) -> None:
             planned = plan_generation(generation, process.name, members, {"orders": 1})
             position = world.log.end
             world.log.append(key_of(planned.epoch), planned.epoch)
-            process.membership.planned(
-                generation, planned.assignments(position, world.log.topic_id)
-            )
+            process.plan(planned, position, world.log.topic_id)
         case Sync() as sync:
             world.coordinator.sync(process.name, sync)
         case Leave(member_id) if member_id in world.coordinator.members:
@@ -317,14 +369,14 @@ def _act_as_member(world: GroupWorld, process: MemberProcess) -> None:
             pass
 
 
-def _receive(world: GroupWorld, process: MemberProcess) -> None:
+def _receive(world: InGroup, process: MemberProcess) -> None:
     first, *others = world.coordinator.mail[process.name]
     world.coordinator.mail[process.name] = tuple(others)
     first(process.membership)
     _hear(world, process)
 
 
-def _heartbeat(world: GroupWorld, process: MemberProcess) -> None:
+def _heartbeat(world: InGroup, process: MemberProcess) -> None:
     membership = process.membership
     code = world.coordinator.heartbeat(membership.member_id, membership.generation)
     if code is not None:
@@ -332,7 +384,7 @@ def _heartbeat(world: GroupWorld, process: MemberProcess) -> None:
     _hear(world, process)
 
 
-def _hear(world: GroupWorld, process: MemberProcess) -> None:
+def _hear(world: InGroup, process: MemberProcess) -> None:
     """It was heard of, if it is still a member; what is lost is not handed out any more."""
     membership = process.membership
     process.is_member = membership.member_id in world.coordinator.members and not membership.is_lost

@@ -17,6 +17,7 @@ from kshare.group.protocol.range_protocol import RANGE, plan_range
 from kshare.group.protocol.start import Primary
 from kshare.group.protocol.subscription import PROTOCOL
 from tests.group.protocol.coordinator import Stage
+from tests.group.protocol.interleavings import interleavings
 from tests.group.protocol.member_explorer import finish_group
 from tests.group.protocol.member_world import (
     GroupLimits,
@@ -291,20 +292,8 @@ def finish_without_plain(world: PlainWorld) -> None:
 
 def explore_plain(limits: GroupLimits, depth: int, start: PlainWorld) -> tuple[int, str]:
     """Take every step in every order, up to a depth; the number of states, and a broken law."""
-    seen = {start.fingerprint()}
-    border = [start]
-    for _ in range(depth):
-        following: list[PlainWorld] = []
-        for world in border:
-            for step in plain_steps(world, limits, visits=1):
-                after = world.clone()
-                try:
-                    take_plain(after, step)
-                except LawBrokenError as error:
-                    return len(seen), f"{error}: {step}"
-                mark = after.fingerprint()
-                if mark not in seen:
-                    seen.add(mark)
-                    following.append(after)
-        border = following
-    return len(seen), ""
+    seen = list[PlainWorld]()
+    broken = interleavings(
+        [start], depth, lambda world: plain_steps(world, limits, visits=1), take_plain, seen.append
+    )
+    return len(seen), str(broken or "")

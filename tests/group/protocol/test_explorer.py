@@ -17,7 +17,6 @@ from kshare.group.protocol.owner import Owner
 from kshare.group.protocol.records import Key, Stable
 from tests.group.protocol import world as world_module
 from tests.group.protocol.explorer import (
-    Broken,
     explore,
     finish,
     first_world,
@@ -25,6 +24,7 @@ from tests.group.protocol.explorer import (
     random_steps,
     walk,
 )
+from tests.group.protocol.interleavings import Broken
 from tests.group.protocol.world import Limits, Process, World, is_pending, take
 
 WALKS, LENGTH = 200, 160

@@ -10,12 +10,19 @@ from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
 from kshare.group.protocol.log import GroupLog
-from tests.group.protocol import lease_explorer, test_membership_explorer, test_transactions
+from tests.group.protocol import (
+    grouped_explorer,
+    lease_explorer,
+    test_grouped_transactions,
+    test_membership_explorer,
+    test_transactions,
+)
+from tests.group.protocol.grouped_world import grouped_of, grouped_steps, may_pass, take_grouped
 from tests.group.protocol.lease_world import History, lease_steps, take_lease
 from tests.group.protocol.member_explorer import first_group
 from tests.group.protocol.member_world import group_steps, member_of, take_group
 from tests.group.protocol.transactional_explorer import first_world
-from tests.group.protocol.transactional_world import TransactionalWorld, steps, take
+from tests.group.protocol.transactional_world import TransactionalWorld, may_write, steps, take
 from tests.group.protocol.world import T0, Log, is_pending, replay
 
 STEPS = 120
@@ -86,7 +93,7 @@ def test_leases_before_and_after_compaction_are_read_on() -> None:
 def read_all(world: TransactionalWorld) -> GroupLog:
     """What is said by all transactions that are decided, read from the beginning."""
     said = GroupLog("g")
-    open_ = {each.number for each in world.coordinator.open.values()}
+    open_ = {each.number for each in world.transactions.open.values()}
     for at, key, record, number in world.log.records:
         if number not in open_ and number not in world.log.aborted:
             said.apply(at, key, record)
@@ -99,5 +106,20 @@ def test_transactions_that_are_read_on() -> None:
         for _ in range(STEPS):
             if possible := steps(world, test_transactions.LIMITS):
                 take(world, draw.choice(possible))
-            assert world.log.said(world.coordinator).of(T0) == read_all(world).of(T0)
+            assert world.log.said(world.transactions).of(T0) == read_all(world).of(T0)
+            world = world.clone()
+
+
+def test_members_with_transactions_are_not_looked_at_twice() -> None:
+    for seed in range(6):
+        world, draw = grouped_explorer.first_grouped(2 + seed % 2), random.Random(seed)
+        for _ in range(STEPS):
+            if possible := grouped_steps(world, test_grouped_transactions.LIMITS):
+                take_grouped(world, draw.choice(possible))
+            assert world.log.said(world.transactions).of(T0) == read_all(world).of(T0)
+            for each in world.members.values():
+                member = grouped_of(each)
+                fresh = replace(member, left=None, _admission=None)
+                assert may_pass(world, member) == may_pass(world, fresh)
+                assert may_write(member) == may_write(fresh)
             world = world.clone()

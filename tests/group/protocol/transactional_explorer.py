@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kshare.group.protocol.owner import Phase
+from tests.group.protocol.interleavings import Broken, interleavings, ordinary_way
 from tests.group.protocol.transactional_world import (
     Limits,
     Member,
@@ -195,23 +196,16 @@ def along(
         is_late: Says which steps come only when no others are left.
     """
     limits = Limits(members=0, in_flight=1, compactions=0, expired=0, doubts=False)
-    marks = {world.fingerprint()}
-    after: TransactionalWorld | None = world
-    while after is not None:
-        world, after = after, None
-        yield world
+
+    def ordered(world: TransactionalWorld) -> list[Step]:
         possible = [
             step
             for step in steps(world, limits)
             if step[0] != "abort" or is_stale(world.members[step[1]])
         ]
-        for step in sorted(possible, key=lambda each: (is_late(each), _ORDER.index(each[0]))):
-            after = world.clone()
-            take(after, step)
-            if after.fingerprint() not in marks:
-                marks.add(after.fingerprint())
-                break
-            after = None
+        return sorted(possible, key=lambda each: (is_late(each), _ORDER.index(each[0])))
+
+    return ordinary_way(world, ordered, take)
 
 
 _ORDER = (
@@ -266,32 +260,13 @@ class Seen:
         self.states += 1
         self.outputs += bool(world.outputs)
         self.replaced += bool(world.outputs) and world.started > 2
-        self.open += bool(world.coordinator.open)
+        self.open += bool(world.transactions.open)
 
 
 def explore(
     limits: Limits, depth: int, starts: Iterable[TransactionalWorld]
-) -> tuple[Seen, str | None]:
+) -> tuple[Seen, Broken | None]:
     """Take every step in every order up to a depth; what was seen, and a broken law."""
-    marks, seen = set[object](), Seen()
-    border: list[TransactionalWorld] = []
-
-    def put(world: TransactionalWorld) -> None:
-        if (mark := world.fingerprint()) not in marks:
-            marks.add(mark)
-            seen.add(world)
-            border.append(world)
-
-    for world in starts:
-        put(world)
-    for _ in range(depth):
-        last, border = border, []
-        for world in last:
-            for step in steps(world, limits):
-                after = world.clone()
-                try:
-                    take(after, step)
-                except LawBrokenError as error:
-                    return seen, f"{step}: {error}"
-                put(after)
-    return seen, None
+    seen = Seen()
+    broken = interleavings(starts, depth, lambda world: steps(world, limits), take, seen.add)
+    return seen, broken

@@ -4,9 +4,7 @@ As :mod:`.world`, with outputs beside facts: each record of the data partition i
 exactly once, and the outputs of a key in order.
 """
 
-from bisect import bisect_left
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 
 from kshare.core.hashing import complement
 from kshare.core.progress import Progress
@@ -22,137 +20,21 @@ from kshare.group.protocol.actions import (
 )
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.records import Block, Claim, Key, Record, key_of
+from kshare.group.protocol.records import Block, Claim, Key, key_of
 from kshare.group.protocol.start import Primary, Start
 from kshare.group.protocol.transaction import Admission, Chunk
+from tests.group.protocol.transactional_log import TransactionalLog, TransactionCoordinator
 from tests.group.protocol.world import (
     HALVES,
     T0,
     LawBrokenError,
     Process,
     Step,
-    clone_log,
     clone_process,
     is_own,
     is_pending,
     print_of,
 )
-
-
-@dataclass(frozen=True)
-class Transaction:
-    """A transaction of a transactional id: what its coordinator knows."""
-
-    number: int
-    outputs: tuple[int, ...] = ()
-    state: str = "open"  # or "committing", "aborting"
-
-
-@dataclass
-class Coordinator:
-    """The epochs and the open transactions of transactional ids."""
-
-    epochs: dict[str, int] = field(default_factory=dict)
-    open: dict[str, Transaction] = field(default_factory=dict)
-    begun: int = 0
-
-    def numbers(self) -> frozenset[int]:
-        """The transactions whose outcome is not in the log yet."""
-        return frozenset(each.number for each in self.open.values())
-
-    def fence(self, name: str) -> int | None:
-        """InitProducerId: a new epoch, or None while a transaction is being ended."""
-        current = self.open.get(name)
-        self.epochs[name] = self.epochs.get(name, 0) + (current is None or current.state == "open")
-        if current is None:
-            return self.epochs[name]
-        if current.state == "open":
-            self.open[name] = replace(current, state="aborting")
-        return None
-
-    def write(self, name: str, epoch: int, outputs: tuple[int, ...]) -> int | None:
-        """Begin a transaction that holds some outputs; its number, or None for a fenced epoch."""
-        if self.epochs[name] != epoch or name in self.open:
-            return None
-        self.begun += 1
-        self.open[name] = Transaction(self.begun, outputs)
-        return self.begun
-
-    def end(self, name: str, epoch: int, state: str) -> bool:
-        """EndTxn: whether it was this epoch's to end."""
-        current = self.open.get(name)
-        if self.epochs[name] != epoch or current is None or current.state != "open":
-            return False
-        self.open[name] = replace(current, state=state)
-        return True
-
-
-@dataclass
-class TransactionalLog:
-    """Records by offset, each with the number of its transaction; 0 for none.
-
-    Attributes:
-        records: The records, ascending by offset.
-        end: The offset of the next record.
-        aborted: Numbers of the transactions that were aborted.
-        version: How often its records have changed.
-    """
-
-    records: list[tuple[int, Key, Record | None, int]] = field(default_factory=list)
-    end: int = 0
-    aborted: frozenset[int] = frozenset()
-    version: int = 0
-    _decided: GroupLog = field(default_factory=lambda: GroupLog("g"))
-
-    def append(self, key: Key, record: Record | None, number: int = 0) -> None:
-        self.records.append((self.end, key, record, number))
-        self.end += 1
-        self.version += 1
-
-    def stable(self, coordinator: Coordinator) -> int:
-        """The last stable offset."""
-        if not coordinator.open:
-            return self.end
-        open_ = coordinator.numbers()
-        return next((at for at, _, _, number in self.records if number in open_), self.end)
-
-    def compact(self, below: int) -> None:
-        kept = [each for each in self.records if each[3] not in self.aborted]
-        last = {key: at for at, key, _, _ in kept if at < below}
-        self.records = [
-            each
-            for each in kept
-            if each[0] >= below or (last[each[1]] == each[0] and each[2] is not None)
-        ]
-        self._decided = GroupLog("g")
-        self.version += 1
-
-    def between(self, start: int, end: int) -> list[tuple[int, Key, Record | None, int]]:
-        """The records of some offsets."""
-        first = bisect_left(self.records, start, key=itemgetter(0))
-        return self.records[first : bisect_left(self.records, end, first, key=itemgetter(0))]
-
-    def said(self, coordinator: Coordinator) -> GroupLog:
-        """What all facts say that are committed, also behind an open transaction.
-
-        What is below the last stable offset is decided, and applied to what was said before.
-        """
-        stable, decided = self.stable(coordinator), self._decided
-        for at, key, record, number in self.between(decided.end, stable):
-            if number not in self.aborted:
-                decided.apply(at, key, record)
-        decided.end = max(decided.end, stable)
-        if stable == self.end:
-            return decided
-        said, open_ = clone_log(decided), coordinator.numbers()
-        for at, key, record, number in self.between(stable, self.end):
-            if number not in open_ and number not in self.aborted:
-                said.apply(at, key, record)
-        return said
-
-    def clone(self) -> "TransactionalLog":
-        """A copy that shares nothing that changes."""
-        return replace(self, records=list(self.records), _decided=clone_log(self._decided))
 
 
 def is_visible(log: TransactionalLog, number: int) -> bool:
@@ -162,7 +44,7 @@ def is_visible(log: TransactionalLog, number: int) -> bool:
 
 def read_to(world: "TransactionalWorld") -> int:
     """The end of what a reader of committed records is given."""
-    return world.log.stable(world.coordinator)
+    return world.log.stable(world.transactions)
 
 
 @dataclass
@@ -177,7 +59,13 @@ class Member(Process):
     records: tuple[tuple[Block, ...], tuple[Key, ...]] | None = None  # to be written, as checked
     is_doubtful: bool = False  # whether it does not know what became of its transaction
     unread: tuple[Block, ...] = ()
+    passes: bool = False  # its transaction passes over offsets that are none of its records
     _admission: tuple[tuple[object, ...], Admission] | None = None  # by what, and what it is
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a transaction that processes something."""
+        return bool(self.in_flight) or self.passes
 
 
 @dataclass
@@ -186,7 +74,7 @@ class TransactionalWorld:
 
     keys: tuple[int, ...]
     log: TransactionalLog = field(default_factory=TransactionalLog)
-    coordinator: Coordinator = field(default_factory=Coordinator)
+    transactions: TransactionCoordinator = field(default_factory=TransactionCoordinator)
     primary: Primary | None = None
     members: dict[str, Member] = field(default_factory=dict)
     outputs: list[int] = field(default_factory=list)  # that readers of committed records see
@@ -207,14 +95,14 @@ class TransactionalWorld:
         self.members[name] = Member(
             name, hashes, GroupLog("g"), owner, "a", transactional_id=transactional_id
         )
-        self.coordinator.epochs.setdefault(transactional_id, 0)
+        self.transactions.epochs.setdefault(transactional_id, 0)
 
     def known(self) -> Progress:
         """What is processed by all facts that are committed, also behind an open transaction."""
         log, primary = self.log, self.primary
-        by = (log.version, log.aborted, self.coordinator.numbers(), primary)
+        by = (log.version, log.aborted, self.transactions.numbers(), primary)
         if self._known is None or self._known[0] != by:
-            part = log.said(self.coordinator).of(T0)
+            part = log.said(self.transactions).of(T0)
             anchor = None if primary is None else primary.anchor
             counts = anchor is not None and anchor.incarnation >= part.incarnation
             self._known = by, part.progress(primary.offset if primary and counts else 0)
@@ -235,6 +123,11 @@ class TransactionalWorld:
         self.highest_stable = known.stable
         self._checked = (known, tuple(self.outputs), self.highest_stable)
 
+    def check_delivery(self, member: Member, offset: int) -> None:
+        """What holds when a record is handed out."""
+        if offset in self.outputs:
+            raise LawBrokenError(f"offset {offset} again, after its output was committed")
+
     def put_out(self, offsets: tuple[int, ...]) -> None:
         for offset in offsets:
             if offset in self.outputs:
@@ -248,10 +141,10 @@ class TransactionalWorld:
         return replace(
             self,
             log=self.log.clone(),
-            coordinator=replace(
-                self.coordinator,
-                epochs=dict(self.coordinator.epochs),
-                open=dict(self.coordinator.open),
+            transactions=replace(
+                self.transactions,
+                epochs=dict(self.transactions.epochs),
+                open=dict(self.transactions.open),
             ),
             members={name: _clone(member) for name, member in self.members.items()},
             outputs=list(self.outputs),
@@ -261,8 +154,8 @@ class TransactionalWorld:
         return (
             tuple(self.log.records),
             self.log.aborted,
-            tuple(sorted(self.coordinator.epochs.items())),
-            tuple(sorted((n, t.number, t.state) for n, t in self.coordinator.open.items())),
+            tuple(sorted(self.transactions.epochs.items())),
+            tuple(sorted((n, t.number, t.state) for n, t in self.transactions.open.items())),
             self.primary,
             tuple(_print(member) for _, member in sorted(self.members.items())),
             tuple(self.outputs),
@@ -279,9 +172,9 @@ def _clone(member: Member) -> Member:
 
 
 def _print(member: Member) -> tuple[object, ...]:
-    state: tuple[object, ...] = (member.since, member.epoch, member.is_read, member.number)
-    state += (member.records, member.is_doubtful)
     owner = member.owner
+    state: tuple[object, ...] = (member.since, member.epoch, member.is_read, member.number)
+    state += (member.records, member.is_doubtful, member.since is owner.start, member.passes)
     return (
         *print_of(member),
         *state,
@@ -305,12 +198,18 @@ class Limits:
     doubts: bool = True
 
 
-def next_record(world: TransactionalWorld, member: Member) -> int | None:
+def may_take(member: Member) -> bool:
+    """Whether its transaction may process more."""
     is_committing = member.number or member.records is not None or member.is_doubtful
     if member.owner.phase is not Phase.RUNNING or is_committing:
+        return False
+    # What it holds may have come from an older start: then it has to abort.
+    return member.since is None or member.since is member.owner.start
+
+
+def next_record(world: TransactionalWorld, member: Member) -> int | None:
+    if not may_take(member):
         return None
-    if member.since is not None and member.since is not member.owner.start:
-        return None  # what it holds came from an older start: it has to abort
     for offset in range(member.position, len(world.keys)):
         hash_ = world.keys[offset]
         if is_own(member, hash_) and is_pending(member.owner.done, offset, hash_):
@@ -331,10 +230,15 @@ def processed(member: Member) -> Progress:
     return done.commit(done.pending_of(member.position, member.hashes))
 
 
+def is_alive(member: Member) -> bool:
+    """Whether nobody can have taken over its hashes who is sure that it is dead."""
+    return member.is_member
+
+
 def may_write(member: Member) -> bool:
     """Whether the transaction may write its facts, and commit."""
     is_committing = member.number or member.records is not None or member.is_doubtful
-    if member.epoch is None or not member.in_flight or is_committing:
+    if member.epoch is None or not member.is_open or is_committing or not is_alive(member):
         return False
     start = member.owner.start if member.owner.phase is Phase.RUNNING else None
     if not transaction.may_commit(member.since, start, is_read=member.is_read):
@@ -344,7 +248,7 @@ def may_write(member: Member) -> bool:
 
 def admission_of(member: Member) -> Admission:
     """Whether the purgatory is open for a member; asked again once something has changed."""
-    by = (member.log.end, member.owner.done, member.position)
+    by = (member.log.end, member.owner.done, member.position, member.hashes)
     if member._admission is None or member._admission[0] != by:
         member._admission = by, transaction.admission([chunk_of(member)], "stable")
     return member._admission[1]
@@ -355,10 +259,20 @@ def steps(world: TransactionalWorld, limits: Limits) -> list[Step]:
     possible: list[Step] = []
     end = read_to(world)
     for name, member in world.members.items():
-        verbs = _ordinary(world, limits, member, end)
-        _add_transactional(verbs, limits, member)
+        verbs = log_verbs(world, limits, member, end)
+        if world.started < limits.members:
+            verbs += ("replace", "crash")
+            if not member.in_flight and not member.is_doubtful:
+                verbs.append("leave")
+        verbs += transactional_verbs(limits, member)
         possible += [(verb, name) for verb in verbs]
-    for name, current in world.coordinator.open.items():
+    return possible + broker_steps(world, limits)
+
+
+def broker_steps(world: TransactionalWorld, limits: Limits) -> list[Step]:
+    """What can happen at the brokers: transactions end or expire, the log is compacted."""
+    possible: list[Step] = []
+    for name, current in world.transactions.open.items():
         if current.state != "open":
             possible.append(("mark", name))
         elif world.expired < limits.expired:
@@ -368,13 +282,16 @@ def steps(world: TransactionalWorld, limits: Limits) -> list[Step]:
     return possible
 
 
-def _ordinary(world: TransactionalWorld, limits: Limits, member: Member, end: int) -> list[str]:
+def log_verbs(world: TransactionalWorld, limits: Limits, member: Member, end: int) -> list[str]:
+    """What a member can do next with the log, up to where it can be read, and with records."""
     verbs = []
     if member.log.end < end or not member.is_current or (member.epoch and not member.is_read):
         verbs.append("read")
     if member.inbox:
         verbs.append("act")
-    may_deliver = member.is_current and len(member.in_flight) < limits.in_flight
+    may_deliver = (
+        member.is_current and member.is_member and len(member.in_flight) < limits.in_flight
+    )
     if may_deliver and next_record(world, member) is not None:
         verbs.append("deliver")
     phase = member.owner.phase
@@ -383,18 +300,15 @@ def _ordinary(world: TransactionalWorld, limits: Limits, member: Member, end: in
         verbs.append("settle")
     if phase is Phase.WAITING:
         verbs.append("wait")
-    if world.started < limits.members:
-        verbs += ("replace", "crash")
-        if not member.in_flight and not member.is_doubtful:
-            verbs.append("leave")
     return verbs
 
 
-def _add_transactional(verbs: list[str], limits: Limits, member: Member) -> None:
+def transactional_verbs(limits: Limits, member: Member) -> list[str]:
+    """What a member can do next with its transaction."""
     if member.is_doubtful:
-        verbs.append("resolve")
-        return
-    if member.in_flight and member.epoch is None:
+        return ["resolve"]
+    verbs = []
+    if member.is_open and member.epoch is None:
         verbs.append("init")
     if may_write(member):
         verbs.append("check")
@@ -404,8 +318,9 @@ def _add_transactional(verbs: list[str], limits: Limits, member: Member) -> None
         verbs.append("end")
         if limits.doubts:
             verbs.append("doubt")
-    if member.in_flight:
+    if member.is_open:
         verbs.append("abort")
+    return verbs
 
 
 def take(world: TransactionalWorld, step: Step) -> None:
@@ -420,13 +335,13 @@ def take(world: TransactionalWorld, step: Step) -> None:
             world.log.compact(read_to(world))
             world.compactions += 1
         case "mark":
-            current = world.coordinator.open.pop(name)
+            current = world.transactions.open.pop(name)
             if current.state == "aborting":
                 world.log.aborted |= {current.number}
             else:
                 world.put_out(current.outputs)
         case "expire":
-            world.coordinator.fence(name)
+            world.transactions.fence(name)
             world.expired += 1
         case _:
             _happen(world, world.members[name], what)
@@ -436,7 +351,7 @@ def take(world: TransactionalWorld, step: Step) -> None:
 def _happen(world: TransactionalWorld, member: Member, what: str) -> None:
     match what:
         case "init":
-            member.epoch = world.coordinator.fence(member.transactional_id)
+            member.epoch = world.transactions.fence(member.transactional_id)
             member.is_read = False
         case "end" | "doubt" | "abort":
             _end(world, member, what)
@@ -452,13 +367,13 @@ def _happen(world: TransactionalWorld, member: Member, what: str) -> None:
             if what != "replace":
                 del world.members[member.name]
             if what == "leave":
-                world.log.append(Key(0, "claim", T0, (member.name,)), None)
+                delete(world, (Key(0, "claim", T0, (member.name,)),))
             world.start(HALVES.index(member.hashes[0]))
             return
         case _:
             globals()[what](world, member)  # looked up late: a fault may be in its place
     if what != "deliver":
-        member.inbox += member.owner.actions(member.part(), member.log.end)
+        member.ask(member.owner.actions(member.part(), member.log.end))
 
 
 def read(world: TransactionalWorld, member: Member) -> None:
@@ -474,8 +389,7 @@ def read(world: TransactionalWorld, member: Member) -> None:
 def deliver(world: TransactionalWorld, member: Member) -> None:
     offset = next_record(world, member)
     assert offset is not None
-    if offset in world.outputs:
-        raise LawBrokenError(f"offset {offset} again, after its output was committed")
+    world.check_delivery(member, offset)
     member.since = member.owner.start
     member.in_flight.append(offset)
     member.position = offset + 1
@@ -485,11 +399,11 @@ def check(world: TransactionalWorld, member: Member) -> None:
     """See that it may commit, and what it has to write."""
     before = world.known().pending_of(chunk_of(member).start or 0, complement(member.hashes))
     for piece in before:
-        overtaken = range(piece.offsets.start, min(piece.offsets.end, 4))
+        overtaken = range(piece.offsets.start, min(piece.offsets.end, len(world.keys)))
         if any(world.keys[at] in piece.hashes for at in overtaken):
             raise LawBrokenError(f"{member.name} overtakes offset {piece.offsets.start}")
     blocks, keys = transaction.transaction_records(
-        T0, member.part(), member.name, member.hashes, processed(member)
+        T0, member.part(), member.owner.member, member.hashes, processed(member)
     )
     member.records = tuple(blocks), tuple(keys)
 
@@ -500,7 +414,7 @@ def write(world: TransactionalWorld, member: Member) -> None:
     assert member.records is not None
     (blocks, keys), member.records = member.records, None
     outputs = tuple(member.in_flight)
-    number = world.coordinator.write(member.transactional_id, member.epoch, outputs)
+    number = world.transactions.write(member.transactional_id, member.epoch, outputs)
     if number is None:  # fenced: its transaction is ended
         member.epoch = None
         forget(member)
@@ -518,15 +432,15 @@ def fact_number(number: int) -> int:
 
 
 def _end(world: TransactionalWorld, member: Member, what: str) -> None:
-    coordinator, name = world.coordinator, member.transactional_id
+    transactions, name = world.transactions, member.transactional_id
     assert what == "abort" or member.epoch is not None
     if what == "abort":
-        clean = not member.number or coordinator.end(name, member.epoch or 0, "aborting")
+        clean = not member.number or transactions.end(name, member.epoch or 0, "aborting")
         member.is_doubtful = not clean
         if clean:
             forget(member)
         return
-    was_ended = coordinator.end(name, member.epoch or 0, "committing")
+    was_ended = transactions.end(name, member.epoch or 0, "committing")
     if what == "doubt":
         member.is_doubtful = True
         return
@@ -534,53 +448,60 @@ def _end(world: TransactionalWorld, member: Member, what: str) -> None:
         member.epoch = None
         forget(member)
         return
-    member.owner.processed(processed(member).minus(member.owner.done))
-    member.in_flight, member.since, member.number = [], None, 0
+    if member.since is member.owner.start:
+        member.owner.processed(processed(member).minus(member.owner.done))
+    member.in_flight, member.since, member.number, member.passes = [], None, 0, False
 
 
 def forget(member: Member) -> None:
     """After an abort: the positions go back to what the log says."""
     member.in_flight, member.since, member.number, member.unread = [], None, 0, ()
-    member.position, member.is_doubtful, member.records = 0, False, None
+    member.position, member.is_doubtful, member.records, member.passes = 0, False, None, False
     member.owner.rewind()
+    member.outdated = len(member.inbox)
 
 
 def resolve(world: TransactionalWorld, member: Member) -> None:
     """Fence the own id, until no transaction of it is open."""
-    if world.coordinator.fence(member.transactional_id) is not None:
+    if world.transactions.fence(member.transactional_id) is not None:
         member.epoch = None
         forget(member)
 
 
 def fence(world: TransactionalWorld, names: frozenset[str]) -> bool:
     """Fence former owners; whether that is done."""
-    answers = [world.coordinator.fence(name) for name in sorted(names)]  # all are asked
+    answers = [world.transactions.fence(name) for name in sorted(names)]  # all are asked
     return None not in answers
 
 
 def act(world: TransactionalWorld, member: Member) -> None:
-    match member.inbox[0]:
+    action, is_awaited = member.next_action()
+    match action:
         case Fence(names):
-            if fence(world, names):
-                member.inbox.pop(0)
+            if not fence(world, names):
+                member.rest(action, is_awaited=is_awaited)
+            elif is_awaited:
                 member.owner.former_fenced()
-            return
         case Unblock(names):
             fence(world, names)
         case Write(records):
             for record in records:
                 world.log.append(key_of(record), record)
         case Delete(keys):
-            for key in keys:
-                world.log.append(key, None)
-        case FetchPrimary():
+            delete(world, keys)
+        case FetchPrimary() if is_awaited:
             member.owner.primary_read(world.primary, bound(world))
-        case ResolveInitial():
+        case ResolveInitial() if is_awaited:
             member.owner.initial_found(0)
         case WritePrimary(offset, anchor):
             world.primary = Primary(offset, anchor)
-            member.owner.primary_written()
-    member.inbox.pop(0)
+            if is_awaited:
+                member.owner.primary_written()
+
+
+def delete(world: TransactionalWorld, keys: tuple[Key, ...]) -> None:
+    for key in keys:
+        world.log.append(key, None)
 
 
 def bound(world: TransactionalWorld) -> int:

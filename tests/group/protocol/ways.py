@@ -8,7 +8,9 @@ import sys
 import time
 
 from tests.group.protocol import (
+    grouped_explorer,
     member_explorer,
+    test_grouped_transactions,
     test_membership_explorer,
     test_transactions,
     transactional_explorer,
@@ -26,6 +28,10 @@ def main(depth: int = 3) -> None:
     worlds = [world for way in transactional_explorer.WAYS for world in way()]
     seen, law = transactional_explorer.explore(test_transactions.NARROW, depth, worlds)
     show("transactions", len(worlds), depth, f"{seen}", law, began)
+    for grouped in grouped_explorer.WAYS:
+        began, starts = time.monotonic(), list(grouped())
+        found, law = grouped_explorer.explore(test_grouped_transactions.NARROW, depth, starts)
+        show(f"both, {grouped.__name__}", len(starts), depth, f"{found}", law, began)
 
 
 def show(model: str, starts: int, depth: int, seen: str, broken: object, began: float) -> None:
