@@ -8,6 +8,14 @@
 
 So a member that is taken for dead has stopped before. Once it was late, it has to go on under
 another name: the beat that comes late says nothing of what others have decided meanwhile.
+
+For any member, a beat that is read back also proves that the log is the present one. A broker that
+was frozen takes itself for leader and coordinator until it hears otherwise: it answers heartbeats,
+and shows the log as it was. But it replicates nothing any more, and what is not replicated nobody
+reads. So a member whose right to deliver has lapsed delivers again once it has read back a beat
+that it has sent since::
+
+    no answer in time: lapsed --> an answer --> a beat sent --> read back: proven
 """
 
 from collections.abc import Iterable
@@ -38,6 +46,7 @@ class Life:
         self._seconds = seconds
         self._sent: dict[int, float] = {}  # when each beat was sent
         self._read_back = float("-inf")  # when the last beat that was read back was sent
+        self._lapsed_at = float("-inf")
         self._seen: dict[
             str, tuple[Member | None, float]
         ] = {}  # the last sign, and when it was read
@@ -59,10 +68,35 @@ class Life:
             self._sent.clear()
         return has_lapsed
 
+    def lapsed(self, at: float) -> None:
+        """The right to deliver had lapsed when the answer was asked for that renews it."""
+        self._lapsed_at = max(self._lapsed_at, at)
+
+    def excuse(self) -> None:
+        """Nothing may be written to the log: it cannot be proven to be the present one."""
+        self._lapsed_at = float("-inf")
+
+    def is_proven(self, lapsed_at: float) -> bool:
+        """Whether the log is the present one, as far as that is in doubt.
+
+        Args:
+            lapsed_at: As :meth:`lapsed` is told, by somebody who has told it nothing yet.
+        """
+        return self._read_back >= max(self._lapsed_at, lapsed_at)
+
+    @property
+    def wants_proof(self) -> bool:
+        """Whether a beat is to be sent at once."""
+        is_asked = any(at >= self._lapsed_at for at in self._sent.values())
+        return self._read_back < self._lapsed_at and not is_asked
+
     def sent(self, seen_ms: int, now: float) -> None:
         """A beat was sent."""
-        if self.is_on:
-            self._sent[seen_ms] = now
+        self._sent.setdefault(seen_ms, now)  # two of a millisecond look the same: the first counts
+
+    def not_taken(self, seen_ms: int) -> None:
+        """A beat was not written."""
+        self._sent.pop(seen_ms, None)
 
     def read(self, log: GroupLog) -> None:
         """The log was read."""

@@ -160,6 +160,11 @@ class MemberThread:
         return self._liveness.seconds_left(self._now())
 
     @property
+    def lapsed_at(self) -> float:
+        """When the answer was asked for that has renewed its right after that had lapsed."""
+        return self._liveness.lapsed_at
+
+    @property
     def epoch(self) -> tuple[int, str] | None:
         """The last epoch in which it is a member, and the id of the log's topic."""
         return self._core.epoch

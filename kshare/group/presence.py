@@ -44,6 +44,8 @@ class Presence:
     Attributes:
         life: Signs of life of members that share partitions without key order.
         epoch_of_member: The group's epoch, and the id of the log's topic; None if it is no member.
+        lapsed_at: When the member's coordinator was asked for the answer that has renewed its right
+            to deliver; -inf if that never lapsed.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Presence:
         self.life = Life(member, config.claim_timeout_ms / 1000)
         self.life.is_on = config.lease_records is not None
         self.epoch_of_member: Callable[[], tuple[int, str] | None] = lambda: None
+        self.lapsed_at: Callable[[], float] = lambda: float("-inf")
         self._config = config
         self._member = member
         self._shared = shared
@@ -66,21 +69,28 @@ class Presence:
         self._beat_at = self._look_at = 0.0
 
     @property
+    def is_proven(self) -> bool:
+        """Whether the log is the present one, as far as that is in doubt. For any thread."""
+        return self.life.is_proven(self.lapsed_at())
+
+    @property
     def next_time(self) -> float:
         """When something is to be done next, once the log is followed."""
-        return min(self._beat_at, self._look_at)
+        return 0.0 if self.life.wants_proof else min(self._beat_at, self._look_at)
 
     def beat(self, link: LogLink) -> None:
-        """Say that this member is alive, if it is time to."""
+        """Say that this member is alive, if it is time to, or the log's present is in doubt."""
         if link.denied is not None:
+            self.life.excuse()
             return
         now, wall_ms = self._now(), int(time.time() * 1000)
-        if now >= self._beat_at:
+        self.life.lapsed(self.lapsed_at())
+        if now >= self._beat_at or self.life.wants_proof:
             self._beat_at = now + (self.life.pause if self.life.is_on else _BEAT_SECONDS)
             self.life.sent(wall_ms, now)
             host = self._config.application_server or socket.gethostname()
             alive = Member(self._member, host, wall_ms)
-            failed = partial(self._not_alive, link)
+            failed = partial(self._not_alive, link, wall_ms)
             link.writer.append(link.partition, *encode(self._config.group, alive), failed)
 
     def look(self, link: LogLink | None) -> None:
@@ -100,19 +110,19 @@ class Presence:
         for member in old:
             self._actions.delete(link, member_key(member))
 
-    def look_at_sharers(self, link: LogLink) -> None:
-        """See which members with shared partitions are dead, and whether this one counts as such.
+    def look_at_signs(self, link: LogLink) -> None:
+        """Take the own sign of life that was read back; see which members with chunks are dead.
 
-        Before a sign of life that comes late is taken for one.
+        And whether this one counts as such, before a sign of life that comes late is taken for one.
         """
-        if self._config.lease_records is None:
-            return
         now, epoch = self._now(), self.epoch_of_member()
         with self._shared.changed:
             ownerships = self._shared.ownerships
             if self.life.has_lapsed(now):
                 ownerships.renew("the log was not reached for claim.timeout.ms")
             self.life.read(ownerships.log)
+            if self._config.lease_records is None:
+                return
             ownerships.stay(epoch)
             if link.tail.caught_up and self.life.seconds_left(now) > 2 * self.life.pause:
                 read_at = link.tail.read_at
@@ -120,7 +130,8 @@ class Presence:
                     self.life.silent(ownerships.log, ownerships.sharers(), now=now, read_at=read_at)
                 )
 
-    def _not_alive(self, link: LogLink, error: KafkaError, kind: Kind) -> None:
+    def _not_alive(self, link: LogLink, wall_ms: int, error: KafkaError, kind: Kind) -> None:
         link.not_taken(error, kind)
         self._actions.note(error)
+        self.life.not_taken(wall_ms)
         self._beat_at = 0.0  # again, with the next step

@@ -32,6 +32,8 @@ from kshare.group.transaction_log import TransactionLog
 
 __all__ = ["GroupSession", "OffsetAndMetadata", "Processed", "SessionConfig"]
 
+_UNPROVEN: Final = -1.0
+"""Seconds to deliver until the log was proven to be the present one: none."""
 _LOOK_SECONDS: Final = 0.05
 """How often to look whether the log was found."""
 
@@ -101,6 +103,7 @@ class GroupSession:
         self._thread.on_fault = member.session_ended
         self.transaction_log.is_lost = lambda: member.is_lost
         self._thread.presence.epoch_of_member = lambda: member.epoch
+        self._thread.presence.lapsed_at = lambda: member.lapsed_at
         self._thread.presence.life.is_on &= member.is_static
         self.claim({})
         return member
@@ -112,6 +115,7 @@ class GroupSession:
             member.close(timeout)
             self._thread.actions.primary.as_member = None
             self._thread.presence.epoch_of_member = lambda: None
+            self._thread.presence.lapsed_at = lambda: float("-inf")
             self.transaction_log.is_lost = lambda: False
             self._thread.presence.life.is_on = self._shares
 
@@ -173,7 +177,7 @@ class GroupSession:
             raise fault
 
     def may_deliver(self) -> bool:
-        """Whether records may be handed out: whether the log has been read lately.
+        """Whether records may be handed out: whether the log was read lately, as it is now.
 
         Ask before each hand-out; it costs a look at the clock.
         """
@@ -184,7 +188,9 @@ class GroupSession:
         now, member = self._now(), self._group_member
         seconds = self._claim_seconds - (now - self._thread.read_at)
         seconds = min(seconds, self._thread.presence.life.seconds_left(now))
-        return seconds if member is None else min(seconds, member.seconds_left())
+        seconds = seconds if member is None else min(seconds, member.seconds_left())
+        # Asked last: who renews the right says before whether it had lapsed.
+        return seconds if self._thread.presence.is_proven else min(seconds, _UNPROVEN)
 
     def share(self, partition: TopicPartition) -> Share | None:
         """What may be delivered of a partition without key order; None if nothing now."""

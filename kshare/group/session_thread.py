@@ -42,6 +42,7 @@ class _Report:
 
     Args:
         shared: What the session owns.
+        presence: Is told when the log was read after a gap.
         seconds: For how long it may deliver without reading the log.
         on_change: Called when there is something new.
         now: Source of time.
@@ -53,12 +54,14 @@ class _Report:
     def __init__(
         self,
         shared: Shared,
+        presence: Presence,
         seconds: float,
         on_change: Callable[[], None],
         now: Callable[[], float],
     ) -> None:
         self.read_at = float("-inf")
         self._shared = shared
+        self._presence = presence
         self._seconds = seconds
         self._on_change = on_change
         self._now = now
@@ -68,14 +71,17 @@ class _Report:
         """Say what has changed since the last look, if anything has."""
         was_late = self._now() - self.read_at > self._seconds
         if tail is not None and tail.caught_up and tail.read_at > self.read_at:
+            if float("-inf") < self.read_at < tail.read_at - self._seconds:
+                self._presence.life.lapsed(tail.read_at)
             self.read_at = tail.read_at
         is_back = was_late and self._now() - self.read_at <= self._seconds
         with self._shared.changed:
             ownerships = self._shared.ownerships
-            said = tuple(
+            starts = tuple(
                 (tp, id(each.start), each.owner.phase, _offered(ownerships.share(tp)))
                 for tp, each in ownerships.by_partition.items()
             )
+        said = (self._presence.is_proven, starts)
         if is_back or said != self._said:
             self._said = said
             self._on_change()
@@ -127,11 +133,11 @@ class SessionThread:
         self._now = now
         self._waker = Waker()
         self._follower = LogFollower(config, brief, self.shared, now)
-        self._report = _Report(self.shared, seconds, on_change, now)
         self.actions = BrokerActions(
             config, brief, self.shared, self._follower, now, self._waker.wake
         )
         self.presence = Presence(config, member, self.shared, self.actions, now)
+        self._report = _Report(self.shared, self.presence, seconds, on_change, now)
         self.epochs = EpochWriter(config.group)
         self.epochs.unblock = self.actions.unblock
         self.on_fault: Callable[[KshareError], None] = _ignore
@@ -185,7 +191,7 @@ class SessionThread:
         if link is not None:
             self._obey(link)
             self.presence.beat(link)
-            self.presence.look_at_sharers(link)
+            self.presence.look_at_signs(link)
             self.actions.act(link)
             self.epochs.serve(link, self.shared.ownerships.log, self._now())
         self._report.look(None if link is None else link.tail)

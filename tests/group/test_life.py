@@ -95,3 +95,46 @@ def test_nobody_is_taken_for_dead_that_may_deliver(
         late = other.silent(log, {"b"}, now=read + 100, read_at=read + SECONDS)
         assert not late or author.seconds_left(read + SECONDS) <= 0
         now = read
+
+
+def wants_proof(own: Life) -> bool:
+    return own.wants_proof  # mypy takes a property for what it was
+
+
+def test_after_a_lapse_only_a_later_beat_proves_the_log() -> None:
+    own = Life("a", SECONDS)
+    own.sent(1_000, 10.0)
+    own.read(log_with(Member("a", "h", 1_000)))
+    assert own.is_proven(float("-inf"))
+    assert not wants_proof(own)
+    own.sent(2_000, 11.0)  # is there when a broker freezes
+    own.lapsed(20.0)
+    assert wants_proof(own)
+    own.read(log_with(Member("a", "h", 2_000)))
+    assert not own.is_proven(float("-inf"))
+    own.sent(3_000, 20.5)
+    assert not wants_proof(own)
+    own.not_taken(3_000)
+    assert wants_proof(own)
+    own.sent(4_000, 21.0)
+    own.read(log_with(Member("a", "h", 4_000)))
+    assert own.is_proven(float("-inf"))
+    assert not own.is_proven(21.1)  # another lapse, which it was not told of
+    assert own.is_proven(20.9)
+
+
+def test_of_two_beats_that_look_the_same_the_first_counts() -> None:
+    own = Life("a", SECONDS)
+    own.sent(1_000, 10.0)
+    own.lapsed(10.4)
+    own.sent(1_000, 10.5)
+    own.read(log_with(Member("a", "h", 1_000)))
+    assert not own.is_proven(float("-inf"))
+
+
+def test_without_the_right_to_write_nothing_can_be_proven() -> None:
+    own = Life("a", SECONDS)
+    own.lapsed(20.0)
+    own.excuse()
+    assert own.is_proven(float("-inf"))
+    assert not wants_proof(own)

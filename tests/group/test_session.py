@@ -225,6 +225,29 @@ def test_while_the_log_is_down_delivery_stops() -> None:
             assert session.started()[T0] is before
 
 
+def test_after_a_gap_the_log_has_to_take_a_record_before_anything_is_delivered() -> None:
+    """A leader that was frozen, and goes on, shows the log as it was; but it replicates nothing."""
+    with FakeCluster(2, topics={"orders": 1, LOG: 1}) as cluster:
+        cluster.move_leader("orders", 0, 1)
+        cluster.move_leader(LOG, 0, 2)
+        with member(cluster.bootstrap_servers) as session:
+            assert session.may_deliver()
+            cluster.stop_broker(2)
+            eventually(lambda: not session.may_deliver())
+            cluster.fail("Produce", ["NOT_ENOUGH_REPLICAS"] * 1_000)
+            cluster.start_broker(2)
+            began = time.monotonic()
+            eventually(lambda: has_read_since(session, began))
+            assert not session.may_deliver()
+            cluster.stop_failing("Produce")
+            eventually(session.may_deliver)
+
+
+def has_read_since(session: GroupSession, began: float) -> bool:
+    """Whether the log has been read to its end, by a request that was sent after some time."""
+    return session.transaction_log.now() - session._thread.read_at < time.monotonic() - began
+
+
 def test_no_right_to_write_to_the_log(cluster: FakeCluster, servers: str) -> None:
     cluster.fail("Produce", ["TOPIC_AUTHORIZATION_FAILED"] * 10)
     with closing_session(GroupSession(group_config(servers))) as session:

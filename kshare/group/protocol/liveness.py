@@ -17,11 +17,15 @@ class Liveness:
         session: The session timeout, in seconds.
         rebalance: The rebalance timeout (``max.poll.interval.ms``), in seconds.
         polled_at: When somebody has polled last.
+        lapsed_at: When the answer was asked for that has renewed the right after it had lapsed;
+            -inf if it never had. Such an answer alone does not do: a coordinator that was frozen
+            gives it too, while another one has dropped the member.
     """
 
     session: float
     rebalance: float
     polled_at: float = float("-inf")
+    lapsed_at: float = float("-inf")
     _heard_at: float = float("-inf")
     _stable_at: float = float("-inf")
 
@@ -32,6 +36,8 @@ class Liveness:
             sent_at: When it was sent.
             is_stable: Whether no rebalance was under way then in which the member was missing.
         """
+        if self._heard_at > float("-inf") and self.seconds_left(sent_at) < 0:
+            self.lapsed_at = max(self.lapsed_at, sent_at)
         self._heard_at = max(self._heard_at, sent_at)
         if is_stable:
             self._stable_at = max(self._stable_at, sent_at)

@@ -362,6 +362,21 @@ def test_liveness_counts_from_when_requests_were_sent() -> None:
     assert alive.seconds_left(0.0) < 0
 
 
+def test_liveness_says_when_it_came_back_after_it_had_lapsed() -> None:
+    alive = Liveness(6.0, 60.0)
+    alive.heard(10.0, is_stable=True)
+    alive.heard(15.9, is_stable=True)
+    assert alive.lapsed_at == float("-inf")
+    alive.heard(15.0, is_stable=True)  # the answer comes late
+    alive.heard(22.0, is_stable=True)
+    assert alive.lapsed_at == 22.0
+    alive.heard(23.0, is_stable=True)
+    assert alive.lapsed_at == 22.0
+    alive.lost()
+    alive.heard(90.0, is_stable=True)  # it has joined again, and claims again
+    assert alive.lapsed_at == 22.0
+
+
 def test_a_foreign_member_is_refused_and_the_others_are_assigned() -> None:
     members = {"id-1": encode_subscription(Subscription("me", ("t",))), "id-2": b"\0\0\0\0"}
     assert topics_of(members) == {"t"}
