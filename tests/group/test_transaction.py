@@ -352,6 +352,34 @@ def test_one_that_waits_gives_up_when_key_hashes_are_about_to_change(
     assert time.monotonic() - began < 20
 
 
+def test_a_member_that_was_dropped_amid_a_transaction_does_not_commit_it(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make(session_timeout_ms=3_000, heartbeat_interval_ms=300)
+    consumer.subscribe(["orders"])
+    subscriber = consumer._receiver.subscriber
+    assert subscriber is not None
+    assert next_records(consumer) == list(range(5))
+    began = time.monotonic()
+    with (
+        pytest.raises(TransactionAbortedError, match="the member was dropped from its group"),
+        consumer.transaction() as transaction,
+    ):
+        assert copy(consumer, transaction, 5) == list(range(5, 10))
+        subscriber.member.fenced()
+    assert time.monotonic() - began < 40  # it does not wait for its time to commit
+    assert next_records(consumer) == list(range(5, 10))
+
+
+def next_records(consumer: KeySharedConsumer) -> list[int]:
+    """What the first transaction takes that gets records."""
+    for _ in range(100):
+        with consumer.transaction() as transaction:
+            if offsets := copy(consumer, transaction, 5):
+                return offsets
+    return []
+
+
 # -- fences ----------------------------------------------------------------------------------------
 
 
