@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from kshare.core.hashing import HashRange
 from kshare.group.protocol import takeover
 from kshare.group.protocol.actions import Delete, WritePrimary
+from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.leader import Generation
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.membership import Leave, Membership, State
@@ -234,6 +235,8 @@ def _grouped_verbs(world: GroupedWorld, limits: GroupedLimits, member: GroupedMe
         verbs.append("unblock")
     if member.may_look:
         verbs.append("look")
+    if is_unknown_while_it_waits(world, member):
+        verbs.append("heartbeat")
     if may_follow(member):
         verbs.append("poll")
     if world.drops < limits.drops and member.may_hang:
@@ -257,6 +260,14 @@ def may_pass(world: GroupedWorld, member: GroupedMember) -> bool:
         known = known_progress(member.part(), member.owner.done)
         member.left = by, bool(known.pending_of(end, member.hashes))
     return member.left[1]
+
+
+def is_unknown_while_it_waits(world: GroupedWorld, member: GroupedMember) -> bool:
+    """Whether a heartbeat tells a member that waits for SyncGroup that it waits in vain."""
+    membership = member.membership
+    code = world.coordinator.heartbeat(membership.member_id, membership.generation)
+    is_over = code in {Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION}
+    return membership.state is State.SYNCING and is_over
 
 
 def may_follow(member: GroupedMember) -> bool:
