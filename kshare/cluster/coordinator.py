@@ -140,6 +140,6 @@ def _retried(kafka: KafkaConfig, action: str, ask: Callable[[], _Answer]) -> _An
             if deadline.expired:
                 raise KafkaError(
                     f"cannot {action} within {deadline.seconds:g} s: "
-                    f"{error or type(error).__name__}"
+                    f"{str(error) or type(error).__name__}"
                 ) from error
         deadline.sleep()

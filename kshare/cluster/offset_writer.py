@@ -87,7 +87,7 @@ class OffsetWriter:
     def _failure(self, error: Exception) -> Exception:
         if not isinstance(error, OSError):
             return error
-        why = KafkaError(f"cannot {self._action}: {error or type(error).__name__}")
+        why = KafkaError(f"cannot {self._action}: {str(error) or type(error).__name__}")
         why.__cause__ = error
         return why
 

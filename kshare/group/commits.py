@@ -10,8 +10,8 @@ from typing import TypeAlias
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, KshareError
 from kshare.group.config import ConsumerConfig
+from kshare.group.consumer_session import Session
 from kshare.group.metrics import Latency
-from kshare.group.tail import Session
 
 __all__ = ["Commits", "Work"]
 

@@ -27,7 +27,7 @@ from kshare.options import SOURCE_COLUMNS
 from kshare.wire.protocol.waker import Waker
 from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords
 
-__all__ = ["Assignment", "Session", "Tail"]
+__all__ = ["Assignment", "Tail"]
 
 Assignment = Mapping[TopicPartition, tuple[HashRange, ...]]
 """Key hashes of each partition; empty for all."""

@@ -204,7 +204,7 @@ class Coordinators:
                 if deadline.expired:
                     raise KafkaError(
                         f"cannot {what} within {deadline.seconds:g} s "
-                        f"(kafka.default.api.timeout.ms): {error or type(error).__name__}"
+                        f"(kafka.default.api.timeout.ms): {str(error) or type(error).__name__}"
                     ) from error
                 _log.info("asking again after: %s", error)
                 if not isinstance(error, _NotNowError):

@@ -29,7 +29,7 @@ class BrokerSearch:
                 search.failed(address, error)
         raise ConnectionError(f"no broker answered: {search}")
 
-    ``str()`` of it says what ailed each broker.
+    ``str()`` of it says what was wrong with each broker.
 
     Args:
         bootstrap: The bootstrap servers.
@@ -38,8 +38,8 @@ class BrokerSearch:
             first. Without it, none is left alone.
 
     Attributes:
-        faults: What ailed each broker that was asked. A refused login is a ``ConnectionError``
-            here, as another attempt may find other brokers.
+        faults: What was wrong with each broker that was asked. A refused login is a
+            ``ConnectionError`` here, as another attempt may find other brokers.
     """
 
     def __init__(
