@@ -135,6 +135,7 @@ class Ownership:
         is_replaced: Whether the partition was claimed anew or given up: its commits end.
         retries: What has failed.
         follow_ups: Commits that follow from what is read back.
+        followed_to: The end of the log when it was looked at for what others have committed.
     """
 
     owner: Owner
@@ -146,6 +147,7 @@ class Ownership:
     is_replaced: bool = False
     retries: Retries = field(default_factory=Retries)
     follow_ups: FollowUps = field(default_factory=FollowUps)
+    followed_to: int = -1
 
     def failed(self, action: int, why: str, now: float) -> None:
         """Some actions have failed: try again after a pause."""

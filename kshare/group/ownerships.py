@@ -255,8 +255,10 @@ class Ownerships:
         each.begin_commit(log, now)
         owner.leader_epochs = self.leader_epochs(owner.partition)
         actions = owner.actions(log, self.log.end)
-        if isinstance(owner, Cooperator) and owner.is_stable_behind and owner.commit is None:
-            each.follow_ups.plan(now)
+        if owner.commit is None and each.followed_to != self.log.end:
+            each.followed_to = self.log.end
+            if owner.is_stable_behind(log):
+                each.follow_ups.plan(now)
         if each.look(now):
             self._report_start(owner)
         return actions

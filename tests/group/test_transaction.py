@@ -8,9 +8,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as RdTopicPartition
 
 from kshare.core.hashing import WHOLE, key_hash
 from kshare.core.offsets import OffsetRange
@@ -23,6 +26,7 @@ from kshare.group.offsets import list_offsets
 from kshare.group.transaction import Transaction
 from kshare.testing import FakeCluster, watermarks
 from kshare.wire.reader.read_slice import read_slice
+from tests.support.clock import until
 from tests.support.groups import GROUP, LOG, LOWER, T0, T1, UPPER
 from tests.support.requests import times_asked
 
@@ -302,6 +306,24 @@ def test_one_without_records_of_its_own_lets_others_go_on(
     thread.join(30)
     assert outputs(cluster) == list(range(60))
     assert committed(cluster)[T1].position(LOWER) == 60
+
+
+def test_a_lead_that_has_nothing_to_do_names_the_offset_that_others_have_reached(
+    make: Callable[..., KeySharedConsumer], cluster: FakeCluster
+) -> None:
+    """Kafka's own tools would show a lag until it has a transaction again."""
+    lead, other = make("billing-1", purgatory="key"), make("billing-2", purgatory="key")
+    lead.assign({T0: [LOWER]})
+    other.assign({T0: [UPPER]})
+    count = sum(key_hash(f"k{number % 17}".encode(), 0) in LOWER for number in range(RECORDS))
+    for consumer, wanted in ((lead, count), (other, RECORDS - count)):
+        done = 0
+        while done < wanted:
+            with consumer.transaction() as transaction:
+                done += len(copy(consumer, transaction, wanted - done))
+    plain = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": GROUP})
+    with closing(plain):
+        until(lambda: plain.committed([RdTopicPartition(*T0)], 10)[0].offset >= RECORDS - 1)
 
 
 def test_with_purgatory_key_nobody_waits(

@@ -64,14 +64,12 @@ class Cooperator(Owner):
         chunk_records: Number of offsets to lease at a time.
         silent: Members that have given no sign of life for so long that they deliver no more.
         share: What it may deliver; None while it does not run.
-        is_stable_behind: Whether it is the lead, and the log does not name the stable offset that
-            follows from its facts: a commit writes it.
     """
 
     chunk_records: int = 1_000
     silent: frozenset[str] = frozenset()
     share: Share | None = None
-    is_stable_behind: bool = False
+    _is_stable_behind: bool = False
     _number: int = 0  # of the last lease
     _asked: int | None = None  # number of the lease that is not read back
     _data: tuple[int, int] | None = None  # a lease is wanted: the bounds of the partition's log
@@ -112,6 +110,10 @@ class Cooperator(Owner):
         """The stable offset that the log names, or that follows from its facts."""
         named = committed(log, self.start)
         return named if self.share is None else max(named, self.share.done.stable)
+
+    def is_stable_behind(self, log: PartitionLog) -> bool:  # noqa: ARG002 - as far as it was looked at
+        """Whether it is the lead, and the log does not name the stable offset of its facts."""
+        return self._is_stable_behind
 
     # -- decisions -------------------------------------------------------------------------
 
@@ -171,7 +173,7 @@ class Cooperator(Owner):
         if share != self.share:
             self.share = share
         said = log.stable.offset if log.stable is not None else self.start.progress.stable
-        self.is_stable_behind = log.lead == self.member and done.stable > said
+        self._is_stable_behind = log.lead == self.member and done.stable > said
 
     def _clear(self, log: PartitionLog, mine: dict[int, Bounds]) -> Iterator[Append]:
         """Delete own leases that have nothing, and, as the lead, those that do not count."""
@@ -207,7 +209,7 @@ class Cooperator(Owner):
 
     def _stop(self) -> None:
         self.share, self._data, self._looked_at = None, None, None
-        self._asked, self.is_stable_behind = None, False
+        self._asked, self._is_stable_behind = None, False
 
 
 def _is_in(log: PartitionLog, key: Key) -> bool:

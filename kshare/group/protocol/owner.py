@@ -246,6 +246,17 @@ class Owner:
         """The stable offset that the log names."""
         return committed(log, self.start)
 
+    def is_stable_behind(self, log: PartitionLog) -> bool:
+        """Whether it is the lead, and has a stable offset to commit though it commits nothing else.
+
+        That of transactions: members without them commit now and then, and see it then.
+        """
+        has_transactions = self.claim.transactional_id is not None
+        if not has_transactions or self.phase is not Phase.RUNNING or not leads(log, self.claim):
+            return False
+        assert self.start is not None
+        return self._stable_to_write(log, self.start.progress.stable) is not None
+
     # -- decisions -------------------------------------------------------------------------
 
     def actions(self, log: PartitionLog, log_end: int) -> tuple[Action, ...]:

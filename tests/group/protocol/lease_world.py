@@ -506,4 +506,4 @@ def _has_news(world: LeaseWorld, name: str) -> bool:
     process = sharer(world.processes[name])
     done = processed_offsets(process.part().progress())
     pieces = [(piece.offsets.start, piece.offsets.end) for piece in processed(process)]
-    return any(not is_in(lo, done) for lo, _ in pieces) or process.cooperator.is_stable_behind
+    return any(not is_in(lo, done) for lo, _ in pieces) or process.cooperator._is_stable_behind
