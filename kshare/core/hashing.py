@@ -84,15 +84,13 @@ class HashRange:
 
     def intersect(self, other: "HashRange") -> "HashRange | None":
         """The hashes that are in both ranges; None if there are none."""
-        lo, hi = max(self.lo, other.lo), min(self.hi, other.hi)
-        if lo >= hi:
-            return None
         # One of the two is mostly the answer, and making another costs as much as all the rest.
-        if lo == self.lo and hi == self.hi:
-            return self
-        if lo == other.lo and hi == other.hi:
+        if self.lo <= other.lo and other.hi <= self.hi:
             return other
-        return HashRange(lo, hi)
+        if other.lo <= self.lo and self.hi <= other.hi:
+            return self
+        lo, hi = max(self.lo, other.lo), min(self.hi, other.hi)
+        return HashRange(lo, hi) if lo < hi else None
 
 
 WHOLE: Final = HashRange(0, HASH_SPACE)

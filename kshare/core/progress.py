@@ -340,14 +340,14 @@ class Slice:
         *,
         stripes: Sequence[Stripe] = (),
     ) -> None:
-        layers = (*stripes, *to_stripes(rectangles)) if rectangles else tuple(stripes)
-        is_canonical = len(layers) == 1 and layers[0].bounds  # most of all
-        canonical = layers if is_canonical else filled(overlay(layers))
-        if not canonical:
-            raise ValueError(f"a slice of {topic}-{partition} without a rectangle")
-        object.__setattr__(self, "topic", topic)
-        object.__setattr__(self, "partition", partition)
-        object.__setattr__(self, "stripes", canonical)
+        if rectangles or len(stripes) != 1 or not stripes[0].bounds:
+            stripes = filled(overlay((*stripes, *to_stripes(rectangles))))
+            if not stripes:
+                raise ValueError(f"a slice of {topic}-{partition} without a rectangle")
+        put = object.__setattr__
+        put(self, "topic", topic)
+        put(self, "partition", partition)
+        put(self, "stripes", tuple(stripes))
 
     @property
     def topic_partition(self) -> TopicPartition:
