@@ -51,7 +51,7 @@ def main() -> None:
             read()
         wall = time.perf_counter() - began
         used = _cpu(jvm)
-        _run("jcmd", str(jvm.pid), "JFR.dump", f"filename={recording}")
+        _run("jcmd", str(jvm.pid), "JFR.stop", "name=1", f"filename={recording}")
         spark.stop()
         print(f"a read of 3 M records: {wall / _RUNS:.2f} s")
         for name, seconds in used.items():
