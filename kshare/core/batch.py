@@ -36,7 +36,6 @@ __all__ = [
     "batch_ends",
     "begin",
     "end_of_batch",
-    "is_empty",
     "limit_ranges",
     "limited_slices",
     "needs_earliest",
@@ -257,16 +256,6 @@ def _slowest(partition: TopicPartition, reached: Progress, selected: SelectedHas
         return reached.stable
     hashes = selected.readable(partition)
     return reached.position_of(hashes) if hashes else reached.stable
-
-
-def is_empty(before: Offsets, after: Offsets) -> bool:
-    """Whether a batch reads nothing, and its dict only leaves out the starts of the one before.
-
-    Args:
-        before: What the dict of the batch before says, or that of the query's start.
-        after: What the dict of the batch says.
-    """
-    return after == replace(before, started={})
 
 
 def advanced(

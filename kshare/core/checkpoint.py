@@ -18,13 +18,6 @@ A partition whose key hashes all stand at one offset is written as Spark's kafka
 the difference to the one before (the first one's to the stable offset), as LEB128 in base64.
 ``limits``: see :class:`RangeLimit`. ``committed``, ``start``: see :class:`Offsets`. What is empty
 or false is left out.
-
-A dict that would be plain but for its starts may hold them beside the offsets instead::
-
-    {"topic": {"00": 90, "0": 100, "1": 20}}
-
-Spark's source reads names of partitions as numbers and takes the last one, so it sees what it
-would have written.
 A later version may say more: then ``v`` is greater, and this code refuses to guess.
 """
 
@@ -55,7 +48,6 @@ _PARTITION_MAX: Final = 2**31 - 1
 _TEXT_MAX: Final = 256 << 20
 _PACKED_MAX: Final = 64 << 20
 _RANGES_MAX: Final = 1 << 20
-_START: Final = "0"  # before the number of a partition: no number begins like that
 _PARTS: Final = {"v", "ic", "limits", "committed", "start"}
 
 _REPAIR: Final = (
@@ -114,19 +106,16 @@ class Offsets:
     read_committed: bool = False
 
 
-def encode(offsets: Offsets, *, shows_starts: bool = True) -> dict[str, Any]:
+def encode(offsets: Offsets) -> dict[str, Any]:
     """Make the offset dict, ready for ``json.dumps``.
-
-    Args:
-        offsets: What it says.
-        shows_starts: Whether a dict with starts is one that Spark's source refuses.
 
     Returns:
         Topics sorted by name, partitions by number. Just ``{"topic": {"0": 123}}`` if every
         partition is level, none has just started and none has limits.
     """
-    stable = {tp: reached.stable for tp, reached in offsets.progress.items()}
-    encoded: dict[str, Any] = by_topic(stable)
+    encoded: dict[str, Any] = by_topic(
+        {tp: reached.stable for tp, reached in offsets.progress.items()}
+    )
     uneven = {
         tp: _encode_stripes(reached)
         for tp, reached in offsets.progress.items()
@@ -142,8 +131,6 @@ def encode(offsets: Offsets, *, shows_starts: bool = True) -> dict[str, Any]:
         "start": by_topic(offsets.started),
     }
     extra = {name: part for name, part in parts.items() if part}
-    if extra.keys() == {"start"} and not shows_starts and offsets.started.keys() <= stable.keys():
-        return _with_starts(stable, offsets.started)
     if extra:
         encoded[EXTRA_KEY] = {"v": VERSION, **extra}
     return encoded
@@ -163,14 +150,10 @@ def decode(value: Mapping[str, Any] | str) -> Offsets:
     _expect(isinstance(parsed, Mapping), "", "an object with topics", parsed)
     extra = _checked_extra(parsed[EXTRA_KEY]) if EXTRA_KEY in parsed else {}
     plain = {topic: part for topic, part in parsed.items() if topic != EXTRA_KEY}
-    plain, beside = _split_starts(plain)
     stable = _decode_nested(plain, "", _decode_offset)
     uneven = _decode_nested(extra.get("ic", {}), f"{EXTRA_KEY}.ic", _decode_stripes)
     limits = _decode_nested(extra.get("limits", {}), f"{EXTRA_KEY}.limits", _decode_limits)
     started = _decode_nested(extra.get("start", {}), f"{EXTRA_KEY}.start", _decode_offset)
-    for tp, offset in _decode_nested(beside, "", _decode_offset, _START).items():
-        _expect(tp in stable, f"{tp.topic}.{_START}{tp.partition}", f"the offset of {tp}", None)
-        started[tp] = offset
     committed = extra.get("committed", False)
     _expect(isinstance(committed, bool), f"{EXTRA_KEY}.committed", "true or false", committed)
     progress = {tp: Progress(offset) for tp, offset in stable.items()}
@@ -190,19 +173,6 @@ def by_topic(entries: Mapping[TopicPartition, _Value]) -> dict[str, dict[str, _V
     topics: dict[str, dict[str, _Value]] = {}
     for (topic, partition), entry in sorted(entries.items(), key=lambda item: item[0]):
         topics.setdefault(topic, {})[str(partition)] = entry
-    return topics
-
-
-def _with_starts(
-    stable: Mapping[TopicPartition, int], started: Mapping[TopicPartition, int]
-) -> dict[str, Any]:
-    """Stable offsets, and the start of a partition before its own."""
-    topics: dict[str, Any] = {}
-    for tp in sorted(stable):
-        entries = topics.setdefault(tp.topic, {})
-        if tp in started:
-            entries[f"{_START}{tp.partition}"] = started[tp]
-        entries[str(tp.partition)] = stable[tp]
     return topics
 
 
@@ -254,24 +224,10 @@ def _checked_extra(extra: Any) -> Mapping[str, Any]:
     return extra  # type: ignore[no-any-return]
 
 
-def _split_starts(plain: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The entries of offsets, and those of starts."""
-    stable: dict[str, Any] = {}
-    starts: dict[str, Any] = {}
-    for topic, entries in plain.items():
-        stable[topic] = entries
-        if isinstance(entries, Mapping):
-            is_start = {name: name != _START and str(name).startswith(_START) for name in entries}
-            if any(is_start.values()):
-                stable[topic] = {name: entries[name] for name in entries if not is_start[name]}
-                starts[topic] = {name: entries[name] for name in entries if is_start[name]}
-    return stable, starts
-
-
 def _decode_nested(
-    value: Any, where: str, entry: Callable[[Any, str], _Value], prefix: str = ""
+    value: Any, where: str, entry: Callable[[Any, str], _Value]
 ) -> dict[TopicPartition, _Value]:
-    """Entries by topic and partition, whose number has a prefix."""
+    """Entries by topic and partition."""
     _expect(isinstance(value, Mapping), where, "an object with topics", value)
     decoded = {}
     for topic, partitions in value.items():
@@ -280,17 +236,16 @@ def _decode_nested(
         _expect(isinstance(partitions, Mapping), here, "an object with partitions", partitions)
         for name, part in partitions.items():
             field_name = f"{here}.{name}"
-            number = _decode_partition(name, field_name, prefix)
+            number = _decode_partition(name, field_name)
             decoded[TopicPartition(topic, number)] = entry(part, field_name)
     return decoded
 
 
-def _decode_partition(name: Any, where: str, prefix: str) -> int:
-    number = name.removeprefix(prefix) if isinstance(name, str) else ""
-    short = number.isdecimal() and number.isascii() and len(number) <= 10
-    fits = short and str(int(number)) == number and int(number) <= _PARTITION_MAX
+def _decode_partition(name: Any, where: str) -> int:
+    short = isinstance(name, str) and name.isdecimal() and name.isascii() and len(name) <= 10
+    fits = short and str(int(name)) == name and int(name) <= _PARTITION_MAX
     _expect(fits, where, "a partition number", name)
-    return int(number)
+    return int(name)
 
 
 def _decode_offset(value: Any, where: str) -> int:

@@ -20,21 +20,12 @@ from kshare.options import (
     OffsetSpec,
     PerPartition,
     SourceOptions,
-    StartSpec,
     TimestampPerPartition,
     Topics,
 )
 from kshare.options.offset_json import partitions_fault
 
-__all__ = [
-    "ClusterLike",
-    "PinnedView",
-    "TopicView",
-    "View",
-    "is_certain_start",
-    "is_lasting",
-    "resolve",
-]
+__all__ = ["ClusterLike", "PinnedView", "TopicView", "View", "is_certain_start", "resolve"]
 
 _log = logging.getLogger(__name__)
 
@@ -165,18 +156,6 @@ def is_certain_start(options: SourceOptions, partition: TopicPartition, offset: 
     if isinstance(starting, PerPartition):
         return isinstance(starting.offsets.get(partition), int)
     return isinstance(starting, Earliest) and offset == 0  # nothing was trimmed
-
-
-def is_lasting(spec: StartSpec, partition: TopicPartition) -> bool:
-    """Whether a query that asks later where a partition starts misses no record of it.
-
-    Args:
-        spec: ``startingOffsets``.
-        partition: A partition.
-    """
-    if isinstance(spec, PerPartition):
-        return isinstance(spec.offsets.get(partition), int)
-    return isinstance(spec, Earliest)  # what was trimmed in between is lost for all
 
 
 def _require_all(

@@ -38,7 +38,6 @@ from kshare.core.batch import (
     advanced,
     batch_ends,
     begin,
-    is_empty,
     limit_ranges,
     needs_earliest,
     start_of,
@@ -46,7 +45,7 @@ from kshare.core.batch import (
     unwritten_gaps,
     with_gaps,
 )
-from kshare.core.checkpoint import EXTRA_KEY, Offsets, encode
+from kshare.core.checkpoint import Offsets, encode
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.rate import NextLimits
 from kshare.core.slicing import PartitionLoad, plan_ranges
@@ -59,7 +58,7 @@ from kshare.planner.data_loss import report_losses
 from kshare.planner.end_offsets import Scan, scan_log
 from kshare.planner.group_member import GroupMember, start_progress
 from kshare.planner.key_selection import KeySelection
-from kshare.planner.offset_options import ClusterLike, is_certain_start, is_lasting
+from kshare.planner.offset_options import ClusterLike, is_certain_start
 from kshare.planner.query_group import Commits, QueryGroup
 from kshare.planner.range_policy import PolicyView, check_ranges
 from kshare.planner.rate_controller import Feedback, RateController
@@ -172,16 +171,8 @@ class StreamPlanner:
             max_ahead=self._options.max_offsets_ahead,
             max_gaps=self._options.max_ranges_in_checkpoint,
         )
-        after, limited, limits = self._planned(batch, ends, keys, starting)
-        self._report.batch(batch, available, after)
-        # New partitions start at their earliest offset, whoever asks.
-        are_lasting = bool(reached) or self._are_lasting(after.started)
-        written = encode(after, shows_starts=not are_lasting)
-        # What Spark's source cannot read has a batch after it, even one that reads nothing.
-        if written == start or (EXTRA_KEY not in start and is_empty(before, after)):
-            return self._idle(start)
-        self._history.add(RecentBatch(batch_name(written), after, limited, limits))
-        return written
+        written = self._write(batch, available, ends, keys, starting)
+        return written if written != start else self._idle(written)
 
     def seen_offsets(self) -> dict[str, Any] | None:
         """What Spark's progress report shows: see :class:`StreamReport`."""
@@ -256,28 +247,26 @@ class StreamPlanner:
 
     # -- the next batch ---------------------------------------------------------------------
 
-    def _are_lasting(self, started: Iterable[TopicPartition]) -> bool:
-        """Whether Spark's source, which asks its options, starts where partitions started."""
-        return all(is_lasting(self._options.starting, tp) for tp in started)
-
-    def _planned(
+    def _write(
         self,
         batch: BatchStart,
+        available: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
         keys: KeySelection,
         starting: Mapping[TopicPartition, Progress],
-    ) -> tuple[Offsets, list[LimitedSlice], NextLimits]:
-        """A batch that begins and ends somewhere; ``starting`` is only noted.
-
-        Returns:
-            What its dict says, and its slices and limits if it has some.
-        """
+    ) -> dict[str, Any]:
+        """The dict of a batch that begins and ends somewhere; ``starting`` is only noted."""
         if self._options.limits_records:
             after, limited, limits = self._limited(batch, ends, keys)
         else:
             after = Offsets(advanced(batch.progress, ends, keys), batch.started)
             limited, limits = [], NextLimits()
-        return with_gaps(after, starting) if starting else after, limited, limits
+        if starting:
+            after = with_gaps(after, starting)
+        self._report.batch(batch, available, after)
+        written = encode(after)
+        self._history.add(RecentBatch(batch_name(written), after, limited, limits))
+        return written
 
     def _limited(
         self, batch: BatchStart, ends: Mapping[TopicPartition, int], keys: KeySelection

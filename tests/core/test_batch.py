@@ -12,7 +12,6 @@ from kshare.core.batch import (
     batch_ends,
     begin,
     end_of_batch,
-    is_empty,
     limit_ranges,
     limited_slices,
     needs_earliest,
@@ -21,7 +20,7 @@ from kshare.core.batch import (
     unwritten_gaps,
     with_gaps,
 )
-from kshare.core.checkpoint import Offsets, RangeLimit, decode, encode
+from kshare.core.checkpoint import Offsets, decode, encode
 from kshare.core.hashing import WHOLE, HashRange, complement, without
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
@@ -129,24 +128,6 @@ def test_every_partition_begins_somewhere_and_what_is_lost_is_told(
             assert not progress.pending(first[tp])
     assert known - available.keys() <= lost
     assert {tp for tp, offset in batch.new.items() if offset > 0} <= lost
-
-
-@given(st.dictionaries(st.sampled_from([T0, T1]), progresses()), offsets, st.data())
-def test_an_empty_batch_reads_nothing_and_starts_nothing(
-    reached: Mapping[TopicPartition, Progress],
-    started: Mapping[TopicPartition, int],
-    data: st.DataObject,
-) -> None:
-    before = Offsets(reached, started)
-    assert is_empty(before, Offsets(reached))
-    if not reached:
-        return
-    tp = data.draw(st.sampled_from(sorted(reached)))
-    further = reached[tp].advance(reached[tp].front + 1)
-    assert not is_empty(before, Offsets({**reached, tp: further}))
-    assert not is_empty(before, Offsets(reached, started={T2: 0}))
-    limits = {tp: (RangeLimit((WHOLE,), END, 1),)}
-    assert not is_empty(before, Offsets(reached, limits=limits))
 
 
 def test_the_first_batch_carries_its_start() -> None:
