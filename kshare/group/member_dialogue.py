@@ -118,6 +118,13 @@ class MemberDialogue:
                     is_assigned=_is_assigned(answer),
                 )
                 self._schedule.joined()
+                _log.info(
+                    "group %s: joined generation %d as %s%s",
+                    self._config.group,
+                    answer.generation_id,
+                    answer.member_id,
+                    ", which leads it" if answer.leader == answer.member_id else "",
+                )
                 if answer.leader != answer.member_id:
                     self._leader.follows()
                 elif _is_assigned(answer):
@@ -221,6 +228,7 @@ class MemberDialogue:
             if is_member and number:
                 core.heartbeat_refused(code)
                 self._hear_of_loss()
+                self._say_loss(number)
         if code in {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE}:
             self._link.forget()
             raise OSError(f"the coordinator has moved ({number})")
@@ -256,6 +264,17 @@ class MemberDialogue:
                 self._core.stop_waiting_for_polls()
                 self._liveness.lost()
             self._on_change()
+
+    def _say_loss(self, number: int) -> None:
+        """Write that the member is dropped, if it is, by the answer to its heartbeat."""
+        if self._core.is_lost:
+            _log.warning(
+                "group %s: the group goes on without this member (%s), which joins again. Its "
+                "heartbeats stopped for session.timeout.ms=%d, or a rebalance did not wait for it",
+                self._config.group,
+                error_codes.name(number),
+                self._config.session_timeout_ms,
+            )
 
     def _say(self, trouble: str) -> None:
         """Write what has failed, as a warning if nothing has worked for some seconds."""

@@ -130,7 +130,7 @@ class Reading:
             member.report(self._tail.meter.report)
         if receiver.transactions is not None:
             receiver.transactions.is_disturbed = lambda: member.has_change
-        return Subscriber(member, self.host)
+        return Subscriber(member, self.host, self._config.group)
 
     def unsubscribe(self) -> None:
         """Commit (with ``enable.auto.commit``), give up all partitions, and leave the group."""

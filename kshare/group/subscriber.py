@@ -7,6 +7,7 @@
     a loss   --> on_lost ----------------------> claim nothing --> join again
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -15,12 +16,15 @@ from typing import Any, Protocol, TypeAlias, TypeVar, overload
 from confluent_kafka import TopicPartition as RdTopicPartition
 
 from kshare.core.hashing import HashRange
+from kshare.core.listing import named
 from kshare.core.progress import TopicPartition
 from kshare.group.member_thread import MemberThread
 from kshare.group.protocol.holdings import Change, minus
 from kshare.options.kinds import topic_fault
 
 __all__ = ["Callbacks", "Host", "Listener", "Subscriber", "partitions_only", "topics_to_subscribe"]
+
+_log = logging.getLogger("kshare.group")
 
 Listener: TypeAlias = Callable[[Mapping[TopicPartition, tuple[HashRange, ...]]], None]
 """Takes key hashes by partition: only what has changed; an empty tuple is the whole partition."""
@@ -81,10 +85,12 @@ class Subscriber:
     Args:
         member: The member of the group.
         host: The consumer.
+        group: Its ``group.id``.
     """
 
-    def __init__(self, member: MemberThread, host: Host) -> None:
+    def __init__(self, member: MemberThread, host: Host, group: str) -> None:
         self.member = member
+        self._group = group
         self.callbacks = Callbacks()
         self.topics: tuple[str, ...] = ()
         self.is_rebalancing = False
@@ -127,6 +133,7 @@ class Subscriber:
         faults: list[Exception] = []
         revoked = self.callbacks.on_lost if change.is_lost else self.callbacks.on_revoked
         if change.revoked:
+            self._tell(change.revoked, "lost" if change.is_lost else "revoked")
             _call(revoked, change.revoked, faults)
         commit = None
         owned = self.member.owned()
@@ -144,9 +151,22 @@ class Subscriber:
         self._host.take_over(change.assigned, epoch)
         self.member.applied()
         if change.gained:
+            self._tell(change.gained, "assigned")
             _call(self.callbacks.on_assigned, change.gained, faults)
         for fault in faults:
             raise fault
+
+    def _tell(self, changed: Mapping[TopicPartition, tuple[HashRange, ...]], what: str) -> None:
+        """Write a line for people, as Java's consumer does."""
+        level, why = logging.INFO, ""
+        if what == "lost":
+            level = logging.WARNING
+            why = "; others may have them. What was not committed is delivered again"
+        names = (
+            f"{tp} {' '.join(map(str, ranges))}" if ranges else str(tp)
+            for tp, ranges in sorted(changed.items())
+        )
+        _log.log(level, "group %s: %s: %s%s", self._group, what, named(names), why)
 
     def revoke_all(self) -> None:
         """The end: what is owned is given up next."""

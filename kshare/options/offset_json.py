@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any, NoReturn, TypeVar
 
 from kshare.core.hashing import HASH_SPACE, HashRange
+from kshare.core.listing import named
 from kshare.core.progress import TopicPartition
 from kshare.options.frozen import FrozenMapping
 from kshare.options.model import (
@@ -93,18 +94,12 @@ def partitions_fault(
     surplus, missing = set(given) - set(partitions), set(partitions) - set(given)
     wrong = []
     if surplus:
-        wrong.append(f"lists {_names(surplus)}, not read")
+        wrong.append(f"lists {named(sorted(surplus), _SHOWN)}, not read")
     if missing:
-        wrong.append(f"lacks {_names(missing)}")
+        wrong.append(f"lacks {named(sorted(missing), _SHOWN)}")
     if not wrong:
         return None
     return f"{', and '.join(wrong)}; all partitions that are read must be listed and no others"
-
-
-def _names(partitions: Collection[TopicPartition]) -> str:
-    shown = [f"{topic}-{partition}" for topic, partition in sorted(partitions)[:_SHOWN]]
-    more = f" and {len(partitions) - _SHOWN} more" if len(partitions) > _SHOWN else ""
-    return ", ".join(shown) + more
 
 
 # -- JSON ---------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ and the ends of limited batches, are in the dict or follow from it and the log.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kshare.cluster.group_offsets import committer
@@ -46,6 +46,7 @@ from kshare.core.batch import (
     with_gaps,
 )
 from kshare.core.checkpoint import Offsets, encode
+from kshare.core.listing import named
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.rate import NextLimits
 from kshare.core.slicing import PartitionLoad, plan_ranges
@@ -159,7 +160,9 @@ class StreamPlanner:
 
         batch = begin(before, reached, available, earliest)
         if batch.new:
-            _log.info("new partitions, read from their earliest offsets: %s", _names(batch.new))
+            _log.info(
+                "new partitions, read from their earliest offsets: %s", named(sorted(batch.new))
+            )
         report_losses(batch.losses, fail=self._options.fail_on_data_loss)
         available = {tp: available[tp] for tp in batch.progress}
         starting = unwritten_gaps(before, batch.progress)
@@ -323,9 +326,3 @@ class StreamPlanner:
             for tp, pieces in pending.items()
             if pieces
         ]
-
-
-def _names(partitions: Iterable[TopicPartition]) -> str:
-    names = [str(tp) for tp in sorted(partitions)]
-    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return ", ".join(names[:10]) + more

@@ -15,9 +15,10 @@ Cost: three requests for each transaction, several at a time, and a few to the l
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from kshare.core.listing import named
 from kshare.errors import KafkaError, KshareError
 from kshare.options.sink import SinkOptions
 from kshare.produce.config import TRANSACTION_TIMEOUT_MS
@@ -165,10 +166,11 @@ class Batch:
         open_ = self._coordinators.each(_is_open, list(self._own.values()))
         ended = [attempt for attempt, is_open in zip(self._own, open_, strict=True) if not is_open]
         if ended:
+            tasks = named((attempt.task for attempt in ended), _NAMED_MAX)
             raise KafkaError(
                 f"exactlyOnce: batch {self._number} is not written: the transactions of tasks "
-                f"{_names(attempt.task for attempt in ended)} were ended by others (a second run "
-                "of the query, or a time-out). Running the batch again writes it"
+                f"{tasks} were ended by others (a second run of the query, or a time-out). "
+                "Running the batch again writes it"
             )
 
     def _finished(self, state: State | None) -> State | None:
@@ -200,10 +202,11 @@ class Batch:
         if not lost:
             self._ledger.write(state.end())
             return state.end()
+        tasks = named((entry.task for entry in lost), _NAMED_MAX)
         text = (
             f"exactlyOnce: of batch {state.batch}, {sum(entry.rows for entry in lost):,} rows are "
-            f"lost, those of tasks {_names(entry.task for entry in lost)} of run {state.run}: it "
-            "was decided and partly committed when its driver ended, and the rest timed out before "
+            f"lost, those of tasks {tasks} of run {state.run}: it was decided and partly committed "
+            "when its driver ended, and the rest timed out before "
             "the query was started again (kafka.transaction.timeout.ms). The next start goes on "
             "without them"
         )
@@ -243,9 +246,3 @@ def _committed(coordinators: Endings, transaction: Transaction) -> bool:
 
 def _aborted(coordinators: Endings, transaction: Transaction) -> bool:
     return coordinators.end(transaction, commit=False)
-
-
-def _names(tasks: Iterable[int]) -> str:
-    numbers = [str(task) for task in tasks]
-    more = len(numbers) - _NAMED_MAX
-    return ", ".join(numbers[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

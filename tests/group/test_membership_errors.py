@@ -3,6 +3,7 @@
 Whatever it is, nothing is lost, and what was committed is not delivered again.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -154,6 +155,31 @@ def test_a_heartbeat_that_says_it_is_no_member_loses_all_and_it_joins_again(
     check(cluster, only)
 
 
+@pytest.mark.parametrize("code", LOSING)
+def test_the_log_says_what_becomes_of_a_member(
+    cluster: FakeCluster,
+    start: Callable[[], Polling],
+    code: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, "kshare.group"):
+        only = settled(cluster, start())
+        cluster.fail("Heartbeat", [code])
+        eventually(lambda: names(only) == ["assigned", "lost", "assigned"])
+        eventually(lambda: len(said(caplog, "assigned: orders-0")) == 2)
+    assert said(caplog, "joined generation")[-1].endswith(", which leads it")
+    assert said(caplog, f"the group goes on without this member ({code}), which joins again")
+    (lost,) = said(caplog, "lost: orders-0; others may have them")
+    assert (
+        lost == f"group {GROUP}: lost: orders-0; others may have them. What was not "
+        "committed is delivered again"
+    )
+
+
+def said(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
+    return [text for record in caplog.records if part in (text := record.getMessage())]
+
+
 @pytest.mark.parametrize(
     ("request_name", "code"),
     [
@@ -201,7 +227,7 @@ def test_an_error_of_joining_that_is_not_known_ends_it_by_its_name(
     only = start()
     eventually(lambda: only.faults)
     assert type(only.faults[0]) is KshareError
-    assert str(only.faults[0]) == f"cannot join group {GROUP}: InvalidGroupIdError"
+    assert str(only.faults[0]) == f"cannot join group {GROUP}: INVALID_GROUP_ID"
 
 
 @pytest.mark.parametrize("code", ["_TRANSPORT", "NOT_COORDINATOR", "UNKNOWN_MEMBER_ID"])

@@ -89,6 +89,7 @@ class ErrorCode(IntEnum):
 
 
 _KINDS = {int(code): code.kind for code in ErrorCode}
+_NAMES = {int(code): code.name for code in ErrorCode}
 _RETRIABLE = {Kind.TRANSIENT, Kind.STALE_LEADER, Kind.UNKNOWN_TOPIC, Kind.CORRUPT}
 
 
@@ -108,7 +109,10 @@ def is_permanent(code: int) -> bool:
 
 
 def name(code: int) -> str:
-    """The name of a code's class in kafka-python, as error texts show it."""
-    from kafka.errors import for_code  # noqa: PLC0415 - 0.3 s, and only faults need it
+    """Kafka's name of a code, such as ``UNKNOWN_MEMBER_ID``."""
+    if code in _NAMES:
+        return _NAMES[code]
+    from kafka.errors import for_code  # noqa: PLC0415 - 0.3 s, and only rare faults need it
 
-    return str(for_code(code).__name__)
+    said = str(for_code(code).message)
+    return f"error {code}" if said == "UNKNOWN" else said

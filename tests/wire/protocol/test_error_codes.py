@@ -28,7 +28,12 @@ def test_the_table_agrees_with_kafka_python(code: ErrorCode) -> None:
     theirs = for_code(int(code))
     assert theirs.message == RENAMED.get(code, code.name)
     assert error_codes.is_retriable(code) == (theirs.retriable or code in ALSO_RETRIABLE)
-    assert error_codes.name(code) == theirs.__name__
+    assert error_codes.name(code) == code.name
+
+
+@pytest.mark.parametrize(("code", "name"), [(24, "INVALID_GROUP_ID"), (999, "error 999")])
+def test_the_name_of_a_code_that_is_not_listed(code: int, name: str) -> None:
+    assert error_codes.name(code) == name
 
 
 @pytest.mark.parametrize("code", range(-2, 140))

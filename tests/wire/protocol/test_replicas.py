@@ -291,7 +291,7 @@ def test_the_log_tells_where_records_come_from(caplog: pytest.LogCaptureFixture)
         read(cluster)
     assert caplog.messages == [
         "t-0: the leader names broker 2 to be read (client.rack: r1)",
-        "t-0: back from follower 2 to the leader: FencedLeaderEpochError",
+        "t-0: back from follower 2 to the leader: FENCED_LEADER_EPOCH",
     ]
 
 

@@ -224,7 +224,7 @@ def test_not_authorized_is_not_retried(cluster: FakeCluster) -> None:
 
 def test_an_error_that_no_retry_mends(cluster: FakeCluster) -> None:
     cluster.fail("Fetch", ["INVALID_REQUEST"])
-    with pytest.raises(KafkaError, match=r"refused to read t-0 at offset 0: InvalidRequestError"):
+    with pytest.raises(KafkaError, match=r"refused to read t-0 at offset 0: INVALID_REQUEST"):
         read(cluster, whole())
 
 
