@@ -97,7 +97,7 @@ class CompactedTopic:
         return bool(self._reader.positions)
 
     def read(self) -> Changes:
-        """What was written since the last read; after an error that is the same as before."""
+        """Return what was written since the last read; after a failed read, that comes again."""
         return self._reader.read()
 
     def partitions(self) -> tuple[TopicPartition, ...]:

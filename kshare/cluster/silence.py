@@ -57,7 +57,7 @@ class Silence:
         self._since = None if self._answered else self._clock.monotonic()
 
     def end(self) -> None:
-        """Note that the cluster has answered: from now on, silence has reasons that can pass."""
+        """Note that the cluster has answered: from now on, silence counts as temporary."""
         self._answered = True
         self._since = None
 

@@ -114,7 +114,7 @@ class ConsumerConfig:
         stateful: Whether members keep state by key range (``stateful``).
         client_tags: Names and values of client tags (``client.tag.NAME``), by name.
         on_commit: Called with the error (or None) and the stable offsets after each commit that
-            nobody waits for (``on_commit``); from ``poll``.
+            no one waits for (``on_commit``); from ``poll``.
     """
 
     kafka: KafkaConfig

@@ -20,7 +20,7 @@ class Session(Protocol):
     member: str
 
     def look_up_leader_epochs(self, of: Callable[[TopicPartition], LeaderEpochs]) -> None:
-        """Commit leader epochs beside offsets."""
+        """Let commits carry leader epochs, which ``of`` supplies for a partition."""
 
     def claim(
         self,

@@ -99,7 +99,7 @@ class GroupDescriber:
         return described
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
         self._client.close()
 
 

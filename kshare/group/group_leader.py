@@ -178,7 +178,7 @@ class GroupLeader:
         self._follow_up(None)
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
         self._topics.close()
 
     def _follow_up(self, seconds: float | None) -> None:

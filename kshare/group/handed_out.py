@@ -128,7 +128,7 @@ class OpenChunks:
         return tuple(self._chunks)
 
     def acknowledge(self, offsets: Offsets) -> None:
-        """Records are acknowledged, by their offsets; unknown ones change nothing."""
+        """Acknowledge records by their offsets; unknown offsets change nothing."""
         wanted = np.sort(offsets)
         for chunk in self._chunks:
             low, high = np.searchsorted(wanted, (chunk.offsets[0], chunk.offsets[-1] + 1))

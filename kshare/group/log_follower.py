@@ -76,7 +76,7 @@ class LogLink:
             self.is_sure &= kind is Kind.TRANSIENT
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
         self.tail.close()
         self.writer.close()
 
@@ -187,7 +187,7 @@ class LogFollower:
         self._shared.trouble = str(error)
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
         if self.link is not None:
             self.link.close()
         self._writer.close()

@@ -217,7 +217,7 @@ class MemberThread:
         self._dialogue.pause()
 
     def wake(self) -> None:
-        """There is something to do."""
+        """Wake the thread: there is something to do."""
         self._waker.wake()
 
     # -- the loop ----------------------------------------------------------------------------

@@ -163,7 +163,7 @@ class GroupOwners:
         return OwnerTable.of(self._log.log, described[self._group])
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
         with closing(self._cluster), closing(self._describer):
             self._table.close()
 

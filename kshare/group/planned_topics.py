@@ -103,5 +103,5 @@ class PlannedTopics:
         return counts
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
         self._cluster.close()

@@ -70,7 +70,7 @@ class Presence:
 
     @property
     def is_proven(self) -> bool:
-        """Whether the log is the present one, as far as that is in doubt. For any thread."""
+        """Whether the log is known to be current. For any thread."""
         return self.life.is_proven(self.lapsed_at())
 
     @property

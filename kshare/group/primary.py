@@ -45,7 +45,7 @@ class StoredOffset(CommittedOffset):
 
 
 class PrimaryOffsets:
-    """The offsets of one group, which has no members as far as the broker knows.
+    """The committed offsets of one group, written standalone or through ``as_member``.
 
     Args:
         kafka: How to reach the cluster.

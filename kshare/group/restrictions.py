@@ -27,7 +27,7 @@ class PolicyView(Protocol):
         """Whether a policy accepts."""
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
 
 
 class Restrictions:
@@ -126,5 +126,5 @@ class Restrictions:
         return {tp: Progress.at(progress.stable) for tp, progress in processed.items()}
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
         self._policies.close()

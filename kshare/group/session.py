@@ -1,4 +1,4 @@
-"""A member of a standalone key-shared group: its claims, its starts and its commits.
+"""A consumer's session with its group, standalone or as a member: claims, starts and commits.
 
 A background thread reads the group's individual commit log by long polls and runs an
 :class:`~kshare.group.protocol.owner.Owner` for each partition. Nothing is opened before
@@ -39,7 +39,7 @@ _LOOK_SECONDS: Final = 0.05
 
 
 class GroupSession:
-    """A member of a standalone group.
+    """A consumer's session with its group: standalone until :meth:`join`, then as a member.
 
     Args:
         config: The consumer's configuration.

@@ -89,6 +89,6 @@ class ClusterView:
         return parked
 
     def close(self) -> None:
-        """Let go of the cluster and the list of parked keys."""
+        """Close the connections, also that of the list of parked keys."""
         self._parking.close()
         self._cluster.close()

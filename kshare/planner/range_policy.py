@@ -21,7 +21,7 @@ class PolicyView(Protocol):
         """Whether a policy accepts."""
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
 
 
 def check_ranges(

@@ -204,7 +204,7 @@ class StreamPlanner:
         return self._tasks.tasks(batch.name, batch.run, self._rates.speed_in(batch))
 
     def close(self) -> None:
-        """Let go of the cluster, and of what tasks have fetched for each other on this host."""
+        """Close the connections, and drop what tasks have fetched for each other on this host."""
         self._tasks.close()
         self._rates.close()
         self._group.close()

@@ -26,7 +26,7 @@ class StreamReport:
         self._offsets = Offsets(progress={})
 
     def wait(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Take the ends of the partitions: there is no new batch."""
+        """Record where the partitions end while no batch is planned."""
         self._ends = ends
 
     def batch(self, start: BatchStart, ends: Mapping[TopicPartition, int], after: Offsets) -> None:

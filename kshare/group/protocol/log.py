@@ -172,11 +172,6 @@ class PartitionLog:
         self.claims.pop(member, None)
         self.overtaken.discard(member)
 
-    @property
-    def unclaimed(self) -> tuple[HashRange, ...]:
-        """The key hashes that no member has claimed, ascending; they hold the stable offset."""
-        return self.unclaimed_by(lambda _: True)
-
     def unclaimed_by(self, counts: Callable[[str], bool]) -> tuple[HashRange, ...]:
         """The key hashes that no member has claimed of those that count, ascending."""
         claimed = [

@@ -150,8 +150,10 @@ def test_there_and_back(
 
 @given(st.binary(max_size=60))
 def test_damage_is_a_value_error(data: bytes) -> None:
-    for decode in (decode_partitions, decode_topics):
+    codecs = ((decode_partitions, encode_partitions), (decode_topics, encode_topics))
+    for decode, encode in codecs:
         try:
-            decode(data)
+            read = decode(data)
         except ValueError:
             continue
+        assert decode(encode(*read)) == read

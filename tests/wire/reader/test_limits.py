@@ -6,12 +6,10 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 import kshare
 from kshare.core.hashing import WHOLE, HashRange, key_hash, split
-from kshare.core.slice_end import SAMPLE_MAX, KeySample, SliceEnd
+from kshare.core.slice_end import SliceEnd
 from kshare.errors import OptionsError
 from kshare.testing import FakeCluster, Record
 from kshare.wire.protocol import broker_pool
@@ -139,54 +137,3 @@ def test_without_a_limit_a_request_is_always_under_way() -> None:
     ]
     assert [count for _, count in waiting[:-1]] == [1] * (len(waiting) - 1)
     assert waiting[-1] == (99, 0)
-
-
-# -- the sample ---------------------------------------------------------------------------------
-
-
-def sample_of(*sizes: int) -> tuple[int, ...]:
-    """The sample of rows without keys, which come in batches of these sizes."""
-    sample, first = KeySample(), 0
-    for size in sizes:
-        asked: list[int] = []
-
-        def key_at(row: int, first: int = first, asked: list[int] = asked) -> tuple[None, int]:
-            asked.append(row)
-            return None, first + row
-
-        sample.add(size, key_at)
-        assert all(0 <= row < size for row in asked)
-        assert len(asked) <= SAMPLE_MAX
-        first += size
-    return sample.hashes
-
-
-@pytest.mark.parametrize("rows", [1, 255, 256, 257, 1000, 5000])
-def test_a_sample_is_of_the_delivered_records(rows: int) -> None:
-    every = {key_hash(None, row): row for row in range(rows)}
-    found = sorted(every[hashed] for hashed in sample_of(rows))
-    stride = next(1 << n for n in range(20) if rows <= SAMPLE_MAX << n)
-    full = list(range(rows // stride))  # of the last stride there may be none
-    assert [row // stride for row in found][: len(full)] == full
-    assert len(full) <= len(found) <= len(full) + 1
-    assert min(rows, SAMPLE_MAX // 2) <= len(found) <= SAMPLE_MAX
-
-
-@given(st.lists(st.integers(1, 9) | st.integers(1, 5_000), min_size=1, max_size=60))
-@example([1] * 3_000)
-@example([100_000, 1, 200_000])
-def test_how_rows_are_cut_into_batches_does_not_matter(sizes: list[int]) -> None:
-    assert sample_of(*sizes) == sample_of(sum(sizes))
-
-
-def test_a_sample_sees_the_weight_of_keys_that_come_in_turn() -> None:
-    sample = KeySample()
-    for first in range(0, 64_000, 640):
-
-        def key_at(row: int, first: int = first) -> tuple[bytes, int]:
-            return b"%d" % ((first + row) % 8), first + row
-
-        sample.add(640, key_at)
-    counts = [sample.hashes.count(key_hash(b"%d" % key, 0)) for key in range(8)]
-    assert sum(counts) == len(sample.hashes)
-    assert min(counts) > len(sample.hashes) // 16
