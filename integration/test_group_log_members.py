@@ -171,6 +171,9 @@ def test_the_log_has_no_leader_for_a_while(
         assert run.delivered() == stopped < 4_000
         cluster.brokers[2].start()
         run.finish(4_000)
+        # Heartbeats went on: nobody was dropped, so nothing came again.
+        assert not [line for member in members for line in member.lines() if line[0] == "lost"]
+        assert sum(len(member.records()) for member in members) == 4_000
 
 
 def test_the_right_to_write_to_the_log_is_taken_away(

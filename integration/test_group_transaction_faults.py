@@ -27,7 +27,7 @@ LOWER, UPPER = split(WHOLE, 2)
 def test_a_broker_that_is_killed_and_frozen_amid_transactions(tmp_path: Path) -> None:
     """Answers of commits are lost, and what became of them has to be found out.
 
-    librdkafka 2.16 may end a process whose coordinator goes away; such a process is started again.
+    librdkafka 2.16 may abort a process whose coordinator goes away; such a one is started again.
     """
     chance = random.Random(11)
     halves = [LOWER, UPPER]
@@ -50,6 +50,7 @@ def test_a_broker_that_is_killed_and_frozen_amid_transactions(tmp_path: Path) ->
             broker.freeze()
             time.sleep(2)
             broker.kill9()
+            group.faults += ["the broker frozen", "the broker killed"]
             broker.start()
             counts = [commits(file) for _, file in members]
             eventually(lambda c=counts: have_committed(c))  # type: ignore[misc]
@@ -68,6 +69,8 @@ def test_answers_that_come_late_amid_transactions(
         group.fill(RECORDS)
         for delay, seconds in ((0.1, 3), (0.0, 1), (3.0, 8)):
             proxy.delay = delay
+            if delay:
+                group.faults.append(f"answers {delay:g} s late")
             time.sleep(seconds)
         proxy.delay = 0.0
         group.fill(RECORDS)
@@ -77,7 +80,7 @@ def test_answers_that_come_late_amid_transactions(
 def test_coordinators_die_and_move_amid_transactions(tmp_path: Path) -> None:
     """The broker dies that coordinates the group and all transactions, and leads the group's log.
 
-    librdkafka 2.16 may end a process whose coordinator goes away; such a process is started again.
+    librdkafka 2.16 may abort a process whose coordinator goes away; such a one is started again.
     """
     config = {
         "offsets.topic.num.partitions": "8",
@@ -108,11 +111,13 @@ def test_coordinators_die_and_move_amid_transactions(tmp_path: Path) -> None:
             group.fill(2 * RECORDS)
             for name, partition in moving:
                 brokers.move_leader(name, partition, 2)
+            group.faults.append("the coordinators moved")
             eventually(lambda: have_committed(3, {}))
             eventually(lambda w=word: any(is_amid(file, w, 3) for _, file in members))  # type: ignore[misc]
             # Else nobody leads what only the broker has that dies.
             eventually(lambda: are_in_sync(brokers, [*moving, (topic, 0)]))
             brokers.brokers[2].kill9()
+            group.faults.append("a broker killed")
             counts = {file.name: commits(file) for _, file in members}
             eventually(lambda c=counts: have_committed(2, c))  # type: ignore[misc]
             brokers.brokers[2].start()
@@ -135,6 +140,7 @@ def test_the_log_is_lost_amid_transactions(
         group.fill(RECORDS)
         files = [group.start(None, f"m{number}")[1] for number in range(3)]
         eventually(lambda: all(commits(file) >= 3 for file in files))
+        group.faults.append(f"the log {how}")
         lose_log(broker, log, how)
         before = [commits(file) for file in files]
         group.fill(RECORDS)
@@ -152,6 +158,7 @@ def test_a_policy_is_switched_amid_transactions(
         eventually(lambda: all(has_records(file) for file in files))
         for value, count in (("false", 1), ("true", 3), ("false", 1)):
             assert kshare(["policy", "set", "accept.range.fetch", value, *where]) == 0
+            group.faults.append(f"accept.range.fetch={value}")
             eventually(lambda wanted=count: reads(group, files) == wanted)  # type: ignore[misc]
         group.check()
 
@@ -175,6 +182,7 @@ def test_a_plain_consumer_joins_amid_transactions(processes: Processes, topic: s
     files = [processes.start(None, f"m{number}")[1] for number in range(3)]
     eventually(lambda: all(commits(file) >= 3 for file in files))
     wait_for_refusal(processes.servers, processes.group, topic)
+    processes.faults.append("a plain consumer joined")
     processes.fill(RECORDS)
     processes.check()
 

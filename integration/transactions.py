@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections import Counter
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
@@ -19,6 +20,25 @@ def key_of(offset: int) -> bytes:
     return f"key-{offset * offset % KEYS}".encode()
 
 
+class Process(PythonProcess):
+    """A transactional process, and the signals that it was sent."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        super().__init__("integration.transaction_process", arguments)
+        self.signals: list[int] = []
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            self.signals.append(number)
+        super().send_signal(number)
+
+    @property
+    def own_end(self) -> int | None:
+        """The exit code, if it ended by itself: nobody killed it or asked it to end."""
+        is_killed = signal.SIGKILL in self.signals and self.returncode == -signal.SIGKILL
+        return None if is_killed or signal.SIGTERM in self.signals else self.returncode
+
+
 class Processes:
     """Transactional processes of one group, and what they have written.
 
@@ -29,6 +49,10 @@ class Processes:
         replication: Number of copies of what they write.
         group: Id of the group; empty for one that is named after the topic.
         log: The group's log; empty for the default one.
+
+    Attributes:
+        running: The processes, those that ended too.
+        faults: What was done to brokers, policies or the log, in words.
     """
 
     def __init__(
@@ -47,7 +71,8 @@ class Processes:
         self._folder = folder
         self._log = {"individual.commit.topic": log} if log else {}
         self.servers = broker.bootstrap_servers
-        self.running: list[PythonProcess] = []
+        self.running: list[Process] = []
+        self.faults: list[str] = []
         self.produced = 0
 
     def fill(self, count: int) -> None:
@@ -56,9 +81,7 @@ class Processes:
         self._broker.produce(self.topic, rows, partition=0)
         self.produced += count
 
-    def start(
-        self, hashes: HashRange | None, name: str, *, hangs: int = 0
-    ) -> tuple[PythonProcess, Path]:
+    def start(self, hashes: HashRange | None, name: str, *, hangs: int = 0) -> tuple[Process, Path]:
         """Start a process that has some key hashes, or is a member of the group.
 
         Args:
@@ -71,7 +94,7 @@ class Processes:
         arguments = [self._broker.bootstrap_servers, self.topic, self.output, self.group]
         arguments += ["-", "-"] if hashes is None else [str(hashes.lo), str(hashes.hi)]
         arguments += [name, str(file), str(hangs), json.dumps(self._log)]
-        self.running.append(PythonProcess("integration.transaction_process", arguments))
+        self.running.append(Process(arguments))
         return self.running[-1], file
 
     def outputs(self) -> list[tuple[int, bytes]]:
@@ -86,7 +109,7 @@ class Processes:
             process.wait()
 
     def check(self, *, has_lost_log: bool = False) -> None:
-        """The output of each input exactly once, those of a key in order.
+        """The output of each input exactly once, those of a key in order; no process has failed.
 
         Args:
             has_lost_log: Whether what was committed individually may have been lost: then outputs
@@ -99,19 +122,39 @@ class Processes:
                 process.send_signal(signal.SIGTERM)
                 process.wait(60)
         found = self.outputs()
-        print(self.history(len(found)))
-        assert {offset for offset, _ in found} == inputs
-        assert has_lost_log or len(found) == self.produced
-        assert all(key == key_of(offset) for offset, key in found)
+        anomalies = [*self._failures(), *self._faults_of(found, has_lost_log=has_lost_log)]
+        print(f"{self.history(len(found))}; {len(anomalies)} anomalies")
+        assert not anomalies, "\n".join(anomalies[:20])
+
+    def _failures(self) -> list[str]:
+        """The processes that ended by themselves, and neither well nor by librdkafka's abort."""
+        ends = [(process.pid, process.own_end) for process in self.running]
+        return [
+            f"process {pid} ended with exit code {code}"
+            for pid, code in ends
+            if code not in {None, 0, -signal.SIGABRT}
+        ]
+
+    def _faults_of(self, found: list[tuple[int, bytes]], *, has_lost_log: bool) -> list[str]:
+        """What is wrong with the outputs, and with what is committed."""
+        times = Counter(offset for offset, _ in found)
+        faults = [f"{offset} has no output" for offset in range(self.produced) if not times[offset]]
+        faults += [f"{offset} was never written" for offset in times if offset >= self.produced]
+        if not has_lost_log:
+            faults += [f"{offset} has {n} outputs" for offset, n in times.items() if n > 1]
+        faults += [f"{offset} has key {key!r}" for offset, key in found if key != key_of(offset)]
         first = list(dict.fromkeys(found))
         last = list(dict.fromkeys(found[::-1]))[::-1]
         for rows in (first, last):
             for key in {key for _, key in found}:
                 of_key = [offset for offset, other in rows if other == key]
-                assert of_key == sorted(of_key)
+                if of_key != sorted(of_key):
+                    faults.append(f"{key!r} is out of order: {of_key}")
         config = {"bootstrap.servers": self._broker.bootstrap_servers, **self._log}
         (said,) = list_offsets(self.group, config).values()
-        assert (said.offset, said.individual_commits) == (self.produced, ())
+        if (said.offset, said.individual_commits) != (self.produced, ()):
+            faults.append(f"committed is {said.offset} and {said.individual_commits}")
+        return faults
 
     def history(self, found: int) -> str:
         """What has happened, in numbers."""
@@ -119,10 +162,15 @@ class Processes:
         words = [line.split()[0] for line in written if line]
         names = ("offset", "commit", "abort", "fenced", "error")
         counts = ", ".join(f"{words.count(name)} {name}" for name in names)
-        killed = sum(process.returncode == -signal.SIGKILL for process in self.running)
+        signals = [number for process in self.running for number in process.signals]
+        kills, stops = signals.count(signal.SIGKILL), signals.count(signal.SIGSTOP)
+        faults = "".join(f", {fault}" for fault in self.faults)
+        ends = [process.own_end for process in self.running if process.own_end is not None]
         return (
-            f"{self.produced} records, {found} outputs; {len(self.running)} processes, {killed} "
-            f"killed; lines: {counts}"
+            f"{self.produced} records, {found} outputs; {len(self.running)} processes, {len(ends)} "
+            f"ended by themselves ({ends.count(-signal.SIGABRT)} by SIGABRT); "
+            f"{kills + stops + len(self.faults)} faults ({kills} killed, {stops} stopped{faults}); "
+            f"lines: {counts}"
         )
 
 

@@ -1,5 +1,6 @@
 """From the slices of a batch to its tasks: grouped for fetching, packed, and ordered."""
 
+import hashlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -89,12 +90,16 @@ def packed(
     """The tasks that read some slices: one for each, or fewer with ``maxTasks``.
 
     A slice whose task is measured has a task of its own: its time would be that of others, too.
+    Where ``maxTasks`` is a number and there are more slices than that, no more slices than half
+    of it are measured.
 
     Args:
         options: The query's options.
         slices: What they read.
         speed: Seconds per record of a slice, None if not known; None if no speed is known.
     """
+    if isinstance(options.max_tasks, int) and len(slices) > options.max_tasks:
+        slices = _measured_in_turn(slices, options.max_tasks // 2, speed)
     together = [planned for planned in slices if not _is_measured(planned)]
     if options.max_tasks is None or len(together) < 2:
         return tuple(Task((planned,)) for planned in slices)
@@ -109,9 +114,40 @@ def packed(
         numbers = pack_small(parts, times)
     else:
         measured = len(slices) - len(together)
-        numbers = pack(parts, records, max(1, options.max_tasks - measured))
+        # Always one or more: all slices fit, or half of the tasks are for these.
+        numbers = pack(parts, records, options.max_tasks - measured)
     tasks = [Task((planned,)) for planned in slices if _is_measured(planned)]
     return (*tasks, *(Task(tuple(together[number] for number in each)) for each in numbers))
+
+
+def _measured_in_turn(
+    slices: Sequence[PlannedSlice], most: int, speed: Speed | None
+) -> tuple[PlannedSlice, ...]:
+    """Slices of which only so many are measured; the tickets of the others do not hold.
+
+    Those go first of which no speed is known, then it is as by lot. The lot is drawn by the batch's
+    name and the number of the slice: a batch that is planned again measures the same slices, and
+    over many batches each that is due has the same chance.
+
+    Args:
+        slices: What a batch reads.
+        most: Maximum number of measured slices.
+        speed: Seconds per record of a slice, None if not known; None if no speed is known.
+    """
+    due = [number for number, planned in enumerate(slices) if _is_measured(planned)]
+
+    def turn(number: int) -> tuple[bool, bytes]:
+        planned = slices[number]
+        assert planned.ticket is not None
+        is_known = speed is not None and speed(planned) is not None
+        return is_known, hashlib.sha256(repr(planned.ticket.id).encode()).digest()
+
+    turned = list(slices)
+    for number in sorted(due, key=turn)[most:]:
+        planned = slices[number]
+        assert planned.ticket is not None
+        turned[number] = replace(planned, ticket=replace(planned.ticket, hold=False))
+    return tuple(turned)
 
 
 def _reporting_once(task: Task) -> Task:

@@ -9,6 +9,7 @@ hash seeds: see :mod:`.hash_seeds`.
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
@@ -20,7 +21,7 @@ from kshare.assignment.interface.assignor import (
     TaskAssignment,
     TaskAssignor,
 )
-from kshare.assignment.interface.task_id import ProcessId
+from kshare.assignment.interface.task_id import ProcessId, TaskId
 from kshare.testing.answers import (
     BreachError,
     Source,
@@ -106,9 +107,12 @@ def check_assignor(
     - Then a further run changes nothing, after a few runs that racks may need to settle.
     - Shared tasks of a partition are together, unless racks play a part: they need few state
       stores (one serves all tasks of a partition on a process), both from a fresh start and from
-      such a placement on other processes. Active tasks need at most one store for each partition,
-      and one more for each process but one, since even loads cut partitions. Standbys, without
-      client tags, need at most one for each partition and standby, and three more for each process.
+      such a placement on other processes. Where all processes have as many threads, and each holds
+      as many shared tasks as whole partitions have, these are whole partitions: active tasks need
+      one store for each partition, standbys (without client tags) one for each partition and
+      standby. Otherwise loads cut partitions, and may need one more for each process but one;
+      standbys keep off active copies, too, and may need two more for each process, or three
+      where threads differ.
 
     Args:
         assignor: An assignor, or a class or function that makes one for each situation.
@@ -283,6 +287,12 @@ def _rotated(state: ApplicationState, answer: TaskAssignment) -> TaskAssignment:
 
 
 def _check_stores(state: ApplicationState, answer: TaskAssignment) -> None:
+    """Count the state stores that shared tasks need.
+
+    The bounds are no tighter, since the high-availability assignor needs as many: for active tasks
+    where just two of eight processes hold parts of partitions, for standbys where both kinds are
+    cut (8 ranges, 4 partitions, 3 processes), and more than two a process where threads differ.
+    """
     configs, processes = state.assignment_configs, len(state.states)
     standbys = max(0, min(configs.num_standby_replicas, processes - 1))
     placed = placement_of(answer)
@@ -292,16 +302,42 @@ def _check_stores(state: ApplicationState, answer: TaskAssignment) -> None:
             for task, info in state.all_tasks.items()
             if task.key_range is not None and info.has_changelog == is_logged
         }
+        if not tasks:
+            continue
+        active = [placed[process][0] & tasks for process in placed]
+        standby = [placed[process][1] & tasks for process in placed]
         partitions = len({task[:2] for task in tasks})
-        allowed = {"active": partitions + processes - 1}
+        cuts = not _may_be_whole(state, tasks, active)
+        more = 2 if _are_alike(state) else 3
+        kinds = [("active", active, partitions + cuts * (processes - 1))]
         if is_logged and not configs.rack_aware_assignment_tags:
-            allowed["standby"] = partitions * standbys + 3 * processes
-        for kind, most in allowed.items():
-            held = [placed[process][kind == "standby"] & tasks for process in placed]
+            cuts |= not _may_be_whole(state, tasks, standby)
+            kinds.append(("standby", standby, partitions * standbys + cuts * more * processes))
+        for kind, held, most in kinds:
             stores = sum(len({task[:2] for task in on}) for on in held)
-            if tasks and stores > most:
+            if stores > most:
                 what = (
                     f"the {kind} shared tasks of {partitions} partitions need {stores} stores on "
                     f"{processes} processes; wanted at most {most}"
                 )
                 raise BreachError("shared tasks of a partition are together", what, state)
+
+
+def _may_be_whole(
+    state: ApplicationState, tasks: AbstractSet[TaskId], held: Iterable[AbstractSet[TaskId]]
+) -> bool:
+    """Whether as many tasks as processes hold can be those of whole partitions.
+
+    Not where threads differ: even then the built-in assignors do cut some.
+    """
+    ranges = set(Counter(task[:2] for task in tasks).values())
+    return (
+        _are_alike(state)
+        and len(ranges) == 1
+        and not any(len(on) % size for on in held for size in ranges)
+    )
+
+
+def _are_alike(state: ApplicationState) -> bool:
+    """Whether all processes have as many threads."""
+    return len({one.num_processing_threads for one in state.states.values()}) == 1

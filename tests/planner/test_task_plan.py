@@ -1,11 +1,19 @@
 """From slices to tasks: fetch groups, of batch queries and of streams."""
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kshare.core.tasks import PlannedSlice, Ticket
+from kshare.core.hashing import WHOLE
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Slice
+from kshare.core.region import Rectangle
+from kshare.core.tasks import PlannedSlice, Task, Ticket
 from kshare.planner import StreamPlanner, plan_batch
 from kshare.planner.task_plan import packed
 from kshare.wire.sharing import chunks
@@ -140,6 +148,94 @@ def test_what_is_measured_has_a_task_of_its_own() -> None:
     tasks = packed(batch(maxTasks="2"), planned)
     assert [len(task.slices) for task in tasks] == [1, 29]
     assert tasks[0].slices == (planned[3],)
+
+
+TICKET = Ticket("h", 1, b"", "b", 0)
+
+
+def batch_of(due: Sequence[bool], name: str = "b") -> list[PlannedSlice]:
+    """A batch with a slice for each partition; some of them are due to be measured."""
+    return [
+        PlannedSlice(
+            Slice("t", number, (Rectangle(OffsetRange(0, 20), WHOLE),)),
+            ticket=replace(TICKET, batch=name, task=number, hold=hold),
+        )
+        for number, hold in enumerate(due)
+    ]
+
+
+def measured(tasks: Iterable[Task]) -> list[int]:
+    """The partitions whose tasks are measured."""
+    each = [planned for task in tasks for planned in task.slices]
+    return [one.slice.partition for one in each if one.ticket is not None and one.ticket.hold]
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40), st.integers(1, 12), st.text(max_size=3))
+def test_a_number_is_a_maximum(due: list[bool], most: int, name: str) -> None:
+    planned, options = batch_of(due, name), batch(maxTasks=str(most))
+    tasks = packed(options, planned)
+    assert len(tasks) == min(most, len(due))
+    each = [one for task in tasks for one in task.slices]
+    assert sorted(one.slice.partition for one in each) == [*range(len(due))]
+    alone = [task.slices[0].slice.partition for task in tasks if len(task.slices) == 1]
+    held = measured(tasks)
+    assert set(held) <= set(alone)
+    room = most if len(due) <= most else most // 2
+    assert len(held) == min(sum(due), room)
+    assert all(due[number] for number in held)
+    assert packed(options, planned) == tasks
+    # Nothing else of what is read changes: the others report, too.
+    for one in each:
+        before = planned[one.slice.partition]
+        assert one.ticket is not None
+        assert before.ticket is not None
+        assert replace(one, ticket=replace(one.ticket, hold=before.ticket.hold)) == before
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40))
+def test_auto_measures_all_that_are_due(due: list[bool]) -> None:
+    tasks = packed(batch(maxTasks="auto"), batch_of(due))
+    assert sorted(measured(tasks)) == [number for number, hold in enumerate(due) if hold]
+    held = {number for task in tasks if len(task.slices) > 1 for number in measured([task])}
+    assert not held
+
+
+def test_slices_of_unknown_speed_are_measured_first() -> None:
+    known: set[int] = set()
+
+    def speed(planned: PlannedSlice) -> float | None:
+        return 0.1 if planned.slice.partition in known else None
+
+    for number in range(15):
+        tasks = packed(batch(maxTasks="4"), batch_of([True] * 30, str(number)), speed)
+        assert known.isdisjoint(measured(tasks))
+        known |= {*measured(tasks)}
+    assert len(known) == 30
+
+
+def test_each_slice_has_its_turn() -> None:
+    """Also if another one is always due, or only in every other batch."""
+    counts = Counter(
+        number
+        for name in range(900)
+        for number in measured(
+            packed(
+                batch(maxTasks="3"),
+                batch_of([n == 0 or (n - name) % 2 == 1 for n in range(9)], str(name)),
+                lambda _: 0.1,
+            )
+        )
+    )
+    assert sorted(counts) == [*range(9)]
+    assert min(counts.values()) > 40
+
+
+def test_the_first_batch_of_a_stream_keeps_to_the_number() -> None:
+    for most in (1, 2, 7):
+        tasks = reporting({"maxTasks": str(most), "targetTaskDuration": "10s"})
+        assert len(tasks) == most
+        assert all(all(task) for task in tasks)
+    assert len(reporting({"maxTasks": "auto", "targetTaskDuration": "10s"})) == 30
 
 
 def reporting(given: dict[str, str], logs: Logs = MANY) -> list[list[bool]]:

@@ -15,6 +15,7 @@ import pytest
 
 from kshare.assignment import (
     ApplicationState,
+    AssignmentConfigs,
     FallbackPriorTaskAssignor,
     HighAvailabilityTaskAssignor,
     KafkaStreamsAssignment,
@@ -25,8 +26,11 @@ from kshare.assignment import (
     TaskAssignor,
     TaskId,
     TaskInfo,
+    TaskTopicPartition,
 )
 from kshare.assignment.cases import Case, run_case
+from kshare.core.hashing import WHOLE, split
+from kshare.core.progress import TopicPartition
 from kshare.testing import check_assignor, situations
 from kshare.testing.situations import reordered
 from tests.support.cases import HA, STICKY, load, random_case
@@ -274,6 +278,84 @@ def test_a_broken_one_is_found_out(spoil: Any, law: str, what: str) -> None:
     assert {breach.law for breach in report.breaches} == {law}
     assert what in str(report)
     assert f"- {law}: {len(report.breaches)}" in str(report)
+
+
+def shared(partitions: int, ranges: int, processes: int, standbys: int) -> ApplicationState:
+    """Shared tasks with state, on processes with a thread each."""
+    infos = [
+        TaskInfo(
+            TaskId(0, partition, hashes),
+            True,
+            (
+                TaskTopicPartition(TopicPartition("in", partition), True, False, None),
+                TaskTopicPartition(TopicPartition("store", partition), False, True, None),
+            ),
+        )
+        for partition in range(partitions)
+        for hashes in split(WHOLE, ranges)
+    ]
+    lags = {info.id: 1 for info in infos}
+    states = [KafkaStreamsState(ProcessId(str(n)), 1, task_lags=lags) for n in range(processes)]
+    return ApplicationState.of(infos, states, AssignmentConfigs(num_standby_replicas=standbys))
+
+
+class Scattering(TaskAssignor):
+    """Deals tasks round, always the same: their standbys on the processes after."""
+
+    def __init__(self, *, active: bool) -> None:
+        self._active = active
+
+    def assign(self, application_state: ApplicationState) -> TaskAssignment:
+        tasks, processes = list(application_state.all_tasks), list(application_state.states)
+        own = len(tasks) // len(processes)
+        entries = []
+        for number, process in enumerate(processes):
+            parts = tasks[number :: len(processes)], tasks[number * own : (number + 1) * own]
+            active = frozenset(parts[0] if self._active else parts[1])
+            standby: frozenset[TaskId] = frozenset()
+            if application_state.assignment_configs.num_standby_replicas:
+                standby = frozenset(
+                    task
+                    for at, task in enumerate(tasks)
+                    if ((at if self._active else at // own + at % own) + 1) % len(processes)
+                    == number
+                )
+            entries.append(KafkaStreamsAssignment(process, active, standby))
+        return TaskAssignment(tuple(entries))
+
+
+@pytest.mark.parametrize(
+    ("active", "state", "what"),
+    [
+        (True, shared(2, 2, 2, 0), "the active shared tasks of 2 partitions need 4 stores on 2"),
+        (True, shared(2, 2, 2, 1), "the active shared tasks of 2 partitions need 4 stores on 2"),
+        (False, shared(3, 2, 3, 1), "the standby shared tasks of 3 partitions need 6 stores on 3"),
+    ],
+)
+def test_partitions_that_fit_are_not_cut(active: bool, state: ApplicationState, what: str) -> None:
+    report = check_assignor(Scattering(active=active), [state])
+    law = "shared tasks of a partition are together"
+    assert [breach.law for breach in report.breaches] == [law], str(report)
+    assert what in str(report)
+
+
+def test_not_even_two_partitions_that_fit_are_cut() -> None:
+    state = shared(3, 2, 3, 0)
+    one, two, three, four, *others = map(str, state.all_tasks)
+    placed = Given({"0": [one, three], "1": [two, four], "2": others})
+    report = check_assignor(placed, [state])
+    assert "3 partitions need 5 stores on 3 processes; wanted at most 3" in str(report)
+
+
+@pytest.mark.parametrize("standbys", [0, 1, 2])
+@pytest.mark.parametrize("ranges", [2, 3, 4])
+@pytest.mark.parametrize("assignor", [HighAvailabilityTaskAssignor, StickyTaskAssignor])
+def test_the_built_in_ones_cut_no_partitions_that_fit(
+    assignor: Any, ranges: int, standbys: int
+) -> None:
+    states = [shared(n * p, ranges, p, standbys) for p in (1, 2, 3, 4) for n in (1, 2)]
+    report = check_assignor(assignor, states)
+    assert report.is_valid, str(report)
 
 
 def test_one_that_need_not_care_may_scatter_shared_tasks() -> None:
