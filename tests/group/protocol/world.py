@@ -25,7 +25,7 @@ from kshare.group.protocol.actions import (
 )
 from kshare.group.protocol.log import GroupLog, PartitionLog
 from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.records import Claim, Key, Record, key_of
+from kshare.group.protocol.records import Block, Claim, Key, Record, key_of
 from kshare.group.protocol.start import Primary
 
 T0 = TopicPartition("orders", 0)
@@ -141,6 +141,7 @@ class World:
     processes: dict[str, Process] = field(default_factory=dict)
     acknowledged: set[int] = field(default_factory=set)  # offsets that were processed, ever
     promised: set[int] = field(default_factory=set)  # offsets of commits that were answered
+    late_facts: frozenset[int] = frozenset()  # offsets of facts that were not waited for
     highest_stable: int = 0
     started: int = 0  # processes, ever
     lost_logs: int = 0
@@ -193,9 +194,40 @@ class World:
             if not is_done and offset in self.promised and not self.lost_logs:
                 raise LawBrokenError(f"offset {offset} was committed, and is forgotten")
         if known.stable < self.highest_stable and not self.lost_logs:
-            raise LawBrokenError(f"stable offset {known.stable} after {self.highest_stable}")
+            self._check_what_is_forgotten(known)
+            self.highest_stable = 0
         self.highest_stable = max(self.highest_stable, known.stable)
         self._checked = self._checks()
+
+    def _check_what_is_forgotten(self, known: Progress) -> None:
+        """A late fact may go with the block that it has replaced: its tombstone was under way.
+
+        What a lead has written as stable, and what was promised, is never forgotten.
+        """
+        forgotten = {offset for offset in self._pending() if offset < self.highest_stable}
+        if not forgotten <= self.late_facts:
+            raise LawBrokenError(f"stable offset {known.stable} after {self.highest_stable}")
+
+    def write(self, process: Process, record: Record) -> None:
+        """A record of a process arrives in the log."""
+        is_late = isinstance(record, Block) and has_been_waited_for(self, process)
+        before = self._pending() if is_late else set()
+        self.log.append(key_of(record), record)
+        if is_late:
+            self.late_facts |= before - self._pending()
+
+    def delete(self, process: Process, key: Key) -> None:
+        """A tombstone of a process arrives in the log."""
+        last = max((at for at, other, _ in self.log.records if other == key), default=-1)
+        has_read = process.log.end > last
+        before = self._pending() if has_read and self.late_facts else None
+        self.log.append(key, None)
+        if before is not None:  # it knew what it has deleted: that is no longer excused
+            self.late_facts -= self._pending() - before
+
+    def _pending(self) -> set[int]:
+        known = self.known_of(self.log.said())
+        return {o for o, hash_ in enumerate(self.keys) if is_pending(known, o, hash_)}
 
     def known_of(self, log: GroupLog) -> Progress:
         """What is processed, by what a log says and the primary offset."""
@@ -238,11 +270,26 @@ class World:
             tuple(print_of(p) for _, p in sorted(self.processes.items())),
             frozenset(self.acknowledged),
             frozenset(self.promised),
+            self.late_facts,
             self.lost_logs,
             self.compactions,
             self.failures,
             self.started,
         )
+
+
+def has_been_waited_for(world: World, process: Process) -> bool:
+    """Whether another process has taken over hashes of one whose time was up."""
+    claims = world.log.said().of(T0).claims
+    own = claims.get(process.name)
+    return any(
+        other.owner.phase is Phase.RUNNING
+        and other.name in claims
+        and (own is None or own.age < claims[other.name].age)
+        and any(a.lo < b.hi and b.lo < a.hi for a in process.hashes for b in other.hashes)
+        for other in world.processes.values()
+        if other is not process
+    )
 
 
 def is_pending(done: Progress, offset: int, hash_: int) -> bool:
@@ -511,12 +558,12 @@ def _act(world: World, process: Process) -> None:
     match action:
         case Write(records):
             first, *others = records
-            world.log.append(key_of(first), first)
+            world.write(process, first)
             if others:
                 process.rest(Write(tuple(others)), is_awaited=is_awaited)
         case Delete(keys):
             first_key, *other_keys = keys
-            world.log.append(first_key, None)
+            world.delete(process, first_key)
             if other_keys:
                 process.rest(Delete(tuple(other_keys)), is_awaited=is_awaited)
         case FetchPrimary() if is_awaited:
