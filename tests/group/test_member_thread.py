@@ -93,7 +93,7 @@ def test_a_join_that_is_refused_for_long_is_a_warning(
     cluster.fail("JoinGroup", [-1] * 100)
     with caplog.at_level(logging.INFO, "kshare.group"):
         waiting(clock)
-        eventually(lambda: "JoinGroup was refused: UnknownError" in caplog.text)
+        eventually(lambda: "JoinGroup was refused: UNKNOWN_SERVER_ERROR" in caplog.text)
         assert not [record for record in caplog.records if record.levelno > logging.INFO]
         clock.ahead = 11.0
         eventually(lambda: "is no member, and tries again: JoinGroup was refused" in caplog.text)
