@@ -35,6 +35,7 @@ __all__ = ["Sender", "connect", "first_topic", "write_rows"]
 
 
 _POLL_SECONDS: Final = 0.1
+_REPORT_SECONDS: Final = 1.0
 _CONNECT_SECONDS: Final = 1.0
 _STEP_SECONDS: Final = 10.0
 """How long to wait for a transaction to begin before looking whether there is a broker at all."""
@@ -187,10 +188,16 @@ class Sender:
         try:
             yield
         except (KafkaException, SystemError) as error:  # a flush "returned NULL", and no more
-            with suppress(KafkaException):
-                self.producer.poll(0)
+            self._await_report()
             self.raise_faults()
             raise kafka_error(error, "write rows") from error
+
+    def _await_report(self) -> None:
+        """The report of a row follows the fatal error that it failed by, most often at once."""
+        deadline = time.monotonic() + _REPORT_SECONDS
+        while self._first_undelivered is None and time.monotonic() < deadline:
+            with suppress(KafkaException):
+                self.producer.poll(_POLL_SECONDS)
 
     def _note(self, *, progress: bool) -> None:
         """While nothing was ever delivered: is there a Kafka broker at all?"""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,10 +16,10 @@ from kafka.partitioner.default import murmur2
 
 from kshare.cluster.topics import LEDGER_TOPIC
 from kshare.errors import AuthorizationError, KafkaError, UnknownTopicError
-from kshare.options.sink import SinkOptions, parse_sink_options
+from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions, parse_sink_options
 from kshare.produce import Attempt, Prepared, prepare_rows, write_rows
 from kshare.produce import sender as sender_module
-from kshare.produce.config import TRANSACTION_TIMEOUT_MS, producer_config, transactional_config
+from kshare.produce.config import producer_config, transactional_config
 from kshare.produce.coordinator import Coordinators
 from kshare.produce.driver import abort_batch, commit_batch
 from kshare.produce.model import Transaction
@@ -229,13 +229,23 @@ def test_a_refused_row_fails_with_topic_partition_and_cause(cluster: FakeCluster
     assert write_rows([numbered(3)], options_for(cluster)) == 3
 
 
-def test_a_fatal_error_of_the_producer_names_topic_and_partition(cluster: FakeCluster) -> None:
+class LateReports(Producer):
+    """A producer that has nothing to report at once."""
+
+    def poll(self, timeout: float = -1) -> int:
+        return super().poll(timeout) if timeout else 0
+
+
+@pytest.mark.parametrize("producer", [Producer, LateReports])
+def test_a_fatal_error_of_the_producer_names_topic_and_partition(
+    cluster: FakeCluster, producer: type[Producer]
+) -> None:
     """confluent-kafka raises it out of a poll or a flush, before it reports the row."""
     batch = pa.RecordBatch.from_pydict({"value": ["v"], "partition": pa.array([1], pa.int32())})
-    write_rows([batch], options_for(cluster))
+    write_rows([batch], options_for(cluster), producer=producer)
     cluster.fail("Produce", ["OUT_OF_ORDER_SEQUENCE_NUMBER"])
     with pytest.raises(KafkaError, match=r"topic t, partition 1: .*out of order") as raised:
-        write_rows([batch], options_for(cluster))
+        write_rows([batch], options_for(cluster), producer=producer)
     assert (raised.value.topic, raised.value.partition) == ("t", 1)
     assert write_rows([batch], options_for(cluster)) == 1  # by another producer
 
