@@ -88,3 +88,28 @@ def test_tasks_go_to_members_in_the_rack_of_their_replicas_until_a_deadline(
         end_all(group)
         group.check({0: 4_000})
         assert far.records()
+
+
+def test_spare_members_help_while_others_are_behind(group: Group) -> None:
+    """The assignor decides by tags and lags, and is asked again though no member comes or goes."""
+    config = {
+        "taskAssignor": "integration.lag_assignor:SpareAssignor",
+        "minPartitions": 6,
+        "pause": 0.003,
+    }
+    fill(group, 0, 200)
+    roles = ("worker", "worker", "spare")
+    first, second, spare = (group.start(**config, **{"client.tag.role": each}) for each in roles)
+
+    def shares(*wanted: float) -> bool:
+        members = zip((first, second, spare), wanted, strict=True)
+        return all(abs(member.share() - share) < 0.01 for member, share in members)
+
+    eventually(lambda: shares(1 / 2, 1 / 2, 0))
+    fill(group, 200, 6_000)
+    eventually(lambda: shares(1 / 3, 1 / 3, 1 / 3))
+    eventually(lambda: len(group.delivered()) == 6_000)
+    eventually(lambda: shares(1 / 2, 1 / 2, 0))
+    end_all(group)
+    group.check({0: 6_000})
+    assert spare.records()

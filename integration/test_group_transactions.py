@@ -4,7 +4,6 @@ The verdict is of a reader of committed records: the output of each input exactl
 a key in order.
 """
 
-import os
 import random
 import signal
 import time
@@ -49,10 +48,10 @@ def test_a_stopped_process_that_goes_on_after_another_has_taken_over(processes: 
     for number, word in enumerate(["offset", "ready"]):
         old, file = processes.start(WHOLE, f"old-{number}")
         eventually(lambda f=file, w=word: is_amid(f, w, 3))  # type: ignore[misc]
-        os.kill(old.pid, signal.SIGSTOP)
+        old.send_signal(signal.SIGSTOP)
         new, its_file = processes.start(WHOLE, f"new-{number}")
         eventually(lambda f=its_file: lines(f).count("commit") >= 3)  # type: ignore[misc]
-        os.kill(old.pid, signal.SIGCONT)
+        old.send_signal(signal.SIGCONT)
         assert old.wait(60) == 0
         assert lines(file)[-1].startswith("fenced")
         if number == 0:
@@ -159,17 +158,33 @@ def test_members_that_are_killed_amid_transactions(processes: Processes) -> None
     processes.check()
 
 
+def test_a_member_that_is_killed_before_its_facts_are_decided(processes: Processes) -> None:
+    """What it leaves open hides the next epoch, which all others wait for.
+
+    They fence its id: the coordinator would wait for ten minutes.
+    """
+    config = {"transaction.timeout.ms": 600_000}
+    dying, file = processes.start(None, "dies", dies=4, **config)
+    eventually(lambda: commits(file) >= 1)
+    others = [processes.start(None, f"other-{number}", **config)[1] for number in range(2)]
+    eventually(lambda: dying.poll() == -signal.SIGKILL)
+    processes.fill(RECORDS)
+    before = [commits(each) for each in others]
+    eventually(lambda: all_more(others, before, 1))
+    processes.check()
+
+
 def test_a_member_that_is_stopped_amid_a_transaction_and_goes_on(processes: Processes) -> None:
     old, file = processes.start(None, "old")
     others = [processes.start(None, f"new-{number}")[1] for number in range(2)]
     for word in ("offset", "ready"):
         processes.fill(2 * RECORDS)
         eventually(lambda w=word: is_amid(file, w, 3))  # type: ignore[misc]
-        os.kill(old.pid, signal.SIGSTOP)
+        old.send_signal(signal.SIGSTOP)
         before = [commits(each) for each in others]
         time.sleep(7)  # longer than its session
         eventually(lambda b=before: all_more(others, b, 3))  # type: ignore[misc]
-        os.kill(old.pid, signal.SIGCONT)
+        old.send_signal(signal.SIGCONT)
         before = [commits(file)]
         eventually(lambda b=before: all_more([file], b, 3))  # type: ignore[misc]
     processes.check()

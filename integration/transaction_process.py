@@ -4,10 +4,12 @@
 line ``begin``, ``offset N`` for each record, and ``commit``, ``abort`` or ``error`` for each
 transaction, until SIGTERM; ``fenced`` ends it, too. With LO ``-`` it subscribes, as a member. With
 a number after FILE, the handler of that transaction with records writes ``hangs``, and does so for
-longer than ``max.poll.interval.ms``. After that number, JSON may name more configurations.
+longer than ``max.poll.interval.ms``. After that number, JSON may name more configurations, and
+``dies``: the number of a transaction with records amid whose commit the process kills itself.
 """
 
 import json
+import os
 import signal
 import sys
 import time
@@ -32,6 +34,8 @@ def main(
     hangs: str = "0",
     config: str = "{}",
 ) -> None:
+    settings = json.loads(config)
+    dies = settings.pop("dies", 0)
     consumer = KeySharedConsumer(
         {
             "bootstrap.servers": servers,
@@ -43,7 +47,7 @@ def main(
             "transactional.id": name,
             "transaction.timeout.ms": TIMEOUT_MS,
             **({"max.poll.interval.ms": POLL_INTERVAL_MS} if int(hangs) else {}),
-            **json.loads(config),
+            **settings,
         }
     )
     stopped: list[int] = []
@@ -67,6 +71,8 @@ def main(
                     if messages and number == int(hangs):
                         out.write("hangs\n")
                         time.sleep(HANG_SECONDS)
+                    if messages and number == dies:
+                        die_amid_commit(consumer)
                     out.write("ready\n")
                 out.write("commit\n")
             except TransactionAbortedError as error:
@@ -76,6 +82,20 @@ def main(
                 return
             except KafkaError as error:  # the coordinator does not answer
                 out.write(f"error {error}\n")
+
+
+def die_amid_commit(consumer: KeySharedConsumer) -> None:
+    """Kill this process once its facts are in the log, and its transaction is not decided."""
+    transactions = consumer._receiver.transactions
+    assert transactions is not None
+    producer = transactions._producer
+
+    def die(seconds: float) -> None:
+        assert producer._sender is not None
+        assert producer._sender.producer.flush(30) == 0
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    producer.commit = die  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

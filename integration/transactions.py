@@ -4,6 +4,7 @@ import json
 import signal
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -81,20 +82,27 @@ class Processes:
         self._broker.produce(self.topic, rows, partition=0)
         self.produced += count
 
-    def start(self, hashes: HashRange | None, name: str, *, hangs: int = 0) -> tuple[Process, Path]:
+    def start(
+        self, hashes: HashRange | None, name: str, *, hangs: int = 0, dies: int = 0, **config: Any
+    ) -> tuple[Process, Path]:
         """Start a process that has some key hashes, or is a member of the group.
 
         Args:
             hashes: The key hashes; None for a member.
             name: Its transactional id.
             hangs: Which of its transactions with records has a handler that hangs; 0 for none.
+            dies: Amid the commit of which of them it kills itself; 0 for none.
+            config: More configurations.
         """
         file = self._folder / f"{len(self.running):03}-{name}"
         file.touch()
         arguments = [self._broker.bootstrap_servers, self.topic, self.output, self.group]
         arguments += ["-", "-"] if hashes is None else [str(hashes.lo), str(hashes.hi)]
-        arguments += [name, str(file), str(hangs), json.dumps(self._log)]
+        settings = {**self._log, **config, "dies": dies}
+        arguments += [name, str(file), str(hangs), json.dumps(settings)]
         self.running.append(Process(arguments))
+        if dies:
+            self.running[-1].signals.append(signal.SIGKILL)  # its own
         return self.running[-1], file
 
     def outputs(self) -> list[tuple[int, bytes]]:
