@@ -12,9 +12,9 @@ from bench.data import new_topic
 from bench.rows import Row
 from kshare.core.hashing import HASH_SPACE
 from kshare.core.progress import TopicPartition
-from kshare.group.config import consumer_config
-from kshare.group.epoch_writer import Written
-from kshare.group.member_thread import MemberThread
+from kshare.group.config.consumer_config import consumer_config
+from kshare.group.log.epoch_writer import Written
+from kshare.group.membership.thread import MemberThread
 from kshare.group.protocol.records import Epoch
 
 MEMBERS = 50

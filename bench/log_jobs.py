@@ -6,7 +6,7 @@ import numpy as np
 
 from kshare.core.hashing import WHOLE
 from kshare.core.progress import Progress, Stripe, TopicPartition
-from kshare.group.group_reader import GroupReader
+from kshare.group.log.group_reader import GroupReader
 from kshare.group.protocol.commit import blocks_to_write
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.record_codec import encode

@@ -11,7 +11,7 @@ from confluent_kafka.admin import PartitionMetadata
 from integration.kafka import BrokerError, KafkaBroker
 from integration.topics import Topics
 from kshare.cluster.coordinator import find_coordinator
-from kshare.group.config import consumer_config
+from kshare.group.config.consumer_config import consumer_config
 from tests.support.clock import until
 
 

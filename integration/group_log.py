@@ -9,7 +9,7 @@ from integration.kafka import KafkaBroker, class_path
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.topics import TopicSpec
 from kshare.core.progress import TopicPartition
-from kshare.group.config import consumer_config
+from kshare.group.config.consumer_config import consumer_config
 
 __all__ = ["compacted_often", "consumer_groups", "lose_log", "records_in", "reset_to"]
 

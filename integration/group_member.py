@@ -12,8 +12,8 @@ from kshare.core.hashing import HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.errors import FencedError, FetchTimeoutError
-from kshare.group.config import consumer_config
-from kshare.group.session import GroupSession
+from kshare.group.config.consumer_config import consumer_config
+from kshare.group.session.session import GroupSession
 from kshare.wire.reader.read_slice import read_slice
 
 FENCED = 3

@@ -34,10 +34,10 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import AuthorizationError
 from kshare.group import KeySharedConsumer
-from kshare.group.config import ConsumerConfig, consumer_config
-from kshare.group.log_topic import log_partition
+from kshare.group.config.consumer_config import ConsumerConfig, consumer_config
+from kshare.group.log.topic import log_partition
 from kshare.group.offsets import list_offsets
-from kshare.group.session import GroupSession
+from kshare.group.session.session import GroupSession
 from kshare.testing import check_order
 from tests.support.key_owners import Delivery, Events, OwnerChange, key_owner_faults
 

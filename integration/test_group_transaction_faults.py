@@ -19,7 +19,7 @@ from integration.proxy import CountingProxy
 from integration.transactions import RECORDS, Processes, all_more, commits, is_amid, lines
 from kshare.cli import main as kshare
 from kshare.core.hashing import WHOLE, split
-from kshare.group.log_topic import log_partition
+from kshare.group.log.topic import log_partition
 
 LOWER, UPPER = split(WHOLE, 2)
 

@@ -117,7 +117,7 @@ class StreamSink(DataSourceStreamArrowWriter):
     ) -> None:
         if not self._options.exactly_once:
             return
-        from kshare.produce.driver import abort_batch, commit_batch  # noqa: PLC0415
+        from kshare.produce.driver import abort_batch, commit_batch  # noqa: PLC0415 - 0.15 s
 
         prepared = [
             message.prepared for message in messages if isinstance(message, PreparedMessage)

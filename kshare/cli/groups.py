@@ -19,6 +19,7 @@ from kshare.group.status import (
     group_status,
     list_groups,
 )
+from kshare.monitor.plot import draw_partitions
 from kshare.monitor.status import partition_status
 from kshare.options import KafkaConfig
 
@@ -69,8 +70,6 @@ def _list(groups: Sequence[GroupSummary], *, is_json: bool) -> None:
 def _show(kafka: KafkaConfig, arguments: argparse.Namespace, log_topic: str) -> None:
     status = group_status(kafka, arguments.group, log_topic)
     if arguments.plot is not None:
-        from kshare.monitor.plot import draw_partitions  # noqa: PLC0415 - an extra
-
         shown = [
             partition_status(tp, done, status.logs.get(tp)) for tp, done in status.progress.items()
         ]

@@ -17,6 +17,7 @@ from kshare.core.progress import TopicPartition
 from kshare.group.model import OffsetAndMetadata
 from kshare.group.offsets import GroupOffsets, ResetTo
 from kshare.group.status import log_bounds
+from kshare.monitor.plot import draw_partitions
 from kshare.monitor.status import PartitionStatus, partition_status
 from kshare.options import KafkaConfig
 
@@ -59,8 +60,6 @@ def _show(
     logs = log_bounds(kafka, wanted, lambda error: sys.stderr.write(f"warning: {error}\n"))
     shown = {tp: partition_status(tp, each.progress, logs.get(tp)) for tp, each in wanted.items()}
     if arguments.plot is not None:
-        from kshare.monitor.plot import draw_partitions  # noqa: PLC0415
-
         draw_partitions(f"group {arguments.group}", list(shown.values()), arguments.plot)
     if arguments.json:
         listed = [_as_json(shown[tp], each) for tp, each in wanted.items()]

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kshare.assignment import HostInfo
     from kshare.errors import FencedError, TransactionAbortedError
-    from kshare.group.async_consumer import AsyncKeySharedConsumer
-    from kshare.group.consumer import KeySharedConsumer
+    from kshare.group.consumer.async_consumer import AsyncKeySharedConsumer
+    from kshare.group.consumer.consumer import KeySharedConsumer
+    from kshare.group.consumer.subscriber import partitions_only
+    from kshare.group.consumer.transaction import Transaction
     from kshare.group.message import Message
     from kshare.group.metrics import ConsumerMetrics
     from kshare.group.model import OffsetAndMetadata
     from kshare.group.owners import GroupOwners, owner
     from kshare.group.prometheus import register_metrics
     from kshare.group.restoration import restore
-    from kshare.group.subscriber import partitions_only
-    from kshare.group.transaction import Transaction
 
 __all__ = [
     "AsyncKeySharedConsumer",
@@ -39,18 +39,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsyncKeySharedConsumer": "kshare.group.async_consumer",
+    "AsyncKeySharedConsumer": "kshare.group.consumer.async_consumer",
     "ConsumerMetrics": "kshare.group.metrics",
     "FencedError": "kshare.errors",
     "GroupOwners": "kshare.group.owners",
     "HostInfo": "kshare.assignment.interface.application",
-    "KeySharedConsumer": "kshare.group.consumer",
+    "KeySharedConsumer": "kshare.group.consumer.consumer",
     "Message": "kshare.group.message",
     "OffsetAndMetadata": "kshare.group.model",
-    "Transaction": "kshare.group.transaction",
+    "Transaction": "kshare.group.consumer.transaction",
     "TransactionAbortedError": "kshare.errors",
     "owner": "kshare.group.owners",
-    "partitions_only": "kshare.group.subscriber",
+    "partitions_only": "kshare.group.consumer.subscriber",
     "register_metrics": "kshare.group.prometheus",
     "restore": "kshare.group.restoration",
 }

@@ -14,9 +14,7 @@ from itertools import accumulate
 from typing import Final
 
 from kshare.core.hashing import HASH_SPACE, HashRange
-from kshare.core.progress import Progress, TopicPartition
-from kshare.group.delivery import Delivery
-from kshare.monitor.report import lag
+from kshare.core.progress import TopicPartition
 
 __all__ = [
     "LATENCY_BOUNDS",
@@ -24,8 +22,6 @@ __all__ = [
     "Latencies",
     "Latency",
     "PartitionMetrics",
-    "delivery_metrics",
-    "pending_offsets",
 ]
 
 LATENCY_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -90,6 +86,9 @@ class ConsumerMetrics:
         rebalances: How often the group has changed what it owns.
         fenced_seconds: For how long its polls had to wait, as it could not be sure that what it
             owns is still its own: it had not reached the group's log or coordinator in time.
+        transactions: How long the commits of transactions took that have succeeded, with their time
+            in the purgatory.
+        aborted_transactions: Number of transactions that were aborted.
     """
 
     group: str
@@ -99,6 +98,8 @@ class ConsumerMetrics:
     commit_failures: int
     rebalances: int
     fenced_seconds: float
+    transactions: Latencies = Latencies()
+    aborted_transactions: int = 0
 
 
 class Latency:
@@ -136,44 +137,3 @@ class Latency:
         """What was measured so far."""
         with self._lock:
             return Latencies(tuple(accumulate(self._counts)), self._seconds)
-
-
-def delivery_metrics(
-    delivery: Delivery,
-    hashes: tuple[HashRange, ...],
-    end: int | None,
-    waiting: int,
-    *,
-    is_batch: bool,
-) -> PartitionMetrics:
-    """The metrics of a partition that has started.
-
-    Args:
-        delivery: What hands it out.
-        hashes: The key hashes that are owned.
-        end: The end of the log; None if it is not known.
-        waiting: Number of records that are kept back for their keys.
-        is_batch: As for :meth:`.Delivery.processed`.
-    """
-    processed = delivery.processed(is_batch=is_batch)
-    return PartitionMetrics(
-        hashes,
-        delivery.position,
-        end,
-        None if end is None else pending_offsets(delivery.start, processed, end, hashes),
-        max(delivery.in_flight(is_batch=is_batch) - waiting, 0),
-    )
-
-
-def pending_offsets(
-    start: Progress, processed: Progress, end: int, hashes: tuple[HashRange, ...]
-) -> int:
-    """Number of offsets below the end with something pending of some key hashes.
-
-    Args:
-        start: What had been processed at the start of the delivery.
-        processed: What has been processed since.
-        end: The end of the log.
-        hashes: The key hashes, ascending.
-    """
-    return lag(start.union(processed), end, hashes)

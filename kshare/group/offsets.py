@@ -14,11 +14,12 @@ from kshare.cluster.cluster import Cluster
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError, UnknownTopicError
+from kshare.group.config.consumer_config import consumer_config
 from kshare.group.description import describe_group
-from kshare.group.group_reader import LIFE_SECONDS, GroupReader
-from kshare.group.log_topic import LogTopic, LogWriter, log_table
+from kshare.group.log.group_reader import LIFE_SECONDS, GroupReader
+from kshare.group.log.primary import PrimaryOffsets, StoredOffset
+from kshare.group.log.topic import LogTopic, LogWriter, log_table
 from kshare.group.model import OffsetAndMetadata, committed_offset
-from kshare.group.primary import PrimaryOffsets, StoredOffset
 from kshare.group.protocol.log import GroupLog, members_seen
 from kshare.group.protocol.record_codec import encode
 from kshare.group.protocol.records import Reset
@@ -56,8 +57,6 @@ def list_offsets(
     if isinstance(config, KafkaConfig):
         kafka, topic = config, INDIVIDUAL_COMMITS_TOPIC
     else:
-        from kshare.group.config import consumer_config  # noqa: PLC0415 - only for this form
-
         parsed = consumer_config({**config, "group.id": group})
         kafka, topic = parsed.kafka, parsed.log_topic
     with closing(GroupOffsets(kafka, group, topic)) as offsets:

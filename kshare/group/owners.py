@@ -20,10 +20,10 @@ from kshare.cluster.cluster import Cluster
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.hashing import key_hash
 from kshare.core.progress import TopicPartition
-from kshare.group.config import consumer_config
+from kshare.group.config.consumer_config import consumer_config
 from kshare.group.description import GroupDescriber, GroupDescription
-from kshare.group.group_reader import LIFE_SECONDS, GroupReader
-from kshare.group.log_topic import log_table
+from kshare.group.log.group_reader import LIFE_SECONDS, GroupReader
+from kshare.group.log.topic import log_table
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.range_owners import (
     LivingMember,

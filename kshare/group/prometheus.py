@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
-from kshare.group.metrics import LATENCY_BOUNDS, ConsumerMetrics
+from kshare.group.metrics import LATENCY_BOUNDS, ConsumerMetrics, Latencies
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry
@@ -38,7 +38,17 @@ _GAUGES: Final = {
 _COUNTERS: Final = {
     "commit_failures": "Commits that have failed.",
     "rebalances": "How often the group has changed what the consumer owns.",
+    "aborted_transactions": "Transactions that were aborted; their records come again.",
     "fenced_seconds": "How long polls had to wait, as the consumer might have been replaced.",
+}
+
+
+_HISTOGRAMS: Final = {
+    "commits": ("commit_duration_seconds", "How long commits took that have succeeded."),
+    "transactions": (
+        "transaction_commit_duration_seconds",
+        "How long commits of transactions took that have succeeded, purgatory included.",
+    ),
 }
 
 
@@ -79,22 +89,20 @@ class ConsumerCollector(Collector):
             name: CounterMetricFamily(f"kshare_consumer_{name}", help_, labels=_MEMBER)
             for name, help_ in _COUNTERS.items()
         }
-        commits = HistogramMetricFamily(
-            "kshare_consumer_commit_duration_seconds",
-            "How long commits took that have succeeded.",
-            labels=_MEMBER,
-        )
+        histograms = {
+            field: HistogramMetricFamily(f"kshare_consumer_{name}", help_, labels=_MEMBER)
+            for field, (name, help_) in _HISTOGRAMS.items()
+        }
         for metrics in shown:
             member = (metrics.group, metrics.member)
             _add_partitions(gauges, member, metrics)
             for name, family in counters.items():
                 family.add_metric(member, getattr(metrics, name))
-            bounds = [*map(str, LATENCY_BOUNDS), "+Inf"]
-            buckets = list(zip(bounds, map(float, metrics.commits.counts), strict=True))
-            commits.add_metric(member, buckets, metrics.commits.seconds)
+            for field, histogram in histograms.items():
+                _add_latencies(histogram, member, getattr(metrics, field))
         yield from gauges.values()
         yield from counters.values()
-        yield commits
+        yield from histograms.values()
 
 
 def _add_partitions(
@@ -107,6 +115,14 @@ def _add_partitions(
         gauges["in_flight_records"].add_metric(labels, partition.in_flight)
         if partition.lag is not None:
             gauges["lag_offsets"].add_metric(labels, partition.lag)
+
+
+def _add_latencies(
+    histogram: HistogramMetricFamily, member: tuple[str, str], latencies: Latencies
+) -> None:
+    bounds = [*map(str, LATENCY_BOUNDS), "+Inf"]
+    buckets = list(zip(bounds, map(float, latencies.counts), strict=True))
+    histogram.add_metric(member, buckets, latencies.seconds)
 
 
 # -- the registries -------------------------------------------------------------------------------

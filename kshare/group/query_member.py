@@ -25,7 +25,7 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, FetchTimeoutError
 from kshare.group.model import OffsetReset
 from kshare.group.offsets import GroupOffsets
-from kshare.group.session import GroupSession
+from kshare.group.session.session import GroupSession
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.retry import Backoff
 
@@ -61,7 +61,7 @@ class _Config:
 
 
 class QuerySession(Protocol):
-    """What is used of :class:`~kshare.group.session.GroupSession`."""
+    """What is used of :class:`~kshare.group.session.session.GroupSession`."""
 
     def claim(self, assignment: Mapping[TopicPartition, Sequence[HashRange]], /) -> None:
         """Own these key hashes, and no others."""

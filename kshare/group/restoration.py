@@ -17,7 +17,7 @@ from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.group.assignments import parse_assignment
-from kshare.group.config import ConsumerConfig, consumer_config
+from kshare.group.config.consumer_config import ConsumerConfig, consumer_config
 from kshare.options import EARLIEST, KafkaConfig, SourceOptions
 from kshare.options.frozen import FrozenMapping
 from kshare.options.model import Assign

@@ -79,7 +79,7 @@ class TaskPlan:
     def close(self) -> None:
         """Let go of what tasks have fetched for each other on this host."""
         if self._has_fetch_groups:
-            from kshare.wire.sharing.chunks import forget_query  # noqa: PLC0415 - most do without
+            from kshare.wire.sharing.chunks import forget_query  # noqa: PLC0415 - our wire: 0.14 s
 
             forget_query(self._query)
 

@@ -10,18 +10,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kshare.options import KafkaConfig
-from kshare.options.sink import SinkOptions
+from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions
 from kshare.security.librdkafka import librdkafka_config
 
 __all__ = [
-    "TRANSACTION_TIMEOUT_MS",
     "consumer_producer_config",
     "producer_config",
     "transactional_config",
 ]
-
-TRANSACTION_TIMEOUT_MS: Final = 900_000
-"""The longest that a broker allows by default (``transaction.max.timeout.ms``)."""
 
 _STATISTICS_MS: Final = 50
 

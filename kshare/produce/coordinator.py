@@ -30,6 +30,7 @@ from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.broker_pool import process_memory, search_brokers
 from kshare.wire.protocol.connection import Connection
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
+from kshare.wire.protocol.messages import Address
 from kshare.wire.protocol.retry import RetryDeadline
 
 __all__ = ["Coordinators"]
@@ -43,7 +44,6 @@ _GONE: Final = {Kind.FENCED, Kind.TRANSACTION_ENDED}
 _BEING_ENDED: Final = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS})
 
 _Answer = TypeVar("_Answer")
-Address = tuple[str, int]
 
 
 class _NotNowError(OSError):

@@ -20,8 +20,7 @@ from typing import Final, Protocol
 
 from kshare.core.listing import named
 from kshare.errors import KafkaError, KshareError
-from kshare.options.sink import SinkOptions
-from kshare.produce.config import TRANSACTION_TIMEOUT_MS
+from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions
 from kshare.produce.ledger_state import Entry, State, is_written, next_state
 from kshare.produce.model import Prepared, Transaction, id_prefix, transactional_id
 

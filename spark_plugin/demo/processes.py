@@ -10,7 +10,7 @@ from typing import Final
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kshare.errors import KshareError
-from kshare.group.config import LOG_TOPIC
+from kshare.group.config.consumer_config import LOG_TOPIC
 from kshare.testing import FakeCluster
 
 __all__ = ["stop_process", "temporary_topic", "wait_until"]

@@ -12,7 +12,7 @@ from kshare.core.hashing import key_hash
 from kshare.core.progress import TopicPartition
 from kshare.group import KeySharedConsumer
 from kshare.group.protocol.range_owners import RangeOwner
-from kshare.group.session import GroupSession
+from kshare.group.session.session import GroupSession
 from kshare.group.status import RangeLag, range_lags
 from kshare.testing import FakeCluster
 from tests.support.groups import (

@@ -8,8 +8,8 @@ import confluent_kafka
 import pytest
 
 from kshare.group import AsyncKeySharedConsumer, KeySharedConsumer, Message
-from kshare.group.config import ConsumerConfig, consumer_config
-from kshare.group.config_table import CONFIGS
+from kshare.group.config.consumer_config import ConsumerConfig, consumer_config
+from kshare.group.config.table import CONFIGS
 from kshare.testing import FakeCluster, Record
 from tests.support.documents import ROOT
 

@@ -13,7 +13,7 @@ import pytest
 
 from kshare import cli
 from kshare.errors import OptionsError
-from kshare.group.config_table import CONFIGS as CONSUMER_CONFIGS
+from kshare.group.config.table import CONFIGS as CONSUMER_CONFIGS
 from kshare.options import parse_options
 from kshare.options.sink import parse_sink_options
 from tests.support.documents import ROOT, Document, documents

@@ -16,12 +16,12 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KshareError
 from kshare.group import ConsumerMetrics, KeySharedConsumer, register_metrics
+from kshare.group.delivery.metrics import pending_offsets
 from kshare.group.metrics import (
     LATENCY_BOUNDS,
     Latencies,
     Latency,
     PartitionMetrics,
-    pending_offsets,
 )
 from kshare.testing import FakeCluster
 from tests.support.fake_session import FakeSessions, fake_consumers
@@ -218,7 +218,15 @@ class Measured:
     def __init__(self, member: str, partitions: dict[TopicPartition, PartitionMetrics]) -> None:
         self.is_closed = False
         self._metrics = ConsumerMetrics(
-            "billing", member, partitions, Latencies((1,) * 11 + (2,), 11.5), 3, 4, 5.5
+            "billing",
+            member,
+            partitions,
+            Latencies((1,) * 11 + (2,), 11.5),
+            commit_failures=3,
+            rebalances=4,
+            fenced_seconds=5.5,
+            transactions=Latencies((0,) * 11 + (3,), 33.5),
+            aborted_transactions=6,
         )
 
     def metrics(self) -> ConsumerMetrics:
@@ -257,6 +265,14 @@ def test_prometheus_metrics() -> None:
         (f"{commits}_sum", *member): 11.5,
     }
     expected |= {(f"{commits}_bucket", *member, str(bound)): 1 for bound in LATENCY_BOUNDS}
+    transactions = "kshare_consumer_transaction_commit_duration_seconds"
+    expected |= {
+        ("kshare_consumer_aborted_transactions_total", *member): 6,
+        (f"{transactions}_bucket", *member, "+Inf"): 3,
+        (f"{transactions}_count", *member): 3,
+        (f"{transactions}_sum", *member): 33.5,
+    }
+    expected |= {(f"{transactions}_bucket", *member, str(bound)): 0 for bound in LATENCY_BOUNDS}
     assert series(registry) == expected
 
 

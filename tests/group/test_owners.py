@@ -14,7 +14,7 @@ from kshare.group.description import GroupDescription, JoinedMember, describe_gr
 from kshare.group.owners import OwnerTable, host_info, partition_of
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.records import Epoch, EpochMember, key_of
-from kshare.group.session import GroupSession
+from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
 from tests.support.groups import (
     GROUP,

@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kshare.errors import CheckpointVersionError, KafkaError
-from kshare.options.sink import SinkOptions, parse_sink_options
+from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions, parse_sink_options
 from kshare.produce import Attempt, Prepared
-from kshare.produce.config import TRANSACTION_TIMEOUT_MS
 from kshare.produce.decision import Batch, Endings
 from kshare.produce.ledger_state import (
     RUNS_MAX,

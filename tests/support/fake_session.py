@@ -9,11 +9,11 @@ from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KshareError
-from kshare.group.config import ConsumerConfig
-from kshare.group.consumer import KeySharedConsumer
-from kshare.group.member_thread import MemberThread
-from kshare.group.planned_topics import WholeTopics
-from kshare.group.session import OffsetAndMetadata
+from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.membership.planned_topics import WholeTopics
+from kshare.group.membership.thread import MemberThread
+from kshare.group.session.session import OffsetAndMetadata
 from kshare.testing import FakeCluster
 from tests.support.policies import FakePolicies
 

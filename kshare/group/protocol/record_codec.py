@@ -16,6 +16,7 @@ from kshare.core.hashing import HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.packed_bounds import OFFSET_MAX, pack, unpack
 from kshare.core.progress import TopicPartition
+from kshare.group.protocol.json_fields import dumps
 from kshare.group.protocol.records import (
     STRETCH,
     VERSION,
@@ -43,9 +44,9 @@ _INFLATED_MAX: Final = 64 << 20
 
 def encode(group: str, record: Record) -> tuple[bytes, bytes]:
     """The key and the value of a record; a long value is compressed."""
-    value = _dumps(_value_of(record))
+    value = dumps(_value_of(record))
     if len(value) > _PLAIN_MAX:  # an epoch of many members; 1 MB is the brokers' limit
-        value = _dumps({"z": b64encode(zlib.compress(value)).decode()})
+        value = dumps({"z": b64encode(zlib.compress(value)).decode()})
     return encode_key(group, key_of(record)), value
 
 
@@ -53,7 +54,7 @@ def encode_key(group: str, key: Key) -> bytes:
     """The bytes of a key; with no value beside them, a tombstone."""
     where = () if key.partition is None else key.partition
     detail = [[part.lo, part.hi] if isinstance(part, HashRange) else part for part in key.detail]
-    return _dumps([VERSION, group, key.incarnation, key.kind, *where, *detail])
+    return dumps([VERSION, group, key.incarnation, key.kind, *where, *detail])
 
 
 def decode_key(key: bytes) -> tuple[str, Key]:
@@ -303,10 +304,6 @@ _DETAILS: Final[dict[str, Callable[[list[Any]], tuple[Any, ...]]]] = {
     "member": _member_id,
     "epoch": _no_detail,
 }
-
-
-def _dumps(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _is_offset(value: Any) -> bool:

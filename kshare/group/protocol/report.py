@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation
+from kshare.group.protocol.json_fields import count_of, text_of
 
 __all__ = ["NO_REPORT", "ROUND_ROBIN", "Loads", "MemberReport", "bounded", "by_range",
            "report_of", "report_value"]  # fmt: skip
@@ -143,15 +144,15 @@ def report_of(fields: Mapping[str, Any]) -> MemberReport:
     """
     task_assignor = fields.get("task_assignor")
     return MemberReport(
-        _text(fields.get("range_assignor", ROUND_ROBIN)),
-        None if task_assignor is None else _text(task_assignor),
-        tuple(sorted((_text(k), _text(v)) for k, v in dict(fields.get("tags", {})).items())),
+        text_of(fields.get("range_assignor", ROUND_ROBIN)),
+        None if task_assignor is None else text_of(task_assignor),
+        tuple(sorted((text_of(k), text_of(v)) for k, v in dict(fields.get("tags", {})).items())),
         tuple(
             (_partition(topic, number), tuple(map(_observation_of, observed)))
             for topic, number, observed in fields.get("loads", ())
         ),
         tuple(
-            (_partition(topic, number), _count(lag))
+            (_partition(topic, number), count_of(lag))
             for topic, number, lag in fields.get("lags", ())
         ),
     )
@@ -164,7 +165,7 @@ def _observation_value(seen: RangeObservation) -> list[Any]:
 
 def _observation_of(value: Iterable[Any]) -> RangeObservation:
     lo, hi, records, offsets, seconds, text = value
-    packed = b64decode(_text(text), validate=True)
+    packed = b64decode(text_of(text), validate=True)
     if len(packed) % 8:
         raise ValueError(f"a sample of {len(packed)} bytes")
     sample = struct.unpack(f">{len(packed) // 8}q", packed)
@@ -173,30 +174,13 @@ def _observation_of(value: Iterable[Any]) -> RangeObservation:
     if seconds is not None and not (math.isfinite(seconds) and seconds >= 0):
         raise ValueError(f"found {seconds} seconds")
     return RangeObservation(
-        HashRange(_count(lo), _count(hi)),
-        _count(records),
-        _count(offsets),
+        HashRange(count_of(lo), count_of(hi)),
+        count_of(records),
+        count_of(offsets),
         None if seconds is None else float(seconds),
         sample,
     )
 
 
 def _partition(topic: Any, number: Any) -> TopicPartition:
-    return TopicPartition(_text(topic), _count(number))
-
-
-def _text(value: Any) -> str:
-    return str(_of_type(value, str))
-
-
-def _count(value: Any) -> int:
-    count = int(_of_type(value, int))
-    if count < 0:
-        raise ValueError(f"found {count}; wanted 0 or more")
-    return count
-
-
-def _of_type(value: Any, kind: type) -> Any:
-    if type(value) is not kind:
-        raise TypeError(f"found {value!r:.100}; wanted {kind.__name__}")
-    return value
+    return TopicPartition(text_of(topic), count_of(number))

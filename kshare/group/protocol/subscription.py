@@ -21,6 +21,7 @@ from kshare.group.protocol.consumer_protocol import (
     encode_partitions,
     encode_topics,
 )
+from kshare.group.protocol.json_fields import count_of, dumps, flag_of, text_of
 from kshare.group.protocol.record_codec import assignment_of, assignment_value
 from kshare.group.protocol.report import NO_REPORT, MemberReport, report_of, report_value
 
@@ -128,7 +129,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
         **({} if subscription.ordered else {"ordered": False}),
         **report_value(subscription.report),
     }
-    return encode_topics(subscription.topics, _dumps(user_data))
+    return encode_topics(subscription.topics, dumps(user_data))
 
 
 def decode_subscription(data: bytes, member: str) -> Subscription:
@@ -152,15 +153,15 @@ def decode_subscription(data: bytes, member: str) -> Subscription:
         _check_version(fields, member)
         epoch, rack = fields["epoch"], fields["rack"]
         subscription = Subscription(
-            _text(fields["name"]),
+            text_of(fields["name"]),
             topics,
-            _flag(fields["individual"]),
+            flag_of(fields["individual"]),
             assignment_of(fields["owned"]),
             _target_of(fields),
-            None if epoch is None else _offset(epoch),
-            _text(fields["host"]),
-            None if rack is None else _text(rack),
-            _flag(fields.get("ordered", True)),
+            None if epoch is None else count_of(epoch),
+            text_of(fields["host"]),
+            None if rack is None else text_of(rack),
+            flag_of(fields.get("ordered", True)),
             report_of(fields),
         )
     except (KeyError, TypeError, ValueError, KshareError) as error:
@@ -183,7 +184,7 @@ def encode_assignment(assignment: MemberAssignment) -> bytes:
         "topic_id": assignment.topic_id,
         **({"refusal": assignment.refusal} if assignment.refusal else {}),
     }
-    return encode_partitions((tp for tp, _ in assignment.assigned), _dumps(user_data))
+    return encode_partitions((tp for tp, _ in assignment.assigned), dumps(user_data))
 
 
 def decode_assignment(data: bytes, *, is_plain_allowed: bool = False) -> MemberAssignment:
@@ -213,19 +214,15 @@ def decode_assignment(data: bytes, *, is_plain_allowed: bool = False) -> MemberA
         epoch = fields["epoch"]
         return MemberAssignment(
             assignment_of(fields["assigned"]),
-            None if epoch is None else _offset(epoch),
+            None if epoch is None else count_of(epoch),
             _target_of(fields),
-            _text(fields["topic_id"]),
-            _text(fields.get("refusal", "")),
+            text_of(fields["topic_id"]),
+            text_of(fields.get("refusal", "")),
         )
     except (KeyError, TypeError, ValueError, KshareError) as error:
         if isinstance(error, ForeignMemberError):
             raise
         raise ForeignMemberError(f"the group's assignment cannot be read: {error!r}") from error
-
-
-def _dumps(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _target(target: Assignment | None) -> dict[str, Any]:
@@ -265,27 +262,6 @@ def _check_version(fields: Mapping[str, Any], member: str) -> None:
             f"the member {member} hashes keys by {hash_!r}, this one by {HASH!r}: the members of "
             "a group need the same hash"
         )
-
-
-def _text(value: Any) -> str:
-    return str(_of_type(value, str))
-
-
-def _flag(value: Any) -> bool:
-    return bool(_of_type(value, bool))
-
-
-def _offset(value: Any) -> int:
-    offset = int(_of_type(value, int))
-    if offset < 0:
-        raise ValueError(f"found {offset}; wanted 0 or more")
-    return offset
-
-
-def _of_type(value: Any, kind: type) -> Any:
-    if type(value) is not kind:
-        raise TypeError(f"found {value!r:.100}; wanted {kind.__name__}")
-    return value
 
 
 def in_order(assigned: Assigned) -> Assignment:

@@ -1,0 +1,1 @@
+"""The consumer: what its user calls, for threads and for asyncio."""

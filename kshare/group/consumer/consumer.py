@@ -1,0 +1,438 @@
+"""A consumer that shares partitions with others by key range: :class:`KeySharedConsumer`."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from kshare.cluster.policies import PolicyWatch
+from kshare.core.hashing import HashRange
+from kshare.core.progress import TopicPartition
+from kshare.group.assignments import offsets_to_commit, parse_partition, partition_and_offset
+from kshare.group.config.consumer_config import ConsumerConfig, consumer_config
+from kshare.group.consumer.call_state import CallState
+from kshare.group.consumer.commits import Commits
+from kshare.group.consumer.processing import Processing
+from kshare.group.consumer.reading import Reading
+from kshare.group.consumer.receiver import Receiver, wall_time
+from kshare.group.consumer.restrictions import PolicyView, Restrictions
+from kshare.group.consumer.subscriber import Callbacks, Listener
+from kshare.group.consumer.transaction import Transaction, Transactions, TransactionWork
+from kshare.group.delivery.load_meter import meter_of
+from kshare.group.delivery.shared_tail import SharedTail
+from kshare.group.delivery.tail import Tail
+from kshare.group.message import Message
+from kshare.group.metrics import ConsumerMetrics, Latencies
+from kshare.group.model import ConsumerClosedError, OffsetAndMetadata
+from kshare.group.session.interface import Session
+from kshare.group.session.session import GroupSession
+from kshare.options import KafkaConfig
+from kshare.wire.protocol.waker import Waker
+
+__all__ = ["KeySharedConsumer"]
+
+_CLOSE_SECONDS: Final = 5.0
+
+
+class KeySharedConsumer:
+    """Consumes key ranges of partitions, and commits what is processed record by record.
+
+    Method names and their meaning are those of ``confluent_kafka.Consumer``; docs/consumer.md says
+    what differs. One thread polls; all other methods may be called from any thread.
+
+    Args:
+        config: Values by name, as for ``confluent_kafka.Consumer``: names of librdkafka or of
+            Kafka's Java client, and those of docs/consumer.md.
+        session: Makes the session with the group's log.
+        policies: Makes what reads the policies of operators.
+
+    Raises:
+        OptionsError: The configuration cannot be used; every fault is listed.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | ConsumerConfig,
+        *,
+        session: Callable[..., Session] = GroupSession,
+        policies: Callable[[KafkaConfig], PolicyView] = PolicyWatch,
+    ) -> None:
+        if not isinstance(config, ConsumerConfig):
+            config = consumer_config(config)
+        self._config = config
+        self._waker = Waker().open()
+        self._session = session(config, on_change=self._interrupt)
+        self._tail = self._new_tail(config)
+        self._session.look_up_leader_epochs(self._tail.leader_epochs)
+        self._state = CallState(self._shut_down)
+        restrictions = Restrictions(policies(config.kafka), config.group)
+        self._processing = Processing(
+            config, self._tail, self._state, restrictions, self._is_subscribed
+        )
+        self._commits = Commits(config, self._session, self._processing.allowed)
+        self._receiver: Receiver = Receiver(
+            self._tail, self._session, self._state, self._commits, self._processing, self._waker
+        )
+        self._fresh = self._receiver.fresh
+        self._tail.meter = meter_of(config)
+        self._reading = Reading(
+            config,
+            self._tail,
+            self._session,
+            self._state,
+            restrictions,
+            self._receiver,
+            self._commits,
+            self._processing,
+        )
+        if config.transactional_id is not None:
+            assert isinstance(self._session, GroupSession)
+            work = TransactionWork(self._tail, self._state.lock, self._processing.work)
+            self._receiver.transactions = Transactions(config, self._session.transaction_log, work)
+
+    def _interrupt(self) -> None:
+        self._receiver.interrupt()
+
+    def _is_subscribed(self) -> bool:
+        return self._receiver.subscriber is not None
+
+    def _new_tail(self, config: ConsumerConfig) -> Tail:
+        if config.order == "key":
+            return Tail(config, self._session, self._waker)
+        assert isinstance(self._session, GroupSession)
+        return SharedTail(config, self._session, self._waker)
+
+    # -- receiving --------------------------------------------------------------------------
+
+    def poll(self, timeout: float | None = None) -> Message | None:
+        """The next record.
+
+        Args:
+            timeout: Maximum time to wait, in seconds; None or -1 for no limit.
+
+        Returns:
+            None if none came in time, or the consumer was closed meanwhile.
+
+        Raises:
+            FencedError: Another consumer has claimed some of the key hashes.
+            KshareError: A partition or the group's log cannot be read; the next call tries again.
+                Or a fault has ended the session, which is logged as an error: each call raises
+                it, and the member has left its group. Close the consumer, and make another one.
+            RuntimeError: The consumer is closed.
+        """
+        message = self.poll_fresh()
+        if message is None and self._receiver.next_rows(timeout):
+            return next(self._fresh.rows)
+        return message
+
+    def consume(self, num_messages: int = 1, timeout: float | None = None) -> list[Message]:
+        """The next records, as many as come in time.
+
+        Args:
+            num_messages: Maximum number of records.
+            timeout: Maximum time to wait for all of them, in seconds; None or -1 for no limit.
+
+        Raises:
+            KshareError, RuntimeError: As for :meth:`poll`; with nothing to return.
+        """
+        if num_messages < 0:
+            raise ValueError(f"num_messages is {num_messages}; wanted 0 or more")
+        return self._receiver.messages(num_messages, timeout)
+
+    def consume_batch(self, timeout: float | None = None) -> pa.RecordBatch | None:
+        """The next records of one partition, as Arrow: the columns of kshare's source.
+
+        Args:
+            timeout: Maximum time to wait, in seconds; None or -1 for no limit.
+
+        Returns:
+            At most 65,536 rows and about 8 MiB; None if none came in time.
+
+        Raises:
+            KshareError, RuntimeError: As for :meth:`poll`.
+        """
+        return self._receiver.batch(timeout)
+
+    def __iter__(self) -> Iterator[Message]:
+        """The records, until the consumer is closed."""
+        fresh = self._fresh
+        while self._continues():
+            for message in fresh.rows:
+                yield message
+                if not fresh.since <= wall_time() < fresh.until:
+                    break
+
+    def _continues(self) -> bool:
+        """Wait for the next messages of an iteration; False if the consumer was closed."""
+        try:
+            return self._receiver.next_rows(None)
+        except ConsumerClosedError:
+            return False
+
+    def poll_fresh(self) -> Message | None:
+        """The next record if it is there and needs no look at the session; else None."""
+        fresh = self._fresh
+        is_fresh = fresh.since <= wall_time() < fresh.until
+        return next(fresh.rows, None) if is_fresh else None
+
+    # -- acknowledging and committing -------------------------------------------------------
+
+    def acknowledge(self, message: Message) -> None:
+        """A record is processed (``acknowledgement.mode=explicit``). From any thread, in any order.
+
+        A record that is not acknowledged comes again after a restart, with all later ones of its
+        key that are not acknowledged either.
+        """
+        chunk = message[0]
+        chunk.acknowledged[message[1]] = 1
+        if self._config.in_flight_per_key is not None:
+            with self._state.lock:
+                self._tail.acknowledge(message.topic_partition, [message.offset()])
+            self._waker.wake()
+
+    def acknowledge_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """All records of a batch are processed. From any thread, in any order.
+
+        Args:
+            batch: What :meth:`consume_batch` returned, or some of its rows; with the column
+                ``offset``, and ``topic`` and ``partition`` if several partitions are assigned.
+
+        Raises:
+            ValueError: The columns are missing.
+        """
+        self._processing.acknowledge(batch)
+        if self._config.in_flight_per_key is not None:
+            self._waker.wake()
+
+    def commit(
+        self,
+        message: Message | None = None,
+        offsets: Iterable[Any] | Mapping[Any, int] | None = None,
+        asynchronous: bool = False,
+    ) -> dict[TopicPartition, int] | None:
+        """Commit what is processed; in implicit mode, all that was returned so far.
+
+        Args:
+            message: Before that, all that was returned of its partition up to this record counts as
+                processed; only that partition is committed.
+            offsets: The same up to these offsets (exclusive): ``TopicPartition``s with an offset,
+                or offsets by partition.
+            asynchronous: Return None at once; ``on_commit`` is called by a later poll.
+
+        Returns:
+            The stable offset of each partition, below which all of the group is processed.
+
+        Raises:
+            FencedError: Another consumer has claimed some of the key hashes: what was not committed
+                of them before is delivered again. All else is committed.
+            FetchTimeoutError: It was not done within ``default.api.timeout.ms``.
+            RuntimeError: ``transactional.id`` is set: each transaction commits.
+            ValueError: Both or wrong offsets were given.
+        """
+        if self._receiver.transactions is not None:
+            raise RuntimeError("transactional.id is set: the end of consumer.transaction() commits")
+        if message is not None and offsets is not None:
+            raise ValueError("give a message or offsets, not both")
+        limits = offsets_to_commit(message, offsets)
+        work = self._processing.work_up_to(limits)
+        if asynchronous:
+            with self._state.call():
+                self._commits.begin(work)
+            return None
+        stable = self._commits.commit(work)
+        if not limits:
+            self._session.check()  # of hashes that others have claimed there may be no delivery
+        return stable
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A transaction (``transactional.id``): outputs and what is processed, all or nothing.
+
+        At the end of the ``with`` block it commits all that was returned within it, once the
+        members before it have (``purgatory``). An exception in the block aborts it: nothing of it
+        is visible, and its records are returned again.
+
+        Raises:
+            TransactionAbortedError: It was aborted, as key hashes or the transactional id were
+                taken over, or it was not done in time. The next one goes on with its records.
+            KafkaError: The transaction coordinator did not answer in time, or refused.
+            RuntimeError: ``transactional.id`` is not set, a transaction is open, or the consumer is
+                closed.
+        """
+        if self.is_closed:
+            raise RuntimeError("Consumer closed")
+        if self._receiver.transactions is None:
+            raise RuntimeError("transactions need transactional.id in the configuration")
+        try:
+            if self._receiver.transactions.current is None:
+                self._receiver.follow_group(continues=False)
+            with self._receiver.transactions.run() as transaction:
+                yield transaction
+        finally:
+            self._receiver.look_again()
+
+    # -- partitions -------------------------------------------------------------------------
+
+    def assign(self, partitions: Mapping[Any, Sequence[Any]] | Sequence[Any]) -> None:
+        """Claim key ranges of partitions, in place of what was claimed before.
+
+        Of two consumers that claim the same hashes, the later one gets them, and the other one a
+        :class:`~kshare.errors.FencedError`. Records come once former owners have given them up, or
+        ``claim.timeout.ms`` is over.
+
+        Args:
+            partitions: Key ranges ``[(lo, hi), ...]``, half-open, by ``(topic, partition)``; ``[]``
+                is the whole partition. Or ``TopicPartition``s, whole; those with an offset start
+                there.
+
+        Raises:
+            PolicyError: A policy of operators does not accept key ranges of a topic.
+            KafkaError: The policies cannot be read; asked for if there are key ranges.
+            RuntimeError: The consumer is closed, or a transaction is open.
+            ValueError: A range or partition is wrong, or two ranges overlap.
+        """
+        self._reading.assign(partitions)
+
+    def unassign(self) -> None:
+        """Give up all partitions."""
+        self.assign({})
+
+    def subscribe(
+        self,
+        topics: Iterable[str],
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        """Join the group, and read what its leader assigns: key ranges of partitions.
+
+        The callbacks are called by poll (:meth:`close` calls ``on_revoked``), with the key hashes
+        of each partition that have changed; an empty tuple is the whole partition. See also
+        :func:`kshare.group.partitions_only`.
+
+        Args:
+            topics: The topics, in place of those that were subscribed before.
+            on_assigned: Called with what is gained; its records come after that.
+            on_revoked: Called with what others shall get, before it is committed and given up.
+            on_lost: Called with what others may have already; until they have claimed it, it may
+                still be committed.
+
+        Raises:
+            ValueError: A topic is wrong, or partitions were assigned by :meth:`assign`.
+        """
+        self._reading.subscribe(topics, Callbacks(on_assigned, on_revoked, on_lost))
+
+    def unsubscribe(self) -> None:
+        """Commit (with ``enable.auto.commit``), give up all partitions, and leave the group."""
+        self._reading.unsubscribe()
+
+    def assignment(self) -> dict[TopicPartition, tuple[HashRange, ...]]:
+        """The key ranges that are claimed, by partition; ``()`` is the whole partition."""
+        return dict(self._tail.assignment)
+
+    def pause(self, partitions: Iterable[Any]) -> None:
+        """Return no more records of some partitions, until they are resumed."""
+        self._reading.pause(partitions)
+
+    def resume(self, partitions: Iterable[Any]) -> None:
+        """Return records of paused partitions again."""
+        self._reading.resume(partitions)
+
+    def seek(self, partition: Any, offset: int | None = None) -> None:
+        """Go on at an offset, with all records of the own key ranges from there on.
+
+        What is passed over is not processed, and comes again after a restart. What was processed
+        stays so, though it is returned again.
+
+        Args:
+            partition: ``TopicPartition`` with an offset, or ``(topic, partition)``.
+            offset: The offset, if ``partition`` has none.
+        """
+        topic_partition, own = partition_and_offset(partition)
+        offset = own if offset is None else offset
+        if offset is None or offset < 0:
+            raise ValueError(f"cannot seek to {offset}: wanted an offset, 0 or more")
+        self._reading.seek(topic_partition, offset)
+
+    def position(self, partitions: Iterable[Any] | None = None) -> dict[TopicPartition, int]:
+        """The offset after the last record that was returned, of partitions that have started."""
+        wanted = self._tail.assignment if partitions is None else self._reading.assigned(partitions)
+        deliveries = self._tail.deliveries
+        return {tp: deliveries[tp].position for tp in wanted if tp in deliveries}
+
+    def committed(
+        self, partitions: Iterable[Any] | None = None, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed, of the assigned partitions or of some.
+
+        Raises:
+            FetchTimeoutError: It was not known in time.
+        """
+        wanted = self._tail.assignment if partitions is None else map(parse_partition, partitions)
+        seconds = self._commits.seconds if timeout is None or timeout < 0 else timeout
+        return self._session.committed(list(wanted), seconds)
+
+    def memberid(self) -> str:
+        """The consumer's id in the group."""
+        return self._session.member
+
+    def metrics(self) -> ConsumerMetrics:
+        """What the consumer owns, how far it is, its commits and rebalances. From any thread.
+
+        See also :func:`kshare.group.register_metrics`, which shows it to Prometheus.
+        """
+        with self._state.lock:
+            partitions = self._tail.metrics(is_batch=self._state.is_batch)
+        transactions = self._receiver.transactions
+        return ConsumerMetrics(
+            group=self._config.group,
+            member=self._session.member,
+            partitions=partitions,
+            commits=self._commits.latency.latencies(),
+            commit_failures=self._commits.latency.failures,
+            rebalances=self._reading.host.rebalances,
+            fenced_seconds=self._receiver.hold.seconds,
+            transactions=transactions.latency.latencies() if transactions else Latencies(),
+            aborted_transactions=transactions.aborts if transactions else 0,
+        )
+
+    # -- the end ----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Commit (with ``enable.auto.commit``), give up all claims, and end iterations.
+
+        What the last call returned counts as processed only if it was acknowledged or committed;
+        an open transaction is aborted.
+        May be called again, and from a signal handler: amid a call of the consumer, it is closed
+        when that call returns, which is at once.
+        """
+        if self._state.is_closed:
+            return
+        self._state.is_closed = True
+        self._receiver.interrupt()
+        self._state.shut_down()
+
+    def _shut_down(self) -> None:
+        try:
+            if self._receiver.subscriber is not None:
+                self._receiver.subscriber.revoke_all()
+            self._commits.close(self._processing.work)
+            if self._receiver.transactions is not None:
+                self._receiver.transactions.close()
+        finally:
+            self._session.close(_CLOSE_SECONDS)
+            self._tail.close()
+            self._reading.close()
+            self._waker.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the consumer is closed."""
+        return self._state.is_closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,124 @@
+"""What a consumer has processed of what it was handed out, as far as it may be committed."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import pyarrow as pa
+
+from kshare.core.progress import Progress, TopicPartition
+from kshare.group.assignments import rows_by_partition
+from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.consumer.call_state import CallState
+from kshare.group.consumer.restrictions import Restrictions
+from kshare.group.delivery.tail import Tail
+from kshare.group.session.work import Work
+
+__all__ = ["Processing"]
+
+
+class Processing:
+    """What a consumer has processed. For any thread.
+
+    Args:
+        config: The consumer's configuration.
+        tail: Hands records out.
+        state: What the consumer's threads share.
+        restrictions: What policies accept.
+        is_subscribed: Whether the group assigns the partitions.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        tail: Tail,
+        state: CallState,
+        restrictions: Restrictions,
+        is_subscribed: Callable[[], bool],
+    ) -> None:
+        self._config = config
+        self._tail = tail
+        self._state = state
+        self._restrictions = restrictions
+        self._is_subscribed = is_subscribed
+
+    def settle(self) -> None:
+        """In implicit mode, what the calls before this one returned is processed."""
+        with self._state.lock:
+            for delivery in self._tail.deliveries.values():
+                delivery.settle()
+            self._state.is_batch = False
+
+    def work(self, partitions: Iterable[TopicPartition] | None = None) -> Work:
+        """What is processed of partitions that have started; of all, if none are given."""
+        with self._state.lock:
+            deliveries = self._tail.deliveries
+            wanted = deliveries.keys() if partitions is None else partitions
+            processed = {}
+            for topic_partition in wanted:
+                delivery = deliveries[topic_partition]
+                progress = delivery.processed(is_batch=self._state.is_batch)
+                if not self._config.individual:
+                    progress = Progress.at(progress.position_of(delivery.owned))
+                processed[topic_partition] = progress
+            return Work(processed, {tp: deliveries[tp].start for tp in processed})
+
+    def work_up_to(self, limits: Mapping[TopicPartition, int]) -> Work:
+        """What is processed of some partitions, if all that was handed out up to offsets is.
+
+        Args:
+            limits: The offsets; none: all that was handed out, of all partitions.
+
+        Raises:
+            ValueError: A partition has not started, or nothing was handed out there.
+        """
+        with self._state.lock:
+            deliveries = self._tail.deliveries
+            for topic_partition, offset in limits.items():
+                if topic_partition not in deliveries:
+                    raise ValueError(f"{topic_partition} is not assigned, or has not started")
+                deliveries[topic_partition].acknowledge_below(offset)
+            if not limits:
+                for delivery in deliveries.values():
+                    delivery.settle()
+            return self.work(limits.keys() or None)
+
+    def acknowledge(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """All records of a batch are processed.
+
+        Raises:
+            ValueError: Columns are missing that say which records they are.
+        """
+        with self._state.lock:
+            for topic_partition, rows in rows_by_partition(batch, self._tail.assignment):
+                delivery = self._tail.deliveries.get(topic_partition)
+                if delivery is not None:
+                    offsets = rows.column("offset").to_numpy()
+                    delivery.acknowledge(offsets)
+                    self._tail.acknowledge(topic_partition, offsets.tolist())
+
+    def allowed(
+        self, processed: Mapping[TopicPartition, Progress]
+    ) -> Mapping[TopicPartition, Progress]:
+        """What policies let be committed.
+
+        Raises:
+            PolicyError: A policy does not accept what is assigned.
+            KafkaError: The policies cannot be read.
+        """
+        if self._config.order == "none":
+            self._restrictions.check_shared()
+            return processed
+        if not self._config.individual:  # one offset of each whole partition, which always may be
+            return processed
+        return self._restrictions.allowed(
+            processed, self._tail.assignment, is_subscribed=self._is_subscribed()
+        )
+
+    def ranges(self) -> int:
+        """Number of processed ranges: as many as there are gaps."""
+        with self._state.lock:
+            return sum(delivery.gaps for delivery in self._tail.deliveries.values())
+
+    def chunks(self) -> int:
+        """Number of leased chunks that have been processed."""
+        with self._state.lock:
+            return self._tail.finished_chunks

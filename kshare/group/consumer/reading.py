@@ -1,0 +1,188 @@
+"""Which partitions a consumer reads: those that its user assigns, or its group."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from kshare.core.progress import TopicPartition
+from kshare.group.assignments import check_whole, parse_assignment, parse_partition
+from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.consumer.call_state import CallState
+from kshare.group.consumer.commits import Commits
+from kshare.group.consumer.group_host import GroupHost
+from kshare.group.consumer.processing import Processing
+from kshare.group.consumer.receiver import Receiver
+from kshare.group.consumer.restrictions import Restrictions
+from kshare.group.consumer.subscriber import Callbacks, Subscriber, topics_to_subscribe
+from kshare.group.delivery.tail import Tail
+from kshare.group.model import ConsumerClosedError
+from kshare.group.session.interface import Session
+
+__all__ = ["Reading"]
+
+_LEAVE_SECONDS: Final = 5.0
+
+
+class Reading:
+    """What a consumer reads. For any thread.
+
+    Args:
+        config: The consumer's configuration.
+        tail: Hands records out.
+        session: Claims.
+        state: What the consumer's threads share.
+        restrictions: What policies accept.
+        receiver: Waits for records.
+        commits: Commits.
+        processing: What is to be committed.
+
+    Attributes:
+        host: What the group's membership does with the consumer.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        tail: Tail,
+        session: Session,
+        state: CallState,
+        restrictions: Restrictions,
+        receiver: Receiver,
+        commits: Commits,
+        processing: Processing,
+    ) -> None:
+        self.host = GroupHost(tail, session, receiver, commits, processing)
+        self._config = config
+        self._tail = tail
+        self._session = session
+        self._state = state
+        self._restrictions = restrictions
+        self._receiver = receiver
+        self._commits = commits
+        self._processing = processing
+
+    # -- assigned by the user ----------------------------------------------------------------
+
+    def assign(self, partitions: Mapping[Any, Sequence[Any]] | Sequence[Any]) -> None:
+        """Claim key ranges of partitions, in place of what was claimed before.
+
+        Raises:
+            PolicyError, KafkaError: As of :class:`.Restrictions`.
+            RuntimeError: The consumer is closed, or a transaction is open.
+            ValueError: A range or partition is wrong, or the consumer has subscribed.
+        """
+        if self._receiver.subscriber is not None:
+            raise ValueError("subscribed: call unsubscribe() before assign()")
+        assignment, offsets = parse_assignment(partitions, individual=self._config.individual)
+        self._restrictions.check(assignment)
+        if self._config.order == "none":
+            check_whole(assignment, offsets)
+            self._restrictions.check_shared()
+        self._end_transactions("assign")
+        if self._config.auto_commit:
+            self._commits.flush(self._processing.work())
+        with self._receiver.stopped():
+            self._tail.assign(assignment)
+            self._session.claim(assignment)
+            for topic_partition, offset in offsets.items():
+                self._tail.seek(topic_partition, offset)
+
+    def _end_transactions(self, what: str) -> None:
+        """Wait until it is known what became of the last transaction.
+
+        Raises:
+            RuntimeError: A transaction is open.
+        """
+        transactions = self._receiver.transactions
+        if transactions is None:
+            return
+        if transactions.current is not None:
+            raise RuntimeError(f"a transaction is open: {what} when it has ended")
+        transactions.resolve()
+
+    # -- assigned by the group ---------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str], callbacks: Callbacks) -> None:
+        """Join the group, and read what its leader assigns; or do so with other topics.
+
+        Raises:
+            ConsumerClosedError: The consumer is closed.
+            ValueError: A topic is wrong, or partitions were assigned by the user.
+        """
+        names = topics_to_subscribe(topics)
+        if self._state.is_closed:
+            raise ConsumerClosedError
+        subscriber = self._receiver.subscriber
+        if subscriber is None:
+            if self._tail.assignment:
+                raise ValueError("partitions are assigned: call unassign() before subscribe()")
+            if self._config.order == "none":
+                self._restrictions.check_shared()
+            subscriber = self._receiver.subscriber = self._join()
+        with self._state.call():
+            subscriber.subscribe(names, callbacks)
+
+    def _join(self) -> Subscriber:
+        receiver = self._receiver
+        member = self._session.join(
+            self._config, receiver.interrupt, self._restrictions.whole_topics
+        )
+        if self._tail.meter is not None:
+            member.report(self._tail.meter.report)
+        if receiver.transactions is not None:
+            receiver.transactions.is_disturbed = lambda: member.has_change
+        return Subscriber(member, self.host, self._config.group)
+
+    def unsubscribe(self) -> None:
+        """Commit (with ``enable.auto.commit``), give up all partitions, and leave the group."""
+        subscriber = self._receiver.subscriber
+        if subscriber is None:
+            return
+        self._end_transactions("unsubscribe")
+        with self._state.gate:
+            self._receiver.interrupt()
+            with self._state.polling:
+                try:
+                    subscriber.revoke_all()
+                finally:
+                    if self._config.auto_commit:
+                        self._commits.flush(self._processing.work())
+                    self._commits.finish()
+                    self._receiver.subscriber = None
+                    self.host.take_over({}, None)
+                    self._session.leave(_LEAVE_SECONDS)
+
+    # -- where it goes on --------------------------------------------------------------------
+
+    def pause(self, partitions: Iterable[Any]) -> None:
+        """Read some partitions no more, until they are resumed."""
+        with self._receiver.stopped():
+            for topic_partition in self.assigned(partitions):
+                self._tail.pause(topic_partition)
+
+    def resume(self, partitions: Iterable[Any]) -> None:
+        """Read paused partitions again."""
+        with self._receiver.stopped():
+            for topic_partition in self.assigned(partitions):
+                self._tail.resume(topic_partition)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at an offset."""
+        with self._receiver.stopped():
+            (topic_partition,) = self.assigned([partition])
+            self._tail.seek(topic_partition, offset)
+
+    def assigned(self, partitions: Iterable[Any]) -> list[TopicPartition]:
+        """Partitions as users write them.
+
+        Raises:
+            ValueError: One is none, or is not assigned.
+        """
+        wanted = [parse_partition(partition) for partition in partitions]
+        for topic_partition in wanted:
+            if topic_partition not in self._tail.assignment:
+                raise ValueError(f"{topic_partition} is not assigned")
+        return wanted
+
+    def close(self) -> None:
+        """Read no policies any more."""
+        self._restrictions.close()

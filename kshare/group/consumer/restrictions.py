@@ -1,0 +1,130 @@
+"""What a consumer may share and commit: its configuration, and the policies of operators.
+
+Guarantees: without individual commits, a consumer has whole partitions, and commits one offset of
+each. Policies are looked at with each assignment and each commit, and are then 2 s old at most.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy
+from kshare.core.hashing import WHOLE
+from kshare.core.progress import Progress, TopicPartition
+from kshare.errors import PolicyError
+from kshare.group.delivery.tail import Assignment
+from kshare.group.session.ownerships import claimed_hashes
+
+__all__ = ["PolicyView", "Restrictions"]
+
+_log = logging.getLogger("kshare.group")
+
+
+class PolicyView(Protocol):
+    """The policies: see :class:`~kshare.cluster.policies.PolicyWatch`."""
+
+    def accepts(self, policy: Policy, /) -> bool:
+        """Whether a policy accepts."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+class Restrictions:
+    """What one consumer may do.
+
+    Args:
+        policies: The policies of its cluster.
+        group: Id of its group.
+    """
+
+    def __init__(self, policies: PolicyView, group: str) -> None:
+        self._policies = policies
+        self._group = group
+        self._warned = False
+
+    def check(self, assignment: Assignment) -> None:
+        """Refuse key ranges that a policy does not accept.
+
+        Raises:
+            PolicyError: There are such ranges.
+            KafkaError: The policies cannot be read.
+        """
+        for tp, hashes in sorted(assignment.items()):
+            if claimed_hashes(hashes) == (WHOLE,):
+                continue
+            for policy in (Policy(INDIVIDUAL_COMMIT), Policy(RANGE_FETCH, tp.topic)):
+                if not self._policies.accepts(policy):
+                    of = f" of topic {policy.topic}" if policy.topic else ""
+                    raise PolicyError(
+                        f"group {self._group}, {tp}: key ranges are not accepted, as the policy "
+                        f"{policy.name}{of} is false; assign whole partitions, or have kshare "
+                        "policy set it to true",
+                        policy=policy.name,
+                        topic=policy.topic or None,
+                    )
+
+    def check_shared(self) -> None:
+        """Refuse chunks without key order, if a policy does not accept individual commits.
+
+        Raises:
+            PolicyError: It does not.
+            KafkaError: The policies cannot be read.
+        """
+        if not self._policies.accepts(Policy(INDIVIDUAL_COMMIT)):
+            raise PolicyError(
+                f"group {self._group}: consumption.order=none is not accepted, as it commits "
+                f"individual offsets, and the policy {INDIVIDUAL_COMMIT} is false",
+                policy=INDIVIDUAL_COMMIT,
+                topic=None,
+            )
+
+    def whole_topics(self, topics: Collection[str]) -> frozenset[str]:
+        """The topics whose partitions are not to be shared.
+
+        Raises:
+            KafkaError: The policies cannot be read.
+        """
+        if not self._policies.accepts(Policy(INDIVIDUAL_COMMIT)):
+            return frozenset(topics)
+        return frozenset(t for t in topics if not self._policies.accepts(Policy(RANGE_FETCH, t)))
+
+    def allowed(
+        self,
+        processed: Mapping[TopicPartition, Progress],
+        assignment: Assignment,
+        *,
+        is_subscribed: bool = False,
+    ) -> dict[TopicPartition, Progress]:
+        """What may be committed of what is processed.
+
+        Args:
+            processed: What is processed of each partition.
+            assignment: What the consumer has of it.
+            is_subscribed: Whether the group assigns it. Then key ranges that a policy does not
+                accept any more are committed until the group has assigned whole partitions.
+
+        Raises:
+            PolicyError, KafkaError: As for :meth:`check`.
+        """
+        own = {tp: assignment[tp] for tp in processed if tp in assignment}
+        if not is_subscribed:
+            self.check(own)
+        elif any(claimed_hashes(hashes) != (WHOLE,) for hashes in own.values()):
+            return dict(processed)
+        if self._policies.accepts(Policy(INDIVIDUAL_COMMIT)):
+            self._warned = False
+            return dict(processed)
+        if not self._warned:
+            _log.warning(
+                "group %s commits one offset of each partition, as the policy %s is false: what "
+                "is processed above comes again after a restart",
+                self._group,
+                INDIVIDUAL_COMMIT,
+            )
+            self._warned = True
+        return {tp: Progress.at(progress.stable) for tp, progress in processed.items()}
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._policies.close()

@@ -1,0 +1,243 @@
+"""What a consumer does as a member of its group: callbacks, in the thread that polls.
+
+::
+
+    a change --> on_revoked --> commit ----------------> claim --> tell the group --> on_assigned
+                                (what stays is read on)
+    a loss   --> on_lost ----------------------> claim nothing --> join again
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar, overload
+
+from confluent_kafka import TopicPartition as RdTopicPartition
+
+from kshare.core.hashing import HashRange
+from kshare.core.listing import named
+from kshare.core.progress import TopicPartition
+from kshare.group.membership.thread import MemberThread
+from kshare.group.protocol.holdings import Change, minus
+from kshare.options.kinds import topic_fault
+
+__all__ = ["Callbacks", "Host", "Listener", "Subscriber", "partitions_only", "topics_to_subscribe"]
+
+_log = logging.getLogger("kshare.group")
+
+Listener: TypeAlias = Callable[[Mapping[TopicPartition, tuple[HashRange, ...]]], None]
+"""Takes key hashes by partition: only what has changed; an empty tuple is the whole partition."""
+
+_Consumer = TypeVar("_Consumer")
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """What the user wants to be told."""
+
+    on_assigned: Listener | None = None
+    on_revoked: Listener | None = None
+    on_lost: Listener | None = None
+
+
+class Host(Protocol):
+    """What is needed of the consumer."""
+
+    def commit_before_revocation(self) -> "Future[Any] | None":
+        """Begin to commit what is processed, with ``enable.auto.commit``; None if that is done."""
+
+    def keep(self, assignment: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+        """Read on these key hashes, which stay, and no others."""
+
+    def is_settled(self) -> bool:
+        """Whether what it reads is claimed, so that what it processes can be committed."""
+
+    def wake(self) -> None:
+        """Look at the subscriber again."""
+
+    def take_over(
+        self,
+        assignment: Mapping[TopicPartition, tuple[HashRange, ...]],
+        epoch: tuple[int, str] | None,
+    ) -> None:
+        """Claim these key hashes and no others, and read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Handover:
+    """A change whose revoked hashes are being committed.
+
+    Attributes:
+        change: The change.
+        commit: Done when they are committed.
+        faults: What callbacks have raised.
+    """
+
+    change: Change
+    commit: "Future[Any]"
+    faults: list[Exception]
+
+
+class Subscriber:
+    """A consumer's membership. For the thread that polls.
+
+    Args:
+        member: The member of the group.
+        host: The consumer.
+        group: Its ``group.id``.
+    """
+
+    def __init__(self, member: MemberThread, host: Host, group: str) -> None:
+        self.member = member
+        self._group = group
+        self.callbacks = Callbacks()
+        self.topics: tuple[str, ...] = ()
+        self.is_rebalancing = False
+        self._host = host
+        self._under_way: _Handover | None = None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether :meth:`follow` has something to do now."""
+        under_way = self._under_way
+        if under_way is None:
+            is_due = self.member.is_lost or self._host.is_settled()
+            return is_due and self.member.has_change
+        return under_way.commit.done() or self.member.is_lost
+
+    def subscribe(self, topics: tuple[str, ...], callbacks: Callbacks) -> None:
+        """Subscribe to topics, in place of those before."""
+        self.callbacks, self.topics = callbacks, topics
+        self.member.subscribe(topics)
+
+    def follow(self) -> None:
+        """Do what the group wants.
+
+        Raises:
+            Exception: What a callback has raised; all else is done before.
+        """
+        self.is_rebalancing = True
+        try:
+            under_way, self._under_way = self._under_way, None
+            if under_way is not None:
+                self._finish(under_way.change, under_way.faults)
+                return
+            change = self.member.take()
+            if change is not None:
+                self._begin(change)
+        finally:
+            self.is_rebalancing = False
+
+    def _begin(self, change: Change) -> None:
+        faults: list[Exception] = []
+        revoked = self.callbacks.on_lost if change.is_lost else self.callbacks.on_revoked
+        if change.revoked:
+            self._tell(change.revoked, "lost" if change.is_lost else "revoked")
+            _call(revoked, change.revoked, faults)
+        commit = None
+        owned = self.member.owned()
+        if not change.is_lost and owned:  # also if hashes are added: their claim is another one
+            commit = self._host.commit_before_revocation()
+        if commit is None:
+            self._finish(change, faults)
+            return
+        self._host.keep(minus(owned, change.revoked))
+        self._under_way = _Handover(change, commit, faults)
+        commit.add_done_callback(lambda _: self._host.wake())
+
+    def _finish(self, change: Change, faults: list[Exception]) -> None:
+        epoch = None if change.epoch is None else (change.epoch, change.topic_id)
+        self._host.take_over(change.assigned, epoch)
+        self.member.applied()
+        if change.gained:
+            self._tell(change.gained, "assigned")
+            _call(self.callbacks.on_assigned, change.gained, faults)
+        for fault in faults:
+            raise fault
+
+    def _tell(self, changed: Mapping[TopicPartition, tuple[HashRange, ...]], what: str) -> None:
+        """Write a line for people, as Java's consumer does."""
+        level, why = logging.INFO, ""
+        if what == "lost":
+            level = logging.WARNING
+            why = "; others may have them. What was not committed is delivered again"
+        names = (
+            f"{tp} {' '.join(map(str, ranges))}" if ranges else str(tp)
+            for tp, ranges in sorted(changed.items())
+        )
+        _log.log(level, "group %s: %s: %s%s", self._group, what, named(names), why)
+
+    def revoke_all(self) -> None:
+        """The end: what is owned is given up next."""
+        owned: Mapping[TopicPartition, tuple[HashRange, ...]] = self.member.owned()
+        if self._under_way is not None:
+            owned = minus(owned, self._under_way.change.revoked)
+        if owned and self.callbacks.on_revoked is not None and not self.is_rebalancing:
+            self.is_rebalancing = True
+            try:
+                self.callbacks.on_revoked(owned)
+            finally:
+                self.is_rebalancing = False
+
+
+@overload
+def partitions_only(listener: Callable[[list[TopicPartition]], None]) -> Listener: ...
+
+
+@overload
+def partitions_only(
+    listener: Callable[[_Consumer, list[RdTopicPartition]], None], consumer: _Consumer
+) -> Listener: ...
+
+
+def partitions_only(listener: Callable[..., None], consumer: Any = None) -> Listener:
+    """A listener that takes partitions, for code that knows no key ranges.
+
+    A partition of which only some key hashes have changed is among them, too.
+
+    Args:
+        listener: Called with the partitions; or with ``consumer`` and partitions of the class
+            ``confluent_kafka.TopicPartition``, as confluent_kafka calls its listeners.
+        consumer: What the listener is called with; None for one that takes partitions alone.
+    """
+
+    def with_ranges(changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+        partitions = sorted(changed)
+        if consumer is None:
+            listener(partitions)
+        else:
+            listener(consumer, [RdTopicPartition(*each) for each in partitions])
+
+    return with_ranges
+
+
+def topics_to_subscribe(topics: Iterable[Any]) -> tuple[str, ...]:
+    """Check the topics of a subscription; a text is one topic.
+
+    Raises:
+        ValueError: There is none, or one is wrong.
+    """
+    names: Sequence[Any] = [topics] if isinstance(topics, str) else list(topics)
+    if not names:
+        raise ValueError("no topics to subscribe to; unsubscribe() ends a subscription")
+    for name in names:
+        if isinstance(name, str) and name.startswith("^"):
+            raise ValueError(f"{name!r}: patterns are not supported: name the topics")
+        wrong = topic_fault(name) if isinstance(name, str) else ("is not a text",)
+        if wrong is not None:
+            raise ValueError(f"not a topic: {name!r}: {'; '.join(wrong)}")
+    return tuple(sorted(set(names)))
+
+
+def _call(
+    listener: Listener | None,
+    changed: Mapping[TopicPartition, tuple[HashRange, ...]],
+    faults: list[Exception],
+) -> None:
+    if listener is None:
+        return
+    try:
+        listener(changed)
+    except Exception as error:  # raised by poll, once the rebalance is done
+        faults.append(error)

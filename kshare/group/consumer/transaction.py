@@ -1,0 +1,387 @@
+"""Transactions of a consumer: outputs and what they were made of, all or nothing.
+
+::
+
+    begin --> consume, produce --> wait: purgatory --> facts --> commit
+                    |                   |                |         |
+                    +------- abort <----+----------------+---------+--> records come again
+
+Guarantees: facts are written last, so that other readers of the log wait for an open transaction no
+longer than its commit takes. After an abort, or an answer that was lost, delivery goes on from what
+the log says once the transaction is decided.
+
+Cost: one producer for each consumer; a new one after an abort. A commit of a new producer waits
+until the log was read once, 0.5 s at most.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from threading import RLock
+from typing import Any, Final
+
+from confluent_kafka import KafkaException, Producer
+
+from kshare.cluster.client import kafka_error, kind_of
+from kshare.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    KafkaError,
+    KshareError,
+    TransactionAbortedError,
+)
+from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.delivery.tail import Tail
+from kshare.group.metrics import Latency
+from kshare.group.protocol.transaction import patience
+from kshare.group.session.fencing import fence_ids
+from kshare.group.session.transaction_log import TransactionLog
+from kshare.group.session.work import Work
+from kshare.produce.config import consumer_producer_config
+from kshare.produce.sender import Sender
+from kshare.wire.protocol.error_codes import Kind
+
+__all__ = ["Transaction", "TransactionWork", "Transactions"]
+
+_log = logging.getLogger("kshare.group")
+
+_ABORT_SECONDS: Final = 10.0
+_FLUSH_SECONDS: Final = 2.0
+_POLL_SECONDS: Final = 0.1
+_MANY: Final = 5_000
+_LOOK_SECONDS: Final = 0.02
+
+Headers = dict[str, str | bytes | None] | Sequence[tuple[str, str | bytes | None]]
+
+
+class Transaction:
+    """A transaction that is open: what :meth:`.KeySharedConsumer.transaction` gives."""
+
+    def __init__(self, produce: Callable[..., None]) -> None:
+        self._produce = produce
+
+    def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+    ) -> None:
+        """Write a record in the transaction.
+
+        Args:
+            topic: Its topic.
+            value: Its value; None for a tombstone.
+            key: Its key; without a partition, it chooses the one that Java's producer would.
+            partition: Its partition; -1 to choose by key.
+            timestamp: Milliseconds since 1970; 0 for now.
+            headers: Names and values.
+
+        Raises:
+            TransactionAbortedError: Another process has taken over the transactional id, or the
+                transaction has timed out.
+            KafkaError: The record was refused.
+            RuntimeError: The transaction is over.
+        """
+        self._produce(topic, value, key, partition, timestamp, headers)
+
+
+class Transactions:
+    """The transactions of a consumer, one after the other. For one thread at a time.
+
+    Args:
+        config: The consumer's configuration.
+        log: The group's log.
+        work: What a transaction processes.
+
+    Attributes:
+        current: The open transaction; None if there is none.
+        is_disturbed: Whether the member's key hashes are about to change, so that it is no use to
+            wait for what comes before its records.
+        latency: How long commits take, with what they wait for.
+        aborts: Number of transactions that were aborted.
+    """
+
+    def __init__(
+        self, config: ConsumerConfig, log: TransactionLog, work: "TransactionWork"
+    ) -> None:
+        assert config.transactional_id is not None
+        self.current: Transaction | None = None
+        self.is_disturbed: Callable[[], bool] = lambda: False
+        self.latency = Latency()
+        self.aborts = 0
+        self._id = config.transactional_id
+        self._config = config
+        self._log = log
+        self._work = work
+        self._producer = _Producer(config, self._id)
+        self._gives_up = 0.0  # when the transaction does, by the monotonic clock
+        self._is_doubtful = False  # whether an earlier one may still be open
+
+    @contextmanager
+    def run(self) -> Iterator[Transaction]:
+        """One transaction; see :meth:`.KeySharedConsumer.transaction`."""
+        if self.current is not None:
+            raise RuntimeError("a transaction is open: end it before the next one begins")
+        self.resolve()
+        if self._producer.fences != self._log.own_fences:
+            self._producer.drop()
+        self._work.begin()
+        self.current = transaction = Transaction(self._produce)
+        try:
+            yield transaction
+            if self.current is not transaction:
+                raise TransactionAbortedError("the transaction is aborted: the consumer was closed")
+            self._commit()
+        except BaseException:
+            self.abort()
+            raise
+        self.current = None
+
+    def abort(self) -> None:
+        """Abort the open transaction, if there is one: its records come again."""
+        if self.current is None:
+            return
+        self.current = None
+        self.aborts += 1
+        self._is_doubtful = not self._producer.abort()
+        with suppress(KshareError):  # the next transaction tries again
+            self.resolve()
+        if not self._is_doubtful:
+            self._log.rewind()
+
+    def resolve(self) -> None:
+        """Have an earlier transaction decided whose end is not known.
+
+        Raises:
+            KafkaError: The coordinator did not answer in time.
+        """
+        if self._is_doubtful:
+            fence_ids(self._config.kafka, [self._id])
+            self._is_doubtful = False
+            self._log.rewind()
+
+    def close(self) -> None:
+        """Abort what is open, and let the stable offsets follow from what is committed."""
+        self.abort()
+        if self._is_doubtful:
+            _log.warning(
+                "group %s: it is not known whether the last transaction of %s is committed: claims "
+                "stay in the log, and who takes over fences it",
+                self._config.group,
+                self._id,
+            )
+            self._log.keep_claims()
+        self._producer.drop()
+        self._log.flush(_FLUSH_SECONDS)
+
+    # -- the open transaction ----------------------------------------------------------------
+
+    def _produce(self, topic: str, *arguments: Any) -> None:
+        if self.current is None:
+            raise RuntimeError("the transaction is over: begin the next one")
+        if not self._producer.is_open:
+            self._begin(topic)
+        self._producer.produce(topic, *arguments)
+
+    def _begin(self, topic: str) -> None:
+        """Have a producer, and begin: the broker counts the time from the first record."""
+        if not self._producer.is_ready:
+            # What a partition's start still has to fence may be this very id.
+            until = time.monotonic() + 2 * self._config.claim_timeout_ms / 1000
+            while not self._log.is_settled() and time.monotonic() < until:
+                time.sleep(_LOOK_SECONDS)
+        self._producer.begin(topic, self._log)
+        self._gives_up = self._patience_from_now()
+
+    def _patience_from_now(self) -> float:
+        return time.monotonic() + patience(self._config.transaction_timeout_ms / 1000)
+
+    def _commit(self) -> None:
+        work = self._work.end()
+        if self._producer.is_open or self._log.has_news(work):
+            with self.latency.measured():
+                self._commit_work(work)
+
+    def _commit_work(self, work: Work) -> None:
+        if not self._producer.is_open:
+            self._gives_up = self._patience_from_now()
+        if work.processed:
+            self._log.await_admission(
+                work, self._config.purgatory, self._gives_up, self.is_disturbed
+            )
+        if not self._producer.is_open:
+            self._begin(self._log.partition.topic)
+        self._log.await_read(self._producer.ready_at, self._gives_up)
+        self._producer.drain(self._gives_up)
+        if work.processed:
+            topic, number = self._log.partition
+            for key, value in self._log.records(work):
+                self._producer.produce(topic, value, key, number, 0, None)
+        self._producer.commit(self._gives_up - time.monotonic())
+        self._log.committed(work)
+
+
+class TransactionWork:
+    """What a transaction processes: all that is handed out from its beginning to its end.
+
+    Args:
+        tail: Hands it out.
+        lock: Guards the tail.
+        work: What is processed of all that was handed out.
+    """
+
+    def __init__(self, tail: Tail, lock: RLock, work: Callable[[], Work]) -> None:
+        self._tail = tail
+        self._lock = lock
+        self._work = work
+        self._stops = 0
+
+    def begin(self) -> None:
+        """A transaction begins."""
+        with self._lock:
+            self._tail.refresh()
+            self._stops = self._tail.stops
+
+    def end(self) -> Work:
+        """All that was handed out in the transaction is processed.
+
+        Raises:
+            TransactionAbortedError: Some of it does not count any more.
+        """
+        with self._lock:
+            if self._tail.stops != self._stops:
+                raise TransactionAbortedError(
+                    "the transaction is aborted: the delivery of a partition began again meanwhile"
+                )
+            self._tail.pass_over()
+            for delivery in self._tail.deliveries.values():
+                delivery.settle()
+            return self._work()
+
+
+class _Producer:
+    """The producer, made when a transaction has something to write, and kept until one fails.
+
+    Attributes:
+        is_open: Whether a transaction is open.
+        ready_at: When it had got its epoch, by the log's clock.
+        fences: The number of own fences when it was made.
+    """
+
+    def __init__(self, config: ConsumerConfig, transactional_id: str) -> None:
+        self.is_open = False
+        self.ready_at = 0.0
+        self.fences = 0
+        self._config = config
+        self._id = transactional_id
+        self._sender: Sender | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a producer with an epoch."""
+        return self._sender is not None
+
+    def begin(self, topic: str, log: TransactionLog) -> None:
+        """Begin a transaction."""
+        if self._sender is not None:
+            self._call("begin", self._sender.producer.begin_transaction)
+        else:
+            config, kafka = self._config, self._config.kafka
+            timeout_ms = config.transaction_timeout_ms
+            sender = Sender(lambda: consumer_producer_config(kafka, self._id, timeout_ms), kafka)
+            self.fences = log.own_fences
+            sender.begin_transaction(topic, kafka.api_timeout_ms / 1000)
+            self.ready_at = log.now()
+            self._sender = sender
+        self.is_open = True
+
+    def produce(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int,
+        timestamp: int,
+        headers: Headers | None,
+    ) -> None:
+        """Write a record, waiting while the queue is full."""
+        assert self._sender is not None
+        producer: Producer = self._sender.producer
+        given: dict[str, Any] = {"headers": headers} if headers else {}
+        while True:
+            try:
+                producer.produce(topic, value, key, partition, timestamp=timestamp, **given)
+            except BufferError:
+                self._call("write", lambda: producer.poll(_POLL_SECONDS))
+                self._raise_faults()
+            except KafkaException as error:
+                raise self._failure(error, "write") from error
+            else:
+                return
+
+    def drain(self, until: float) -> None:
+        """Wait while many records are to be delivered: facts before them would hide the log."""
+        assert self._sender is not None
+        producer: Producer = self._sender.producer
+        while len(producer) > _MANY and time.monotonic() < until:
+            self._call("write", lambda: producer.poll(_POLL_SECONDS))
+            self._raise_faults()
+
+    def commit(self, seconds: float) -> None:
+        """Commit the transaction, once all its records are delivered."""
+        assert self._sender is not None
+        producer: Producer = self._sender.producer
+        self._call("commit", lambda: producer.commit_transaction(max(seconds, 1.0)))
+        self.is_open = False
+
+    def abort(self) -> bool:
+        """Abort the transaction, and let the producer go; whether it is surely decided."""
+        sender, was_open = self._sender, self.is_open
+        self.drop()
+        if sender is None or not was_open:
+            return True
+        try:
+            sender.producer.abort_transaction(_ABORT_SECONDS)
+        except KafkaException as error:
+            # Who has fenced it has ended its transaction, or is about to.
+            return kind_of(error) is Kind.FENCED
+        return True
+
+    def drop(self) -> None:
+        """Let the producer go."""
+        self._sender, self.is_open = None, False
+
+    def _call(self, what: str, call: Callable[[], Any]) -> None:
+        assert self._sender is not None
+        try:
+            call()
+        except KafkaException as error:
+            with suppress(KafkaException):  # it raises a fatal error once
+                self._sender.producer.poll(0)
+            self._raise_faults()
+            raise self._failure(error, what) from error
+
+    def _raise_faults(self) -> None:
+        """Raise what was not delivered."""
+        assert self._sender is not None
+        try:
+            self._sender.raise_faults()
+        except (AuthenticationError, AuthorizationError):
+            raise
+        except KafkaError as error:
+            raise self._aborted(str(error)) from error
+
+    def _failure(self, error: KafkaException, what: str) -> KshareError:
+        fault = kafka_error(error, f"{what} a transaction of {self._id}")
+        if isinstance(fault, AuthenticationError | AuthorizationError):
+            return fault
+        return self._aborted(str(fault))
+
+    def _aborted(self, why: str) -> TransactionAbortedError:
+        return TransactionAbortedError(
+            f"group {self._config.group}: the transaction is aborted: {why}"
+        )

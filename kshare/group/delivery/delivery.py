@@ -1,0 +1,334 @@
+"""What a consumer has handed out of one partition, and what of that is processed.
+
+::
+
+    span start                          position              end of the chunk
+        |  handed out, acknowledged or not  |  still to be handed out  |
+        +----+------+--+--------------------+--------------------------+--> offsets
+             unacknowledged: gaps
+
+All that is owned is read in one pass, in offset order. So everything below the position has been
+handed out, or was processed before, or is not there; and *processed* is everything below it but
+what has been handed out and is not acknowledged. In implicit mode, what the last call returned is
+not acknowledged; a call acknowledges what the calls before it returned.
+
+A seek is one of the key hashes that are owned then. Hashes that come later begin from what is
+committed, and those of the seek go on where they were: what it has passed over stays pending.
+
+Guarantees: no record counts as processed that was not handed out, or that was and is not
+acknowledged. No I/O, no clock. Cost: a byte a record until all of its chunk are acknowledged.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kshare.core.hashing import WHOLE, HashRange, common, key_hash, minus
+from kshare.core.offsets import Bounds, OffsetRange, from_pairs, since, subtract
+from kshare.core.packed_bounds import OFFSET_MAX
+from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
+from kshare.core.region import clip, overlay
+from kshare.group.delivery.handed_out import HandedOut, Offsets, OpenChunks
+from kshare.group.message import Chunk, Rows
+
+__all__ = ["Carried", "Delivery", "Sought"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What a seek was to, and how far delivery is since.
+
+    Attributes:
+        hashes: The key hashes that go on at the seek's offset, whether processed or not.
+        offset: The seek's offset.
+        position: From here on their records are still to be handed out.
+        passed: What of them was processed before the seek.
+    """
+
+    hashes: tuple[HashRange, ...]
+    offset: int
+    position: int
+    passed: tuple[Stripe, ...] = ()
+
+    def within(self, hashes: Sequence[HashRange]) -> "Sought | None":
+        """The part of it that is of some key hashes; None if there is none."""
+        kept = common(self.hashes, hashes)
+        passed = tuple(
+            Stripe(part, stripe.bounds)
+            for stripe in self.passed
+            for part in common((stripe.hashes,), hashes)
+        )
+        return replace(self, hashes=kept, passed=passed) if kept else None
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What was handed out of key hashes that a consumer keeps while others come or go.
+
+    Attributes:
+        pieces: Offsets and hashes that are not to be handed out again.
+        chunks: Explicit mode: with rows that are not acknowledged.
+        sought: What is handed out since a seek.
+    """
+
+    pieces: tuple[Rectangle, ...]
+    chunks: tuple[Chunk, ...] = ()
+    sought: Sought | None = None
+
+    def within(self, hashes: Sequence[HashRange]) -> "Carried":
+        """The part of it that is of some key hashes; rows of others will not be acknowledged."""
+        for chunk in self.chunks:
+            for row in np.flatnonzero(np.frombuffer(chunk.acknowledged, np.uint8) == 0).tolist():
+                key = chunk.column("key")[row]
+                hashed = key_hash(key, int(chunk.offsets[row]))
+                if not any(hashed in part for part in hashes):
+                    chunk.acknowledged[row] = 1
+        return Carried(
+            clip(self.pieces, hashes), self.chunks, self.sought and self.sought.within(hashes)
+        )
+
+
+class Delivery:
+    """What is handed out of one partition, from one start on.
+
+    Not for use by several threads at a time, but for :attr:`.Chunk.acknowledged`.
+
+    Args:
+        topic_partition: The partition.
+        start: What had been processed when delivery started.
+        hashes: The key hashes that the consumer owns; empty for all.
+        explicit: Whether records are acknowledged one by one.
+        carried: What was handed out before, of hashes that the consumer has kept.
+
+    Attributes:
+        start: What had been processed when delivery started.
+        explicit: Whether records are acknowledged one by one.
+        owned: The key hashes that the consumer owns, ascending.
+        is_provisional: Whether it goes on with what a consumer keeps until its next claim is in
+            place, from which another delivery begins.
+    """
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        start: Progress,
+        hashes: Sequence[HashRange],
+        *,
+        explicit: bool,
+        carried: Carried | None = None,
+    ) -> None:
+        carried = carried or Carried(())
+        self.topic_partition = topic_partition
+        self.start = start
+        self.explicit = explicit
+        self.owned = tuple(sorted(hashes)) or (WHOLE,)
+        self.is_provisional = False
+        self._sought = sought = carried.sought
+        self._others: tuple[HashRange, ...] = self.owned  # those that go on from what is committed
+        done, offsets = start.commit(carried.pieces), None
+        if sought is not None:
+            self._others = minus(self.owned, sought.hashes)
+            offsets = sought.offset, sought.position
+        self._first = self._lowest(start, offsets and offsets[0])
+        self._settled = self._lowest(done, offsets and offsets[1])
+        self._handed_out = HandedOut(self._settled)
+        self._open = OpenChunks(carried.chunks)  # explicit mode
+        self._carried = carried.pieces
+
+    # -- what to read -----------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """The offset after the last record that was handed out."""
+        return self._handed_out.position
+
+    @property
+    def handed_out(self) -> int:
+        """Number of records that were handed out."""
+        return self._handed_out.records
+
+    def wanted(self, end: int) -> tuple[Stripe, ...]:
+        """What is still to be read of the offsets below ``end``; never empty."""
+        position = self.position
+        again: tuple[Stripe, ...] = ()
+        if self._sought is not None:
+            rest = max(position, self._sought.position), end
+            again = tuple(Stripe(part, rest) for part in self._sought.hashes)
+        if not self._others:
+            return again
+        unread = self.start.advance(position).commit(self._carried)
+        return (*unread.pending_stripes(end, self._others), *again)
+
+    def carry(self, hashes: Sequence[HashRange]) -> Carried | None:
+        """What a delivery of other key hashes takes over from this one, which has ended.
+
+        Args:
+            hashes: The key hashes of the other one.
+
+        Returns:
+            None if it has to begin from what is committed, as the keys of records that are not
+            acknowledged are not known.
+        """
+        self.stop()
+        chunks = self._open.chunks()
+        if any("key" not in chunk.batch.schema.names for chunk in chunks):
+            return None
+        end, sought = self.position, self._sought
+        pieces = [Rectangle(OffsetRange(0, end), part) for part in self._others] if end else []
+        if sought is not None:
+            sought = replace(sought, position=max(end, sought.position))
+        return Carried((*self._carried, *pieces), chunks, sought).within(hashes)
+
+    def seek(self, offset: int) -> None:
+        """Hand out what comes from an offset on, whether it is processed or not.
+
+        What is passed over is not processed: it comes again after a restart.
+        """
+        passed = overlay(self._layers(self._processed()))
+        self.stop()
+        self._open.acknowledge_between(offset, OFFSET_MAX)  # what is handed out again counts then
+        self._handed_out.seek(offset)
+        self._first = self._settled = offset
+        self._sought, self._others = Sought(self.owned, offset, offset, passed), ()
+
+    # -- handing out ------------------------------------------------------------------------
+
+    def begin(self, chunk: Chunk, end: int) -> Rows:
+        """Hand out the next chunk: messages that are taken are handed out.
+
+        Args:
+            chunk: The rows; the chunk before is handed out.
+            end: The offset up to which everything is handed out with it.
+        """
+        rows = self._handed_out.begin(chunk, end)
+        if self.explicit:
+            self._open.add(chunk)
+        return rows
+
+    def hand_out(self, chunk: Chunk, end: int) -> None:
+        """A chunk is handed out as a whole."""
+        self._handed_out.add(chunk, end)
+        if self.explicit:
+            self._open.add(chunk)
+
+    def pass_to(self, offset: int) -> None:
+        """All up to an offset is handed out; what was not holds no record that is wanted.
+
+        So it is processed, too, if what was handed out before is.
+        """
+        if self._settled == self.position < offset:
+            self._settled = offset
+        self._handed_out.pass_to(offset)
+
+    def stop(self) -> None:
+        """Hand out no more of the current chunk: what is left of it is to be read again."""
+        stopped = self._handed_out.stop()
+        if stopped is not None and self.explicit:  # what was not handed out is no gap
+            chunk, handed = stopped
+            chunk.acknowledged[handed:] = b"\1" * (len(chunk.acknowledged) - handed)
+
+    def settle(self) -> None:
+        """In implicit mode, what was handed out so far is processed."""
+        self._settled = self.position
+
+    # -- what is processed ------------------------------------------------------------------
+
+    def acknowledge(self, offsets: Offsets) -> None:
+        """Records are acknowledged, by their offsets; unknown ones change nothing."""
+        self._open.acknowledge(offsets)
+
+    def acknowledge_below(self, offset: int) -> None:
+        """What was handed out below an offset is processed, in both modes.
+
+        Raises:
+            ValueError: Nothing was handed out there.
+        """
+        position = self.position
+        if offset > position:
+            raise ValueError(
+                f"{self.topic_partition}: cannot commit offset {offset}, which is beyond the "
+                f"position {position}"
+            )
+        self._settled = max(self._settled, offset)
+        self._open.acknowledge_between(0, offset)
+
+    def processed(self, *, is_batch: bool) -> Progress:
+        """What is processed, apart from what had been before the start.
+
+        Args:
+            is_batch: Implicit mode: whether all that was handed out since :meth:`settle` was
+                returned by one call, so that none of it is processed. Else only the last record
+                is not.
+        """
+        layers = self._layers(self._processed(is_batch=is_batch))
+        return Progress.of_stripes(self.start.stable, layers)
+
+    def _layers(self, bounds: Bounds) -> list[Stripe]:
+        """What is processed, if these are the offsets since the start or the last seek."""
+        layers = [Stripe(part, bounds) for part in self._others if bounds]
+        if self._sought is not None:
+            again = since(bounds, self._sought.offset)
+            layers += [Stripe(part, again) for part in self._sought.hashes if again]
+            layers += self._sought.passed
+        return [*layers, *self._ahead()]
+
+    def _ahead(self) -> Iterator[Stripe]:
+        """What the delivery before has handed out beyond the position, and is processed."""
+        position = self.position
+        ahead = [piece for piece in self._carried if piece.offsets.end > position]
+        if not ahead:
+            return
+        offsets = self._open.offsets().tolist() if self.explicit else []
+        waiting = from_pairs(offsets, [offset + 1 for offset in offsets])
+        for piece in ahead:
+            bounds = subtract((max(piece.offsets.start, position), piece.offsets.end), waiting)
+            for part in common((piece.hashes,), self._others) if bounds else ():
+                yield Stripe(part, bounds)
+
+    def processed_offsets(self, *, is_batch: bool) -> Bounds:
+        """The offsets that are processed since the start or the last seek, as :meth:`processed`."""
+        return self._processed(is_batch=is_batch)
+
+    @property
+    def gaps(self) -> int:
+        """Number of stretches that are handed out and not acknowledged (explicit mode)."""
+        waiting = self._open.offsets()
+        return int(np.count_nonzero(np.diff(waiting) > 1)) + bool(len(waiting))
+
+    @property
+    def unacknowledged(self) -> int:
+        """Number of records that are handed out and not acknowledged (explicit mode)."""
+        return self._open.records
+
+    def in_flight(self, *, is_batch: bool) -> int:
+        """Number of records that are handed out and not processed.
+
+        In implicit mode, of the offsets among which they are.
+
+        Args:
+            is_batch: As for :meth:`processed`.
+        """
+        if self.explicit:
+            return self.unacknowledged - self._handed_out.left
+        processed = self._processed(is_batch=is_batch)
+        return self.position - max(processed[-1] if processed else 0, self._first)
+
+    def _processed(self, *, is_batch: bool = False) -> Bounds:
+        if not self.explicit:
+            before_last = self._handed_out.before_last
+            end = self._settled if is_batch else max(self._settled, before_last)
+            return (self._first, end) if self._first < end else ()
+        position = self.position
+        waiting = self._open.offsets()
+        waiting = waiting[(waiting >= self._first) & (waiting < position)]
+        starts = np.append(self._first, waiting + 1)
+        ends = np.append(waiting, position)
+        filled = starts < ends
+        flat: Bounds = tuple(np.stack([starts[filled], ends[filled]], 1).ravel().tolist())
+        return flat
+
+    def _lowest(self, done: Progress, sought: int | None) -> int:
+        """The lower one of a seek's offset and of where the other hashes stand."""
+        positions = [done.position_of(self._others)] if self._others else []
+        return min(positions if sought is None else [*positions, sought])

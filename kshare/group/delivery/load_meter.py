@@ -1,0 +1,302 @@
+"""How much work the key ranges are that a consumer owns: records, time, offsets, a sample of keys.
+
+::
+
+    a call returns records --- the caller works on them ---> the next call        (implicit mode)
+              |<------------ busy: shared out by records ------->|
+
+    handed out --- something of a partition is not acknowledged ---> all is        (explicit mode)
+              |<------------------------ busy ---------------------->|
+
+What is honest about the time. In implicit mode a record is processed when the next call begins, so
+all time between two calls counts as work on what the first one returned: also time in which the
+caller does something else. In explicit mode several records are in work at once, and the time is
+that in which there was one, as far as it is seen: the time between two calls counts for what the
+first one returned, other time if something is not acknowledged at its begin (and only by half if
+all is at its end). So it is what a partition takes if it is never idle, and the times of several
+partitions overlap. With transactions no time is measured: a commit waits for other members, and
+records are counted instead.
+
+Cost: a look at the clock for each call that does not find its records ready, never one for each
+record; 256 key hashes for each partition and window, and a few for each time that it doubles.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Final, Protocol
+
+from kshare.core.hashing import HashRange
+from kshare.core.progress import TopicPartition
+from kshare.core.slice_end import KeySample
+from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.delivery.delivery import Delivery
+from kshare.group.message import Chunk
+from kshare.group.protocol.report import MemberReport, bounded, by_range
+
+__all__ = ["LoadMeter", "meter_of"]
+
+_LOOK_SECONDS: Final = 1.0
+_LOOK_SECONDS_EXPLICIT: Final = 0.02
+_AGE_MIN: Final = 5.0
+
+
+class Handed(Protocol):
+    """What is needed of a :class:`~kshare.group.delivery.tail.Tail`."""
+
+    @property
+    def deliveries(self) -> Mapping[TopicPartition, Delivery]:
+        """What is handed out of the partitions that have started."""
+
+    def end(self, topic_partition: TopicPartition, /) -> int | None:
+        """The end of a partition, as of the last fetch; None if it is not known."""
+
+
+@dataclass(slots=True)
+class _Window:
+    """What was observed in some time.
+
+    Attributes:
+        start: When it began.
+        position: The position then.
+        records: Number of records that were handed out.
+        seconds: How long they took.
+        sample: Hashes of their keys.
+    """
+
+    start: float
+    position: int
+    records: int = 0
+    seconds: float = 0.0
+    sample: KeySample = field(default_factory=KeySample)
+
+
+@dataclass(slots=True)
+class _Busy:
+    """Explicit mode: the time in which something is in work.
+
+    Attributes:
+        is_on: Whether something was not acknowledged when it was looked at last.
+        counted_until: Time before this is counted.
+    """
+
+    is_on: bool = False
+    counted_until: float = float("-inf")
+
+    def count(self, since: float, now: float) -> float:
+        """The time since something was in work of which nothing is counted yet; it is now."""
+        seconds = max(now - max(since, self.counted_until), 0.0)
+        self.counted_until = now
+        return seconds
+
+
+@dataclass(slots=True)
+class _Meter:
+    """What is observed of the hashes of one partition.
+
+    Attributes:
+        hashes: The key hashes.
+        delivery: What hands them out.
+        handed_out: Number of records that it had handed out when it was looked at last.
+        position: The position then.
+        lag: Number of offsets from there to the end; None if it is not known.
+        busy: The time in which something of it is in work.
+        window: What is observed now.
+        chunk: What is handed out of it; None before the first one.
+        row: Number of its rows that are counted.
+        before: The window before; None if there is none.
+    """
+
+    hashes: tuple[HashRange, ...]
+    delivery: Delivery
+    handed_out: int
+    position: int
+    window: _Window
+    chunk: Chunk | None = None
+    row: int = 0
+    lag: int | None = None
+    busy: _Busy = field(default_factory=_Busy)
+    before: _Window | None = None
+
+
+class LoadMeter:
+    """Measures the load of what a consumer owns, lately: in one to two windows of time.
+
+    For the thread that polls, but for :meth:`report`. What is observed of a partition is forgotten
+    when its hashes change.
+
+    Args:
+        said: What is reported beside loads.
+        window: Length of a window, in seconds.
+        explicit: Whether records are acknowledged one by one.
+        is_timed: Whether time is measured.
+        now: Source of time.
+    """
+
+    def __init__(
+        self,
+        said: MemberReport,
+        window: float,
+        *,
+        explicit: bool,
+        is_timed: bool,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._said = said
+        self._window = window
+        self._explicit = explicit
+        self._is_timed = is_timed
+        self._now = now
+        self._lock = Lock()
+        self._meters: dict[TopicPartition, _Meter] = {}
+        self._returned: TopicPartition | None = None  # of what the last call returned records
+        self._returned_at = 0.0
+        self._worked_on: dict[TopicPartition, int] = {}  # records that calls have returned
+        self._looked_at = float("-inf")
+
+    # -- what the thread that polls does -----------------------------------------------------
+
+    def called(self, *, continues: bool) -> None:
+        """A call begins: what the calls before it returned is worked on no longer.
+
+        Args:
+            continues: Whether the same call has returned records already.
+        """
+        if self._returned is not None:
+            with self._lock:
+                self._count_records(self._returned)
+            self._returned = None
+        if continues or not self._worked_on:
+            return
+        worked_on, self._worked_on = self._worked_on, {}
+        now, total = self._now(), sum(worked_on.values())
+        with self._lock:
+            for partition, count in worked_on.items():
+                meter = self._meters.get(partition)
+                if meter is None:
+                    continue
+                if self._explicit:
+                    since = self._looked_at if meter.busy.is_on else self._returned_at
+                    meter.window.seconds += meter.busy.count(since, now)
+                else:
+                    meter.window.seconds += (now - self._returned_at) * count / total
+
+    def _count_records(self, partition: TopicPartition) -> None:
+        """Count what was handed out of a partition since it was looked at last."""
+        meter = self._meters.get(partition)
+        count = 0 if meter is None else meter.delivery.handed_out - meter.handed_out
+        if meter is None or not count:
+            return
+        meter.handed_out += count
+        meter.window.records += count
+        self._worked_on[partition] = self._worked_on.get(partition, 0) + count
+        chunk, first = meter.chunk, meter.row
+        if chunk is not None and "key" in chunk.batch.schema.names:
+            keys, offsets = chunk.batch.column("key"), chunk.offsets
+            meter.row = min(first + count, len(offsets))
+            meter.window.sample.add(
+                meter.row - first,
+                lambda row: (keys[first + row].as_py(), int(offsets[first + row])),
+            )
+
+    def returned(self, partition: TopicPartition | None) -> None:
+        """A call returns records of a partition; None if it has waited for more and got none."""
+        self._returned, self._returned_at = partition, self._now()
+
+    def begun(self, chunk: Chunk) -> None:
+        """The records of a chunk are handed out next."""
+        with self._lock:
+            meter = self._meters.get(chunk.topic_partition)
+            if meter is not None:
+                meter.chunk, meter.row = chunk, 0
+
+    def look(self, tail: Handed) -> None:
+        """See now and then how far partitions are, and which are owned at all."""
+        now = self._now()
+        passed = now - self._looked_at
+        if passed < (_LOOK_SECONDS_EXPLICIT if self._explicit else _LOOK_SECONDS):
+            if tail.deliveries.keys() == self._meters.keys():
+                return
+            passed = 0.0
+        self._looked_at = now
+        with self._lock:
+            for partition in self._meters.keys() - tail.deliveries.keys():
+                del self._meters[partition]
+            for partition, delivery in tail.deliveries.items():
+                meter = self._look_at(partition, delivery, now)
+                is_busy = self._explicit and delivery.in_flight(is_batch=False) > 0
+                if meter.busy.is_on:
+                    share = 1.0 if is_busy else 0.5
+                    meter.window.seconds += meter.busy.count(now - passed, now) * share
+                meter.busy.is_on = is_busy
+                end = tail.end(partition)
+                meter.lag = None if end is None else max(end - meter.position, 0)
+
+    def _look_at(self, partition: TopicPartition, delivery: Delivery, now: float) -> _Meter:
+        position, meter = delivery.position, self._meters.get(partition)
+        if meter is None or meter.hashes != delivery.owned or position < meter.position:
+            meter = _Meter(
+                delivery.owned, delivery, delivery.handed_out, position, _Window(now, position)
+            )
+            self._meters[partition] = meter
+        if meter.delivery is not delivery:  # of the same hashes: their claim is another one
+            meter.delivery, meter.handed_out, meter.chunk = delivery, 0, None
+        meter.position = position
+        if now - meter.window.start >= self._window:
+            meter.before, meter.window = meter.window, _Window(now, position)
+        return meter
+
+    # -- what is reported --------------------------------------------------------------------
+
+    def report(self) -> MemberReport:
+        """What the member reports now. From any thread.
+
+        Loads are those of partitions that were observed for a while; without that they are left
+        out.
+        """
+        now, age_min = self._now(), min(_AGE_MIN, self._window / 2)
+        loads, lags = [], []
+        with self._lock:
+            for partition, meter in sorted(self._meters.items()):
+                if meter.lag is not None:
+                    lags.append((partition, meter.lag))
+                windows = [each for each in (meter.before, meter.window) if each is not None]
+                if now - windows[0].start < age_min:
+                    continue
+                seconds = sum(each.seconds for each in windows) if self._is_timed else None
+                observed = by_range(
+                    meter.hashes,
+                    sum(each.records for each in windows),
+                    meter.position - windows[0].position,
+                    seconds,
+                    _sample(windows),
+                )
+                loads.append((partition, observed))
+        return replace(self._said, loads=bounded(tuple(loads)), lags=tuple(lags))
+
+
+def _sample(windows: list[_Window]) -> list[int]:
+    """Key hashes of some windows, of each as many as it has of the records."""
+    samples = [(each.sample.hashes, each.records) for each in windows if each.records]
+    rate = min((len(hashes) / records for hashes, records in samples), default=0.0)
+    sample: list[int] = []
+    for hashes, records in samples:
+        count = min(round(rate * records), len(hashes))
+        sample += [hashes[(2 * i + 1) * len(hashes) // (2 * count)] for i in range(count)]
+    return sample
+
+
+def meter_of(config: ConsumerConfig) -> LoadMeter | None:
+    """What measures the load of a consumer; None if no assignor looks at it.
+
+    Its windows are half as long as the time after which the leader looks again.
+    """
+    if not config.measures_load:
+        return None
+    return LoadMeter(
+        config.report,
+        config.probing_interval_ms / 2000,
+        explicit=config.explicit,
+        is_timed=config.transactional_id is None,
+    )

@@ -1,0 +1,160 @@
+"""What a consumer reads of partitions without key order: chunks that it has leased.
+
+::
+
+    probe at the lowest free offset --records are there--> lease --> read the chunk --> hand it out
+            ^                                                ^                              |
+            +------- nothing is free ------------------------+---- one lease is ahead <-----+
+
+One chunk is read at a time, to its end, and the next one is leased meanwhile. A member that finds
+nothing free waits for records with a long poll where the next ones will be.
+"""
+
+from typing import Protocol
+
+from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
+from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.delivery.delivery import Carried, Delivery
+from kshare.group.delivery.shared_delivery import SharedDelivery
+from kshare.group.delivery.tail import Tail
+from kshare.group.protocol.cooperator import Share
+from kshare.group.session.interface import Session
+from kshare.wire.protocol.waker import Waker
+from kshare.wire.reader.tail_reader import NO_END, TailRecords
+
+__all__ = ["SharedTail", "SharingSession"]
+
+
+class SharingSession(Session, Protocol):
+    """What is needed besides of a :class:`~kshare.group.session.session.GroupSession`."""
+
+    def share(self, partition: TopicPartition) -> Share | None:
+        """What may be delivered of a partition; None if nothing now."""
+
+    def want(self, partition: TopicPartition, first: int, end: int) -> None:
+        """Lease more offsets."""
+
+
+class SharedTail(Tail):
+    """Hands out the records of partitions that are shared by chunks. For one thread at a time.
+
+    Args:
+        config: The consumer's configuration.
+        session: Leases chunks.
+        waker: What ends waiting.
+    """
+
+    def __init__(self, config: ConsumerConfig, session: SharingSession, waker: Waker) -> None:
+        super().__init__(config, session, waker)
+        self._sharing = session
+        self._bounds: dict[TopicPartition, tuple[int, int]] = {}  # of the logs, as seen last
+        self._probes: dict[TopicPartition, int] = {}  # where records are waited for
+        self._stopped_chunks = 0  # that were processed of deliveries that have ended
+
+    @property
+    def finished_chunks(self) -> int:
+        """Number of chunks that have been processed."""
+        for delivery in self._shared().values():
+            delivery.count()
+        return self._stopped_chunks + sum(each.finished for each in self._shared().values())
+
+    def refresh(self, *, continues: bool = False) -> None:
+        """Follow the session: start what has started, drop what has not, and go on."""
+        super().refresh(continues=continues)
+        for topic_partition, delivery in self._shared().items():
+            share = self._sharing.share(topic_partition)
+            if share is not None and topic_partition not in self.paused:
+                delivery.update(share)
+                self._go_on(topic_partition, delivery, share)
+
+    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Not possible.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            f"{topic_partition}: cannot seek to {offset}: with consumption.order=none, members "
+            "take chunks as they are free"
+        )
+
+    def _shared(self) -> dict[TopicPartition, SharedDelivery]:
+        return {
+            topic_partition: delivery
+            for topic_partition, delivery in self.deliveries.items()
+            if isinstance(delivery, SharedDelivery)
+        }
+
+    def _new_delivery(
+        self,
+        topic_partition: TopicPartition,
+        start: Progress,
+        hashes: tuple[HashRange, ...],  # noqa: ARG002
+        carried: Carried | None,  # noqa: ARG002
+    ) -> Delivery:
+        return SharedDelivery(topic_partition, start, explicit=self._config.explicit)
+
+    def _stop(self, topic_partition: TopicPartition) -> None:
+        delivery = self.deliveries[topic_partition]
+        assert isinstance(delivery, SharedDelivery)
+        self._stopped_chunks += delivery.finished
+        super()._stop(topic_partition)
+
+    def _go_on(
+        self, topic_partition: TopicPartition, delivery: SharedDelivery, share: Share
+    ) -> None:
+        """Lease, read or wait: what is next for a partition."""
+        bounds = self._reader.bounds(topic_partition)
+        if bounds is not None:
+            self._bounds[topic_partition] = bounds
+        if not delivery.is_handed_out and self._is_read(topic_partition, delivery):
+            delivery.pass_to(delivery.end)
+        if delivery.is_handed_out and delivery.has_new:
+            delivery.next_part()
+            self._read(topic_partition)
+        if not delivery.has_new and not share.is_asking:
+            self._lease(topic_partition, delivery, share)
+
+    def _is_read(self, topic_partition: TopicPartition, delivery: SharedDelivery) -> bool:
+        """Whether a part has no more records that are not handed out."""
+        if not self._hand.is_clean or self._hand.holds(topic_partition):
+            return False
+        return self._reader.delivered(topic_partition) >= delivery.end
+
+    def _lease(
+        self, topic_partition: TopicPartition, delivery: SharedDelivery, share: Share
+    ) -> None:
+        """Ask for a lease if something is known to be free; else, with nothing to do, look."""
+        first, end = self._bounds.get(topic_partition, (0, 0))
+        if share.free < end:
+            self._sharing.want(topic_partition, first, end)
+        elif delivery.is_handed_out and self._probes.get(topic_partition) != share.free:
+            self._probes[topic_partition] = share.free
+            rectangle = Rectangle(OffsetRange(share.free, NO_END), WHOLE)
+            self._reader.read(Slice(*topic_partition, (rectangle,)))
+
+    def _read(self, topic_partition: TopicPartition) -> None:
+        """Read the rest of the part that is handed out."""
+        self._probes.pop(topic_partition, None)
+        delivery = self.deliveries[topic_partition]
+        assert isinstance(delivery, SharedDelivery)
+        if topic_partition not in self.paused and not delivery.is_handed_out:
+            self._reader.read(Slice(*topic_partition, stripes=delivery.wanted(NO_END)))
+
+    def _give_up(self, topic_partition: TopicPartition) -> None:
+        self._probes.pop(topic_partition, None)
+        super()._give_up(topic_partition)
+
+    def _fetch(self, seconds: float) -> TailRecords | None:
+        """Fetch; what a probe brings is not leased, and says only that it is there."""
+        records = super()._fetch(seconds)
+        is_probe = records is not None and records.topic_partition in self._probes
+        for topic_partition, free in list(self._probes.items()):
+            bounds = self._reader.bounds(topic_partition)
+            if bounds is not None and bounds[1] > free:
+                self._bounds[topic_partition] = bounds
+                self._reader.drop(topic_partition)
+                del self._probes[topic_partition]
+        return None if is_probe else records

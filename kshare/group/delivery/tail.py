@@ -1,0 +1,421 @@
+"""What a consumer reads of its partitions: where the session lets it start, and on from there.
+
+Guarantees: what is handed out comes from a start of the session, is not processed by it, and comes
+once. What an interrupted call has fetched is fetched again. Cost: one fetch for all ranges of a
+partition; buffers are those of :class:`~kshare.wire.reader.tail_reader.TailReader`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+
+from kshare.core.hashing import WHOLE, HashRange, common
+from kshare.core.leader_epochs import LeaderEpochs
+from kshare.core.progress import Progress, Slice, TopicPartition
+from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.delivery.delivery import Carried, Delivery
+from kshare.group.delivery.in_hand import InHand
+from kshare.group.delivery.key_limit import KeyLimits
+from kshare.group.delivery.load_meter import LoadMeter
+from kshare.group.delivery.metrics import delivery_metrics
+from kshare.group.delivery.next_delivery import NextDelivery
+from kshare.group.delivery.read_options import read_options
+from kshare.group.message import NO_ROWS, Chunk, Rows, batch_of, rows_of
+from kshare.group.metrics import PartitionMetrics
+from kshare.group.session.interface import Session
+from kshare.options import SOURCE_COLUMNS
+from kshare.wire.protocol.waker import Waker
+from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords
+
+__all__ = ["Assignment", "Tail"]
+
+Assignment = Mapping[TopicPartition, tuple[HashRange, ...]]
+"""Key hashes of each partition; empty for all."""
+
+_HELD_MAX = 10_000
+"""Number of records that are kept back for their keys, above which nothing more is read."""
+_UNACKNOWLEDGED_MAX = 1_000_000
+"""The same of records that are handed out and not acknowledged."""
+
+
+class Tail:
+    """Hands out the records of some partitions, chunk by chunk.
+
+    For one thread at a time.
+
+    Args:
+        config: The consumer's configuration.
+        session: Says where to start.
+        waker: What ends waiting.
+
+    Attributes:
+        assignment: The partitions that are claimed, and their key hashes.
+        paused: Partitions that are not read for now.
+        deliveries: What is handed out of the partitions that have started.
+        stops: How often the delivery of a partition has ended, or was begun again.
+        meter: Measures the load; None if nobody looks at it.
+    """
+
+    def __init__(self, config: ConsumerConfig, session: Session, waker: Waker) -> None:
+        self.assignment: dict[TopicPartition, tuple[HashRange, ...]] = {}
+        self.paused: set[TopicPartition] = set()
+        self.deliveries: dict[TopicPartition, Delivery] = {}
+        self.stops = 0
+        self.meter: LoadMeter | None = None
+        self._config = config
+        self._session = session
+        self._reader = TailReader(read_options(config), config.offset_reset, waker)
+        self._limits = KeyLimits(config.in_flight_per_key)
+        self._next: dict[TopicPartition, NextDelivery] = {}  # of partitions that have not started
+        self._hand = InHand()
+
+    @property
+    def rows(self) -> Rows:
+        """Messages that may be handed out now; those that are taken from it are."""
+        return self._hand.rows
+
+    # -- which partitions -------------------------------------------------------------------
+
+    def keep(self, assignment: Assignment) -> None:
+        """Read on these key hashes, until they are claimed without the others, and no others."""
+        before = self.assignment
+        self.assign(assignment, keeps=True)
+        narrowed = {
+            tp
+            for tp, hashes in assignment.items()
+            if (before.get(tp) or (WHOLE,)) != (hashes or (WHOLE,))
+        }
+        for tp in narrowed - self.deliveries.keys():  # should they start before that
+            self._next[tp] = replace(self._next.get(tp, NextDelivery()), is_provisional=True)
+
+    def assign(self, assignment: Assignment, *, keeps: bool = False) -> None:
+        """Read these partitions, as soon as the session has started them, and no others.
+
+        Args:
+            assignment: The partitions, with their key hashes.
+            keeps: Whether hashes that stay are read on: what was handed out of them is not handed
+                out again.
+        """
+        before, self._next = self._next, {}
+        for topic_partition, hashes in assignment.items() if keeps else ():
+            if topic_partition in self.deliveries:
+                self._keep(topic_partition, hashes or (WHOLE,))
+            elif topic_partition in before:
+                self._next[topic_partition] = before[topic_partition].within(hashes or (WHOLE,))
+        for topic_partition in self.deliveries.keys() - assignment.keys():
+            self._stop(topic_partition)
+        self.paused &= assignment.keys()
+        self.assignment = dict(assignment)
+
+    def _keep(self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
+        """The key hashes of a partition change: go on with those that stay.
+
+        Nobody else gets them, so there is no need to wait until they are claimed again. But for
+        transactions: what they process has to belong to a claim.
+        """
+        delivery = self.deliveries[topic_partition]
+        if delivery.owned == hashes:
+            return
+        self._carry(topic_partition, hashes)
+        stay = common(delivery.owned, hashes)
+        if stay and topic_partition in self._next and self._config.transactional_id is None:
+            self._start(topic_partition, delivery.start, stay)
+            self.deliveries[topic_partition].is_provisional = True
+
+    def is_settled(self) -> bool:
+        """Whether what is read is claimed."""
+        return not any(delivery.is_provisional for delivery in self.deliveries.values())
+
+    def _carry(self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
+        """End a delivery; the next one goes on where it was."""
+        delivery, limit = self.deliveries[topic_partition], self._limits.of(topic_partition)
+        self._stop(topic_partition)
+        carried = delivery.carry(hashes)
+        if carried is None:
+            return
+        self._next[topic_partition] = NextDelivery(carried)
+        if limit is not None:
+            limit.keep(hashes)
+            self._limits.begin(topic_partition, limit)
+
+    def refresh(self, *, continues: bool = False) -> None:
+        """Follow the session: start what has started, drop what has not.
+
+        Args:
+            continues: Whether a call has got records that it has not returned yet: then a delivery
+                that is provisional goes on, as the next one takes what came before for processed.
+        """
+        started = self._session.started()
+        for topic_partition, hashes in self.assignment.items():
+            start = started.get(topic_partition)
+            delivery = self.deliveries.get(topic_partition)
+            if delivery is not None and delivery.is_provisional:
+                if start is None or start is delivery.start or continues:
+                    continue  # its next claim is not in place, or not even made
+                self._carry(topic_partition, hashes or (WHOLE,))
+                delivery = None
+            elif delivery is not None and (
+                start is not delivery.start or delivery.owned != (hashes or (WHOLE,))
+            ):
+                self._stop(topic_partition)
+                delivery = None
+            if delivery is None and start is not None:
+                self._start(topic_partition, start, hashes)
+
+    def _start(
+        self, topic_partition: TopicPartition, start: Progress, hashes: tuple[HashRange, ...]
+    ) -> None:
+        begins = self._next.pop(topic_partition, NextDelivery())
+        delivery = self._new_delivery(topic_partition, start, hashes, begins.carried)
+        # With transactions, what they process has to belong to a claim.
+        delivery.is_provisional = begins.is_provisional and self._config.transactional_id is None
+        self.deliveries[topic_partition] = delivery
+        if begins.carried is None or begins.sought is not None:
+            self._limits.begin(topic_partition)
+        if begins.sought is not None:
+            delivery.seek(begins.sought)
+        self._read(topic_partition)
+
+    def _new_delivery(
+        self,
+        topic_partition: TopicPartition,
+        start: Progress,
+        hashes: tuple[HashRange, ...],
+        carried: Carried | None,
+    ) -> Delivery:
+        explicit = self._config.explicit
+        return Delivery(topic_partition, start, hashes, explicit=explicit, carried=carried)
+
+    def _stop(self, topic_partition: TopicPartition) -> None:
+        self._give_up(topic_partition)
+        self._limits.end(topic_partition)
+        self.stops += 1
+        del self.deliveries[topic_partition]
+
+    def pause(self, topic_partition: TopicPartition) -> None:
+        """Read a partition no more for now."""
+        self.paused.add(topic_partition)
+        if topic_partition in self.deliveries:
+            self._give_up(topic_partition)
+
+    def resume(self, topic_partition: TopicPartition) -> None:
+        """Read a partition again."""
+        self.paused.discard(topic_partition)
+        if topic_partition in self.deliveries:
+            self._read(topic_partition)
+
+    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Go on at an offset."""
+        delivery, hashes = self.deliveries.get(topic_partition), self.assignment[topic_partition]
+        if delivery is not None and delivery.is_provisional:  # hashes that were gained go there too
+            self._carry(topic_partition, hashes or (WHOLE,))
+            delivery = None
+        if delivery is None:
+            begins = self._next.get(topic_partition, NextDelivery())
+            begins = replace(begins, sought=offset, sought_of=hashes or (WHOLE,))
+            self._next[topic_partition] = begins
+            return
+        self._give_up(topic_partition)
+        delivery.seek(offset)
+        self._limits.begin(topic_partition)
+        self._read(topic_partition)
+
+    def _give_up(self, topic_partition: TopicPartition) -> None:
+        """What is read and not handed out is to be read again."""
+        self._reader.drop(topic_partition)
+        self.deliveries[topic_partition].stop()
+        limit = self._limits.of(topic_partition)
+        if limit is not None and self._hand.partition == topic_partition:
+            limit.ready.extendleft(self.rows.messages)  # let out for its key, and not taken
+        self._hand.drop(topic_partition)
+
+    def _read(self, topic_partition: TopicPartition) -> None:
+        """Read a partition from its position on."""
+        if topic_partition not in self.paused:
+            wanted = self.deliveries[topic_partition].wanted(NO_END)
+            self._reader.read(Slice(*topic_partition, stripes=wanted))
+
+    @property
+    def limits_keys(self) -> bool:
+        """Whether records are kept back for their keys (``max.in.flight.per.key``)."""
+        return self._config.in_flight_per_key is not None
+
+    @property
+    def finished_chunks(self) -> int:
+        """Number of leased chunks that have been processed; 0 with key order."""
+        return 0
+
+    @property
+    def current(self) -> TopicPartition:
+        """The partition of what may be handed out now; there is something."""
+        batch = self._hand.batch
+        partition = self._hand.partition if batch is None else batch.topic_partition
+        assert partition is not None
+        return partition
+
+    def end(self, topic_partition: TopicPartition) -> int | None:
+        """The end of a partition, as of the last fetch; None if it is not known."""
+        return self._reader.end(topic_partition)
+
+    def leader_epochs(self, topic_partition: TopicPartition) -> LeaderEpochs:
+        """Which leaders wrote what was read of a partition. May be called by any thread."""
+        return self._reader.leader_epochs(topic_partition)
+
+    # -- records ----------------------------------------------------------------------------
+
+    def next_rows(self, seconds: float) -> bool:
+        """Put the next messages of one partition into :attr:`rows`, which is exhausted.
+
+        Args:
+            seconds: Maximum time to wait. May return False before it is over.
+        """
+        hand = self._hand
+        hand.is_clean &= hand.batch is None
+        self._clean()
+        hand.is_clean = False
+        hand.rows = self._limited() or self._begun() or self._fetched_rows(seconds) or NO_ROWS
+        hand.is_clean = True
+        return self.rows.left > 0
+
+    def _limited(self) -> Rows | None:
+        """What was kept back for its key, and may go out now."""
+        for topic_partition, limit in self._limits:
+            # Without a delivery, its claim is not in place: nothing could be committed.
+            is_read = topic_partition in self.deliveries and topic_partition not in self.paused
+            if limit.ready and is_read:
+                self._hand.partition = topic_partition
+                return rows_of([limit.ready.popleft()])
+        return None
+
+    def _begun(self) -> Rows | None:
+        """The next chunk of the batch that was fetched last; with limits, what of it may go out."""
+        for chunk, end in self._hand.rest:
+            delivery = self.deliveries[chunk.topic_partition]
+            if self.meter is not None:
+                self.meter.begun(chunk)
+            limit = self._limits.of(chunk.topic_partition)
+            if limit is None:
+                self._hand.partition = chunk.topic_partition
+                return delivery.begin(chunk, end)
+            delivery.hand_out(chunk, end)
+            limit.put(chunk.messages().messages)
+            rows = self._limited()
+            if rows is not None or self._is_full():
+                return rows
+        return None
+
+    def _fetched_rows(self, seconds: float) -> Rows | None:
+        self._hand.partition = None
+        records = self._fetch(seconds)
+        if records is None:
+            return None
+        self._hand.begin(records)
+        return self._begun()
+
+    def fetch_batch(self, seconds: float) -> bool:
+        """Have the next record batch of one partition ready for :meth:`take_batch`.
+
+        What is left of a batch whose messages were handed out comes first.
+
+        Args:
+            seconds: Maximum time to wait. May return False before it is over.
+        """
+        hand = self._hand
+        if hand.batch is None:
+            hand.is_clean &= not hand.has_rows  # else it was read as messages so far
+            self._clean()
+            hand.is_clean = False
+            hand.batch = self._fetch(seconds)
+            hand.is_clean = True
+        return hand.batch is not None
+
+    def take_batch(self) -> pa.RecordBatch:
+        """Hand out the record batch that is ready."""
+        records, self._hand.batch = self._hand.batch, None
+        assert records is not None
+        chunk = Chunk(records.topic_partition, records.batch)
+        self.deliveries[records.topic_partition].hand_out(chunk, records.end)
+        if self.meter is not None:
+            self.meter.begun(chunk)
+        return records.batch.select(self._config.columns or SOURCE_COLUMNS[:-1])
+
+    def take_ready(self) -> pa.RecordBatch:
+        """Hand out what :attr:`rows` has, and all of its partition that may go out with it."""
+        limit = self._limits.of(self.current)
+        assert limit is not None
+        ready = limit.ready
+        messages = [*self.rows.messages, *ready]
+        batch = batch_of(messages).select(self._config.columns or SOURCE_COLUMNS[:-1])
+        ready.clear()
+        self._hand.rows = NO_ROWS
+        return batch
+
+    def metrics(self, *, is_batch: bool) -> dict[TopicPartition, PartitionMetrics]:
+        """What is owned, and how far it is.
+
+        Args:
+            is_batch: As for :meth:`.Delivery.processed`.
+        """
+        return {
+            topic_partition: self._metrics(topic_partition, hashes or (WHOLE,), is_batch=is_batch)
+            for topic_partition, hashes in self.assignment.items()
+        }
+
+    def _metrics(
+        self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...], *, is_batch: bool
+    ) -> PartitionMetrics:
+        delivery = self.deliveries.get(topic_partition)
+        if delivery is None:
+            return PartitionMetrics(hashes)
+        limit = self._limits.of(topic_partition)
+        waiting = 0  # for their keys, and so not handed out
+        if limit is not None:
+            waiting = limit.held + (
+                self.rows.left if self._hand.partition == topic_partition else 0
+            )
+        end = self._reader.end(topic_partition)
+        return delivery_metrics(delivery, hashes, end, waiting, is_batch=is_batch)
+
+    def _clean(self) -> None:
+        """After an error or an interrupt, read again what may have been fetched and lost."""
+        if not self._hand.is_clean:
+            for topic_partition in self.deliveries:
+                self._give_up(topic_partition)
+                self._read(topic_partition)
+            self._hand.is_clean = True
+
+    def _fetch(self, seconds: float) -> TailRecords | None:
+        if self._is_full() or self._hand.has_rest:
+            self._reader.wait(seconds)
+            return None
+        return self._reader.next_records(seconds)
+
+    def _is_full(self) -> bool:
+        """Whether so much is kept back or not acknowledged that nothing more is to be read."""
+        if not self._config.explicit:
+            return False
+        waiting = sum(delivery.unacknowledged for delivery in self.deliveries.values())
+        return self._limits.held >= _HELD_MAX or waiting >= _UNACKNOWLEDGED_MAX
+
+    def pass_over(self) -> None:
+        """Count offsets as handed out that were read and hold no record of the own hashes.
+
+        For the thread that reads.
+        """
+        for topic_partition, delivery in self.deliveries.items():
+            if self._hand.is_clean and not self._hand.holds(topic_partition):
+                delivery.pass_to(self._reader.delivered(topic_partition))
+
+    # -- acknowledgement --------------------------------------------------------------------
+
+    def acknowledge(self, topic_partition: TopicPartition, offsets: Iterable[int]) -> None:
+        """Let the next records of some records' keys out (``max.in.flight.per.key``)."""
+        limit = self._limits.of(topic_partition)
+        if limit is not None:
+            for offset in offsets:
+                limit.acknowledge(offset)
+
+    def close(self) -> None:
+        """Give back all connections."""
+        self._reader.close()

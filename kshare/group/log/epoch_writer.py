@@ -1,0 +1,97 @@
+"""Writes epochs into the group's log, and says where they are once they have been read back.
+
+A transaction that a former member has left open hides the epoch, and without the epoch nobody is
+assigned anything who would abort it. So that is done here: else the group would wait for
+``transaction.timeout.ms``.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from kshare.errors import KafkaError
+from kshare.group.log.link import LogLink
+from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.record_codec import encode
+from kshare.group.protocol.records import Epoch
+from kshare.group.protocol.takeover import dropped_ids
+from kshare.wire.protocol.error_codes import Kind
+
+__all__ = ["EpochWriter", "Written"]
+
+_PAUSE_SECONDS: Final = 0.5
+
+Written = Callable[[int | None, str], None]
+"""Takes the log offset of an epoch (None: it may not be written), and the id of the log's topic."""
+
+
+class EpochWriter:
+    """Writes epochs, the last one that was asked for; :meth:`serve` is for the session's thread.
+
+    Args:
+        group: Id of the group.
+
+    Attributes:
+        retry_at: When to call :meth:`serve` again, if nothing happens before.
+        on_lost: Called when the log is another one, so that all epochs count no more.
+        unblock: Aborts the transactions of some ids, without waiting for that.
+    """
+
+    def __init__(self, group: str) -> None:
+        self.retry_at = float("inf")
+        self.on_lost: Callable[[], None] = lambda: None
+        self.unblock: Callable[[frozenset[str]], None] = lambda _: None
+        self._group = group
+        self._lock = threading.Lock()
+        self._asked: deque[tuple[Epoch, Written]] = deque()
+        self._waiting: tuple[Epoch, Written] | None = None
+        self._log: GroupLog | None = None
+        self._unblocked: frozenset[str] = frozenset()  # since an epoch was asked for
+
+    def write(self, epoch: Epoch, written: Written) -> None:
+        """Ask for an epoch; wake the session's thread after that. From any thread."""
+        with self._lock:
+            self._asked.append((epoch, written))
+
+    def serve(self, link: LogLink, log: GroupLog, now: float) -> None:
+        """Write what was asked for, and look for what was written."""
+        if self._log is not log:
+            was_lost, self._log = self._log is not None, log
+            if was_lost:
+                self.retry_at = now  # who waits for an epoch does nothing else
+                self.on_lost()
+        with self._lock:
+            asked = [self._asked.popleft() for _ in range(len(self._asked))]
+        if asked:
+            self._waiting, self._unblocked = asked[-1], frozenset()
+            self._append(link, now)
+        elif self._waiting is not None and now >= self.retry_at:
+            self._append(link, now)
+        if self._waiting is None:
+            return
+        epoch, written = self._waiting
+        if link.denied is not None:
+            self._waiting, self.retry_at = None, float("inf")
+            written(None, link.topic_id)
+            return
+        for position, record in log.epochs.items():
+            if record == epoch:
+                self._waiting, self.retry_at = None, float("inf")
+                written(position, link.topic_id)
+                return
+        hiding = dropped_ids(log, epoch.names) - self._unblocked
+        if hiding:
+            self._unblocked |= hiding
+            self.unblock(hiding)
+
+    def _append(self, link: LogLink, now: float) -> None:
+        assert self._waiting is not None
+        self.retry_at = float("inf")
+        failed = partial(self._failed, link, now + _PAUSE_SECONDS)
+        link.writer.append(link.partition, *encode(self._group, self._waiting[0]), failed)
+
+    def _failed(self, link: LogLink, retry_at: float, error: KafkaError, kind: Kind) -> None:
+        link.not_taken(error, kind)
+        self.retry_at = retry_at

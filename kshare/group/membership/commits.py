@@ -1,0 +1,83 @@
+"""Primary offsets that a member is to commit: kept until its thread asks the coordinator."""
+
+from collections import deque
+from concurrent.futures import Future
+from threading import RLock
+from typing import Any
+
+from kshare.cluster.committed_offset import CommittedOffsets
+from kshare.errors import AuthorizationError, KafkaError
+from kshare.group.membership.link import MemberLink
+from kshare.group.protocol.membership import Membership, State
+from kshare.wire.protocol import error_codes
+from kshare.wire.protocol.error_codes import Kind
+
+__all__ = ["MemberCommits"]
+
+
+class MemberCommits:
+    """The commits of one member. The caller holds the member's lock, but for :meth:`serve`.
+
+    Args:
+        group: Id of the group.
+        core: The membership.
+        lock: Guards it.
+    """
+
+    def __init__(self, group: str, core: Membership, lock: RLock) -> None:
+        self._group = group
+        self._core = core
+        self._lock = lock
+        self._waiting: deque[tuple[CommittedOffsets, Future[Any]]] = deque()
+
+    @property
+    def are_waiting(self) -> bool:
+        """Whether there is something to commit."""
+        return bool(self._waiting)
+
+    def add(self, offsets: CommittedOffsets) -> "Future[Any]":
+        """Commit these; the future has an error or None by partition."""
+        answer: Future[Any] = Future()
+        if self._core.state is State.ENDED:
+            answer.set_result(dict.fromkeys(offsets))  # whoever owns them now does it
+        else:
+            self._waiting.append((dict(offsets), answer))
+        return answer
+
+    def serve(self, link: MemberLink) -> None:
+        """Commit what waits; from the member's thread.
+
+        Raises:
+            OSError, KafkaError: The coordinator did not answer.
+        """
+        while self._waiting:
+            offsets, answer = self._waiting.popleft()
+            core = self._core
+            if core.is_lost or core.state is State.ENDED:
+                # Who owns them now writes the primary offset; the facts are in the log.
+                answer.set_result(dict.fromkeys(offsets))
+                continue
+            with self._lock:  # what was given up before it joined may be a plain consumer's now
+                owned = {tp: each for tp, each in offsets.items() if core.may_commit(tp)}
+            try:
+                codes = link.commit(owned, core.member_id, core.generation) if owned else {}
+            except (OSError, KafkaError) as error:
+                answer.set_exception(self._error(str(error)))
+                raise
+            answer.set_result({tp: self._outcome(codes.get(tp, 0)) for tp in offsets})
+
+    def refuse(self, error: KafkaError) -> None:
+        """Nothing is committed any more."""
+        while self._waiting:
+            self._waiting.popleft()[1].set_exception(error)
+
+    def _outcome(self, code: int) -> KafkaError | None:
+        if not code:
+            return None
+        error = self._error(error_codes.name(code))
+        if error_codes.kind(code) is Kind.AUTHORIZATION:
+            return AuthorizationError(str(error))
+        return error
+
+    def _error(self, why: str) -> KafkaError:
+        return KafkaError(f"cannot commit offsets of group {self._group}: {why}")

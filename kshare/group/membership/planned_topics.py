@@ -1,0 +1,107 @@
+"""The topics that a group's plan was made with: how many partitions, and which may be shared."""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from kshare.cluster.cluster import Cluster
+from kshare.core.progress import TopicPartition
+from kshare.errors import UnknownTopicError
+from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.options.model import Subscribe
+
+__all__ = ["PlannedTopics", "SeenTopics", "WholeTopics"]
+
+_log = logging.getLogger("kshare.group")
+
+_MISSING_SECONDS: Final = 5.0
+
+WholeTopics = Callable[[Collection[str]], frozenset[str]]
+"""Says which of some topics' partitions are not to be shared."""
+
+
+class SeenTopics(NamedTuple):
+    """What is to be known of topics for a plan.
+
+    Attributes:
+        counts: Number of partitions of each topic.
+        whole: The topics whose partitions are not shared.
+    """
+
+    counts: dict[str, int]
+    whole: frozenset[str]
+
+
+class PlannedTopics:
+    """The topics that a leader has planned with, and whether they are still so.
+
+    Args:
+        config: The consumer's configuration.
+        whole_topics: Says which topics' partitions are not to be shared, by policies.
+    """
+
+    def __init__(self, config: ConsumerConfig, whole_topics: WholeTopics) -> None:
+        kafka = config.kafka
+        patient_ms = min(kafka.api_timeout_ms, max(config.max_poll_interval_ms // 2, 1_000))
+        self._cluster = Cluster(replace(kafka, api_timeout_ms=patient_ms))
+        self._longest = kafka.metadata_max_age_ms / 1000
+        self._planned: SeenTopics | None = None  # None if it does not lead
+        self._whole_topics = whole_topics
+        self._group = config.group
+
+    @property
+    def look_seconds(self) -> float:
+        """How often to look at topics: more often while some are missing."""
+        is_missing = self._planned is not None and 0 in self._planned.counts.values()
+        return min(self._longest, _MISSING_SECONDS) if is_missing else self._longest
+
+    @property
+    def are_planned(self) -> bool:
+        """Whether this member leads the group."""
+        return self._planned is not None
+
+    def look(self, topics: set[str]) -> SeenTopics:
+        """What is to be known of topics for a plan; those that do not exist have no partitions."""
+        seen = SeenTopics(self._count(topics), self._whole_topics(topics))
+        for topic in sorted(topic for topic, count in seen.counts.items() if not count):
+            _log.warning("group %s: topic %s does not exist", self._group, topic)
+        return seen
+
+    def lead(self, planned: SeenTopics) -> None:
+        """This member leads the group, and watches the topics of its plan."""
+        self._planned = planned
+
+    def replica_racks(
+        self, topics: Collection[str]
+    ) -> Mapping[TopicPartition, tuple[str | None, ...]]:
+        """The racks of the replicas of some topics' partitions."""
+        return self._cluster.replica_racks(topics) if topics else {}
+
+    def forget(self) -> None:
+        """Another member leads the group."""
+        self._planned = None
+
+    def have_changed(self) -> bool:
+        """Whether topics have other partitions than those that were planned."""
+        planned = self._planned
+        if planned is None:
+            return False
+        return self.have_policies_changed() or self._count(set(planned.counts)) != planned.counts
+
+    def have_policies_changed(self) -> bool:
+        """Whether other topics' partitions are not to be shared now."""
+        planned = self._planned
+        return planned is not None and self._whole_topics(planned.counts) != planned.whole
+
+    def _count(self, topics: set[str]) -> dict[str, int]:
+        counts = dict.fromkeys(topics, 0)
+        for topic in topics:
+            with suppress(UnknownTopicError):
+                counts[topic] = len(self._cluster.partitions(Subscribe((topic,))))
+        return counts
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._cluster.close()

@@ -1,0 +1,170 @@
+"""How a group's leader plans: with the assignors of its configuration, and when to plan again.
+
+A generation is planned by :mod:`~kshare.group.protocol.leader`; here is what it is not pure about.
+The leader's configuration counts. What is wrong is told once, not in each rebalance.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from kshare.assignment import TaskAssignor, load_task_assignor
+from kshare.core.progress import TopicPartition
+from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.protocol.assignor import Deal
+from kshare.group.protocol.leader import Generation, plan_generation
+from kshare.group.protocol.load_sharing import LoadSharing
+from kshare.group.protocol.membership import Plan
+from kshare.group.protocol.report import ROUND_ROBIN
+from kshare.group.protocol.subscription import Assigned, Subscription
+from kshare.group.protocol.task_sharing import TaskPlanning, TaskSharing
+from kshare.options.assignors import made_task_assignor
+from kshare.ranges import load_range_assignor
+
+__all__ = ["GroupPlanner", "ReplicaRacks"]
+
+_log = logging.getLogger("kshare.group")
+
+ReplicaRacks = Callable[[Collection[str]], Mapping[TopicPartition, tuple[str | None, ...]]]
+"""Says the racks of the replicas of some topics' partitions."""
+
+
+class GroupPlanner:
+    """Plans the generations of a group. For one thread at a time.
+
+    Args:
+        config: The leader's configuration.
+        name: Name of its session.
+        wall_clock: Seconds since 1970.
+
+    Attributes:
+        followup_seconds: In how many seconds to plan again, after the last plan; None for not
+            before something changes.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        name: str,
+        *,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.followup_seconds: float | None = None
+        self._config = config
+        self._name = name
+        self._wall_clock = wall_clock
+        self._task_assignor: TaskAssignor | None = None
+        self._followup_ms: int | None = None  # since 1970
+        self._target: Mapping[str, Assigned] = {}  # of the last plan
+        self._told: set[str] = set()
+
+    def plan(
+        self,
+        plan: Plan,
+        partitions: Mapping[str, int],
+        whole_topics: Collection[str],
+        replica_racks: ReplicaRacks,
+    ) -> Generation:
+        """Plan a generation.
+
+        Args:
+            plan: What the members have said.
+            partitions: Number of partitions of each topic that exists.
+            whole_topics: Topics whose partitions are not to be shared.
+            replica_racks: Says the racks of replicas; asked if there is a task assignor.
+
+        Raises:
+            KafkaError: The racks of replicas cannot be read.
+        """
+        made: list[LoadSharing | TaskSharing] = []
+        racks: Mapping[TopicPartition, tuple[str | None, ...]] = {}
+        if self._config.task_assignor is not None:
+            racks = replica_racks([topic for topic, count in partitions.items() if count])
+
+        def policy(subscriptions: Mapping[str, Subscription]) -> Deal | None:
+            self._compare(subscriptions)
+            if self._config.task_assignor is not None:
+                made.append(self._by_tasks(subscriptions, racks))
+            elif self._config.range_assignor != ROUND_ROBIN:
+                name = self._config.range_assignor
+                made.append(LoadSharing(subscriptions, load_range_assignor(name), name))
+            return made[0].deal if made else None
+
+        generation = plan_generation(
+            plan.generation,
+            self._name,
+            plan.members,
+            partitions,
+            whole_topics=whole_topics,
+            policy=policy,
+        )
+        for sharing in made:
+            for fault in sharing.faults:
+                self._tell(f"{fault}; members keep what they have, or get equal parts")
+        is_same, self._target = generation.plan.target == self._target, generation.plan.target
+        self._followup_ms = self._next_followup(made[0], is_same=is_same) if made else None
+        if self._followup_ms is None:
+            self.followup_seconds = None
+        else:
+            self.followup_seconds = max(self._followup_ms / 1000 - self._wall_clock(), 0.0)
+        return generation
+
+    def _next_followup(self, sharing: "LoadSharing | TaskSharing", *, is_same: bool) -> int | None:
+        """When to plan again, in ms since 1970.
+
+        An assignor that wants to be asked again at once is, as long as its answers differ.
+        """
+        now_ms = int(1000 * self._wall_clock())
+        probing_ms = now_ms + self._config.probing_interval_ms
+        if isinstance(sharing, LoadSharing):
+            return probing_ms if sharing.wants_followup else None
+        wanted = self._followup_ms if sharing.is_unfinished else sharing.followup_ms
+        if wanted is not None and wanted <= now_ms and is_same and not sharing.is_unfinished:
+            wanted = probing_ms
+        if self._config.range_assignor == ROUND_ROBIN:
+            return wanted
+        return probing_ms if wanted is None else min(wanted, probing_ms)
+
+    def _by_tasks(
+        self,
+        subscriptions: Mapping[str, Subscription],
+        racks: Mapping[TopicPartition, tuple[str | None, ...]],
+    ) -> TaskSharing:
+        config = self._config
+        assert config.task_assignor is not None
+        if self._task_assignor is None:
+            made = made_task_assignor(config.task_assignor_configs)
+            self._task_assignor = made or load_task_assignor(
+                config.task_assignor, config.task_assignor_configs
+            )
+        planning = TaskPlanning(
+            self._task_assignor,
+            config.task_assignor,
+            load_range_assignor(config.range_assignor),
+            config.task_assignor_configs,
+            min_ranges=config.min_ranges,
+            stateful=config.stateful,
+            probing_ms=config.probing_interval_ms,
+            now_ms=int(1000 * self._wall_clock()),
+            racks=racks,
+        )
+        return TaskSharing(subscriptions, planning)
+
+    def _compare(self, subscriptions: Mapping[str, Subscription]) -> None:
+        """Tell of members that would plan otherwise."""
+        config = self._config
+        for said in subscriptions.values():
+            for name, other, own in (
+                ("rangeAssignor", said.report.range_assignor, config.range_assignor),
+                ("taskAssignor", said.report.task_assignor, config.task_assignor),
+            ):
+                if other != own and said.ordered:
+                    self._tell(
+                        f"member {said.name} has {name}={other or 'none'}, and the leader, whose "
+                        f"counts, {own or 'none'}: give all members the same"
+                    )
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            _log.warning("group %s: %s", self._config.group, text)

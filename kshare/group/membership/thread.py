@@ -1,0 +1,269 @@
+"""The thread of a group's member: it joins, plans if it leads, and says that it is alive.
+
+::
+
+    what the core wants --> ask the coordinator --> wait: an answer | a heartbeat | a wake-up
+         ^                                                                |
+         +---------------- tell the core <--------------------------------+
+
+A leader's plan is made in a thread of its own, as topics and the log are asked for it. Callbacks of
+users are never called here: the thread that polls takes what has changed.
+"""
+
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final
+
+from kshare.cluster.committed_offset import CommittedOffsets
+from kshare.core.progress import TopicPartition
+from kshare.errors import KafkaError, KshareError
+from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.log.link import LASTING
+from kshare.group.log.tail import boot_time
+from kshare.group.membership.dialogue import MemberDialogue
+from kshare.group.membership.leader import GroupLeader, WriteEpoch
+from kshare.group.membership.planned_topics import WholeTopics
+from kshare.group.protocol.holdings import Change
+from kshare.group.protocol.liveness import Liveness
+from kshare.group.protocol.membership import Membership, State
+from kshare.group.protocol.report import MemberReport
+from kshare.group.protocol.subscription import Subscription
+from kshare.wire.protocol.waker import Waker
+
+__all__ = ["MemberThread"]
+
+_log = logging.getLogger("kshare.group")
+
+_LONGEST_WAIT: Final = 1.0
+
+
+class MemberThread:
+    """A member of a group. Methods may be called from any thread.
+
+    Args:
+        config: The consumer's configuration.
+        name: Name of the member's session.
+        write_epoch: Writes an epoch into the log.
+        on_change: Called when there is something to take. It must not block.
+        whole_topics: Says which topics' partitions are not to be shared, by policies.
+        now: Source of time; suspension counts.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        name: str,
+        write_epoch: WriteEpoch,
+        on_change: Callable[[], None],
+        whole_topics: WholeTopics = lambda _: frozenset(),
+        *,
+        now: Callable[[], float] = boot_time,
+    ) -> None:
+        host = config.application_server or socket.gethostname()
+        said = Subscription(
+            name,
+            (),
+            config.individual,
+            host=host,
+            rack=config.kafka.client_rack or None,
+            ordered=config.lease_records is None,
+            report=config.report,
+        )
+        self._group = config.group
+        self._on_change = on_change
+        self._now = now
+        self._lock = threading.RLock()
+        is_static = config.instance_id is not None
+        self._core = Membership(config.group, said, is_static=is_static, protocols=config.protocols)
+        self._liveness = Liveness(
+            config.session_timeout_ms / 1000, config.max_poll_interval_ms / 1000
+        )
+        leader = GroupLeader(config, self._core, self._lock, self, write_epoch, whole_topics, now)
+        self._dialogue = MemberDialogue(
+            config, self._core, self._lock, self._liveness, leader, on_change, now
+        )
+        self._waker = Waker()
+        self._is_closing = False
+        self._thread: threading.Thread | None = None
+
+    # -- for the thread that polls -----------------------------------------------------------
+
+    def subscribe(self, topics: tuple[str, ...]) -> None:
+        """Join the group, or join it again with other topics."""
+        with self._lock:
+            self._core.subscribe(topics)
+            if self._thread is None:
+                self._liveness.polled_at = self._now()
+                self._waker.open()
+                name = f"kshare {self._core.said.name} joins"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
+        self._waker.wake()
+
+    def report(self, measured: Callable[[], MemberReport]) -> None:
+        """From now on, report what this returns whenever the member joins."""
+        self._core.measured = measured
+
+    def polled(self) -> None:
+        """Somebody polls."""
+        self._liveness.polled_at = self._now()
+
+    @property
+    def has_change(self) -> bool:
+        """Whether :meth:`take` has something to say."""
+        return self._core.has_change
+
+    def take(self) -> Change | None:
+        """What has changed; call :meth:`applied` when it is done."""
+        with self._lock:
+            return self._core.take()
+
+    def applied(self) -> None:
+        """What was taken is done."""
+        with self._lock:
+            self._core.applied()
+        self._waker.wake()
+
+    def fenced(self) -> None:
+        """Another consumer has claimed what this member owns: all is lost, and it joins again."""
+        with self._lock:
+            kept = self._core.member_id
+            self._lose()
+            self._core.member_id = kept
+        self._waker.wake()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether what it owned is lost, and was not given up yet."""
+        return self._core.is_lost
+
+    def check(self) -> None:
+        """Raise the fault that keeps it out of the group, once what it owned was taken.
+
+        Raises:
+            KshareError: It cannot be a member.
+        """
+        fault = self._core.fault
+        if fault is not None and not self._core.has_change:
+            raise fault
+
+    def owned(self) -> dict[TopicPartition, Any]:
+        """What the member owns."""
+        with self._lock:
+            return dict(self._core.owned)
+
+    def seconds_left(self) -> float:
+        """For how long records may be handed out; below 0: not now."""
+        return self._liveness.seconds_left(self._now())
+
+    @property
+    def lapsed_at(self) -> float:
+        """When the answer was asked for that has renewed its right after that had lapsed."""
+        return self._liveness.lapsed_at
+
+    @property
+    def epoch(self) -> tuple[int, str] | None:
+        """The last epoch in which it is a member, and the id of the log's topic."""
+        return self._core.epoch
+
+    @property
+    def is_static(self) -> bool:
+        """Whether it has a ``group.instance.id``."""
+        return self._core.is_static
+
+    @property
+    def member_id(self) -> str:
+        """Its id at the coordinator; empty before it has joined."""
+        return self._core.member_id
+
+    def close(self, seconds: float) -> None:
+        """Leave the group, and stop. May be called again."""
+        with self._lock:
+            self._is_closing = True
+        if self._thread is not None:
+            self._waker.wake()
+            self._thread.join(seconds)
+
+    # -- for the session's thread ------------------------------------------------------------
+
+    def commit(self, offsets: CommittedOffsets) -> "Future[Any]":
+        """Commit primary offsets as a member; the future has an error or None by partition."""
+        with self._lock:
+            answer = self._dialogue.commits.add(offsets)
+        self._waker.wake()
+        return answer
+
+    def rebalance(self) -> None:
+        """The group has to be assigned again: epochs of before count no more."""
+        with self._lock:
+            self._core.rebalance()
+        self._waker.wake()
+        if self._core.has_change:  # an eager member has to give everything up
+            self._on_change()
+
+    def session_ended(self, fault: KshareError) -> None:
+        """Its session has ended by a fault: it leaves, so that others go on with what it owns."""
+        with self._lock:
+            self._core.end(fault)
+            self._liveness.lost()
+        self._waker.wake()
+        self._on_change()
+
+    def pause(self) -> None:
+        """Something has failed: ask nothing for a while."""
+        self._dialogue.pause()
+
+    def wake(self) -> None:
+        """Wake the thread: there is something to do."""
+        self._waker.wake()
+
+    # -- the loop ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._is_closing:
+                self._step()
+            self._dialogue.leave()
+        except KshareError as error:
+            self._end(error)
+        except BaseException as error:
+            self._end(KshareError(f"the member's thread has ended: {error!r}"))
+            raise
+        finally:
+            self._liveness.lost()
+            self._dialogue.close()
+            self._waker.close()
+            self._on_change()
+
+    def _end(self, error: KshareError) -> None:
+        with self._lock:
+            self._lose()
+            self._core.state, self._core.fault = State.ENDED, error
+        _log.error("group %s: %s", self._group, error)
+
+    def _step(self) -> None:
+        had_change = self._core.has_change
+        try:
+            self._dialogue.speak()
+            if self._wait():
+                self._dialogue.hear()
+        except LASTING:
+            raise
+        except (OSError, KafkaError) as error:
+            self._dialogue.failed(error)
+        if self._core.has_change and not had_change:
+            self._on_change()
+
+    def _wait(self) -> bool:
+        """Wait for something to do; return whether JoinGroup or SyncGroup is answered."""
+        answer = self._dialogue.fileno
+        seconds = min(self._dialogue.seconds_left, _LONGEST_WAIT)
+        return bool(self._waker.wait(seconds, [] if answer is None else [answer]))
+
+    def _lose(self) -> None:
+        self._core.lose()
+        self._liveness.lost()
+        self._on_change()

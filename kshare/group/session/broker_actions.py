@@ -1,0 +1,261 @@
+"""What the owners of a session want of brokers: done, and answered in the session's thread.
+
+::
+
+    owner's action --> log: librdkafka writes --> refused? --+
+          ^        --> offsets: an event when stored --------+--> events, taken with the lock held
+          |        --> all else: a thread that asks ---------+           |
+          +---------------------- the owner's next action <--------------+
+
+Guarantees: nothing here waits for brokers in the session's thread; an answer to an action that the
+owner no longer waits for is dropped.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from kshare.core.progress import TopicPartition
+from kshare.errors import KafkaError, KshareError
+from kshare.group.log.link import LASTING, LogLink
+from kshare.group.log.primary import PrimaryOffsets, StoredOffset
+from kshare.group.model import SessionConfig
+from kshare.group.protocol.actions import (
+    Action,
+    Append,
+    Delete,
+    Fence,
+    FetchPrimary,
+    ResolveInitial,
+    Unblock,
+    Write,
+    WritePrimary,
+)
+from kshare.group.protocol.cooperator import Cooperator
+from kshare.group.protocol.record_codec import encode, encode_key
+from kshare.group.protocol.records import Key, Record
+from kshare.group.protocol.start import Primary
+from kshare.group.session.fencing import fence_ids
+from kshare.group.session.log_follower import LogFollower
+from kshare.group.session.ownership import Ownership
+from kshare.group.session.shared import Shared
+from kshare.options import KafkaConfig
+from kshare.wire.protocol.error_codes import Kind
+
+__all__ = ["BrokerActions"]
+
+Asked = Sequence[tuple[Ownership, int]]
+"""Ownerships that wait for an answer, each with the number of its actions."""
+
+
+class BrokerActions:
+    """Does what owners want. For the session's thread.
+
+    Args:
+        config: The consumer's configuration.
+        brief: How to reach the cluster, with a short time for an answer.
+        shared: What the session owns.
+        follower: The log; notes faults.
+        now: The session's source of time.
+        wake: Wakes the session's thread; called from any thread.
+
+    Attributes:
+        primary: The group's offsets.
+    """
+
+    def __init__(
+        self,
+        config: SessionConfig,
+        brief: KafkaConfig,
+        shared: Shared,
+        follower: LogFollower,
+        now: Callable[[], float],
+        wake: Callable[[], None],
+    ) -> None:
+        self.primary = PrimaryOffsets(brief, config.group)
+        self._config = config
+        self._shared = shared
+        self._follower = follower
+        self._now = now
+        self._wake = wake
+        self._events: deque[Callable[[], None]] = deque()
+
+    @property
+    def are_answered(self) -> bool:
+        """Whether there are answers to take."""
+        return bool(self._events)
+
+    def take_answers(self) -> None:
+        """Take what has happened beside the session's thread."""
+        while self._events:
+            event = self._events.popleft()
+            with self._shared.changed:
+                event()
+
+    def act(self, link: LogLink) -> None:
+        """Do what owners want now."""
+        with self._shared.changed:
+            ownerships = self._shared.ownerships
+            for key in ownerships.give_up():
+                self.delete(link, key)
+            todo = [
+                (ownership, ownership.action, action)
+                for ownership, actions in ownerships.advance(self._now())
+                for action in actions
+            ]
+            self._shared.changed.notify_all()
+        fetches, offsets = [], {}
+        for ownership, number, action in todo:
+            match action:
+                case FetchPrimary():
+                    fetches.append((ownership, number))
+                case WritePrimary(offset, anchor, leader_epoch):
+                    primary = Primary(offset, anchor, leader_epoch)
+                    offsets[ownership.owner.partition] = (primary, (ownership, number))
+                case _:
+                    self._do(link, ownership, number, action)
+        if fetches:
+            self._fetch(fetches, link.partition)
+        if offsets:
+            self._store(offsets)
+
+    def _do(self, link: LogLink, ownership: Ownership, number: int, action: Action) -> None:
+        match action:
+            case Write(records):
+                failed = partial(self._not_written, link, ownership, number)
+                for record in records:
+                    link.writer.append(link.partition, *encode(self._config.group, record), failed)
+            case Delete(keys):
+                for key in keys:
+                    self.delete(link, key)
+            case Append(key, record):
+                self._append(link, ownership, key, record)
+            case Fence(ids):
+                self._ask(
+                    partial(self._fence, ids),
+                    lambda _, each: each.owner.former_fenced(),
+                    [(ownership, number)],
+                )
+            case Unblock(ids):
+                self.unblock(ids)
+            case ResolveInitial():
+                partition, reset = ownership.owner.partition, self._config.offset_reset
+
+                def found(offset: int, each: Ownership) -> None:
+                    each.owner.initial_found(offset)
+
+                self._ask(
+                    lambda: self.primary.initial(partition, reset), found, [(ownership, number)]
+                )
+
+    def unblock(self, transactional_ids: frozenset[str]) -> None:
+        """Abort the transactions of some ids, which may hide records; nobody waits for it."""
+        self._ask(partial(self._fence, transactional_ids), lambda *_: None, ())
+
+    def _fence(self, transactional_ids: frozenset[str]) -> None:
+        with self._shared.changed:
+            self._shared.own_fences += self._config.transactional_id in transactional_ids
+        fence_ids(self._config.kafka, transactional_ids)
+
+    def delete(self, link: LogLink, key: Key) -> None:
+        """Write a tombstone; a fault is only noted, as it is written again with a later commit."""
+
+        def ignored(error: KafkaError, _: Kind) -> None:
+            self._follower.note(error)
+
+        link.writer.append(link.partition, encode_key(self._config.group, key), None, ignored)
+
+    def _not_written(
+        self, link: LogLink, ownership: Ownership, number: int, error: KafkaError, kind: Kind
+    ) -> None:
+        link.not_taken(error, kind)
+        if link.denied is None:
+            self._failed([(ownership, number)], error)
+
+    def _append(self, link: LogLink, ownership: Ownership, key: Key, record: Record | None) -> None:
+        def failed(error: KafkaError, kind: Kind) -> None:
+            link.not_taken(error, kind)
+            self._follower.note(error)
+            if isinstance(ownership.owner, Cooperator):
+                ownership.owner.not_appended(key)
+
+        value = None if record is None else encode(self._config.group, record)[1]
+        link.writer.append(link.partition, encode_key(self._config.group, key), value, failed)
+
+    def _fetch(self, asked: Asked, log: TopicPartition) -> None:
+        partitions = [ownership.owner.partition for ownership, _ in asked]
+
+        def work() -> tuple[dict[TopicPartition, StoredOffset], tuple[int, int]]:
+            return self.primary.fetch(partitions), self.primary.log_bounds(log)
+
+        def read(
+            answer: tuple[dict[TopicPartition, StoredOffset], tuple[int, int]], each: Ownership
+        ) -> None:
+            stored = answer[0].get(each.owner.partition)
+            first, end = answer[1]
+            each.owner.primary_read(stored.primary if stored else None, end, first)
+
+        self._ask(work, read, asked)
+
+    def _store(self, offsets: dict[TopicPartition, tuple[Primary, tuple[Ownership, int]]]) -> None:
+        answer = self.primary.store({tp: primary for tp, (primary, _) in offsets.items()})
+
+        def stored() -> None:
+            outcome: dict[TopicPartition, KafkaError | None]
+            try:
+                outcome = self.primary.stored(answer)
+            except KafkaError as refusal:
+                outcome = dict.fromkeys(offsets, refusal)
+            for partition, error in outcome.items():
+                ownership, number = offsets[partition][1]
+                if error is not None:
+                    self._failed([(ownership, number)], error)
+                elif ownership.action == number:
+                    ownership.owner.primary_written()
+
+        answer.add_done_callback(lambda _: self._post(stored))
+
+    def _failed(self, asked: Asked, error: KshareError) -> None:
+        if isinstance(error, LASTING) or not isinstance(error, KafkaError):
+            raise error
+        self._follower.note(error)
+        for ownership, number in asked:
+            ownership.failed(number, str(error), self._now())
+
+    def _ask(
+        self, work: Callable[[], Any], done: Callable[[Any, Ownership], None], asked: Asked
+    ) -> None:
+        """Ask brokers in a thread of its own, and take the answer in the session's."""
+
+        def answered(answer: Any) -> None:
+            for ownership, number in asked:
+                if ownership.action == number:
+                    done(answer, ownership)
+
+        def run() -> None:
+            try:
+                answer = work()
+            except KshareError as error:
+                self._post(partial(self._failed, asked, error))
+            except Exception as error:  # else what was asked for would be waited for, for ever
+                why = KshareError(f"group {self._config.group}: asking brokers failed: {error!r}")
+                why.__cause__ = error
+                self._post(partial(self._failed, asked, why))
+            else:
+                self._post(partial(answered, answer))
+
+        threading.Thread(target=run, name=f"kshare {self._config.group} asks", daemon=True).start()
+
+    def _post(self, event: Callable[[], None]) -> None:
+        self._events.append(event)
+        self._wake()
+
+    def note(self, error: KafkaError) -> None:
+        """Keep what went wrong last, for the errors of those who wait."""
+        self._follower.note(error)
+
+    def close(self) -> None:
+        """Let go of the cluster."""
+        self.primary.close()

@@ -1,0 +1,199 @@
+"""The log as a session follows it: found or made, read to its end, and known for lost.
+
+::
+
+    find the topic --> ask --> an answer: records | the log was lost: begin with the next one
+         ^                        |
+         +-------- a fault <------+
+
+After each fault the topic is looked for again: is it the one that was read?
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from kshare.core.progress import TopicPartition
+from kshare.errors import KafkaError, UnknownTopicError
+from kshare.group.log.group_reader import GroupReader
+from kshare.group.log.link import LASTING, LogLink
+from kshare.group.log.tail import LogLostError, LogTail
+from kshare.group.log.topic import LogTopic, LogWriter
+from kshare.group.model import SessionConfig
+from kshare.group.protocol.log import GroupLog
+from kshare.group.session.shared import Shared
+from kshare.options import KafkaConfig
+from kshare.wire.protocol.broker_pool import BrokerPool
+from kshare.wire.protocol.retry import Backoff
+
+__all__ = ["ANSWER_MS", "LogFollower"]
+
+_log = logging.getLogger("kshare.group")
+
+ANSWER_MS: Final = 5_000
+"""Maximum time to wait for an answer, where there is another attempt."""
+
+_LONGEST_WAIT_MS: Final = 500
+
+
+class LogFollower:
+    """Follows the log of a session. For use by the session's thread.
+
+    Args:
+        config: The consumer's configuration.
+        brief: How to reach the cluster, with a short time for an answer.
+        shared: Takes what the log says.
+        now: Source of time; suspension counts.
+
+    Attributes:
+        link: The log; None until it was found.
+    """
+
+    def __init__(
+        self,
+        config: SessionConfig,
+        brief: KafkaConfig,
+        shared: Shared,
+        now: Callable[[], float],
+    ) -> None:
+        self.link: LogLink | None = None
+        self._config = config
+        self._shared = shared
+        self._now = now
+        self._topic = LogTopic(brief, config.log_topic, config.log_segment_bytes, config.group)
+        kafka = config.kafka
+        self._pauses = Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms)
+        self._find_at = 0.0
+        self._writer = LogWriter(kafka, timeout_ms=ANSWER_MS)  # of the next link
+
+    @property
+    def fileno(self) -> int | None:
+        """What becomes readable when an answer is there; None if nothing was asked."""
+        return None if self.link is None else self.link.tail.fileno
+
+    @property
+    def next_time(self) -> float:
+        """When to call :meth:`ask` again, if nothing happens before."""
+        if self.link is None or not self.link.is_sure:
+            return self._find_at
+        if self.link.tail.is_asking:
+            return float("inf")
+        return self._now() + self.link.tail.pause_left
+
+    def ask(self) -> None:
+        """Find the log if it was not found, and ask for what is new, unless that is under way.
+
+        Raises:
+            KafkaError: No other attempt helps.
+        """
+        if self.link is None or not self.link.is_sure:
+            if self._now() < self._find_at:
+                return
+            self._find()
+        link = self.link
+        if link is None or not link.is_sure:
+            return
+        if link.tail.is_overdue(self._config.claim_timeout_ms / 1000):
+            self._doubt(link, OSError("the log's broker does not answer"))
+            return
+        try:
+            link.tail.ask()
+        except LASTING:
+            raise
+        except (OSError, KafkaError) as error:
+            self._doubt(link, error)
+
+    def receive(self) -> None:
+        """Take an answer.
+
+        Raises:
+            CommitLogError: A record of the group cannot be read.
+            KshareError: No other attempt helps.
+        """
+        link = self.link
+        assert link is not None
+        try:
+            rows = link.tail.take()
+        except LogLostError as error:
+            link.tail.drop()
+            self._find()  # the topic may be another one
+            if self.link is link:
+                self._lose(f"it was truncated ({error})", link.partition, link.topic_id)
+            return
+        except OSError as error:
+            self._doubt(link, error)
+            return
+        with self._shared.changed:
+            for row in rows:
+                link.reader.apply(*row)
+            log = link.reader.log
+            log.end = max(log.end, link.tail.position or 0)
+            oldest = self._shared.ownerships.oldest_claim()
+        if link.tail.caught_up:
+            link.reader.check()
+        if link.tail.log_start > oldest:
+            why = f"its records below offset {link.tail.log_start} were deleted"
+            self._lose(why, link.partition, link.topic_id)
+
+    def note(self, error: Exception) -> None:
+        """Keep what went wrong last, for the errors of those who wait."""
+        if str(error) != self._shared.trouble:
+            _log.info("group %s: %s", self._config.group, error)
+        self._shared.trouble = str(error)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self.link is not None:
+            self.link.close()
+        self._writer.close()
+        self._topic.close()
+
+    def _find(self) -> None:
+        """Find the log's topic, or make it; see whether it is the one that was read."""
+        if self.link is None:
+            self._writer.connect()
+        try:
+            try:
+                partition, topic_id = self._topic.find()
+            except UnknownTopicError:
+                self._topic.make()
+                partition, topic_id = self._topic.find()
+        except LASTING:
+            raise
+        except KafkaError as error:
+            self.note(error)
+            self._find_at = self._now() + self._pauses.pause()
+            return
+        self._pauses.reset()
+        link = self.link
+        if link is None:
+            with self._shared.changed:
+                self._shared.ownerships.found(topic_id)
+                self._follow(partition, topic_id, self._shared.ownerships.log)
+        elif (link.partition, link.topic_id) == (partition, topic_id):
+            link.is_sure = True
+        else:
+            self._lose("it was deleted and made again", partition, topic_id)
+
+    def _lose(self, why: str, partition: TopicPartition, topic_id: str) -> None:
+        """The log was lost: begin with the next one."""
+        assert self.link is not None
+        before, end = self.link.partition, self.link.tail.position
+        self.link.close()
+        with self._shared.changed:
+            self._shared.ownerships.lost(topic_id, f"{before}, read up to offset {end}: {why}")
+            self._follow(partition, topic_id, self._shared.ownerships.log)
+
+    def _follow(self, partition: TopicPartition, topic_id: str, log: GroupLog) -> None:
+        kafka = self._config.kafka
+        wait_ms = min(_LONGEST_WAIT_MS, self._config.claim_timeout_ms // 4)
+        tail = LogTail(kafka, partition, BrokerPool(kafka), wait_ms=wait_ms, now=self._now)
+        writer, self._writer = self._writer, LogWriter(kafka, timeout_ms=ANSWER_MS)
+        self.link = LogLink(partition, topic_id, tail, writer, GroupReader(partition, log))
+
+    def _doubt(self, link: LogLink, error: Exception) -> None:
+        """After a fault, the topic may be another one."""
+        self.note(error)
+        link.tail.drop()
+        link.is_sure = False
+        self._find_at = self._now() + link.tail.pause_left

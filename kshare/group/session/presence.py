@@ -1,0 +1,137 @@
+"""That a member is alive, as its log says; what stands still; and which members are long gone."""
+
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from kshare.errors import KafkaError
+from kshare.group.log.group_reader import LIFE_SECONDS
+from kshare.group.log.link import LogLink
+from kshare.group.model import SessionConfig
+from kshare.group.protocol.log import members_seen
+from kshare.group.protocol.record_codec import encode
+from kshare.group.protocol.records import Key, Member
+from kshare.group.session.broker_actions import BrokerActions
+from kshare.group.session.life import Life
+from kshare.group.session.shared import Shared
+from kshare.group.session.watchdog import Watchdog
+from kshare.wire.protocol.error_codes import Kind
+
+__all__ = ["Presence", "member_key"]
+
+_BEAT_SECONDS: Final = 10.0
+_FORGOTTEN_MS: Final = 86_400_000
+_LOOK_SECONDS: Final = 1.0
+
+
+def member_key(member: str) -> Key:
+    """The key of a member's signs of life."""
+    return Key(0, "member", None, (member,))
+
+
+class Presence:
+    """Signs of life of a session, and what is seen of others. For the session's thread.
+
+    Args:
+        config: The consumer's configuration.
+        member: Id of the member.
+        shared: What the session owns.
+        actions: Writes to the log.
+        now: The session's source of time.
+
+    Attributes:
+        life: Signs of life of members that share partitions without key order.
+        epoch_of_member: The group's epoch, and the id of the log's topic; None if it is no member.
+        lapsed_at: When the member's coordinator was asked for the answer that has renewed its right
+            to deliver; -inf if that never lapsed.
+    """
+
+    def __init__(
+        self,
+        config: SessionConfig,
+        member: str,
+        shared: Shared,
+        actions: BrokerActions,
+        now: Callable[[], float],
+    ) -> None:
+        self.life = Life(member, config.claim_timeout_ms / 1000)
+        self.life.is_on = config.lease_records is not None
+        self.epoch_of_member: Callable[[], tuple[int, str] | None] = lambda: None
+        self.lapsed_at: Callable[[], float] = lambda: float("-inf")
+        self._config = config
+        self._member = member
+        self._shared = shared
+        self._actions = actions
+        self._now = now
+        self._watchdog = Watchdog(config.group, shared.ownerships)
+        self._beat_at = self._look_at = 0.0
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the log is known to be current. For any thread."""
+        return self.life.is_proven(self.lapsed_at())
+
+    @property
+    def next_time(self) -> float:
+        """When something is to be done next, once the log is followed."""
+        return 0.0 if self.life.wants_proof else min(self._beat_at, self._look_at)
+
+    def beat(self, link: LogLink) -> None:
+        """Say that this member is alive, if it is time to, or the log's present is in doubt."""
+        if link.denied is not None:
+            self.life.excuse()
+            return
+        now, wall_ms = self._now(), int(time.time() * 1000)
+        self.life.lapsed(self.lapsed_at())
+        if now >= self._beat_at or self.life.wants_proof:
+            self._beat_at = now + (self.life.pause if self.life.is_on else _BEAT_SECONDS)
+            self.life.sent(wall_ms, now)
+            host = self._config.application_server or socket.gethostname()
+            alive = Member(self._member, host, wall_ms)
+            failed = partial(self._not_alive, link, wall_ms)
+            link.writer.append(link.partition, *encode(self._config.group, alive), failed)
+
+    def look(self, link: LogLink | None) -> None:
+        """See now and then what stands still, and forget members that are long gone."""
+        now, wall_ms = self._now(), int(time.time() * 1000)
+        if now < self._look_at:
+            return
+        self._look_at = now + _LOOK_SECONDS
+        with self._shared.changed:
+            self._watchdog.warn_of_starts(now, self._shared.trouble)
+            if link is None or not link.tail.caught_up:
+                return
+            log = self._shared.ownerships.log
+            living = {*members_seen(log, wall_ms - int(LIFE_SECONDS * 1000)), self._member}
+            self._watchdog.warn_of_unclaimed(now, living)
+            old = log.members.keys() - members_seen(log, wall_ms - _FORGOTTEN_MS).keys()
+        for member in old:
+            self._actions.delete(link, member_key(member))
+
+    def look_at_signs(self, link: LogLink) -> None:
+        """Take the own sign of life that was read back; see which members with chunks are dead.
+
+        And whether this one counts as such, before a sign of life that comes late is taken for one.
+        """
+        now, epoch = self._now(), self.epoch_of_member()
+        with self._shared.changed:
+            ownerships = self._shared.ownerships
+            if self.life.has_lapsed(now):
+                ownerships.renew("the log was not reached for claim.timeout.ms")
+            self.life.read(ownerships.log)
+            if self._config.lease_records is None:
+                return
+            ownerships.stay(epoch)
+            if link.tail.caught_up and self.life.seconds_left(now) > 2 * self.life.pause:
+                read_at = link.tail.read_at
+                ownerships.deem_silent(
+                    self.life.silent(ownerships.log, ownerships.sharers(), now=now, read_at=read_at)
+                )
+
+    def _not_alive(self, link: LogLink, wall_ms: int, error: KafkaError, kind: Kind) -> None:
+        link.not_taken(error, kind)
+        self._actions.note(error)
+        self.life.not_taken(wall_ms)
+        self._beat_at = 0.0  # again, with the next step

@@ -1,0 +1,368 @@
+"""A consumer's session with its group, standalone or as a member: claims, starts and commits.
+
+A background thread reads the group's individual commit log by long polls and runs an
+:class:`~kshare.group.protocol.owner.Owner` for each partition. Nothing is opened before
+:meth:`GroupSession.claim`. All methods may be called from any thread.
+"""
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from kshare.core.hashing import HashRange
+from kshare.core.leader_epochs import LeaderEpochs
+from kshare.core.progress import Progress, TopicPartition
+from kshare.errors import FetchTimeoutError, KshareError
+from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.log.epoch_writer import Written
+from kshare.group.log.tail import boot_time
+from kshare.group.membership.planned_topics import WholeTopics
+from kshare.group.membership.thread import MemberThread
+from kshare.group.model import OffsetAndMetadata, SessionConfig, committed_offset
+from kshare.group.protocol.cooperator import Cooperator, Share
+from kshare.group.protocol.owner import Phase
+from kshare.group.protocol.records import Epoch
+from kshare.group.session.ownership import Ownership, Processed
+from kshare.group.session.ownerships import claimed_hashes
+from kshare.group.session.thread import SessionThread
+from kshare.group.session.transaction_log import TransactionLog
+
+__all__ = ["GroupSession", "OffsetAndMetadata", "Processed", "SessionConfig"]
+
+_UNPROVEN: Final = -1.0
+"""Seconds to deliver until the log was proven to be the present one: none."""
+_LOOK_SECONDS: Final = 0.05
+"""How often to look whether the log was found."""
+
+
+class GroupSession:
+    """A consumer's session with its group: standalone until :meth:`join`, then as a member.
+
+    Args:
+        config: The consumer's configuration.
+        on_change: Called from the session's thread when :meth:`started`, :meth:`check` or
+            :meth:`may_deliver` may answer differently. It must not block.
+        now: Source of time, in seconds; the time during which the machine is suspended counts.
+
+    Attributes:
+        member: Its id, such as ``host-1234-5f0c2a9e``.
+        transaction_log: The group's log, as transactions see it.
+    """
+
+    def __init__(
+        self,
+        config: SessionConfig,
+        *,
+        on_change: Callable[[], None] | None = None,
+        now: Callable[[], float] = boot_time,
+    ) -> None:
+        self.member = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._group = config.group
+        self._now = now
+        self._claim_seconds = config.claim_timeout_ms / 1000
+        self._shares = config.lease_records is not None
+        self._thread = SessionThread(config, self.member, on_change or (lambda: None), now)
+        self._shared = self._thread.shared
+        self._is_started = False
+        self._group_member: MemberThread | None = None
+        self.transaction_log = TransactionLog(config.group, self._shared, self._thread, now)
+        self.transaction_log.is_alive = self.may_deliver
+
+    def look_up_leader_epochs(self, of: Callable[[TopicPartition], LeaderEpochs]) -> None:
+        """Commit leader epochs beside offsets, which are not known otherwise.
+
+        Args:
+            of: Which leaders wrote what was read of a partition. Called from the session's thread
+                with its lock held.
+        """
+        with self._shared.changed:
+            self._shared.ownerships.leader_epochs = of
+
+    def join(
+        self, config: ConsumerConfig, on_change: Callable[[], None], whole_topics: WholeTopics
+    ) -> MemberThread:
+        """Become a member of the group; nothing is sent before the member subscribes.
+
+        From now on records may be handed out only while the member is sure to be one, and offsets
+        are committed by it.
+
+        Args:
+            config: The consumer's configuration.
+            on_change: Called when there is something to take from the member.
+            whole_topics: Says which topics' partitions are not to be shared.
+        """
+        member = MemberThread(
+            config, self.member, self._write_epoch, on_change, whole_topics, now=self._now
+        )
+        self._group_member = member
+        self._thread.actions.primary.as_member = member.commit
+        self._thread.epochs.on_lost = member.rebalance
+        self._thread.on_fault = member.session_ended
+        self.transaction_log.is_lost = lambda: member.is_lost
+        self._thread.presence.epoch_of_member = lambda: member.epoch
+        self._thread.presence.lapsed_at = lambda: member.lapsed_at
+        self._thread.presence.life.is_on &= member.is_static
+        self.claim({})
+        return member
+
+    def leave(self, timeout: float) -> None:
+        """Leave the group; the session is a standalone one again."""
+        member, self._group_member = self._group_member, None
+        if member is not None:
+            member.close(timeout)
+            self._thread.actions.primary.as_member = None
+            self._thread.presence.epoch_of_member = lambda: None
+            self._thread.presence.lapsed_at = lambda: float("-inf")
+            self.transaction_log.is_lost = lambda: False
+            self._thread.presence.life.is_on = self._shares
+
+    def _write_epoch(self, epoch: Epoch, written: Written) -> None:
+        self._thread.epochs.write(epoch, written)
+        self._thread.wake()
+
+    def claim(
+        self,
+        assignment: Mapping[TopicPartition, Sequence[HashRange]],
+        *,
+        epoch: tuple[int, str] | None = None,
+    ) -> None:
+        """Own these key hashes from now on, and no others; an empty sequence is all hashes.
+
+        Returns at once; :meth:`started` says when delivery may begin. Partitions whose hashes do
+        not change go on undisturbed. Hashes that are given up are free at once, so commit before.
+
+        Args:
+            assignment: The key hashes of each partition.
+            epoch: The group's epoch in which they were assigned, and the id of the log's topic.
+
+        Raises:
+            ValueError: Hash ranges of a partition overlap.
+        """
+        hashes = {tp: claimed_hashes(parts) for tp, parts in assignment.items()}
+        with self._shared.changed:
+            if self._shared.is_closing:
+                raise KshareError(f"group {self._group}: the session is closed")
+            fences = self._group_member is not None and not self._group_member.is_static
+            self._shared.ownerships.claim(hashes, epoch=epoch, self_fencing=fences)
+            is_first, self._is_started = not self._is_started, True
+        if is_first:
+            self._thread.start()
+        self._thread.wake()
+
+    def started(self) -> Mapping[TopicPartition, Progress]:
+        """From where to deliver: the progress of each partition whose claims are in place.
+
+        The object of a partition stays the same while it goes on. Another object, or none, means
+        that what is buffered or in flight counts no more: offsets were reset, or the log was lost.
+        Then deliver again from the new one.
+        """
+        with self._shared.changed:
+            return self._shared.ownerships.started()
+
+    def check(self) -> None:
+        """Raise the fault of the session, if there is one.
+
+        Raises:
+            FencedError: Another member has claimed some of the hashes; the error names partition,
+                hashes and member. It is raised until the partition is claimed again or given up.
+            KshareError: The session cannot go on: no right to use the log, a record of a later
+                version in it, no offset to start from.
+        """
+        with self._shared.changed:
+            fault = self._shared.fault or self._shared.ownerships.fenced()
+        if fault is not None:
+            raise fault
+
+    def may_deliver(self) -> bool:
+        """Whether records may be handed out: whether the log was read lately, as it is now.
+
+        Ask before each hand-out; it costs a look at the clock.
+        """
+        return self.seconds_to_deliver() >= 0
+
+    def seconds_to_deliver(self) -> float:
+        """For how long records may be handed out without asking again; below 0: not now."""
+        now, member = self._now(), self._group_member
+        seconds = self._claim_seconds - (now - self._thread.read_at)
+        seconds = min(seconds, self._thread.presence.life.seconds_left(now))
+        seconds = seconds if member is None else min(seconds, member.seconds_left())
+        # Asked last: who renews the right says before whether it had lapsed.
+        return seconds if self._thread.presence.is_proven else min(seconds, _UNPROVEN)
+
+    def share(self, partition: TopicPartition) -> Share | None:
+        """What may be delivered of a partition without key order; None if nothing now."""
+        with self._shared.changed:
+            return self._shared.ownerships.share(partition)
+
+    def want(self, partition: TopicPartition, first: int, end: int) -> None:
+        """Lease more offsets of a partition without key order, unless a lease is under way.
+
+        Returns at once; :meth:`share` has them later.
+
+        Args:
+            partition: The partition.
+            first: The first offset of its log.
+            end: The end of its log: what comes later cannot be leased.
+        """
+        with self._shared.changed:
+            each = self._shared.ownerships.by_partition.get(partition)
+            if each is not None and isinstance(each.owner, Cooperator):
+                each.owner.want(first, end)
+        self._thread.wake()
+
+    def commit(
+        self,
+        processed: Mapping[TopicPartition, Processed],
+        timeout: float,
+        *,
+        since: Mapping[TopicPartition, Progress] | None = None,
+    ) -> dict[TopicPartition, int]:
+        """Commit what has been processed, and wait until the log says so.
+
+        Args:
+            processed: What has been processed of each partition, in total or since the last commit.
+            timeout: Maximum time to wait, in seconds; 0 asks for the commit and does not wait.
+            since: The starts from which it was delivered, as :meth:`started` has answered. What
+                belongs to another start (offsets were reset meanwhile) is passed over, unless the
+                member is fenced.
+
+        Returns:
+            The stable offset of each partition: true at the log position that was read. With
+            timeout 0, those that are known.
+
+        Raises:
+            FencedError: As for :meth:`check`; other partitions are committed. What was not
+                committed of the hashes before they were claimed is delivered again.
+            FetchTimeoutError: It was not done in time. It goes on in the background.
+            KshareError: As for :meth:`check`; or the partition was claimed anew meanwhile.
+        """
+        deadline = time.monotonic() + timeout
+        with self._shared.changed:
+            self._raise_fault()
+            asked = self._ask(processed, since)
+        self._thread.wake()
+        with self._shared.changed:
+            while timeout > 0 and self._shared.fault is None and any(map(_is_open, asked)):
+                if self._thread.closed.is_set():  # by a signal handler, or by another thread
+                    raise KshareError(f"group {self._group}: closed while a commit was under way")
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise self._not_in_time("commit", timeout)
+                self._shared.changed.wait(left)
+            self._raise_fault()
+            for each, number in asked:
+                if each.is_replaced and each.commits.finished < number:
+                    raise KshareError(
+                        f"group {self._group}: {each.owner.partition} was assigned again while a "
+                        "commit was under way: commit again"
+                    )
+            fenced = any(each.owner.phase is Phase.FENCED for each, _ in asked)
+            error = self._shared.ownerships.fenced() if fenced else None
+            if error is not None:
+                raise error
+            return self._stable(processed)
+
+    def committed(
+        self, partitions: Sequence[TopicPartition], timeout: float
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed of some partitions; nothing of one without commits.
+
+        Raises:
+            FetchTimeoutError: It was not known in time.
+            KshareError: As for :meth:`check`.
+        """
+        deadline = time.monotonic() + timeout
+        stored = self._thread.actions.primary.fetch(partitions)
+        log = self._log_partition(deadline, timeout)
+        bounds = self._thread.actions.primary.log_bounds(log)
+        with self._shared.changed:
+            ownerships = self._shared.ownerships
+            while ownerships.log.end < bounds[1]:
+                self._raise_fault()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise self._not_in_time("read the log", timeout)
+                self._shared.changed.wait(left)
+            found = {}
+            for partition, each in stored.items():
+                said = ownerships.log.of(partition)
+                offset = committed_offset(
+                    each.primary, said, bounds, ownerships.topic_id, each.metadata
+                )
+                if offset is not None:
+                    found[partition] = offset
+            return found
+
+    def _log_partition(self, deadline: float, timeout: float) -> TopicPartition:
+        """The partition of the group's log; waits until it was found."""
+        with self._shared.changed:
+            while (log := self._thread.log_partition()) is None:
+                self._raise_fault()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise self._not_in_time("find the log", timeout)
+                self._shared.changed.wait(min(left, _LOOK_SECONDS))
+        return log
+
+    def close(self, timeout: float) -> None:
+        """Give up all claims, and stop. May be called again.
+
+        Returns within 0.1 s if nothing is under way: what was to be committed is not waited for.
+        """
+        with self._shared.changed:
+            was_closing, self._shared.is_closing = self._shared.is_closing, True
+            if not was_closing:
+                self._shared.close_by = time.monotonic() + timeout
+        if self._is_started:
+            self._thread.wake()
+            self._thread.closed.wait(timeout)
+        if self._group_member is not None:
+            self._group_member.close(timeout)
+
+    def _raise_fault(self) -> None:
+        if self._shared.fault is not None:
+            raise self._shared.fault
+
+    def _ask(
+        self,
+        processed: Mapping[TopicPartition, Processed],
+        since: Mapping[TopicPartition, Progress] | None,
+    ) -> list[tuple[Ownership, int]]:
+        """Ask for commits; the ownerships, and which of their commits it is.
+
+        What is asked of an ownership that is fenced is refused. Its facts would be true, but who
+        owns the hashes now is delivering these records again. If it does not get through, the next
+        owner would skip the rest, and the last outputs of a key would be those of earlier records.
+        """
+        asked = []
+        for partition, what in processed.items():
+            each = self._shared.ownerships.by_partition.get(partition)
+            if each is None:
+                continue
+            is_of_start = since is None or since.get(partition) is each.start
+            if not is_of_start and each.owner.phase is not Phase.FENCED:
+                continue
+            if each.start is not None:
+                each.processed(what)
+            asked.append((each, each.commits.ask()))
+        return asked
+
+    def _stable(self, partitions: Mapping[TopicPartition, Processed]) -> dict[TopicPartition, int]:
+        ownerships = self._shared.ownerships
+        started = ownerships.started()
+        return {tp: ownerships.stable(tp) for tp in partitions if tp in started}
+
+    def _not_in_time(self, what: str, timeout: float) -> FetchTimeoutError:
+        trouble = self._shared.trouble
+        why = f"; the last trouble: {trouble}" if trouble else ""
+        return FetchTimeoutError(f"group {self._group}: cannot {what} within {timeout:g} s{why}")
+
+
+def _is_open(asked: tuple[Ownership, int]) -> bool:
+    """Whether a commit is neither done nor given up."""
+    each, number = asked
+    is_over = each.is_replaced or each.owner.phase is Phase.FENCED
+    return each.commits.finished < number and not is_over

@@ -1,0 +1,35 @@
+"""What a session's thread and its callers share."""
+
+import threading
+from dataclasses import dataclass, field
+
+from kshare.errors import KshareError
+from kshare.group.session.ownerships import Ownerships
+
+__all__ = ["Shared"]
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the session's thread and its callers share; ``changed`` guards all of it.
+
+    Attributes:
+        ownerships: What the session owns.
+        changed: Guards it, and tells who waits.
+        fault: Why the session cannot go on; None if it can.
+        trouble: What went wrong last.
+        is_closing: Whether the session is to end.
+        close_by: By when, at the latest.
+        own_fences: How often the session has fenced its own transactional id.
+        keeps_claims: Whether claims stay in the log when it ends: a transaction is not decided, so
+            who takes over has to know its id.
+    """
+
+    ownerships: Ownerships
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    fault: KshareError | None = None
+    trouble: str = ""
+    is_closing: bool = False
+    close_by: float = 0.0
+    own_fences: int = 0
+    keeps_claims: bool = False

@@ -1,0 +1,248 @@
+"""The thread of a session: reads the log, does what owners want, and says what has changed.
+
+::
+
+    find the log --> ask, wait for an answer | a wake-up | time --> apply --> owners' actions
+         ^                                                                        |
+         +---- after a fault: is it the same log? <------------- again <----------+
+
+Nothing in the loop waits for brokers while the log is followed: reads lie at the broker, librdkafka
+writes, offsets come as events. So a wake-up is served at once.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from kshare.core.progress import TopicPartition
+from kshare.errors import KshareError
+from kshare.group.log.epoch_writer import EpochWriter
+from kshare.group.log.link import LogLink
+from kshare.group.log.tail import LogTail, boot_time
+from kshare.group.model import SessionConfig
+from kshare.group.protocol.cooperator import Share
+from kshare.group.session.broker_actions import BrokerActions
+from kshare.group.session.log_follower import ANSWER_MS, LogFollower
+from kshare.group.session.ownerships import Ownerships
+from kshare.group.session.presence import Presence, member_key
+from kshare.group.session.shared import Shared
+from kshare.wire.protocol.waker import Waker
+
+__all__ = ["SessionThread"]
+
+_log = logging.getLogger("kshare.group")
+
+_LONGEST_WAIT_SECONDS: Final = 1.0
+
+
+class _Report:
+    """Says what has changed for callers; only then is what was read acted upon.
+
+    Args:
+        shared: What the session owns.
+        presence: Is told when the log was read after a gap.
+        seconds: For how long it may deliver without reading the log.
+        on_change: Called when there is something new.
+        now: Source of time.
+
+    Attributes:
+        read_at: When the log was last known to be read to its end.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        presence: Presence,
+        seconds: float,
+        on_change: Callable[[], None],
+        now: Callable[[], float],
+    ) -> None:
+        self.read_at = float("-inf")
+        self._shared = shared
+        self._presence = presence
+        self._seconds = seconds
+        self._on_change = on_change
+        self._now = now
+        self._said: tuple[Any, ...] = ()
+
+    def look(self, tail: LogTail | None) -> None:
+        """Say what has changed since the last look, if anything has."""
+        was_late = self._now() - self.read_at > self._seconds
+        if tail is not None and tail.caught_up and tail.read_at > self.read_at:
+            if float("-inf") < self.read_at < tail.read_at - self._seconds:
+                self._presence.life.lapsed(tail.read_at)
+            self.read_at = tail.read_at
+        is_back = was_late and self._now() - self.read_at <= self._seconds
+        with self._shared.changed:
+            ownerships = self._shared.ownerships
+            starts = tuple(
+                (tp, id(each.start), each.owner.phase, _offered(ownerships.share(tp)))
+                for tp, each in ownerships.by_partition.items()
+            )
+        said = (self._presence.is_proven, starts)
+        if is_back or said != self._said:
+            self._said = said
+            self._on_change()
+
+    def fail(self, error: KshareError) -> None:
+        """The session cannot go on: nothing is delivered any more."""
+        with self._shared.changed:
+            self._shared.fault = error
+            for each in self._shared.ownerships.by_partition.values():
+                each.start = None
+            self.read_at = float("-inf")
+            self._shared.changed.notify_all()
+        self._on_change()
+
+
+class SessionThread:
+    """The thread, and what it uses.
+
+    Args:
+        config: The consumer's configuration.
+        member: Id of the member.
+        on_change: Called when what the session says has changed.
+        now: Source of time; suspension counts.
+
+    Attributes:
+        shared: What callers may use, under its condition.
+        closed: Set when all claims have been given up.
+        actions: Does what owners want of brokers.
+        presence: Says that the member is alive.
+        epochs: Writes epochs of the group.
+        on_fault: Called with the fault that has ended the session, once nothing is delivered.
+    """
+
+    def __init__(
+        self,
+        config: SessionConfig,
+        member: str,
+        on_change: Callable[[], None],
+        now: Callable[[], float] = boot_time,
+    ) -> None:
+        kafka, seconds = config.kafka, config.claim_timeout_ms / 1000
+        brief = replace(kafka, api_timeout_ms=min(kafka.api_timeout_ms, ANSWER_MS))
+        ids = config.transactional_id, config.lease_records
+        ownerships = Ownerships(member, config.group, seconds, *ids, individual=config.individual)
+        self.shared = Shared(ownerships)
+        self.closed = threading.Event()
+        self._group = config.group
+        self._member = member
+        self._now = now
+        self._waker = Waker()
+        self._follower = LogFollower(config, brief, self.shared, now)
+        self.actions = BrokerActions(
+            config, brief, self.shared, self._follower, now, self._waker.wake
+        )
+        self.presence = Presence(config, member, self.shared, self.actions, now)
+        self._report = _Report(self.shared, self.presence, seconds, on_change, now)
+        self.epochs = EpochWriter(config.group)
+        self.epochs.unblock = self.actions.unblock
+        self.on_fault: Callable[[KshareError], None] = _ignore
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._waker.open()
+        threading.Thread(target=self._run, name=f"kshare {self._member}", daemon=True).start()
+
+    @property
+    def read_at(self) -> float:
+        """When the log was last known to be read to its end."""
+        return self._report.read_at
+
+    def log_partition(self) -> TopicPartition | None:
+        """The partition of the group's log; None if it was not found yet."""
+        link = self._follower.link
+        return None if link is None else link.partition
+
+    def wake(self) -> None:
+        """Let the thread look at what was asked of it."""
+        self._waker.wake()
+
+    # -- the loop ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self.shared.is_closing:
+                self._step()
+            self._leave()
+        except KshareError as error:
+            self._fail(error)
+        except BaseException as error:
+            self._fail(KshareError(f"the session's thread has ended: {error!r}"))
+            raise
+        finally:
+            self.closed.set()
+            with self.shared.changed:
+                self.shared.changed.notify_all()  # a commit that is waited for will not be done
+            self._close()
+
+    def _step(self) -> None:
+        self._follower.ask()
+        if self._wait():
+            self._follower.receive()
+        link = self._follower.link
+        if link is not None:
+            link.writer.serve()
+        self.actions.take_answers()
+        self.presence.look(link)
+        if link is not None:
+            self._obey(link)
+            self.presence.beat(link)
+            self.presence.look_at_signs(link)
+            self.actions.act(link)
+            self.epochs.serve(link, self.shared.ownerships.log, self._now())
+        self._report.look(None if link is None else link.tail)
+
+    def _wait(self) -> bool:
+        """Wait for something to do; return whether the log has answered."""
+        answer = self._follower.fileno
+        until = self._follower.next_time
+        if self._follower.link is not None:
+            with self.shared.changed:
+                until = min(until, self.shared.ownerships.next_time())
+            until = min(until, self.presence.next_time, self.epochs.retry_at)
+        seconds = min(max(until - self._now(), 0.0), _LONGEST_WAIT_SECONDS)
+        seconds = 0.0 if self.actions.are_answered else seconds
+        return bool(self._waker.wait(seconds, [] if answer is None else [answer]))
+
+    def _obey(self, link: LogLink) -> None:
+        """If nothing may be written to the log, do without, or end."""
+        with self.shared.changed:
+            if link.denied is not None and self.shared.ownerships.denied is None:
+                self.shared.ownerships.deny(link.denied)
+
+    def _leave(self) -> None:
+        """Give up all claims, as far as the time goes."""
+        link = self._follower.link
+        if link is None:
+            return
+        with self.shared.changed:
+            keys = [*self.shared.ownerships.give_up(), *self.shared.ownerships.claims()]
+            seconds = self.shared.close_by - time.monotonic()
+        keys = [] if self.shared.keeps_claims else keys
+        for key in (*keys, member_key(self._member)):
+            self.actions.delete(link, key)
+        link.writer.flush(max(min(seconds, ANSWER_MS / 1000), 0.0))
+
+    def _fail(self, error: KshareError) -> None:
+        _log.error("group %s, member %s: %s", self._group, self._member, error)
+        self._report.fail(error)
+        self.on_fault(error)
+
+    def _close(self) -> None:
+        self._follower.close()
+        self.actions.close()
+        self._waker.close()
+
+
+def _ignore(_: KshareError) -> None:
+    """A session without a member: there is nobody to tell."""
+
+
+def _offered(share: Share | None) -> object:
+    """What callers wait for of a share."""
+    return None if share is None else (share.held, share.free, share.is_asking)

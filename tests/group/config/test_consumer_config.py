@@ -1,0 +1,305 @@
+"""The configuration of a group's consumer: names of two clients, all faults at once, no secrets."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from kshare.errors import OptionsError
+from kshare.group.config.consumer_config import ConsumerConfig, consumer_config
+from kshare.group.config.table import CONFIGS
+
+BASE: dict[str, Any] = {"bootstrap.servers": "kafka.ssl.example:9092", "group.id": "billing"}
+
+
+def config(**given: Any) -> ConsumerConfig:
+    return consumer_config(BASE | {name.replace("__", "."): given[name] for name in given})
+
+
+def problems(given: dict[str, Any]) -> list[str]:
+    with pytest.raises(OptionsError) as caught:
+        consumer_config(given)
+    assert "the consumer's configuration" in str(caught.value)
+    return list(caught.value.problems)
+
+
+def test_defaults_are_those_of_kafka_and_of_the_proposal() -> None:
+    parsed = config()
+    assert parsed.group == parsed.kafka.group_id == "billing"
+    assert parsed.individual
+    assert parsed.auto_commit
+    assert not parsed.explicit
+    assert (parsed.auto_commit_interval_ms, parsed.max_ranges) == (5_000, 10_000)
+    assert (parsed.log_topic, parsed.log_segment_bytes) == (
+        "__individual_commit_offsets",
+        10_485_760,
+    )
+    assert (parsed.offset_reset, parsed.queued_max_kbytes) == ("latest", 65_536)
+    assert parsed.columns == ()
+    assert parsed.in_flight_per_key is None
+    assert parsed.lease_records is None
+    assert config(consumption__order="none").lease_records == 1_000
+
+
+def test_times_of_a_member() -> None:
+    parsed = config()
+    assert (parsed.session_timeout_ms, parsed.heartbeat_interval_ms) == (45_000, 3_000)
+    assert parsed.max_poll_interval_ms == 300_000
+    assert config(session__timeout__ms=6_000).heartbeat_interval_ms == 2_000
+    given = {"session.timeout.ms": 3_000, "heartbeat.interval.ms": 3_000, "group.instance.id": " "}
+    late, empty = problems(BASE | given)[::-1]
+    assert "heartbeat.interval.ms" in late
+    assert "must be lower than session.timeout.ms" in late
+    assert "group.instance.id" in empty
+
+
+def test_each_configuration_is_taken_under_each_of_its_names() -> None:
+    values: dict[str, tuple[str, Any]] = {
+        "acknowledgement.mode": ("Explicit", True),
+        "allow.individual.commit": ("false", False),
+        "auto.commit.interval.ms": ("7", 7),
+        "auto.offset.reset": ("smallest", "earliest"),
+        "claim.timeout.ms": ("5000", 5000),
+        "columns": ("offset, VALUE", ("offset", "value")),
+        "consumption.order": ("None", "none"),
+        "cooperative.chunk.records": ("70", 70),
+        "enable.auto.commit": ("false", False),
+        "individual.commit.log.segment.bytes": ("1048576", 1 << 20),
+        "individual.commit.topic": ("team.log", "team.log"),
+        "max.num.ranges.to.commit": ("9", 9),
+        "queued.max.messages.kbytes": ("512", 512),
+        "max.in.flight.per.key": ("2", 2),
+        "application.server": (" pod-3:8080 ", "pod-3:8080"),
+        "group.instance.id": ("pod-3", "pod-3"),
+        "heartbeat.interval.ms": ("700", 700),
+        "max.poll.interval.ms": ("9000", 9_000),
+        "partition.assignment.strategy": (
+            "kshare-range-v1, range",
+            ("kshare-range-v1", "range"),
+        ),
+        "session.timeout.ms": ("8000", 8_000),
+        "minPartitions": ("12", 12),
+        "probing.rebalance.interval.ms": ("5000", 5_000),
+        "purgatory": ("Key", "key"),
+        "rangeAssignor": ("adaptive", "adaptive"),
+        "stateful": ("true", True),
+        "taskAssignor": (" StickyTaskAssignor ", "StickyTaskAssignor"),
+        "transaction.timeout.ms": ("5000", 5000),
+        "transactional.id": ("billing-1", "billing-1"),
+    }
+    assert values.keys() == CONFIGS.keys()
+    for name, (text, value) in values.items():
+        for alias in (name, name.upper(), f"kafka.{name}", *CONFIGS[name].aliases):
+            given = {**BASE, "acknowledgement.mode": "explicit", alias: text}
+            assert getattr(consumer_config(given), CONFIGS[name].field) == value, alias
+
+
+@pytest.mark.parametrize("strategy", ["range", "range,kshare-range-v1", "cooperative-sticky", ""])
+def test_other_assignment_strategies_are_refused(strategy: str) -> None:
+    with pytest.raises(OptionsError, match="kshare-range-v1,range while plain consumers") as caught:
+        config(partition__assignment__strategy=strategy)
+    assert "partition.assignment.strategy" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("consumption.order", "none"), ("transactional.id", "billing-1")]
+)
+def test_what_plain_consumers_know_nothing_of_contradicts_range(name: str, value: str) -> None:
+    both = {**BASE, "partition.assignment.strategy": "kshare-range-v1,range", name: value}
+    with pytest.raises(OptionsError, match=f"range contradicts {name}"):
+        consumer_config(both)
+    consumer_config({**both, "partition.assignment.strategy": "kshare-range-v1"})
+
+
+def test_how_partitions_are_cut() -> None:
+    parsed = config()
+    assert (parsed.range_assignor, parsed.probing_interval_ms) == ("round-robin", 60_000)
+    assert not parsed.measures_load
+    own = config(rangeAssignor=" kshare.ranges.adaptive:adaptive ")
+    assert own.range_assignor == "kshare.ranges.adaptive:adaptive"
+    assert own.measures_load
+    (lags,) = problems(BASE | {"rangeassignor": "lag-weighted"})
+    assert lags.startswith("rangeAssignor: cannot cut what members share")
+    assert "allowed: round-robin (default), adaptive, or the dotted path" in lags
+    (unknown,) = problems(BASE | {"rangeAssignor": "adaptiv"})
+    assert "neither built in nor the dotted path" in unknown
+
+
+def test_a_task_assignor_its_configs_and_client_tags(caplog: pytest.LogCaptureFixture) -> None:
+    given = {
+        "task.assignor.class": "org.apache.kafka.streams.processor.assignment.assignors.Sticky"
+        "TaskAssignor",
+        "taskAssignor.rack.aware.assignment.tags": "zone",
+        "client.tag.zone": "eu-1",
+        "client.tag.Rack": "r2",
+    }
+    parsed = consumer_config(BASE | given)
+    assert parsed.task_assignor == given["task.assignor.class"]
+    assert dict(parsed.task_assignor_configs) == {"rack.aware.assignment.tags": "zone"}
+    assert parsed.client_tags == (("Rack", "r2"), ("zone", "eu-1"))
+    assert parsed.measures_load
+    assert "eu-1" not in repr(parsed.task_assignor_configs)
+    with caplog.at_level(logging.WARNING):
+        plain = config(minPartitions="5", stateful="true", taskAssignor__limit="7")
+    assert plain.task_assignor is None
+    for name in ("minPartitions", "stateful", "taskAssignor.limit"):
+        assert f"{name} has no effect without taskAssignor" in caplog.text
+
+
+def test_a_task_assignor_that_cannot_be_used() -> None:
+    (unknown,) = problems(BASE | {"taskAssignor": "Stickky"})
+    assert "no task assignor 'Stickky'" in unknown
+    assert "built in are: HighAvailabilityTaskAssignor" in unknown
+    given = {"taskAssignor": "StickyTaskAssignor", "taskAssignor.max.warmup.replicas": "0"}
+    (bounds,) = problems(BASE | given)
+    assert "max.warmup.replicas: Value must be at least 1" in bounds
+    given = {
+        "taskAssignor": "StickyTaskAssignor",
+        "rangeAssignor": "adaptive",
+        "minPartitions": "4",
+    }
+    (both,) = problems(BASE | given)
+    assert "minPartitions: contradicts rangeAssignor=adaptive" in both
+    tags = {f"client.tag.n{i}": "x" for i in range(6)} | {"client.tag.long": "x" * 31}
+    many, long = problems(BASE | tags)
+    assert "client.tag.*: are 7; 5 are allowed" in many
+    assert "client.tag.long: is too long" in long
+
+
+def test_without_key_order_nothing_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        parsed = config(rangeAssignor="adaptive", consumption__order="none")
+    assert not parsed.measures_load
+    assert "rangeAssignor has no effect with consumption.order=none" in caplog.text
+
+
+def test_values_may_be_numbers_and_booleans() -> None:
+    parsed = config(enable__auto__commit=False, max__num__ranges__to__commit=3)
+    assert (parsed.auto_commit, parsed.max_ranges) == (False, 3)
+
+
+def test_properties_of_both_clients_reach_kafka() -> None:
+    java = config(fetch__max__wait__ms="9", client__id="me", request__timeout__ms="4000")
+    librdkafka = consumer_config(
+        {
+            "metadata.broker.list": "kafka.ssl.example:9092",
+            "group.id": "billing",
+            "fetch.wait.max.ms": 9,
+            "client.id": "me",
+            "socket.timeout.ms": 4000,
+        }
+    )
+    assert java.client_id == "me"
+    assert java.kafka.fetch_max_wait_ms == 9
+    assert java.kafka.request_timeout_ms == 4000
+    assert librdkafka == java
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_a_login_of_librdkafka_is_java_s(mechanism: str) -> None:
+    secret = 'a"b\\c;\n/*'
+    parsed = consumer_config(
+        BASE
+        | {
+            "security.protocol": "sasl_ssl",
+            "sasl.mechanisms": mechanism,
+            "sasl.username": "u",
+            "sasl.password": secret,
+            "ssl.ca.location": "/ca.pem",
+        }
+    )
+    assert parsed.kafka.sasl_username == "u"
+    password = parsed.kafka.sasl_password
+    assert password is not None
+    assert password.reveal() == secret
+    assert parsed.kafka.properties["ssl.truststore.type"] == "PEM"
+    assert secret not in repr(parsed)
+    assert "a\\" not in repr(parsed)
+
+
+def test_all_faults_are_told_at_once_without_a_prefix_and_without_secrets() -> None:
+    found = problems(
+        {
+            "bootstrap.servers": "kafka.ssl.x:9092,nonsense",
+            "sasl.username": "u",
+            "sasl.password": "hunter2",
+            "enable.auto.commit": "maybe",
+            "auto.offset.reset": "by_duration:PT1H",
+            "value.deserializer": "x",
+            "isolation.level": "snapshot",
+            "max.in.flight.per.key": "1",
+            "on_commit": 3,
+            "error.code": [],
+            "ssl.key.location": "/k",
+            "ssl.provider": "x",
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+        }
+    )
+    assert sorted(text.split(":")[0] for text in found) == [
+        "auto.offset.reset",
+        "bootstrap.servers",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.partition.eof",
+        "error.code",
+        "group.id",
+        "isolation.level",
+        "max.in.flight.per.key",
+        "on_commit",
+        "sasl.username",
+        "ssl.key.location",
+        "ssl.provider",
+        "value.deserializer",
+    ]
+    text = "\n".join(found)
+    assert "hunter2" not in text
+    assert "acknowledgement.mode=explicit" in text
+
+
+def test_a_value_that_looks_like_a_prefix_is_shown_as_it_is() -> None:
+    found = problems({**BASE, "bootstrap.servers": "kafka.ssl.x"})
+    assert any("'kafka.ssl.x'" in text for text in found), found
+
+
+def test_harmless_values_of_refused_names_are_taken() -> None:
+    parsed = consumer_config(
+        BASE | {"enable.auto.offset.store": True, "enable.partition.eof": "False"}
+    )
+    assert parsed == config()
+
+
+def test_misspelt_names_are_warned_of_with_the_nearest(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "kshare.group"):
+        config(auto__ofset__reset="latest", isolation__levl="x", max__poll__records=9)
+    unknown = "option {} is ignored, no such property is known; the nearest known one is {}"
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        unknown.format("auto.ofset.reset", "auto.offset.reset"),
+        unknown.format("isolation.levl", "isolation.level"),
+        "option max.poll.records has no effect in kshare",
+    ]
+
+
+def test_a_property_given_twice_with_different_values_is_a_fault() -> None:
+    given = {**BASE, "fetch.max.wait.ms": 1, "fetch.wait.max.ms": 2}
+    (fault,) = problems(given)
+    assert "given twice" in fault
+    assert "fetch.wait.max.ms" in fault
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "needed"),
+    [
+        ("purgatory", "key", "transactional.id"),
+        ("transaction.timeout.ms", "30000", "transactional.id"),
+        ("cooperative.chunk.records", "10", "consumption.order=none"),
+    ],
+)
+def test_what_has_no_effect_is_warned_of(
+    name: str, value: str, needed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        consumer_config(BASE)
+        assert not caplog.records
+        consumer_config(BASE | {name: value})
+    assert f"{name} has no effect without {needed}" in caplog.text

@@ -1,0 +1,49 @@
+"""Commits in the background: what a user reads when one fails."""
+
+import logging
+from concurrent.futures import wait
+from typing import Any, cast
+
+import pytest
+
+from kshare.core.progress import Progress
+from kshare.errors import FencedError, KafkaError
+from kshare.group.consumer.commits import Commits
+from kshare.group.session.interface import Session
+from kshare.group.session.work import Work
+from tests.support.groups import T0, group_config
+
+WORK = Work({T0: Progress.at(5)}, {T0: Progress.at(0)})
+
+
+class Refusing:
+    """A session whose commits fail."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def commit(self, *_: Any, **__: Any) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (KafkaError("no coordinator"), "the next one does it again: no coordinator"),
+        (
+            FencedError("taken over", topic="orders", partition=0, hashes=((0, 5),), other="m2"),
+            "too late, so some records will come again: taken over",
+        ),
+    ],
+)
+def test_a_commit_that_fails_in_the_background_says_what_becomes_of_it(
+    error: Exception, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = group_config("b:9092", enable_auto_commit=False)
+    commits = Commits(config, cast("Session", Refusing(error)), lambda processed: processed)
+    commits.begin(WORK)
+    wait(commits._under_way)
+    with caplog.at_level(logging.WARNING, "kshare.group"):
+        commits.serve(lambda: WORK, lambda: 0, lambda: 0)
+    assert [record.message for record in caplog.records if says in record.message]
+    commits.close(lambda: WORK)

@@ -1,0 +1,307 @@
+"""Consumers without key order on the mock cluster: they share a partition by chunks."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as RdTopicPartition
+
+from kshare.cluster.policies import INDIVIDUAL_COMMIT, Policy
+from kshare.core.hashing import WHOLE
+from kshare.core.offsets import OffsetRange
+from kshare.errors import FencedError, OptionsError, PolicyError
+from kshare.group import KeySharedConsumer
+from kshare.group.log.topic import log_partition
+from kshare.group.protocol.record_codec import encode, encode_key
+from kshare.group.protocol.records import Claim, Key, Lease, Record, Reset
+from kshare.testing import FakeCluster
+from tests.support.groups import GROUP, LOG, LOWER, T0, eventually, quick_settings
+from tests.support.policies import FakePolicies
+
+RECORDS = 300
+CHUNK = 50
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"orders": 2, LOG: 3}) as running:
+        running.produce("orders", [(None, f"{i}") for i in range(RECORDS)], partition=0)
+        yield running
+
+
+@pytest.fixture
+def make(cluster: FakeCluster) -> Iterator[Callable[..., KeySharedConsumer]]:
+    with ExitStack() as stack:
+
+        def consumer(policies: FakePolicies | None = None, **config: Any) -> KeySharedConsumer:
+            given = {name.replace("__", "."): value for name, value in config.items()}
+            base = {
+                **quick_settings(cluster.bootstrap_servers, claim_timeout_ms=1_000),
+                "consumption.order": "none",
+                "cooperative.chunk.records": CHUNK,
+            }
+            made = KeySharedConsumer(base | given, policies=policies or FakePolicies())
+            stack.callback(made.close)
+            return made
+
+        yield consumer
+
+
+class Worker:
+    """A consumer that is polled in a thread."""
+
+    def __init__(self, consumer: KeySharedConsumer, *, subscribes: bool) -> None:
+        self.consumer = consumer
+        self.offsets: list[int] = []
+        self.faults: list[Exception] = []
+        self._subscribes = subscribes
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        if self._subscribes:
+            self.consumer.subscribe(["orders"])
+        else:
+            self.consumer.assign({T0: []})
+        while not self._stop.is_set():
+            try:
+                message = self.consumer.poll(0.05)
+            except Exception as error:
+                self.faults.append(error)
+                return
+            if message is not None:
+                self.offsets.append(message.offset())
+                time.sleep(0.001)
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.consumer.close()
+
+
+@pytest.fixture
+def start(make: Callable[..., KeySharedConsumer]) -> Iterator[Callable[..., Worker]]:
+    with ExitStack() as stack:
+
+        def worker(*, subscribes: bool = False, **config: Any) -> Worker:
+            each = Worker(make(**config), subscribes=subscribes)
+            stack.callback(each.end)
+            return each
+
+        yield worker
+
+
+def has_all(workers: list[Worker], count: int) -> bool:
+    """Whether they have been given so many records."""
+    return len(all_of(workers)) >= count
+
+
+def all_of(workers: list[Worker]) -> list[int]:
+    """What they have been given."""
+    return [offset for worker in workers for offset in worker.offsets]
+
+
+def write(cluster: FakeCluster, *records: Record) -> None:
+    append(cluster, *(encode(GROUP, record) for record in records))
+
+
+def append(cluster: FakeCluster, *pairs: tuple[bytes, bytes | None]) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for key, value in pairs:
+        producer.produce(LOG, value, key, log_partition(GROUP, 3))
+    assert producer.flush(10) == 0
+
+
+def stable(consumer: KeySharedConsumer) -> int:
+    found = consumer.committed([T0]).get(T0)
+    return 0 if found is None else found.offset
+
+
+@pytest.mark.parametrize("subscribes", [False, True])
+def test_members_share_a_partition_and_each_record_comes_once(
+    cluster: FakeCluster, start: Callable[..., Worker], subscribes: bool
+) -> None:
+    workers = [start(subscribes=subscribes) for _ in range(3)]
+    eventually(partial(has_all, workers, RECORDS))
+    count = RECORDS
+    for _ in range(20):  # the first may have had all before the others had begun
+        if sum(bool(each.offsets) for each in workers) > 1:
+            break
+        cluster.produce("orders", [(None, "more")] * 5 * CHUNK, partition=0)
+        count += 5 * CHUNK
+        eventually(partial(has_all, workers, count))
+    assert sum(bool(each.offsets) for each in workers) > 1
+    assert sorted(all_of(workers)) == list(range(count))
+    eventually(lambda: stable(workers[0].consumer) == count)
+
+
+def test_records_that_come_later_go_to_whoever_is_free(
+    cluster: FakeCluster, start: Callable[..., Worker]
+) -> None:
+    workers = [start() for _ in range(2)]
+    eventually(partial(has_all, workers, RECORDS))
+    for count in range(RECORDS + 1, RECORDS + 6):
+        cluster.produce("orders", [(None, "later")], partition=0)
+        eventually(partial(has_all, workers, count))
+    assert sorted(all_of(workers)) == list(range(RECORDS + 5))
+
+
+def test_a_chunk_is_committed_once(start: Callable[..., Worker]) -> None:
+    commits: list[Any] = []
+    # Busy machine or not: what is leased again would be committed again.
+    worker = start(
+        claim__timeout__ms=20_000, on_commit=lambda error, offsets: commits.append((error, offsets))
+    )
+    eventually(partial(has_all, [worker], RECORDS))
+    eventually(lambda: stable(worker.consumer) == RECORDS)
+    assert all(error is None for error, _ in commits)
+    assert len(commits) <= -(-RECORDS // CHUNK) + 6  # smaller ones at the end
+
+
+def test_what_is_not_acknowledged_comes_again(make: Callable[..., KeySharedConsumer]) -> None:
+    first = make(acknowledgement__mode="explicit")
+    first.assign({T0: []})
+    messages = first.consume(50, 10)
+    assert [message.offset() for message in messages] == list(range(50))
+    for message in messages:
+        if message.offset() % 10:
+            first.acknowledge(message)
+    assert first.commit() == {T0: 0}
+    first.close()
+    second = make()
+    second.assign({T0: []})
+    again = [message.offset() for message in second.consume(RECORDS - 45, 10)]
+    assert again == [*range(0, 50, 10), *range(50, RECORDS)]
+
+
+def test_batches(make: Callable[..., KeySharedConsumer]) -> None:
+    consumer = make(cooperative__chunk__records=100)
+    consumer.assign({T0: []})
+    seen: list[int] = []
+    while len(seen) < RECORDS:
+        batch = consumer.consume_batch(10)
+        assert batch is not None
+        assert batch.num_rows <= 100
+        seen += batch.column("offset").to_pylist()
+    assert seen == list(range(RECORDS))
+    assert consumer.commit() == {T0: RECORDS}
+
+
+def test_a_restart_goes_on_where_it_was(make: Callable[..., KeySharedConsumer]) -> None:
+    first = make(enable__auto__commit=False)
+    first.assign({T0: []})
+    first.consume(70, 10)
+    assert first.commit() == {T0: 70}
+    first.consume(10, 10)
+    first.close()
+    second = make()
+    second.assign({T0: []})
+    messages = second.consume(RECORDS - 70, 10)
+    assert [message.offset() for message in messages] == list(range(70, RECORDS))
+
+
+def test_what_a_dead_member_has_leased_is_delivered_once_it_is_silent(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    write(
+        cluster,
+        Claim(T0, "dead#1", (WHOLE,), shared=True),
+        Reset(T0, 1, 0),
+        Lease(T0, 1, "dead#1", 1, OffsetRange(0, 50)),
+    )
+    consumer = make(claim__timeout__ms=800)
+    consumer.assign({T0: []})
+    began = time.monotonic()
+    seen = [message.offset() for message in consumer.consume(RECORDS, 20)]
+    assert sorted(seen) == list(range(RECORDS))
+    assert seen[0] == 50
+    assert time.monotonic() - began >= 0.8
+
+
+def test_a_member_that_others_took_for_dead_goes_on_under_another_name(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer], caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = make()
+    consumer.assign({T0: []})
+    consumer.consume(30, 10)
+    consumer.commit()
+    name = f"{consumer.memberid()}#1"
+    append(cluster, (encode_key(GROUP, Key(0, "claim", T0, (name,))), None))
+    seen: set[int] = set()
+    while len(seen) < RECORDS - 30:
+        message = consumer.poll(20)
+        assert message is not None
+        seen.add(message.offset())
+    assert seen == set(range(30, RECORDS))
+    assert "took this one for dead" in caplog.text
+
+
+def test_a_member_with_key_order_takes_over(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make()
+    consumer.assign({T0: []})
+    consumer.consume(1, 10)
+    write(cluster, Claim(T0, "ordered", (LOWER,)))
+    with pytest.raises(FencedError, match="ordered"):
+        eventually(lambda: consumer.poll(0.1) is None and False)
+
+
+def test_what_retention_has_deleted_is_passed_over(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make()
+    consumer.assign({T0: []})
+    consumer.consume(10, 10)
+    consumer.commit()
+    consumer.close()
+    cluster.trim("orders", 0, 200)
+    again = make()
+    again.assign({T0: []})
+    seen = [message.offset() for message in again.consume(100, 10)]
+    assert seen == list(range(200, RECORDS))
+    assert again.commit() == {T0: RECORDS}
+
+
+def test_pause_and_resume(make: Callable[..., KeySharedConsumer]) -> None:
+    consumer = make()
+    consumer.assign({T0: []})
+    seen = [message.offset() for message in consumer.consume(5, 10)]
+    consumer.pause([T0])
+    assert consumer.poll(0.2) is None
+    consumer.resume([T0])
+    seen += [message.offset() for message in consumer.consume(RECORDS - 5, 10)]
+    assert seen == list(range(RECORDS))
+
+
+def test_what_needs_an_order_is_refused(make: Callable[..., KeySharedConsumer]) -> None:
+    consumer = make()
+    with pytest.raises(ValueError, match="whole partitions"):
+        consumer.assign({T0: [(0, 5)]})
+    with pytest.raises(ValueError, match=r"kshare offsets reset --group G --to \.\.\. sets the"):
+        consumer.assign([RdTopicPartition("orders", 0, 5)])
+    consumer.assign({T0: []})
+    with pytest.raises(ValueError, match="take chunks"):
+        consumer.seek(T0, 5)
+    with pytest.raises(PolicyError, match=r"consumption\.order=none is not accepted"):
+        make(FakePolicies(Policy(INDIVIDUAL_COMMIT))).assign({T0: []})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"transactional.id": "t"},
+        {"allow.individual.commit": False},
+        {"max.in.flight.per.key": 1, "acknowledgement.mode": "explicit"},
+    ],
+)
+def test_contradictions_are_faults(config: dict[str, Any]) -> None:
+    base = {"bootstrap.servers": "localhost:9", "group.id": "g", "consumption.order": "none"}
+    with pytest.raises(OptionsError, match=f"contradicts {next(iter(config))}"):
+        KeySharedConsumer(base | config)

@@ -1,0 +1,259 @@
+"""Hashes that stay with a consumer while its group gives it others, or takes some."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kshare.core.hashing import WHOLE, HashRange, key_hash, split
+from kshare.core.progress import TopicPartition
+from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.message import Message
+from kshare.testing import FakeCluster
+from tests.support.fake_session import FakeSessions, fake_consumers
+
+ORDERS = TopicPartition("orders", 0)
+LOWER, UPPER = split(WHOLE, 2)
+RECORDS = 200
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"orders": 1}) as running:
+        running.produce("orders", [(key(i), str(i)) for i in range(RECORDS)], partition=0)
+        yield running
+
+
+@pytest.fixture
+def group() -> FakeSessions:
+    return FakeSessions()
+
+
+@pytest.fixture
+def make(cluster: FakeCluster, group: FakeSessions) -> Iterator[Callable[..., KeySharedConsumer]]:
+    with fake_consumers(cluster, group) as consumers:
+        yield consumers
+
+
+def key(number: int) -> str:
+    return f"k{number % 20}"
+
+
+def of(hashes: HashRange) -> list[int]:
+    """Offsets of some key hashes."""
+    return [i for i in range(RECORDS) if key_hash(key(i).encode(), i) in hashes]
+
+
+def hash_of(number: int) -> int:
+    return key_hash(key(number).encode(), number)
+
+
+def offsets(messages: list[Message]) -> list[int]:
+    return [message.offset() for message in messages]
+
+
+def received(consumer: KeySharedConsumer, count: int) -> list[Message]:
+    """So many records, in several calls, and no more."""
+    messages: list[Message] = []
+    while len(messages) < count:
+        some = consumer.consume(min(7, count - len(messages)), 10)
+        assert some
+        messages += some
+    assert consumer.consume(1, 0.2) == []
+    return messages
+
+
+def take_over(
+    consumer: KeySharedConsumer, group: FakeSessions, hashes: tuple[HashRange, ...]
+) -> None:
+    """The group assigns other hashes; their claim is not in place before ``holds_back`` ends."""
+    session = group.members[0]
+    claim = session.claim
+
+    def claim_later(*args: Any, **kwargs: Any) -> None:
+        claim(*args, **kwargs)
+        group.holds_back = True
+
+    session.claim = claim_later  # type: ignore[method-assign]
+    consumer._reading.host.take_over({ORDERS: hashes}, None)
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((), (LOWER,)), ((LOWER,), ()), ((LOWER,), (LOWER, UPPER)), ((UPPER,), (LOWER,))],
+    ids=["some go", "some come", "all the rest comes", "all change"],
+)
+def test_hashes_that_stay_are_read_while_others_are_claimed(
+    group: FakeSessions,
+    make: Callable[..., KeySharedConsumer],
+    mode: str,
+    before: tuple[HashRange, ...],
+    after: tuple[HashRange, ...],
+) -> None:
+    consumer = make(acknowledgement__mode=mode)
+    consumer.assign({ORDERS: before})
+    first = consumer.consume(40, 10)
+    assert len(first) == 40
+    owned = {i for part in before or (WHOLE,) for i in of(part)}
+    kept = {i for part in after or (WHOLE,) for i in of(part)} & owned
+    take_over(consumer, group, after)
+    meanwhile = received(consumer, len(kept - set(offsets(first))))
+    assert set(offsets(meanwhile)) == kept - set(offsets(first))
+    assert offsets(meanwhile) == sorted(offsets(meanwhile))
+    consumer.commit()
+    assert group.done.get(ORDERS) is None  # no claim is in place
+    group.holds_back = False
+    group.members[0].change()
+    gained = {i for part in after or (WHOLE,) for i in of(part)} - owned
+    last = received(consumer, len(gained))
+    assert set(offsets(last)) == gained
+    for message in [*first, *meanwhile, *last]:
+        consumer.acknowledge(message)
+    consumer.commit()
+    done = group.done[ORDERS]
+    for part in after or (WHOLE,):
+        assert done.position_of((part,)) > max(of(part))
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+@pytest.mark.parametrize("sought", [5, 90], ids=["back", "forth"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((), (LOWER,)), ((LOWER,), ()), ((LOWER,), (LOWER, UPPER)), ((UPPER,), (LOWER,))],
+    ids=["some go", "some come", "all the rest comes", "all change"],
+)
+def test_a_seek_holds_for_the_hashes_that_stay(
+    group: FakeSessions,
+    make: Callable[..., KeySharedConsumer],
+    mode: str,
+    sought: int,
+    before: tuple[HashRange, ...],
+    after: tuple[HashRange, ...],
+) -> None:
+    """The others begin from what is committed, and what was passed over is not processed."""
+    consumer = make(acknowledgement__mode=mode)
+    consumer.assign({ORDERS: before})
+    first = consumer.consume(20, 10)
+    for message in first:
+        consumer.acknowledge(message)
+    consumer.commit()
+    consumer.seek(ORDERS, sought)
+    again = consumer.consume(10, 10)
+    owned = {i for part in before or (WHOLE,) for i in of(part)}
+    assert offsets(again) == sorted(i for i in owned if i >= sought)[:10]
+    for message in again:
+        consumer.acknowledge(message)
+    take_over(consumer, group, after)
+    group.holds_back = False
+    group.members[0].change()
+    wanted = {i for part in after or (WHOLE,) for i in of(part)}
+    stay, gained = wanted & owned, wanted - owned
+    rest = {i for i in stay if i >= sought} - set(offsets(again))
+    last = received(consumer, len(rest | gained))
+    assert set(offsets(last)) == rest | gained
+    for message in last:
+        consumer.acknowledge(message)
+    consumer.commit()
+    pending = group.done[ORDERS].pending_of(RECORDS, after or (WHOLE,))
+    left = {
+        i
+        for i in wanted
+        if any(i in piece.offsets and hash_of(i) in piece.hashes for piece in pending)
+    }
+    assert left == {i for i in stay if i < sought} - set(offsets(first))
+
+
+def test_a_seek_before_the_start_holds_when_hashes_go(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    group.holds_back = True
+    consumer = make()
+    consumer.assign({ORDERS: []})
+    consumer.seek(ORDERS, 90)
+    take_over(consumer, group, (LOWER,))
+    group.holds_back = False
+    group.members[0].change()
+    wanted = [i for i in of(LOWER) if i >= 90]
+    assert offsets(received(consumer, len(wanted))) == wanted
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_a_seek_in_a_callback_is_one_of_all_that_is_assigned(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer], mode: str
+) -> None:
+    """Also of what is gained, whose claim is not in place yet."""
+    consumer = make(acknowledgement__mode=mode)
+    consumer.assign({ORDERS: (LOWER,)})
+    consumer.consume(10, 10)
+    take_over(consumer, group, ())
+    consumer.seek(ORDERS, 90)
+    group.holds_back = False
+    group.members[0].change()
+    assert offsets(received(consumer, RECORDS - 90)) == list(range(90, RECORDS))
+
+
+def test_a_seek_before_the_start_is_none_of_quite_other_hashes(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    group.holds_back = True
+    consumer = make()
+    consumer.assign({ORDERS: (LOWER,)})
+    consumer.seek(ORDERS, 90)
+    take_over(consumer, group, (UPPER,))
+    group.holds_back = False
+    group.members[0].change()
+    assert offsets(received(consumer, len(of(UPPER)))) == of(UPPER)
+
+
+def test_a_key_that_comes_back_waits_for_no_record_of_before(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    """With max.in.flight.per.key, a record that a revocation has taken away counts no more."""
+    consumer = make(acknowledgement__mode="explicit", max__in__flight__per__key=1)
+    consumer.assign({ORDERS: []})
+    consumer.consume(20, 10)  # one of each key, and none is acknowledged
+    for hashes in ((LOWER,), ()):
+        take_over(consumer, group, hashes)
+        group.holds_back = False
+        group.members[0].change()
+    again = consumer.consume(len(of(UPPER)) // 10, 10)
+    assert offsets(again) == [i for i in of(UPPER) if i < 20]
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_hashes_change_before_there_is_a_record(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer], mode: str
+) -> None:
+    cluster.create_topic("empty")
+    empty = TopicPartition("empty", 0)
+    consumer = make(acknowledgement__mode=mode)
+    consumer.assign({empty: []})
+    assert consumer.consume(1, 0.2) == []
+    for hashes in ((LOWER,), (), (UPPER,)):
+        consumer._reading.host.take_over({empty: hashes}, None)
+        assert consumer.consume(1, 0.2) == []
+    cluster.produce("empty", [(key(i), str(i)) for i in range(RECORDS)], partition=0)
+    assert offsets(received(consumer, len(of(UPPER)))) == of(UPPER)
+
+
+def test_what_a_call_has_not_returned_yet_is_not_processed(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    """The claim is in place amid a call, which commits by itself."""
+    consumer = make(enable__auto__commit=True, auto__commit__interval__ms=10)
+    consumer.assign({ORDERS: []})
+    assert consumer.poll(10) is not None
+    take_over(consumer, group, (LOWER,))
+
+    def claimed() -> None:
+        group.holds_back = False
+        group.members[0].change()
+
+    threading.Timer(0.3, claimed).start()
+    returned = consumer.consume(RECORDS, 1.5)
+    assert returned
+    pending = group.done[ORDERS].pending_of(RECORDS, (LOWER,)) if ORDERS in group.done else None
+    for message in returned:
+        assert pending is None or any(message.offset() in piece.offsets for piece in pending)

@@ -1,0 +1,474 @@
+"""Transactions of a consumer on the mock cluster.
+
+It hides nothing of open transactions and of aborted ones, and its markers have no checksum. What
+readers of committed records see is tested on a real broker.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as RdTopicPartition
+
+from kshare.core.hashing import WHOLE, key_hash
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
+from kshare.errors import KafkaError, OptionsError, TransactionAbortedError
+from kshare.group import AsyncKeySharedConsumer, KeySharedConsumer
+from kshare.group.config.consumer_config import consumer_config
+from kshare.group.consumer.transaction import Transaction
+from kshare.group.offsets import list_offsets
+from kshare.group.session.fencing import fence_ids
+from kshare.testing import FakeCluster, watermarks
+from kshare.wire.reader.read_slice import read_slice
+from tests.support.clock import until
+from tests.support.groups import GROUP, LOG, LOWER, T0, T1, UPPER
+from tests.support.requests import times_asked
+
+RECORDS = 200
+BASE = {"bootstrap.servers": "b:1", "group.id": "g", "transactional.id": "t"}
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"orders": 2, "invoices": 1, LOG: 1}) as running:
+        rows = [(f"k{number % 17}".encode(), b"%d" % number) for number in range(RECORDS)]
+        running.produce("orders", rows, partition=0)
+        yield running
+
+
+@pytest.fixture
+def make(cluster: FakeCluster) -> Iterator[Callable[..., KeySharedConsumer]]:
+    made: list[KeySharedConsumer] = []
+
+    def consumer(name: str = "billing-1", **given: Any) -> KeySharedConsumer:
+        more = {key.replace("_", "."): value for key, value in given.items()}
+        made.append(KeySharedConsumer({**settings(cluster, name), **more}))
+        return made[-1]
+
+    yield consumer
+    for each in made:
+        each.close()
+
+
+def settings(cluster: FakeCluster, name: str = "billing-1") -> dict[str, Any]:
+    return {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "group.id": GROUP,
+        "auto.offset.reset": "earliest",
+        "claim.timeout.ms": 300,
+        "check.crcs": False,
+        "transactional.id": name,
+    }
+
+
+def copy(consumer: KeySharedConsumer, transaction: Transaction, most: int) -> list[int]:
+    messages = consumer.consume(most, 20.0)
+    for message in messages:
+        transaction.produce("invoices", message.value(), message.key())
+    return [message.offset() for message in messages]
+
+
+def outputs(cluster: FakeCluster) -> list[int]:
+    end = watermarks(cluster.bootstrap_servers, "invoices")[1]
+    wanted = Slice("invoices", 0, (Rectangle(OffsetRange(0, end), WHOLE),))
+    options = {
+        "kafka.bootstrap.servers": cluster.bootstrap_servers,
+        "kafka.check.crcs": "false",
+    }
+    batches = read_slice(wanted, options) if end else ()
+    return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
+
+
+def committed(cluster: FakeCluster) -> dict[TopicPartition, Progress]:
+    return {tp: each.progress for tp, each in list_offsets(GROUP, settings(cluster)).items()}
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"transactional.id": " "}, "transactional.id"),
+        ({"enable.auto.commit": True}, "enable.auto.commit.*contradicts transactional.id"),
+        ({"transaction.timeout.ms": 10}, "transaction.timeout.ms"),
+        ({"purgatory": "never"}, "purgatory"),
+    ],
+)
+def test_configurations_that_cannot_be_used(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(OptionsError, match=text):
+        consumer_config({**BASE, **given})
+
+
+def test_a_transactional_consumer_does_not_commit_by_itself() -> None:
+    config = consumer_config(BASE)
+    assert (config.transactional_id, config.auto_commit) == ("t", False)
+    assert (config.transaction_timeout_ms, config.purgatory) == (60_000, "stable")
+    assert consumer_config({"bootstrap.servers": "b:1", "group.id": "g"}).auto_commit
+
+
+def test_calls_outside_of_a_transaction(make: Callable[..., KeySharedConsumer]) -> None:
+    consumer = make()
+    consumer.assign({T0: []})
+    receive: list[Callable[[], object]] = [
+        lambda: consumer.poll(0),
+        lambda: consumer.consume(1, 0),
+        lambda: consumer.consume_batch(0),
+        lambda: next(iter(consumer)),
+    ]
+    for call in receive:
+        with pytest.raises(RuntimeError, match=r"receive within consumer\.transaction"):
+            call()
+    with pytest.raises(RuntimeError, match=r"the end of consumer\.transaction\(\) commits"):
+        consumer.commit()
+
+
+def test_calls_within_a_transaction(make: Callable[..., KeySharedConsumer]) -> None:
+    consumer = make()
+    consumer.assign({T0: []})
+    with consumer.transaction() as transaction:
+        with pytest.raises(RuntimeError, match="a transaction is open"):
+            consumer.assign({T0: [(0, 5)]})
+        with pytest.raises(RuntimeError, match="a transaction is open"), consumer.transaction():
+            pass
+    with pytest.raises(RuntimeError, match="the transaction is over"):
+        transaction.produce("invoices", b"1")
+
+
+def test_a_consumer_without_an_id_has_no_transactions(cluster: FakeCluster) -> None:
+    config = settings(cluster)
+    del config["transactional.id"]
+    with (
+        KeySharedConsumer(config) as consumer,
+        pytest.raises(RuntimeError, match=r"transactional\.id"),
+        consumer.transaction(),
+    ):
+        pass
+
+
+# -- outputs and positions -------------------------------------------------------------------------
+
+
+def test_outputs_and_facts_come_together(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make()
+    consumer.assign({T0: []})
+    done: list[int] = []
+    while len(done) < RECORDS:
+        with consumer.transaction() as transaction:
+            done += copy(consumer, transaction, 50)
+        assert committed(cluster)[T0] == Progress.at(done[-1] + 1)
+    assert done == list(range(RECORDS))
+    assert outputs(cluster) == done
+    consumer.close()
+    assert committed(cluster)[T0] == Progress.at(RECORDS)
+
+
+def test_an_exception_gives_the_records_back(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make()
+    consumer.assign({T0: []})
+    with consumer.transaction() as transaction:
+        first = copy(consumer, transaction, 30)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), consumer.transaction():  # noqa: PT012
+            assert [m.offset() for m in consumer.consume(50, 20.0)] == list(range(30, 80))
+            raise ZeroDivisionError
+        assert committed(cluster)[T0] == Progress.at(30)
+    with consumer.transaction() as transaction:
+        assert copy(consumer, transaction, 50) == list(range(30, 80))
+    assert outputs(cluster) == first + list(range(30, 80))
+    metrics = consumer.metrics()
+    assert (metrics.transactions.count, metrics.aborted_transactions) == (2, 2)
+    assert metrics.transactions.seconds > 0
+    assert metrics.commits.count == 0
+
+
+def test_record_batches_in_transactions(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make()
+    consumer.assign({T0: []})
+    rows = 0
+    while rows < RECORDS:
+        with consumer.transaction():
+            batch = consumer.consume_batch(20.0)
+            rows += 0 if batch is None else batch.num_rows
+    assert committed(cluster)[T0] == Progress.at(RECORDS)
+
+
+def test_what_is_not_acknowledged_stays_pending(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make(acknowledgement_mode="explicit")
+    consumer.assign({T0: []})
+    with consumer.transaction():
+        for message in consumer.consume(20, 20.0):
+            if message.offset() not in {4, 9}:
+                consumer.acknowledge(message)
+    known = committed(cluster)[T0]
+    assert known.stable == 4
+    assert [piece.offsets.start for piece in known.individual_commits] == [5, 10]
+
+
+def test_a_fault_of_the_coordinator_aborts(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make()
+    consumer.assign({T0: []})
+    with consumer.transaction() as transaction:
+        done = copy(consumer, transaction, 20)
+    cluster.fail("EndTxn", ["INVALID_PRODUCER_EPOCH"])
+    with (
+        pytest.raises(TransactionAbortedError, match=f"group {GROUP}: the transaction is aborted"),
+        consumer.transaction() as transaction,
+    ):
+        lost = copy(consumer, transaction, 20)
+    with consumer.transaction() as transaction:
+        again = copy(consumer, transaction, 20)
+    # The mock shows what was aborted: so the facts of that transaction count here.
+    assert again[0] in {lost[0], lost[-1] + 1}
+    assert done == list(range(20))
+
+
+def test_closing_aborts(make: Callable[..., KeySharedConsumer], cluster: FakeCluster) -> None:
+    consumer = make()
+    consumer.assign({T0: []})
+
+    def write_and_close(transaction: Transaction) -> None:
+        transaction.produce("invoices", b"7")
+        consumer.close()
+
+    with (
+        pytest.raises(TransactionAbortedError, match="the consumer was closed"),
+        consumer.transaction() as transaction,
+    ):
+        write_and_close(transaction)
+    with pytest.raises(RuntimeError, match="Consumer closed"), consumer.transaction():
+        pass
+
+
+# -- the purgatory ---------------------------------------------------------------------------------
+
+
+def test_a_chunk_that_waits_commits_when_the_one_before_it_has(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumers = {"lower": make("lower"), "upper": make("upper")}
+    consumers["lower"].assign({T0: [LOWER]})
+    consumers["upper"].assign({T0: [UPPER]})
+    waits = threading.Event()
+    order: list[str] = []
+
+    def ahead() -> None:
+        with consumers["upper"].transaction() as transaction:
+            copy(consumers["upper"], transaction, 10)
+        with consumers["upper"].transaction() as transaction:
+            copy(consumers["upper"], transaction, 10)
+            waits.set()
+        order.append("upper")
+
+    thread = threading.Thread(target=ahead)
+    with consumers["lower"].transaction() as transaction:
+        copy(consumers["lower"], transaction, 60)
+        thread.start()
+        time.sleep(0.5)
+        order.append("lower")
+    thread.join(30)
+    assert waits.is_set()
+    assert order == ["lower", "upper"]
+
+
+def test_one_without_records_of_its_own_lets_others_go_on(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    key = next(key for key in (b"a%d" % n for n in range(99)) if key_hash(key, 0) in LOWER)
+    cluster.produce("orders", [(key, b"%d" % n) for n in range(60)], partition=1)
+    lower, idle = make("lower"), make("idle")
+    lower.assign({T1: [LOWER]})
+    idle.assign({T1: [UPPER]})
+    done: list[int] = []
+
+    def receive_nothing() -> None:
+        while len(done) < 60:
+            with idle.transaction():
+                assert idle.consume(10, 0.1) == []
+
+    thread = threading.Thread(target=receive_nothing)
+    thread.start()
+    while len(done) < 60:
+        with lower.transaction() as transaction:
+            done += copy(lower, transaction, 20)
+    thread.join(30)
+    assert outputs(cluster) == list(range(60))
+    assert committed(cluster)[T1].position(LOWER) == 60
+
+
+def test_a_lead_that_has_nothing_to_do_names_the_offset_that_others_have_reached(
+    make: Callable[..., KeySharedConsumer], cluster: FakeCluster
+) -> None:
+    """Kafka's own tools would show a lag until it has a transaction again."""
+    lead, other = make("billing-1", purgatory="key"), make("billing-2", purgatory="key")
+    lead.assign({T0: [LOWER]})
+    other.assign({T0: [UPPER]})
+    count = sum(key_hash(f"k{number % 17}".encode(), 0) in LOWER for number in range(RECORDS))
+    for consumer, wanted in ((lead, count), (other, RECORDS - count)):
+        done = 0
+        while done < wanted:
+            with consumer.transaction() as transaction:
+                done += len(copy(consumer, transaction, wanted - done))
+    plain = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": GROUP})
+    with closing(plain):
+        until(lambda: plain.committed([RdTopicPartition(*T0)], 10)[0].offset >= RECORDS - 1)
+
+
+def test_with_purgatory_key_nobody_waits(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make(purgatory="key")
+    consumer.assign({T0: [UPPER]})
+    done = 0
+    while done < 60:
+        with consumer.transaction() as transaction:
+            done += len(copy(consumer, transaction, 20))
+    pieces: tuple[Rectangle, ...] = committed(cluster)[T0].individual_commits
+    assert pieces
+    assert all(UPPER.lo <= piece.hashes.lo for piece in pieces)
+
+
+def test_one_that_waits_too_long_gives_up(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make(transaction_timeout_ms=3_000)
+    consumer.assign({T0: [UPPER]})
+    with consumer.transaction() as transaction:
+        copy(consumer, transaction, 5)
+    began = time.monotonic()
+    with (
+        pytest.raises(TransactionAbortedError, match=r"purgatory=stable.*orders-0"),
+        consumer.transaction() as transaction,
+    ):
+        copy(consumer, transaction, 5)
+    assert 2.7 <= time.monotonic() - began < 10
+
+
+def test_one_that_waits_gives_up_when_key_hashes_are_about_to_change(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make()
+    consumer.assign({T0: [UPPER]})
+    with consumer.transaction() as transaction:
+        copy(consumer, transaction, 5)
+    assert consumer._receiver.transactions is not None
+    began = time.monotonic()
+    consumer._receiver.transactions.is_disturbed = lambda: time.monotonic() > began + 1
+    with (
+        pytest.raises(TransactionAbortedError, match="key hashes were assigned anew"),
+        consumer.transaction() as transaction,
+    ):
+        copy(consumer, transaction, 5)
+    assert time.monotonic() - began < 20
+
+
+def test_a_member_that_was_dropped_amid_a_transaction_does_not_commit_it(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make(session_timeout_ms=3_000, heartbeat_interval_ms=300)
+    consumer.subscribe(["orders"])
+    subscriber = consumer._receiver.subscriber
+    assert subscriber is not None
+    assert next_records(consumer) == list(range(5))
+    began = time.monotonic()
+    taken: list[int] = []
+
+    def drop() -> None:
+        with consumer.transaction() as transaction:
+            taken.extend(copy(consumer, transaction, 5))
+            subscriber.member.fenced()
+
+    with pytest.raises(TransactionAbortedError, match="the member was dropped from its group"):
+        drop()
+    assert taken == list(range(5, 10))
+    assert time.monotonic() - began < 40  # it does not wait for its time to commit
+    assert next_records(consumer) == list(range(5, 10))
+
+
+def next_records(consumer: KeySharedConsumer) -> list[int]:
+    """What the first transaction takes that gets records."""
+    for _ in range(100):
+        with consumer.transaction() as transaction:
+            if offsets := copy(consumer, transaction, 5):
+                return offsets
+    return []
+
+
+# -- fences ----------------------------------------------------------------------------------------
+
+
+def test_a_fence_waits_until_the_transaction_has_ended(cluster: FakeCluster) -> None:
+    kafka = consumer_config(settings(cluster)).kafka
+    cluster.fail("InitProducerId", ["CONCURRENT_TRANSACTIONS"] * 3)
+    cluster.track_requests()
+    fence_ids(kafka, ["billing-1"])
+    asked = times_asked(cluster, "InitProducerId")
+    assert asked == 4
+
+
+def test_a_fence_that_is_overtaken_is_no_success(cluster: FakeCluster) -> None:
+    kafka = consumer_config(settings(cluster)).kafka
+    cluster.fail("InitProducerId", ["PRODUCER_FENCED"])
+    with pytest.raises(KafkaError, match="cannot fence transactional id billing-1"):
+        fence_ids(kafka, ["billing-1"])
+
+
+def test_a_successor_fences_the_id_of_the_claim_before_it_delivers(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    old, new = make("old"), make("new")
+    old.assign({T0: []})
+    with old.transaction() as transaction:
+        done = copy(old, transaction, 20)
+    mine: list[int] = []
+
+    def take_over(transaction: Transaction) -> None:
+        copy(old, transaction, 20)
+        new.assign({T0: []})
+        with new.transaction() as taken:
+            mine.extend(copy(new, taken, 20))
+
+    with pytest.raises(TransactionAbortedError), old.transaction() as transaction:
+        take_over(transaction)
+    assert mine[0] == done[-1] + 1
+    assert committed(cluster)[T0] == Progress.at(mine[-1] + 1)
+
+
+# -- asyncio ---------------------------------------------------------------------------------------
+
+
+def test_transactions_with_asyncio(cluster: FakeCluster) -> None:
+    done = asyncio.run(copy_some(cluster))
+    assert outputs(cluster) == done
+    assert committed(cluster)[T0] == Progress.at(100)
+
+
+async def copy_some(cluster: FakeCluster) -> list[int]:
+    async with AsyncKeySharedConsumer(settings(cluster)) as consumer:
+        await consumer.assign({T0: []})
+        done: list[int] = []
+        while len(done) < 100:
+            async with consumer.transaction() as transaction:
+                for message in await consumer.consume(50, 20.0):
+                    transaction.produce("invoices", message.value(), message.key())
+                    done.append(message.offset())
+        with pytest.raises(ZeroDivisionError):
+            async with consumer.transaction():
+                raise ZeroDivisionError
+    return done

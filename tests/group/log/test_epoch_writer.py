@@ -1,0 +1,71 @@
+"""Epochs on their way into the log."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+from kshare.core.hashing import WHOLE
+from kshare.core.progress import TopicPartition
+from kshare.group.log.epoch_writer import EpochWriter
+from kshare.group.log.link import LogLink
+from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.records import Claim, Epoch, EpochMember, key_of
+
+EPOCH = Epoch(3, "m", (EpochMember("m", "m-1", "host"),))
+
+
+class Link:
+    """A log that takes records, and does not say when it has them."""
+
+    def __init__(self) -> None:
+        self.appended: list[bytes] = []
+        self.partition, self.topic_id, self.denied = 0, "old", None
+        self.writer = SimpleNamespace(append=self._append)
+
+    def _append(self, partition: int, key: bytes, value: bytes | None, failed: Any) -> None:
+        self.appended.append(key)
+
+
+def test_an_epoch_that_was_not_read_back_is_written_into_the_next_log() -> None:
+    """The leader waits for it: without it, it would neither plan nor join again."""
+    writer, link, heard = EpochWriter("g"), Link(), []
+    lost: list[bool] = []
+    writer.on_lost = lambda: lost.append(True)
+    first, second = GroupLog("g"), GroupLog("g")
+    writer.write(EPOCH, lambda epoch, topic_id: heard.append((epoch, topic_id)))
+    writer.serve(cast("LogLink", link), first, 0.0)
+    assert (len(link.appended), lost) == (1, [])
+    link.topic_id = "new"
+    writer.serve(cast("LogLink", link), second, 1.0)
+    assert (len(link.appended), lost, heard) == (2, [True], [])
+    second.apply(7, key_of(EPOCH), EPOCH)
+    writer.serve(cast("LogLink", link), second, 2.0)
+    assert heard == [(7, "new")]
+
+
+def test_what_a_former_member_has_left_open_does_not_hide_the_epoch() -> None:
+    """Nobody is assigned anything before it is read back, so nobody else would abort that."""
+    writer, link, log = EpochWriter("g"), Link(), GroupLog("g")
+    unblocked: list[frozenset[str]] = []
+    writer.unblock = unblocked.append
+    at = TopicPartition("orders", 0)
+    for position, claim in enumerate(
+        (
+            Claim(at, "m#1", (WHOLE,), 0, "stays"),
+            Claim(at, "gone#2", (WHOLE,), 0, "gone"),
+            Claim(at, "alone", (WHOLE,), None, "no member"),
+            Claim(at, "plain#1", (WHOLE,), 0),
+        ),
+        1,
+    ):
+        log.apply(position, key_of(claim), claim)
+    writer.write(EPOCH, lambda *_: None)
+    for now in (0.0, 1.0):
+        writer.serve(cast("LogLink", link), log, now)
+    assert unblocked == [frozenset({"gone"})]
+    writer.write(replace(EPOCH, generation=4), lambda *_: None)
+    writer.serve(cast("LogLink", link), log, 2.0)
+    assert unblocked == [frozenset({"gone"})] * 2
+    log.apply(9, key_of(EPOCH), replace(EPOCH, generation=4))
+    writer.serve(cast("LogLink", link), log, 3.0)
+    assert len(unblocked) == 2

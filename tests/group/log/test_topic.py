@@ -1,0 +1,167 @@
+"""Which partition of the log is a group's, and how its writer survives a fatal error."""
+
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka import KafkaException
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.core.progress import TopicPartition
+from kshare.errors import KafkaError
+from kshare.group.log.topic import LogWriter, log_partition
+from kshare.testing import FakeCluster
+from kshare.wire.protocol.error_codes import Kind
+from tests.support.groups import LOG, eventually, group_config
+
+BIG = 1 << 31  # partitions: the absolute value of the hash itself, if it is positive
+L0 = TopicPartition(LOG, 0)
+FATAL = "OUT_OF_ORDER_SEQUENCE_NUMBER"
+
+
+@pytest.mark.parametrize(
+    ("group", "absolute"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello", 99_162_322),
+        ("polygenelubricants", 0),  # -2^31, which has no absolute value
+        ("hello, world", 640_608_884),
+        ("console-consumer-8010", 836_602_008),
+        ("\N{GRINNING FACE}", 1_772_899),  # two code units
+    ],
+)
+def test_java_hashes(group: str, absolute: int) -> None:
+    assert log_partition(group, BIG) == absolute
+
+
+@given(st.text(), st.integers(1, 100))
+def test_it_is_a_partition(group: str, partitions: int) -> None:
+    assert 0 <= log_partition(group, partitions) < partitions
+
+
+@given(st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"])))
+def test_it_is_javas_hash(group: str) -> None:
+    hashed = 0
+    for letter in group:
+        hashed = (31 * hashed + ord(letter) + BIG) % (2 * BIG) - BIG
+    assert log_partition(group, BIG) == abs(hashed) % BIG
+
+
+class Failures:
+    """What has failed, in order."""
+
+    def __init__(self) -> None:
+        self.of: list[tuple[int, str]] = []
+
+    def append(self, writer: LogWriter, number: int) -> None:
+        writer.append(L0, b"key", b"%d" % number, partial(self._failed, number))
+
+    def _failed(self, number: int, error: KafkaError, _: Kind) -> None:
+        self.of.append((number, str(error)))
+
+    @property
+    def numbers(self) -> list[int]:
+        return [number for number, _ in self.of]
+
+
+class SilentProducer:
+    """A producer whose first poll raises a fatal error, and whose reports come late."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.reports: list[Callable[..., None]] = []
+        self.has_raised = False
+        self.is_dead = False
+
+    def produce(self, *_: Any, on_delivery: Callable[..., None]) -> None:
+        if self.is_dead:
+            raise KafkaException(RdKafkaError(RdKafkaError._FATAL))
+        self.reports.append(on_delivery)
+
+    def poll(self, _: float) -> int:
+        if not self.has_raised:
+            self.has_raised = self.is_dead = True
+            raise KafkaException(RdKafkaError(RdKafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER))
+        return 0
+
+    def __len__(self) -> int:
+        return len(self.reports)
+
+
+def writer_of(producers: list[SilentProducer]) -> LogWriter:
+    def make(*_: Any, **__: Any) -> Any:
+        producers.append(SilentProducer())
+        return producers[-1]
+
+    return LogWriter(group_config("127.0.0.1:1").kafka, timeout_ms=5_000, producer=make)
+
+
+def test_a_fatal_error_fails_what_was_not_taken_and_the_next_record_is_written() -> None:
+    with FakeCluster(brokers=1, topics={LOG: 1}) as cluster:
+        kafka = group_config(cluster.bootstrap_servers).kafka
+        with closing(LogWriter(kafka, timeout_ms=5_000)) as writer:
+            failures = Failures()
+            failures.append(writer, 0)
+            assert writer.flush(10) == 0
+            cluster.fail("Produce", [FATAL])
+            failures.append(writer, 1)
+
+            def serve() -> bool:
+                writer.serve()
+                return bool(failures.of)
+
+            eventually(serve)
+            assert failures.numbers == [1]
+            assert f"cannot write to {LOG}" in failures.of[0][1]
+            failures.append(writer, 2)
+            assert writer.flush(10) == 0
+            writer.serve()
+            assert failures.numbers == [1]
+
+
+def test_a_fatal_error_amid_a_flush() -> None:
+    with FakeCluster(brokers=1, topics={LOG: 1}) as cluster:
+        kafka = group_config(cluster.bootstrap_servers).kafka
+        with closing(LogWriter(kafka, timeout_ms=5_000)) as writer:
+            failures = Failures()
+            failures.append(writer, 0)
+            assert writer.flush(10) == 0
+            cluster.fail("Produce", [FATAL])
+            failures.append(writer, 1)
+            writer.flush(10)
+            assert failures.numbers == [1]
+
+
+@pytest.mark.parametrize("meets", [LogWriter.serve, partial(LogWriter.flush, seconds=1.0)])
+def test_what_has_no_report_fails_once(
+    meets: Callable[[LogWriter], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    producers: list[SilentProducer] = []
+    writer, failures = writer_of(producers), Failures()
+    for number in (1, 2):
+        failures.append(writer, number)
+    meets(writer)
+    assert failures.numbers == [1, 2]
+    for late in producers[0].reports:
+        late(RdKafkaError(RdKafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER), None)
+    assert failures.numbers == [1, 2]
+    failures.append(writer, 3)
+    assert [len(each.reports) for each in producers] == [2, 1]
+    (said,) = [each for each in caplog.records if each.name == "kshare.group"]
+    assert "the producer of the group's log has ended by a fatal error" in said.getMessage()
+
+
+def test_a_record_that_a_dead_producer_refuses_fails_after_those_before_it() -> None:
+    producers: list[SilentProducer] = []
+    writer, failures = writer_of(producers), Failures()
+    failures.append(writer, 1)
+    producers[0].is_dead = True
+    failures.append(writer, 2)
+    assert failures.numbers == [1, 2]
+    assert "out of order" in failures.of[1][1]  # why, not only that it was fatal
+    failures.append(writer, 3)
+    assert len(producers) == 2

@@ -1,0 +1,155 @@
+"""How a leader plans: whose configuration counts, what is told, and when it plans again."""
+
+import logging
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import pytest
+
+from kshare.assignment import (
+    ApplicationState,
+    KafkaStreamsAssignment,
+    StickyTaskAssignor,
+    TaskAssignment,
+    TaskAssignor,
+)
+from kshare.core.hashing import WHOLE
+from kshare.core.progress import TopicPartition
+from kshare.core.slicing import RangeObservation, RangeRequest
+from kshare.group.membership.planner import GroupPlanner
+from kshare.group.protocol.leader import Generation
+from kshare.group.protocol.membership import Plan
+from kshare.group.protocol.report import MemberReport
+from kshare.group.protocol.subscription import Subscription, encode_subscription, in_order
+from tests.support.clock import Clock
+from tests.support.groups import group_config
+
+T0 = TopicPartition("t", 0)
+DEADLINES: Iterator[int | None] = iter(())
+
+
+class Asking(TaskAssignor):
+    """Kafka's sticky assignor, which asks for follow-ups."""
+
+    def assign(self, application_state: ApplicationState) -> TaskAssignment:
+        first, *others = StickyTaskAssignor().assign(application_state).assignment
+        deadline = next(DEADLINES)
+        if deadline is not None:
+            deadline = deadline and application_state.now_ms + deadline
+            first = KafkaStreamsAssignment(first.process_id, first.active).with_followup_rebalance(
+                deadline
+            )
+        return TaskAssignment((first, *others))
+
+
+def no_ranges(request: RangeRequest) -> dict[TopicPartition, Any]:
+    """A range assignor without an answer."""
+    raise LookupError("no idea")
+
+
+class Leader:
+    """A leader, and the members of its group."""
+
+    def __init__(self, *names: str, report: MemberReport | None = None, **config: Any) -> None:
+        self.clock = Clock()
+        self.config = group_config("localhost:1", **config)
+        self.planner = GroupPlanner(self.config, "a", wall_clock=self.clock.monotonic)
+        self.members = {
+            name: Subscription(name, ("t",), report=report or self.config.report) for name in names
+        }
+        self.asked: list[list[str]] = []
+        self.generation = 0
+
+    def racks(self, topics: Collection[str]) -> dict[TopicPartition, tuple[str | None, ...]]:
+        self.asked.append(list(topics))
+        return {T0: ("r1",)}
+
+    def plan(self) -> Generation:
+        self.generation += 1
+        said = {name: encode_subscription(each) for name, each in self.members.items()}
+        return self.planner.plan(Plan(self.generation, said), {"t": 1}, (), self.racks)
+
+    def give(self, planned: Generation) -> None:
+        """The members have what was planned."""
+        for name, each in self.members.items():
+            target = in_order(planned.plan.target[name])
+            self.members[name] = Subscription(
+                name, ("t",), owned=target, target=target, epoch=self.generation, report=each.report
+            )
+
+
+def test_with_the_plan_of_always_nothing_is_asked_for_again() -> None:
+    leader = Leader("a", "b")
+    leader.plan()
+    assert leader.planner.followup_seconds is None
+    assert leader.asked == []
+
+
+@pytest.mark.parametrize(("names", "seconds"), [("ab", 7.0), ("a", None)])
+def test_loads_are_looked_at_again_while_members_share(names: str, seconds: float | None) -> None:
+    leader = Leader(*names, rangeAssignor="adaptive", probing_rebalance_interval_ms=7_000)
+    leader.plan()
+    assert leader.planner.followup_seconds == seconds
+
+
+def test_the_deadline_of_an_assignor_is_honoured_and_at_once_is_not_for_ever() -> None:
+    global DEADLINES  # noqa: PLW0603 - the assignor is found by its path
+    DEADLINES = iter([5_000, None, 0, 0, 0])
+    leader = Leader(
+        "a", "b", taskAssignor=f"{__name__}:Asking", probing_rebalance_interval_ms=9_000
+    )
+    seconds = []
+    for _ in range(4):
+        leader.give(leader.plan())
+        seconds.append(leader.planner.followup_seconds)
+    assert seconds == [5.0, None, 9.0, 9.0]
+    leader.members["c"] = Subscription("c", ("t",), report=leader.config.report)
+    leader.plan()
+    assert leader.planner.followup_seconds == 0.0
+    assert leader.asked == [["t"]] * 5
+
+
+def test_a_round_that_is_finished_keeps_the_deadline() -> None:
+    global DEADLINES  # noqa: PLW0603 - the assignor is found by its path
+    DEADLINES = iter([5_000])
+    leader = Leader("a", "b", taskAssignor=f"{__name__}:Asking")
+    planned = leader.plan()
+    leader.give(planned)
+    leader.members["b"] = Subscription(
+        "b", ("t",), target=in_order(planned.plan.target["b"]), epoch=1,
+        report=leader.config.report,
+    )  # fmt: skip
+    leader.clock.sleep(2.0)
+    assert leader.plan().plan.target == planned.plan.target
+    assert leader.planner.followup_seconds == 3.0
+
+
+def test_what_is_wrong_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    name = f"{__name__}:no_ranges"
+    seen = RangeObservation(WHOLE, 100, 100, 1.0)
+    leader = Leader("a", "b", rangeAssignor=name, report=MemberReport(name, loads=((T0, (seen,)),)))
+    with caplog.at_level(logging.WARNING, "kshare.group"):
+        for _ in range(3):
+            leader.give(leader.plan())
+    (message,) = caplog.messages
+    assert f"rangeAssignor {name}: LookupError('no idea')" in message
+
+
+@pytest.mark.parametrize(
+    ("report", "text"),
+    [
+        (MemberReport("adaptive"), ("has rangeAssignor=adaptive, and the leader, whose counts, "
+         "round-robin")),
+        (MemberReport(task_assignor="x.y"), ("has taskAssignor=x.y, and the leader, whose counts, "
+         "none")),
+    ],
+)  # fmt: skip
+def test_members_that_would_plan_otherwise_are_named_once(
+    report: MemberReport, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = Leader("a", "b", report=report)
+    with caplog.at_level(logging.WARNING, "kshare.group"):
+        for _ in range(2):
+            leader.give(leader.plan())
+    assert [message.split(": ")[1].split(" ")[1] for message in caplog.messages] == ["a", "b"]
+    assert all(text in message for message in caplog.messages)

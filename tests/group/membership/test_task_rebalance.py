@@ -1,0 +1,80 @@
+"""Members whose leader has a task assignor, on the mock cluster."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from kshare.assignment import (
+    ApplicationState,
+    ProcessId,
+    StickyTaskAssignor,
+    TaskAssignment,
+    TaskAssignor,
+)
+from kshare.testing import FakeCluster
+from tests.group.membership.test_load_rebalance import Worker, check_orders, cluster, produce, start
+from tests.support.groups import eventually
+
+__all__ = ["cluster", "start"]
+
+STATES: list[ApplicationState] = []
+LOCK = threading.Lock()
+
+
+class Watched(TaskAssignor):
+    """Kafka's sticky assignor, which wants to be asked again soon."""
+
+    def assign(self, application_state: ApplicationState) -> TaskAssignment:
+        with LOCK:
+            STATES.append(application_state)
+        first, *others = StickyTaskAssignor().assign(application_state).assignment
+        return TaskAssignment(
+            (first.with_followup_rebalance(application_state.now_ms + 1_000), *others)
+        )
+
+
+@pytest.mark.parametrize("assignor", ["StickyTaskAssignor", "HighAvailabilityTaskAssignor"])
+def test_an_assignor_deals_more_ranges_out_than_there_are_members(
+    cluster: FakeCluster, start: Callable[..., Worker], assignor: str
+) -> None:
+    config = {"rangeAssignor": "round-robin", "taskAssignor": assignor, "minPartitions": 8}
+    workers = [start(**config) for _ in range(2)]
+    eventually(lambda: [worker.shares() for worker in workers] == [0.5, 0.5])
+    produce(cluster, 0, 600)
+    workers.append(start(**config))
+    eventually(lambda: sorted(worker.shares() for worker in workers) == [0.25, 0.375, 0.375])
+    produce(cluster, 600, 600)
+    eventually(lambda: sum(len(worker.records) for worker in workers) >= 1200)
+    check_orders(workers, 1200)
+
+
+def test_an_assignor_of_the_users_sees_members_and_is_asked_again(
+    cluster: FakeCluster, start: Callable[..., Worker]
+) -> None:
+    STATES.clear()
+    config = {
+        "rangeAssignor": "round-robin",
+        "taskAssignor": f"{__name__}:Watched",
+        "stateful": True,
+        "client.rack": "r1",
+        "application.server": "pod-1:8080",
+    }
+    first = start(**{**config, "client.tag.zone": "a"})
+    eventually(lambda: first.shares() == 1.0)
+    produce(cluster, 0, 90)
+    second = start(**{**config, "client.tag.zone": "b"})
+    eventually(lambda: first.shares() == second.shares() == 0.5)
+    eventually(lambda: sum(len(worker.records) for worker in (first, second)) == 90)
+    with LOCK:
+        asked = len(STATES)
+    eventually(lambda: len(STATES) >= asked + 2)  # nothing changes but the time
+    state = STATES[-1]
+    one, two = (state.states[ProcessId(w.consumer.memberid())] for w in (first, second))
+    assert [each.client_tags for each in (one, two)] == [{"zone": "a"}, {"zone": "b"}]
+    assert one.rack_id == two.rack_id == "r1"
+    assert all(info.is_stateful for info in state.all_tasks.values())
+    assert len(one.previous_active_tasks) == len(two.previous_active_tasks) == 1
+    (task,) = one.previous_active_tasks
+    assert one.lag_for(task) == 0
+    assert first.shares() == second.shares() == 0.5

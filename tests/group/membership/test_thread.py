@@ -1,0 +1,99 @@
+"""A member that waits to get into its group, on the mock cluster."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from kshare.group.log.tail import boot_time
+from kshare.group.membership.thread import MemberThread
+from kshare.testing import FakeCluster
+from tests.support.groups import LOG, eventually, group_config
+from tests.support.polling import Polling
+from tests.support.requests import times_asked
+
+SESSION_MS = 30_000
+
+
+class Clock:
+    """The time, and how far the test has put it forward."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return boot_time() + self.ahead
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    """With a group of one member that sends hardly any heartbeats: others wait for it."""
+    with FakeCluster(topics={"orders": 1, LOG: 1}) as running, ExitStack() as stack:
+        first = Polling(running, session_timeout_ms=SESSION_MS, heartbeat_interval_ms=29_000)
+        stack.callback(first.end)
+        first.start()
+        eventually(lambda: first.width() > 0)
+        running.track_requests()
+        yield running
+
+
+@pytest.fixture
+def waiting(cluster: FakeCluster) -> Iterator[Callable[[Clock], MemberThread]]:
+    """Starts a member that the group lets wait."""
+    config = group_config(
+        cluster.bootstrap_servers,
+        session_timeout_ms=SESSION_MS,
+        heartbeat_interval_ms=50,
+        max_poll_interval_ms=60_000,
+    )
+    with ExitStack() as stack:
+
+        def start(clock: Clock) -> MemberThread:
+            member = MemberThread(
+                config, "second", lambda epoch, written: None, lambda: None, now=clock
+            )
+            stack.callback(member.close, 5.0)
+            member.subscribe(("orders",))
+            eventually(lambda: times_asked(cluster, "JoinGroup") >= 1)
+            return member
+
+        yield start
+
+
+def test_who_waits_hears_whether_the_coordinator_lives(
+    cluster: FakeCluster, waiting: Callable[[Clock], MemberThread]
+) -> None:
+    member = waiting(Clock())
+    eventually(lambda: times_asked(cluster, "Heartbeat") >= 10)
+    assert times_asked(cluster, "JoinGroup") == 1
+    assert not member.is_lost
+
+
+def test_a_join_that_nobody_answers_is_sent_again(
+    cluster: FakeCluster, waiting: Callable[[Clock], MemberThread]
+) -> None:
+    """After max.poll.interval.ms and 5 s, as Java's client does it."""
+    clock = Clock()
+    member = waiting(clock)
+    clock.ahead = 60.0
+    eventually(lambda: times_asked(cluster, "Heartbeat") >= 5)
+    assert times_asked(cluster, "JoinGroup") == 1
+    clock.ahead = 65.1
+    eventually(lambda: times_asked(cluster, "JoinGroup") == 2)
+    member.check()
+
+
+def test_a_join_that_is_refused_for_long_is_a_warning(
+    waiting: Callable[[Clock], MemberThread],
+    cluster: FakeCluster,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    cluster.fail("JoinGroup", [-1] * 100)
+    with caplog.at_level(logging.INFO, "kshare.group"):
+        waiting(clock)
+        eventually(lambda: "JoinGroup was refused: UNKNOWN_SERVER_ERROR" in caplog.text)
+        assert not [record for record in caplog.records if record.levelno > logging.INFO]
+        clock.ahead = 11.0
+        eventually(lambda: "is no member, and tries again: JoinGroup was refused" in caplog.text)

@@ -1,0 +1,167 @@
+"""What a session owns: claims as they are given, and commits that are asked for."""
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle
+from kshare.group.protocol.actions import FetchPrimary, Write
+from kshare.group.protocol.owner import Phase
+from kshare.group.protocol.records import Claim, Key, key_of
+from kshare.group.protocol.start import Anchor, Primary
+from kshare.group.session.ownerships import Ownerships, claimed_hashes
+from tests.support.groups import LOWER, T0, T1, UPPER
+
+QUARTERS = split(WHOLE, 4)
+
+
+def ownerships() -> Ownerships:
+    return Ownerships("m", "g", 1.0)
+
+
+def write(owned: Ownerships, claim: Claim) -> None:
+    owned.log.apply(owned.log.end, key_of(claim), claim)
+
+
+def claim_written(owned: Ownerships, now: float = 0.0) -> Claim:
+    """Let the only ownership write its claim; the claim."""
+    ((_, (action,)),) = owned.advance(now)
+    assert isinstance(action, Write)
+    (claim,) = action.records
+    assert isinstance(claim, Claim)
+    write(owned, claim)
+    return claim
+
+
+@pytest.mark.parametrize(
+    ("given_hashes", "claimed"),
+    [
+        ((), (WHOLE,)),
+        ((UPPER, LOWER), (WHOLE,)),
+        ((QUARTERS[2], QUARTERS[0]), (QUARTERS[0], QUARTERS[2])),
+        ((QUARTERS[1], QUARTERS[0], QUARTERS[3]), (LOWER, QUARTERS[3])),
+    ],
+)
+def test_hashes_of_a_claim(
+    given_hashes: tuple[HashRange, ...], claimed: tuple[HashRange, ...]
+) -> None:
+    assert claimed_hashes(given_hashes) == claimed
+
+
+@given(st.permutations(QUARTERS), st.integers(0, 4))
+def test_hashes_that_overlap_are_refused(parts: list[HashRange], count: int) -> None:
+    claimed_hashes(parts[:count])
+    with pytest.raises(ValueError, match="overlap"):
+        claimed_hashes([*parts, parts[0]])
+
+
+def test_each_claim_has_a_name_of_its_own() -> None:
+    owned = ownerships()
+    owned.claim({T0: (LOWER,), T1: (WHOLE,)})
+    first = owned.by_partition[T0].owner.member
+    owned.claim({T0: (WHOLE,), T1: (WHOLE,)})
+    assert owned.by_partition[T0].owner.member != first
+    assert owned.by_partition[T1].owner.member == first
+    assert owned.give_up() == [Key(0, "claim", T0, (first,))]
+    assert owned.give_up() == []
+
+
+def test_it_waits_for_former_owners_as_long_as_the_timeout() -> None:
+    owned = ownerships()
+    write(owned, Claim(T0, "other#1", (UPPER,)))
+    owned.claim({T0: (WHOLE,)})
+    claim_written(owned)
+    assert list(owned.advance(5.0)) == []
+    assert owned.by_partition[T0].owner.phase is Phase.WAITING
+    assert owned.next_time() == 6.0
+    assert list(owned.advance(5.9)) == []
+    ((_, actions),) = owned.advance(6.0)
+    assert actions == (FetchPrimary(),)
+
+
+def test_a_failure_is_tried_again_after_a_pause() -> None:
+    owned = ownerships()
+    owned.claim({T0: (WHOLE,)})
+    claim_written(owned)
+    ((each, _),) = owned.advance(0.0)
+    each.failed(each.action - 1, "of old", 0.0)  # late news of earlier actions
+    assert list(owned.advance(100.0)) == []
+    each.failed(each.action, "why", 100.0)
+    assert list(owned.advance(100.0)) == []
+    assert 100.0 < owned.next_time() < 100.1
+    ((_, actions),) = owned.advance(101.0)
+    assert actions == (FetchPrimary(),)
+    assert owned.next_time() == float("inf")
+
+
+def run(owned: Ownerships, primary: Primary | None = None) -> None:
+    """Let the only ownership start, of a group without offsets if there is no primary one."""
+    each = owned.by_partition[T0]
+    for now in range(20):  # longer than it waits for others
+        for _, actions in list(owned.advance(float(now))):
+            for action in actions:
+                if isinstance(action, Write):
+                    for record in action.records:
+                        owned.log.apply(owned.log.end, key_of(record), record)
+                elif isinstance(action, FetchPrimary):
+                    each.owner.primary_read(primary, owned.log.end)
+                elif type(action).__name__ == "ResolveInitial":
+                    each.owner.initial_found(0)
+                else:
+                    each.owner.primary_written()
+
+
+def test_after_a_lost_log_it_claims_and_commits_again(caplog: pytest.LogCaptureFixture) -> None:
+    owned = ownerships()
+    owned.claim({T0: (WHOLE,)})
+    run(owned)
+    assert owned.next_time() == float("inf")
+    with caplog.at_level(logging.WARNING, "kshare.group"):
+        owned.lost("new", "log-0, read up to offset 7: it was deleted")
+    assert owned.started() == {}
+    assert "log-0, read up to offset 7" in caplog.text
+    assert "orders-0 at stable offset 0" in caplog.text
+    claim_written(owned)
+    assert list(owned.advance(0.0)) == []  # the claims of others are lost, too: it waits
+    assert owned.by_partition[T0].owner.phase is Phase.WAITING
+
+
+def loses_log(owned: Ownerships) -> None:
+    """Run with the whole partition, process two rectangles, and lose the log before a commit."""
+    owned.claim({T0: (WHOLE,)})
+    run(owned)
+    owned.by_partition[T0].processed(
+        [Rectangle(OffsetRange(0, 5), LOWER), Rectangle(OffsetRange(0, 7), UPPER)]
+    )
+    owned.lost("new", "log-0, read up to offset 7: it was deleted")
+
+
+def run_again(owned: Ownerships) -> Progress:
+    """Start from a primary offset with an anchor in the lost log."""
+    run(owned, Primary(0, Anchor(1, 1_000, "old")))
+    return owned.started()[T0]
+
+
+def test_what_is_processed_of_hashes_that_stay_is_known_under_the_next_claim() -> None:
+    """The log was lost, and the group rebalances before this member runs again."""
+    owned = ownerships()
+    loses_log(owned)
+    owned.claim({T0: (LOWER,)})
+    claim_written(owned)
+    assert run_again(owned) == Progress.of(0, [Rectangle(OffsetRange(0, 5), LOWER)])
+    owned.claim({T0: (WHOLE,)})  # what is committed is in the log; the rest was given up
+    claim_written(owned)
+    assert run_again(owned) == Progress.of(0, [Rectangle(OffsetRange(0, 5), LOWER)])
+
+
+def test_what_another_session_has_had_in_between_is_known_no_more() -> None:
+    """It may have delivered some of it again, so the last outputs of a key were older ones."""
+    owned = ownerships()
+    loses_log(owned)
+    write(owned, Claim(T0, "other#1", (UPPER,)))
+    claim_written(owned)
+    assert run_again(owned) == Progress.of(0, [Rectangle(OffsetRange(0, 5), LOWER)])

@@ -1,0 +1,427 @@
+"""Sessions on the mock cluster: starts, commits, claims, fences, and faults of the log."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import TopicPartition as RdTopicPartition
+from confluent_kafka.admin import AdminClient
+
+from kshare.core.hashing import WHOLE
+from kshare.core.progress import Progress, TopicPartition
+from kshare.errors import (
+    AuthorizationError,
+    FencedError,
+    FetchTimeoutError,
+    KshareError,
+)
+from kshare.group.log.primary import NoOffsetError
+from kshare.group.log.topic import log_partition
+from kshare.group.offsets import GroupAliveError, GroupOffsets
+from kshare.group.protocol.record_codec import encode
+from kshare.group.protocol.records import Claim, LaterVersionError
+from kshare.group.session.session import GroupSession
+from kshare.testing import FakeCluster, watermarks
+from tests.support.groups import (
+    GROUP,
+    LOG,
+    LOWER,
+    SECONDS,
+    T0,
+    UPPER,
+    closing_session,
+    commit,
+    eventually,
+    group_config,
+    member,
+    rectangle,
+    start_of,
+)
+
+LOG_PARTITIONS = 3
+NUMBER = log_partition(GROUP, LOG_PARTITIONS)
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"orders": 2, LOG: LOG_PARTITIONS}) as running:
+        running.produce("orders", [(b"k", b"v")] * 100, partition=0)
+        yield running
+
+
+@pytest.fixture
+def servers(cluster: FakeCluster) -> str:
+    return cluster.bootstrap_servers
+
+
+def offsets(servers: str) -> GroupOffsets:
+    return GroupOffsets(group_config(servers).kafka, GROUP, LOG)
+
+
+def write(servers: str, key: bytes, value: bytes | None) -> None:
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": False})
+    producer.produce(LOG, value, key, NUMBER)
+    assert producer.flush(10) == 0
+
+
+# -- commits ---------------------------------------------------------------------------------------
+
+
+def test_a_new_group_starts_where_auto_offset_reset_says(servers: str) -> None:
+    with member(servers, LOWER) as session:
+        assert session.started() == {T0: Progress.at(0)}
+        assert session.may_deliver()
+    with member(servers, group_id="other", auto_offset_reset="latest") as session:
+        assert session.started() == {T0: Progress.at(100)}
+
+
+def test_a_commit_answers_the_stable_offset(servers: str) -> None:
+    with member(servers, LOWER) as lower, member(servers, UPPER) as upper:
+        assert commit(lower, rectangle(0, 30, LOWER)) == 0
+        assert commit(upper, rectangle(0, 20, UPPER), rectangle(25, 40, UPPER)) == 0
+        eventually(lambda: commit(lower) == 20)  # the lead pushes it
+        found = upper.committed([T0], SECONDS)[T0]
+        assert found.offset == 20
+        assert found.range_offsets == ((25, 30),)
+        assert found.individual_commits == (rectangle(20, 30, LOWER), rectangle(25, 40, UPPER))
+        with closing(offsets(servers)) as outside:
+            assert outside.committed() == {T0: found}
+
+
+def test_a_primary_offset_that_was_set_back_is_written_again(servers: str) -> None:
+    """As by a former lead that was stopped amid its commit, and goes on."""
+    with member(servers) as session:
+        commit(session, rectangle(0, 50), rectangle(60, 70))
+    with member(servers) as session:
+        admin = AdminClient({"bootstrap.servers": servers})
+        asked = [ConsumerGroupTopicPartitions(GROUP, [RdTopicPartition(*T0, 20)])]
+        admin.alter_consumer_group_offsets(asked)[GROUP].result(10)
+        assert commit(session) == 50  # nothing is new
+        asked = [ConsumerGroupTopicPartitions(GROUP, [RdTopicPartition(*T0)])]
+        found = admin.list_consumer_group_offsets(asked)[GROUP].result(10).topic_partitions
+        assert [each.offset for each in found] == [50]
+    with member(servers) as session:
+        assert session.started()[T0] == Progress.of(50, [rectangle(60, 70)])
+
+
+def test_a_restart_goes_on_with_its_gaps(servers: str) -> None:
+    with member(servers) as session:
+        assert commit(session, rectangle(0, 10), rectangle(15, 20)) == 10
+    with member(servers) as session:
+        assert session.started()[T0] == Progress.of(10, [rectangle(15, 20)])
+        assert commit(session, rectangle(10, 15)) == 20
+
+
+def test_what_belongs_to_another_start_is_passed_over(servers: str) -> None:
+    with member(servers) as session:
+        late = {T0: Progress.at(0)}
+        assert session.commit({T0: [rectangle(0, 9)]}, SECONDS, since=late) == {T0: 0}
+        since = session.started()
+        assert session.commit({T0: Progress.at(9)}, SECONDS, since=since) == {T0: 9}
+
+
+def test_a_commit_that_nobody_waits_for(servers: str) -> None:
+    with member(servers) as session:
+        assert session.commit({T0: [rectangle(0, 7)]}, 0) == {T0: 0}
+        eventually(lambda: session.commit({T0: []}, 0) == {T0: 7})
+
+
+def test_without_an_offset_to_start_from(servers: str) -> None:
+    with closing_session(GroupSession(group_config(servers, auto_offset_reset="error"))) as session:
+        session.claim({T0: []})
+        with pytest.raises(NoOffsetError, match=r"orders-0, and auto\.offset\.reset is error"):
+            start_of(session)
+
+
+def test_an_error_that_nobody_has_foreseen_ends_the_session(servers: str) -> None:
+    def reset(_: TopicPartition) -> int:
+        raise ValueError("no such day")
+
+    as_reset: Any = reset  # as queries give it
+    config = replace(group_config(servers), offset_reset=as_reset)
+    with closing_session(GroupSession(config)) as session:
+        session.claim({T0: []})
+        with pytest.raises(KshareError, match=r"group .*: asking brokers failed.*no such day"):
+            start_of(session)
+
+
+# -- claims ----------------------------------------------------------------------------------------
+
+
+def test_the_later_claim_wins(servers: str) -> None:
+    with member(servers) as first:
+        commit(first, rectangle(0, 10), rectangle(20, 30))
+        with member(servers, LOWER) as second:
+            assert second.started()[T0] == Progress.of(10, [rectangle(20, 30)])
+            eventually(lambda: not first.started())
+            with pytest.raises(FencedError) as caught:
+                first.check()
+            assert caught.value.other == f"{second.member}#1"
+            assert caught.value.hashes == ((LOWER.lo, LOWER.hi),)
+            assert (caught.value.topic, caught.value.partition) == T0
+            with pytest.raises(FencedError):
+                commit(first, rectangle(10, 20))
+            first.claim({T0: [UPPER]})
+            start_of(first)
+            second.check()
+
+
+def test_hashes_that_are_given_up_are_free_at_once(servers: str) -> None:
+    patient = 60_000
+    with member(servers, claim_timeout_ms=patient) as first:
+        first.claim({T0: [UPPER]})
+        with member(servers, LOWER, claim_timeout_ms=patient):
+            start_of(first)
+
+
+def test_a_claim_that_is_not_given_up_is_waited_for(servers: str) -> None:
+    write(servers, *encode(GROUP, Claim(T0, "killed", (LOWER,))))
+    began = time.monotonic()
+    with member(servers, claim_timeout_ms=1_500) as session:
+        assert time.monotonic() - began >= 1.5
+        commit(session)
+    began = time.monotonic()
+    with member(servers, claim_timeout_ms=60_000):  # its claim was deleted
+        assert time.monotonic() - began < SECONDS
+
+
+def test_overlapping_ranges_are_refused(servers: str) -> None:
+    session = GroupSession(group_config(servers))
+    with pytest.raises(ValueError, match="overlap"):
+        session.claim({T0: [WHOLE, LOWER]})
+    session.close(1)
+
+
+def test_an_unchanged_partition_goes_on(servers: str) -> None:
+    with member(servers) as session:
+        before = session.started()[T0]
+        session.claim({T0: [UPPER, LOWER]})  # together: the whole
+        commit(session)
+        assert session.started()[T0] is before
+
+
+# -- faults ----------------------------------------------------------------------------------------
+
+
+def test_while_the_log_is_down_delivery_stops() -> None:
+    with FakeCluster(2, topics={"orders": 1, LOG: 1}) as cluster:
+        cluster.move_leader("orders", 0, 1)
+        cluster.move_leader(LOG, 0, 2)
+        with member(cluster.bootstrap_servers) as session:
+            before = session.started()[T0]
+            cluster.stop_broker(2)
+            eventually(lambda: not session.may_deliver())
+            with pytest.raises(FetchTimeoutError, match="cannot commit within 1 s"):
+                commit(session, rectangle(0, 5), seconds=1)
+            cluster.start_broker(2)
+            eventually(session.may_deliver)
+            assert commit(session) == 5
+            assert session.started()[T0] is before
+
+
+def test_after_a_gap_the_log_has_to_take_a_record_before_anything_is_delivered() -> None:
+    """A leader that was frozen, and goes on, shows the log as it was; but it replicates nothing."""
+    with FakeCluster(2, topics={"orders": 1, LOG: 1}) as cluster:
+        cluster.move_leader("orders", 0, 1)
+        cluster.move_leader(LOG, 0, 2)
+        with member(cluster.bootstrap_servers) as session:
+            assert session.may_deliver()
+            cluster.stop_broker(2)
+            eventually(lambda: not session.may_deliver())
+            cluster.fail("Produce", ["NOT_ENOUGH_REPLICAS"] * 1_000)
+            cluster.start_broker(2)
+            began = time.monotonic()
+            eventually(lambda: has_read_since(session, began))
+            assert not session.may_deliver()
+            cluster.stop_failing("Produce")
+            eventually(session.may_deliver)
+
+
+def has_read_since(session: GroupSession, began: float) -> bool:
+    """Whether the log has been read to its end, by a request that was sent after some time."""
+    return session.transaction_log.now() - session._thread.read_at < time.monotonic() - began
+
+
+def test_no_right_to_write_to_the_log(cluster: FakeCluster, servers: str) -> None:
+    cluster.fail("Produce", ["TOPIC_AUTHORIZATION_FAILED"] * 10)
+    with closing_session(GroupSession(group_config(servers))) as session:
+        session.claim({T0: []})
+        with pytest.raises(AuthorizationError, match=f"write to {LOG}"):
+            eventually(session.check)
+
+
+def test_whole_partitions_without_individual_commits_need_no_right_to_write_to_the_log(
+    cluster: FakeCluster, servers: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with member(servers) as session:  # what was committed individually still counts
+        assert commit(session, rectangle(0, 5), rectangle(8, 10)) == 5
+    cluster.fail("Produce", ["TOPIC_AUTHORIZATION_FAILED"] * 100)
+    with member(servers, allow_individual_commit=False) as session:
+        eventually(lambda: "goes on with whole partitions" in caplog.text)
+        assert start_of(session) == Progress.of(5, [rectangle(8, 10)])
+        assert commit(session, rectangle(5, 8)) == 10
+        assert session.committed([T0], SECONDS)[T0].offset == 10
+        session.check()
+        with pytest.raises(AuthorizationError, match=f"write to {LOG}"):
+            session.claim({T0: [LOWER]})
+    with member(servers, allow_individual_commit=False) as session:
+        assert start_of(session) == Progress.at(10)
+
+
+def test_a_record_of_a_later_version(servers: str) -> None:
+    with member(servers) as session:
+        write(servers, f'[2,"{GROUP}",0,"lease","orders",0]'.encode(), b"{}")
+        with pytest.raises(LaterVersionError, match=f"drop --group {GROUP}"):
+            eventually(session.check)
+        assert not session.may_deliver()
+        with pytest.raises(LaterVersionError):
+            commit(session, rectangle(0, 1))
+
+
+def test_records_of_other_groups_do_not_matter(servers: str) -> None:
+    write(servers, b'[2,"other",0,"lease","orders",0]', b"{}")
+    write(servers, b"junk", b"junk")
+    with member(servers) as session:
+        assert commit(session, rectangle(0, 4)) == 4
+
+
+def test_a_log_that_is_trimmed_is_written_again(
+    cluster: FakeCluster, servers: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with member(servers, LOWER) as lower, member(servers, UPPER) as upper:
+        commit(upper, rectangle(0, 50, UPPER))
+        commit(lower, rectangle(0, 10, LOWER))
+        starts = {session: session.started()[T0] for session in (lower, upper)}
+        _, end = watermarks(servers, LOG, NUMBER)
+        with caplog.at_level(logging.WARNING, "kshare.group"):
+            cluster.trim(LOG, NUMBER, end)
+            for session in (lower, upper):
+                eventually(partial(_starts_again, session, starts[session]))
+        eventually(lambda: commit(upper, rectangle(50, 60, UPPER)) == 10)
+        assert upper.committed([T0], SECONDS)[T0].individual_commits == (rectangle(10, 60, UPPER),)
+    lost = [record.getMessage() for record in caplog.records if "was lost" in record.getMessage()]
+    assert len(lost) == 2  # once for each member
+    assert all("orders-0 at stable offset" in text for text in lost)
+
+
+def _starts_again(session: GroupSession, before: Progress) -> bool:
+    return session.started().get(T0, before) is not before
+
+
+def test_offsets_that_cannot_be_stored_are_tried_again(cluster: FakeCluster, servers: str) -> None:
+    with member(servers) as session:
+        cluster.fail("OffsetCommit", ["GROUP_MAX_SIZE_REACHED"] * 2)
+        assert commit(session, rectangle(0, 5)) == 5
+
+
+# -- resets ----------------------------------------------------------------------------------------
+
+
+def test_a_reset_is_refused_while_a_member_lives(servers: str) -> None:
+    with closing(offsets(servers)) as outside:
+        with member(servers) as session:
+            commit(session, rectangle(0, 10), rectangle(20, 30))
+            with pytest.raises(GroupAliveError, match=session.member):
+                outside.reset("earliest")
+            with pytest.raises(GroupAliveError):
+                outside.drop()
+        assert outside.reset("stable") == {T0: 10}
+        assert outside.committed()[T0].individual_commits == ()
+    with member(servers) as session:
+        assert session.started()[T0] == Progress.at(10)
+
+
+@pytest.mark.parametrize(("to", "offset"), [("earliest", 0), ("latest", 100), ({T0: 42}, 42)])
+def test_a_reset_says_where_the_group_starts(servers: str, to: object, offset: int) -> None:
+    with member(servers) as session:
+        commit(session, rectangle(0, 10), rectangle(20, 30))
+    with closing(offsets(servers)) as outside:
+        assert outside.reset(to) == {T0: offset}  # type: ignore[arg-type]
+        assert outside.committed()[T0].offset == offset
+    with member(servers) as session:
+        assert session.started()[T0] == Progress.at(offset)
+        commit(session, rectangle(offset, offset + 1))
+        log = session._shared.ownerships.log.of(T0)
+        eventually(lambda: not log.outdated)  # what is void was deleted
+
+
+def test_kafkas_own_tool_voids_individual_commits(
+    servers: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with member(servers) as session:
+        commit(session, rectangle(0, 10), rectangle(20, 30))
+    admin = AdminClient({"bootstrap.servers": servers})
+    asked = [ConsumerGroupTopicPartitions(GROUP, [RdTopicPartition(*T0, 5)])]
+    admin.alter_consumer_group_offsets(asked)[GROUP].result(10)
+    with caplog.at_level(logging.WARNING, "kshare.group"), member(servers) as session:
+        assert session.started()[T0] == Progress.at(5)
+    (said,) = [r.getMessage() for r in caplog.records if "Kafka's own tool" in r.getMessage()]
+    assert "orders-0" in said
+    assert "offset 5" in said
+
+
+def test_metadata_are_those_of_other_clients(servers: str) -> None:
+    """kshare's own commits hold none for the user: there they name the log."""
+    plain = Consumer({"bootstrap.servers": servers, "group.id": GROUP})
+    with closing(plain):
+        plain.commit(offsets=[RdTopicPartition(*T0, 5, metadata="as of noon")], asynchronous=False)
+    with closing_session(GroupSession(group_config(servers))) as session:
+        session.claim({})
+        found = session.committed([T0], SECONDS)[T0]
+        assert (found.offset, found.metadata) == (5, "as of noon")
+    with member(servers) as session:
+        commit(session, rectangle(5, 10))
+        found = session.committed([T0], SECONDS)[T0]
+        assert (found.offset, found.metadata) == (10, "")
+        with closing(offsets(servers)) as outside:
+            assert outside.committed()[T0] == found
+
+
+def test_a_damaged_log_is_dropped(servers: str) -> None:
+    with member(servers) as session:
+        commit(session, rectangle(0, 10), rectangle(20, 30))
+    write(servers, f'[1,"{GROUP}",1,"block","orders",0,"m",[0,8],0]'.encode(), b"junk")
+    with closing(offsets(servers)) as outside:
+        with pytest.raises(KshareError, match=f"kshare offsets drop --group {GROUP}"):
+            outside.committed()
+        assert outside.drop() > 2
+        assert outside.committed()[T0].offset == 10
+    with member(servers) as session:
+        assert session.started()[T0] == Progress.at(10)
+
+
+# -- its end ---------------------------------------------------------------------------------------
+
+
+def test_it_closes_at_once(servers: str) -> None:
+    with member(servers) as session:
+        began = time.monotonic()
+        session.close(5)
+        assert time.monotonic() - began < 0.5
+    with pytest.raises(KshareError, match="closed"):
+        session.claim({T0: []})
+    GroupSession(group_config(servers)).close(1)
+
+
+def test_changes_are_reported(servers: str) -> None:
+    seen: list[int] = []
+    with closing_session(
+        GroupSession(group_config(servers), on_change=lambda: seen.append(len(session.started())))
+    ) as session:
+        session.claim({T0: []})
+        start_of(session)
+        eventually(lambda: seen[-1:] == [1])
+        session.claim({})
+        eventually(lambda: seen[-1:] == [0])
+
+
+def test_a_write_that_fails_is_tried_again(cluster: FakeCluster, servers: str) -> None:
+    with member(servers) as session:
+        cluster.fail("Produce", ["INVALID_REQUIRED_ACKS"])
+        assert commit(session, rectangle(0, 3)) == 3
