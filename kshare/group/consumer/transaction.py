@@ -148,10 +148,10 @@ class Transactions:
         self.current = None
         self.aborts += 1
         self._is_doubtful = not self._producer.abort()
-        with suppress(KshareError):  # the next transaction tries again
-            self.resolve()
         if not self._is_doubtful:
             self._log.rewind()
+        with suppress(KshareError):  # the next transaction tries again
+            self.resolve()
 
     def resolve(self) -> None:
         """Have an earlier transaction decided whose end is not known.

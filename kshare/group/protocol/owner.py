@@ -170,14 +170,20 @@ class Owner:
         """The transactional ids of former owners are fenced, and their transactions ended."""
         self._pending, self._takeover = (), replace(self._takeover, has_fenced=True)
 
-    def rewind(self) -> None:
+    def rewind(self) -> bool:
         """A transaction was aborted: find out from the log what is processed, and start there.
 
         Only when the outcome of all own transactions is decided.
+
+        Returns:
+            Whether it begins anew: what becomes of earlier actions does not matter then. Else it
+            has not begun yet, and waits for them as before.
         """
-        if self.phase in {Phase.RUNNING, Phase.ANCHORING}:
-            self.phase, self.start, self.commit = Phase.STARTING, None, None
-            self._pending, self._evidence = (), self._evidence.forgotten()
+        if self.phase not in {Phase.STARTING, Phase.ANCHORING, Phase.RUNNING}:
+            return False
+        self.phase, self.start, self.commit = Phase.STARTING, None, None
+        self._pending, self._evidence = (), self._evidence.forgotten()
+        return True
 
     def failed(self) -> None:
         """What was to be done has failed, and is worth another attempt."""

@@ -162,8 +162,8 @@ class Ownership:
 
     def rewind(self) -> None:
         """Nothing more is delivered, until the log has said what is processed."""
-        self.owner.rewind()
-        self.action += 1
+        if self.owner.rewind():
+            self.action += 1
         self.start, self.follow_ups.facts = None, ()
 
     def log_lost(self, topic_id: str) -> None:

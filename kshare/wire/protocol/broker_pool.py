@@ -201,7 +201,7 @@ class BrokerPool:
             AuthenticationError, AuthorizationError, KafkaError: No retry helps.
             OSError: A retry may help.
         """
-        return self._idle(address) or self._connect(address)
+        return self.idle(address) or self.connect(address)
 
     def release(self, address: Address, connection: BrokerConnection) -> None:
         """Give back a connection. It is kept for the next reader if nothing is under way on it."""
@@ -218,8 +218,13 @@ class BrokerPool:
         connection.close()
         self._failed(address)
 
-    def _connect(self, address: Address) -> BrokerConnection:
-        """A new connection; first the rest of the pause that the last failure asks for."""
+    def connect(self, address: Address) -> BrokerConnection:
+        """A new connection; first the rest of the pause that the last failure asks for.
+
+        Raises:
+            AuthenticationError, AuthorizationError, KafkaError: No retry helps.
+            OSError: A retry may help.
+        """
         pause = self._outage_over(address) - self._clock.monotonic()
         if pause > 0:
             self._clock.sleep(min(pause, self._kafka.read_timeout_ms / 1000))
@@ -250,7 +255,8 @@ class BrokerPool:
             outage = memory.outages.get((self._cluster, address))
             return 0.0 if outage is None else outage.over
 
-    def _idle(self, address: Address) -> BrokerConnection | None:
+    def idle(self, address: Address) -> BrokerConnection | None:
+        """A connection that waits for a next reader; None if there is none."""
         memory = self._memory()
         with memory.lock:
             kept = memory.idle.get((self._cluster, address), [])
@@ -307,15 +313,11 @@ class BrokerPool:
         Raises:
             AuthenticationError, AuthorizationError: A bootstrap server refuses the login.
         """
-        memory = self._memory()
-        with memory.lock:
-            known: dict[TopicPartition, Leader | None] = {
-                partition: memory.leaders.get((self._cluster, partition))
-                for partition in partitions
-            }
-        missing = [partition for partition, leader in known.items() if leader is None]
+        memory, wanted = self._memory(), list(partitions)
+        leaders: dict[TopicPartition, Leader] = {**self.known_leaders(wanted)}
+        missing = [partition for partition in wanted if partition not in leaders]
         if not missing:
-            return {partition: leader for partition, leader in known.items() if leader is not None}
+            return leaders
         metadata = self._metadata({partition.topic for partition in missing})
         if isinstance(metadata, Metadata):
             memory.see(self._kafka, metadata.brokers.values())
@@ -324,9 +326,16 @@ class BrokerPool:
                 memory.brokers[self._cluster] = metadata.brokers
             for partition in missing:
                 leader = metadata.leader(partition) if isinstance(metadata, Metadata) else metadata
-                known[partition] = leader
+                leaders[partition] = leader
                 if isinstance(leader, tuple):
                     memory.leaders[self._cluster, partition] = leader
+        return leaders
+
+    def known_leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Address]:
+        """The leaders that this process knows already, of some partitions."""
+        memory = self._memory()
+        with memory.lock:
+            known = {each: memory.leaders.get((self._cluster, each)) for each in partitions}
         return {partition: leader for partition, leader in known.items() if leader is not None}
 
     def _metadata(self, topics: Iterable[str]) -> Metadata | LeaderUnknownError:

@@ -29,6 +29,7 @@ from kshare.errors import KafkaError, RecordError, UnknownTopicError
 from kshare.options import SourceOptions
 from kshare.wire.decode.codecs import Arena
 from kshare.wire.decode.records import BYTES_MAX, ROWS_MAX
+from kshare.wire.protocol.background_brokers import NotYetError
 from kshare.wire.protocol.broker_pool import BrokerPool, Brokers, Leader
 from kshare.wire.protocol.messages import Address, FetchAnswer, PartitionFetch, list_offsets
 from kshare.wire.protocol.retry import Clock
@@ -177,6 +178,8 @@ class SliceReader:
                 address = self._address(partition, leaders)
             except UnknownTopicError as error:
                 partition.pause(error)
+            except NotYetError:
+                continue
             except OSError as error:
                 partition.failed(error)
             else:
@@ -208,6 +211,8 @@ class SliceReader:
                 for partition in fetcher.partitions.values():
                     partition.broker = broker
                 self._ask(fetcher, [each.next_fetch() for each in fetcher.partitions.values()])
+            except NotYetError:
+                continue
             except OSError as error:
                 self._lose(fetcher, error)
             except KafkaError as error:

@@ -2,7 +2,8 @@
 
 The records of a partition come in offset order, each at most once, as from
 :class:`~kshare.wire.reader.slice_reader.SliceReader`, whose loop it is. Where that one waits, this
-one returns when it is woken. A fault that passes is retried for ever, with a warning now and then;
+one returns when it is woken, and it waits for no broker alone: leaders are searched and connections
+made by other threads. A fault that passes is retried for ever, with a warning now and then;
 an error leaves the reader in order, and the next call goes on after the last record that was taken.
 
 Cost: as for a slice. One request is under way at each leader; memory is two fetch responses and one
@@ -24,6 +25,7 @@ from kshare.errors import DataLossError, UnknownTopicError
 from kshare.options import SourceOptions
 from kshare.wire.decode.batch_index import BatchIndex
 from kshare.wire.decode.codecs import Arena
+from kshare.wire.protocol.background_brokers import BackgroundBrokers
 from kshare.wire.protocol.broker_pool import BrokerPool, Brokers
 from kshare.wire.protocol.messages import FetchAnswer
 from kshare.wire.protocol.retry import Backoff, Clock, RetryDeadline
@@ -197,26 +199,12 @@ class TailReader(SliceReader):
         options: Options of the source; columns, and how to reach Kafka.
         reset: Whether to go on if wanted offsets were deleted: `error` says no.
         waker: What ends waiting.
-        brokers: The brokers of the cluster; None for those that the options name.
-        clock: Source of time.
     """
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        reset: OffsetReset,
-        waker: Waker,
-        *,
-        brokers: Brokers | None = None,
-        clock: Clock = time,
-    ) -> None:
-        wakeable = _WakeableClock(clock, waker)
-        super().__init__(
-            (),
-            options,
-            brokers=brokers or BrokerPool(options.kafka, clock=wakeable),
-            clock=wakeable,
-        )
+    def __init__(self, options: SourceOptions, reset: OffsetReset, waker: Waker) -> None:
+        connecting = BackgroundBrokers(BrokerPool(options.kafka), waker.wake)
+        super().__init__((), options, brokers=connecting, clock=_WakeableClock(time, waker))
+        self._connecting = connecting
         self._reset: OffsetReset = reset
         self._waker = waker
         self._arena = Arena()
@@ -306,6 +294,7 @@ class TailReader(SliceReader):
         for topic_partition in list(self._reading):
             self.drop(topic_partition)
         self._start_again()
+        self._connecting.close()
 
     def _tail(self) -> Iterator[TailRecords | None]:
         """The records of all partitions; None whenever there is nothing to be had at once."""

@@ -115,6 +115,38 @@ def run(owned: Ownerships, primary: Primary | None = None) -> None:
                     each.owner.primary_written()
 
 
+def test_a_rewind_amid_a_start_asks_again() -> None:
+    """A transaction may be aborted while the partition starts, or twice in a row."""
+    owned = ownerships()
+    owned.claim({T0: (WHOLE,)})
+    claim_written(owned)
+    each = owned.by_partition[T0]
+    numbers = []
+    for _ in range(3):
+        ((_, (action,)),) = owned.advance(1.0)
+        assert isinstance(action, FetchPrimary)
+        numbers.append(each.action)
+        each.rewind()
+        each.rewind()
+    assert len({*numbers, each.action}) == 4  # the answers to earlier ones are not taken
+    ((_, (action,)),) = owned.advance(1.0)
+    each.owner.primary_read(Primary(7, Anchor(0, 0, "")), 0)
+    assert list(owned.advance(1.0)) == []
+    assert each.owner.phase is Phase.RUNNING
+    assert each.start == Progress.at(7)
+
+
+def test_a_rewind_while_the_claim_is_written_forgets_no_failure() -> None:
+    owned = ownerships()
+    owned.claim({T0: (WHOLE,)})
+    ((each, (write_it,)),) = owned.advance(0.0)
+    number = each.action
+    each.rewind()
+    each.failed(number, "timed out", 0.0)
+    ((_, actions),) = owned.advance(100.0)
+    assert actions == (write_it,)
+
+
 def test_after_a_lost_log_it_claims_and_commits_again(caplog: pytest.LogCaptureFixture) -> None:
     owned = ownerships()
     owned.claim({T0: (WHOLE,)})

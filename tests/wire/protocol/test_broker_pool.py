@@ -1,112 +1,21 @@
 """Connections that are kept, and brokers that are left alone after a failure."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, UnknownTopicError
-from kshare.options import KafkaConfig, parse_options
 from kshare.wire.protocol import broker_pool
 from kshare.wire.protocol.broker_pool import BrokerPool, PoolMemory
-from kshare.wire.protocol.messages import Address, LeaderUnknownError
-from tests.support.clock import Clock
+from kshare.wire.protocol.messages import LeaderUnknownError
+from tests.support.brokers import FOUR, ONE, THREE, TWO, Cluster
 
-ONE, TWO, THREE, FOUR = ("one", 1), ("two", 2), ("three", 3), ("four", 4)
-BOTH = f"{ONE[0]}:{ONE[1]},{TWO[0]}:{TWO[1]}"
 LONG_MAX = 2**63 - 1
 PARTITION = TopicPartition("t", 0)
-
-
-class FakeConnection:
-    """A connection that answers Metadata requests."""
-
-    def __init__(self, cluster: "Cluster", address: Address) -> None:
-        self._cluster, self._address = cluster, address
-        self.broker = f"{address[0]}:{address[1]}"
-        self.idle = True
-        self.closed = False
-
-    def version(self, request: type[Any], lowest: int, highest: int) -> int:
-        return highest
-
-    def send(self, request: Any) -> None:
-        raise AssertionError("nothing is fetched")
-
-    def receive(self) -> memoryview:
-        raise AssertionError("nothing is fetched")
-
-    def fileno(self) -> int:
-        raise AssertionError("nothing is waited for")
-
-    def call(self, request: Any) -> Any:
-        return self._cluster.metadata(self._address, request)
-
-    def close(self) -> None:
-        self.closed = True
-
-
-@dataclass
-class Cluster:
-    """Two brokers, or more.
-
-    Attributes:
-        brokers: All brokers, by their node ids from 1 on.
-        leader: Node id of the broker that leads.
-        down: What ails a broker when it is connected to.
-        mute: What ails a broker when it is asked for metadata.
-        tried: The brokers that were connected to.
-        asked: The brokers that were asked for metadata, and for which topics.
-        clock: Time.
-        memory: What the process remembers.
-    """
-
-    brokers: tuple[Address, ...] = (ONE, TWO)
-    leader: int = 1
-    down: dict[Address, Exception] = field(default_factory=dict)
-    mute: dict[Address, Exception] = field(default_factory=dict)
-    tried: list[Address] = field(default_factory=list)
-    asked: list[tuple[Address, list[str]]] = field(default_factory=list)
-    clock: Clock = field(default_factory=Clock)
-    memory: PoolMemory = field(default_factory=PoolMemory)
-
-    def connect(self, host: str, port: int, kafka: KafkaConfig) -> FakeConnection:
-        self.tried.append((host, port))
-        if (host, port) in self.down:
-            raise self.down[host, port]
-        return FakeConnection(self, (host, port))
-
-    def metadata(self, address: Address, request: Any) -> Any:
-        topics = [topic.name for topic in request.topics]
-        self.asked.append((address, topics))
-        if address in self.mute:
-            raise self.mute[address]
-        parts = [SimpleNamespace(partition_index=n, leader_id=self.leader) for n in range(3)]
-        return SimpleNamespace(
-            brokers=[
-                SimpleNamespace(node_id=node, host=host, port=port)
-                for node, (host, port) in enumerate(self.brokers, start=1)
-            ],
-            topics=[SimpleNamespace(name=t, error_code=0, partitions=parts) for t in topics],
-        )
-
-    def pool(
-        self,
-        servers: str = BOTH,
-        memory: Callable[[], PoolMemory] | None = None,
-        **more: str,
-    ) -> BrokerPool:
-        """A pool by parsed options; dots of names are written as two underscores."""
-        given = {f"kafka.{name.replace('__', '.')}": text for name, text in more.items()}
-        given |= {"kafka.bootstrap.servers": servers, "subscribe": "t"}
-        kafka = parse_options(given, streaming=True).options.kafka
-        known = memory or (lambda: self.memory)
-        return BrokerPool(kafka, connect=self.connect, memory=known, clock=self.clock)
 
 
 @pytest.fixture

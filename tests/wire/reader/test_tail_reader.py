@@ -73,6 +73,26 @@ def test_a_leader_that_freezes_is_left_for_the_next_one() -> None:
         assert values == [b"before", b"after"]
 
 
+def test_a_frozen_broker_keeps_no_other_one_waiting() -> None:
+    """Nor does it when nothing is connected yet: it takes connections, and answers nothing."""
+    with FakeCluster(brokers=2, topics={"orders": 2}) as cluster:
+        for partition in PARTITIONS:
+            cluster.move_leader(*partition, 1 + partition.partition)
+            cluster.produce("orders", [("k", "v")] * 3, partition=partition.partition)
+        well = cluster.bootstrap_servers.split(",")[0]
+        kafka = group_config(well, request_timeout_ms=3_600_000).kafka
+        options = SourceOptions(topics=Assign(FrozenMapping({})), kafka=kafka, starting=EARLIEST)
+        cluster.delay(2, 3_600_000)
+        waker = Waker().open()
+        with closing(waker), closing(TailReader(options, "earliest", waker)) as reader:
+            for partition in PARTITIONS[::-1]:
+                reader.read(Slice(*partition, (Rectangle(OffsetRange(0, NO_END), WHOLE),)))
+            assert values_of(reader, 3) == [b"v"] * 3
+            cluster.produce("orders", [("k", "more")], partition=0)
+            assert values_of(reader, 1) == [b"more"]
+            assert reader.delivered(PARTITIONS[1]) == 0
+
+
 def values_of(reader: TailReader, count: int) -> list[bytes]:
     """The values of the next records."""
     values: list[bytes] = []
