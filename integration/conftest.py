@@ -34,6 +34,7 @@ LONG = (
     "test_group_membership",
     "test_ranges",
     "test_cooperative",
+    "test_elastic",
     "test_demo",
     "test_group_migration",
     "test_differential_sink",
