@@ -35,8 +35,8 @@ lint: setup
 test: setup
 	$(BIN)/kshare warm
 	$(MAKE) --jobs=3 lint test-core prepare
-	$(BIN)/python -m pytest -n 6 --dist worksteal --ignore=tests/core tests
-	$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder integration
+	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore=tests/core tests
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder integration
 
 # The core decides what is read: every branch of it is tested.
 test-core: setup

@@ -34,7 +34,6 @@ LONG = (
     "test_group_membership",
     "test_ranges",
     "test_cooperative",
-    "test_elastic",
     "test_demo",
     "test_group_migration",
     "test_differential_sink",
