@@ -28,6 +28,12 @@ def fill(group: Group, first: int, last: int) -> None:
     group.broker.produce(group.topic, rows)
 
 
+def have_shares(group: Group, *wanted: float) -> bool:
+    """Whether the members have these parts of the partition, in the order of their starts."""
+    members = zip(group.members, wanted, strict=True)
+    return all(abs(member.share() - share) < 0.01 for member, share in members)
+
+
 def test_a_hot_key_gets_a_range_of_its_own_and_a_killed_member_is_replaced(group: Group) -> None:
     config = {
         "rangeAssignor": "adaptive",
@@ -74,15 +80,10 @@ def test_tasks_go_to_members_in_the_rack_of_their_replicas_until_a_deadline(
         closing(Group(broker, broker.create_topic(), tmp_path)) as group,
     ):
         fill(group, 0, 2_000)
-        near, second, far = (group.start(**config, **{"client.rack": each}) for each in racks)
-
-        def shares(*wanted: float) -> bool:
-            members = zip((near, second, far), wanted, strict=True)
-            return all(abs(member.share() - share) < 0.01 for member, share in members)
-
-        eventually(lambda: shares(1 / 2, 1 / 2, 0))
+        *_, far = (group.start(**config, **{"client.rack": each}) for each in racks)
+        eventually(lambda: have_shares(group, 1 / 2, 1 / 2, 0))
         fill(group, 2_000, 3_000)
-        eventually(lambda: shares(1 / 3, 1 / 3, 1 / 3))
+        eventually(lambda: have_shares(group, 1 / 3, 1 / 3, 1 / 3))
         fill(group, 3_000, 4_000)
         eventually(lambda: len(group.delivered()) == 4_000)
         end_all(group)
@@ -99,17 +100,12 @@ def test_spare_members_help_while_others_are_behind(group: Group) -> None:
     }
     fill(group, 0, 200)
     roles = ("worker", "worker", "spare")
-    first, second, spare = (group.start(**config, **{"client.tag.role": each}) for each in roles)
-
-    def shares(*wanted: float) -> bool:
-        members = zip((first, second, spare), wanted, strict=True)
-        return all(abs(member.share() - share) < 0.01 for member, share in members)
-
-    eventually(lambda: shares(1 / 2, 1 / 2, 0))
+    *_, spare = (group.start(**config, **{"client.tag.role": each}) for each in roles)
+    eventually(lambda: have_shares(group, 1 / 2, 1 / 2, 0))
     fill(group, 200, 6_000)
-    eventually(lambda: shares(1 / 3, 1 / 3, 1 / 3))
+    eventually(lambda: have_shares(group, 1 / 3, 1 / 3, 1 / 3))
     eventually(lambda: len(group.delivered()) == 6_000)
-    eventually(lambda: shares(1 / 2, 1 / 2, 0))
+    eventually(lambda: have_shares(group, 1 / 2, 1 / 2, 0))
     end_all(group)
     group.check({0: 6_000})
     assert spare.records()

@@ -41,8 +41,6 @@ _COUNTERS: Final = {
     "aborted_transactions": "Transactions that were aborted; their records come again.",
     "fenced_seconds": "How long polls had to wait, as the consumer might have been replaced.",
 }
-
-
 _HISTOGRAMS: Final = {
     "commits": ("commit_duration_seconds", "How long commits took that have succeeded."),
     "transactions": (

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class NotYetError(OSError):
-    """A leader is being searched, or a broker connected to: ask again when woken."""
+    """A leader is being looked up, or a connection made: ask again when woken."""
 
 
 class BackgroundBrokers:
@@ -46,7 +46,7 @@ class BackgroundBrokers:
         self._connecting: dict[Address, Future[BrokerConnection]] = {}
 
     def leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Leader]:
-        """The leader of each partition; :class:`NotYetError` for those that are searched.
+        """The leader of each partition; :class:`NotYetError` for those that are being looked up.
 
         Raises:
             AuthenticationError, AuthorizationError: A bootstrap server refuses the login.
@@ -63,7 +63,7 @@ class BackgroundBrokers:
             if self._searches[partition].done():
                 leaders[partition] = self._result(self._searches.pop(partition))[partition]
             else:
-                leaders[partition] = NotYetError(f"{partition}: its leader is being searched")
+                leaders[partition] = NotYetError(f"{partition}: its leader is being looked up")
         return leaders
 
     def _result(self, search: Future[dict[TopicPartition, Leader]]) -> dict[TopicPartition, Leader]:

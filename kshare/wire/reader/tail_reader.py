@@ -2,8 +2,8 @@
 
 The records of a partition come in offset order, each at most once, as from
 :class:`~kshare.wire.reader.slice_reader.SliceReader`, whose loop it is. Where that one waits, this
-one returns when it is woken, and it waits for no broker alone: leaders are searched and connections
-made by other threads. A fault that passes is retried for ever, with a warning now and then;
+one returns when it is woken, and it waits for no broker alone: other threads look up leaders and
+connect. A fault that passes is retried for ever, with a warning now and then;
 an error leaves the reader in order, and the next call goes on after the last record that was taken.
 
 Cost: as for a slice. One request is under way at each leader; memory is two fetch responses and one
@@ -12,7 +12,6 @@ output batch, whatever the backlog.
 
 import logging
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -203,7 +202,7 @@ class TailReader(SliceReader):
 
     def __init__(self, options: SourceOptions, reset: OffsetReset, waker: Waker) -> None:
         connecting = BackgroundBrokers(BrokerPool(options.kafka), waker.wake)
-        super().__init__((), options, brokers=connecting, clock=_WakeableClock(time, waker))
+        super().__init__((), options, brokers=connecting)
         self._connecting = connecting
         self._reset: OffsetReset = reset
         self._waker = waker
@@ -366,17 +365,3 @@ class TailReader(SliceReader):
         for partition in self._reading.values():
             partition.rewind()
         self._waiting = dict(self._reading)
-
-
-class _WakeableClock:
-    """Time, with pauses that end when the reader is woken."""
-
-    def __init__(self, actual: Clock, waker: Waker) -> None:
-        self._actual = actual
-        self._waker = waker
-
-    def monotonic(self) -> float:
-        return self._actual.monotonic()
-
-    def sleep(self, seconds: float, /) -> None:
-        self._waker.wait(seconds)

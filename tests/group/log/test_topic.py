@@ -1,6 +1,6 @@
 """Which partition of the log is a group's, and how its writer survives a fatal error."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -100,7 +100,9 @@ def writer_of(producers: list[SilentProducer]) -> LogWriter:
     return LogWriter(group_config("127.0.0.1:1").kafka, timeout_ms=5_000, producer=make)
 
 
-def test_a_fatal_error_fails_what_was_not_taken_and_the_next_record_is_written() -> None:
+@pytest.fixture
+def failing() -> Iterator[tuple[LogWriter, Failures]]:
+    """A writer whose first record is written, and whose second one meets a fatal error."""
     with FakeCluster(brokers=1, topics={LOG: 1}) as cluster:
         kafka = group_config(cluster.bootstrap_servers).kafka
         with closing(LogWriter(kafka, timeout_ms=5_000)) as writer:
@@ -109,31 +111,31 @@ def test_a_fatal_error_fails_what_was_not_taken_and_the_next_record_is_written()
             assert writer.flush(10) == 0
             cluster.fail("Produce", [FATAL])
             failures.append(writer, 1)
-
-            def serve() -> bool:
-                writer.serve()
-                return bool(failures.of)
-
-            eventually(serve)
-            assert failures.numbers == [1]
-            assert f"cannot write to {LOG}" in failures.of[0][1]
-            failures.append(writer, 2)
-            assert writer.flush(10) == 0
-            writer.serve()
-            assert failures.numbers == [1]
+            yield writer, failures
 
 
-def test_a_fatal_error_amid_a_flush() -> None:
-    with FakeCluster(brokers=1, topics={LOG: 1}) as cluster:
-        kafka = group_config(cluster.bootstrap_servers).kafka
-        with closing(LogWriter(kafka, timeout_ms=5_000)) as writer:
-            failures = Failures()
-            failures.append(writer, 0)
-            assert writer.flush(10) == 0
-            cluster.fail("Produce", [FATAL])
-            failures.append(writer, 1)
-            writer.flush(10)
-            assert failures.numbers == [1]
+def test_a_fatal_error_fails_what_was_not_taken_and_the_next_record_is_written(
+    failing: tuple[LogWriter, Failures],
+) -> None:
+    writer, failures = failing
+
+    def serve() -> bool:
+        writer.serve()
+        return bool(failures.of)
+
+    eventually(serve)
+    assert failures.numbers == [1]
+    assert f"cannot write to {LOG}" in failures.of[0][1]
+    failures.append(writer, 2)
+    assert writer.flush(10) == 0
+    writer.serve()
+    assert failures.numbers == [1]
+
+
+def test_a_fatal_error_amid_a_flush(failing: tuple[LogWriter, Failures]) -> None:
+    writer, failures = failing
+    writer.flush(10)
+    assert failures.numbers == [1]
 
 
 @pytest.mark.parametrize("meets", [LogWriter.serve, partial(LogWriter.flush, seconds=1.0)])
