@@ -56,7 +56,7 @@ def test_files_exist(name: str) -> None:
 
 def test_each_named_test_exists() -> None:
     named = [code for document in documents() for code in document.codes if "::" in code]
-    assert len(named) > 40  # the tables of docs/guarantees.md
+    assert len(named) > 40  # the tables of docs/tested-situations.md
     for code in named:
         path, _, test = code.partition("::")
         assert test in _tests(path), code
