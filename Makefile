@@ -34,7 +34,7 @@ lint: setup
 # with the files that take longest (integration/conftest.py).
 test: setup
 	$(BIN)/kshare warm
-	$(MAKE) --jobs=3 lint test-core prepare
+	$(MAKE) --jobs=3 lint docs test-core prepare
 	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore=tests/core tests
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder integration
 
@@ -55,9 +55,8 @@ soak: setup
 bench: setup
 	$(BIN)/python -m bench
 
-# The documentation, as a site in site/.
+# The documentation, as a site in site/; fails on a broken link, or a warning.
 docs: setup
-	$(BIN)/python -m pip install --quiet --group docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # After a change of docs/pictures.py, docs/figures.toml or kshare/monitor/plot.py.

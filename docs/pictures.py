@@ -11,8 +11,8 @@ import os
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -203,59 +203,34 @@ def _label(axes: Axes, x: float, y: float, text: str, colour: str) -> None:
     axes.text(x, y, text, color=colour, ha="center", va="center", fontsize=12, bbox=box)
 
 
-# -- a micro-batch ---------------------------------------------------------------------------------
+# -- sequences of messages -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Message:
-    """An arrow of a sequence diagram; ``sender == receiver`` is a note beside one lifeline."""
+def sequence(name: str) -> Figure:
+    """A diagram of ``sequences.toml``.
 
-    sender: str
-    receiver: str
-    text: str
-
-
-LIFELINES = ("checkpoint", "Spark driver", "planner", "tasks", "Kafka")
-MESSAGES = (
-    Message("Spark driver", "planner", "latestOffset(start)"),
-    Message("planner", "Kafka", "partitions, ends of the logs"),
-    Message("planner", "planner", "choose ranges and limits"),
-    Message("planner", "Spark driver", "offset dict: the plan"),
-    Message("Spark driver", "checkpoint", "offsets/N"),
-    Message("Spark driver", "planner", "partitions(start, end)"),
-    Message("planner", "Spark driver", "slices, in task order"),
-    Message("Spark driver", "tasks", "one slice each"),
-    Message("tasks", "Kafka", "Fetch requests"),
-    Message("tasks", "Spark driver", "rows, as Arrow batches"),
-    Message("tasks", "planner", "its end, its time"),
-    Message("Spark driver", "checkpoint", "commits/N"),
-)
-
-
-def batch() -> Figure:
-    """One micro-batch as a sequence."""
-    return _sequence(LIFELINES, MESSAGES)
-
-
-def _sequence(lifelines: Sequence[str], messages: Sequence[Message]) -> Figure:
+    A message is sender, receiver and text. If both are the same, it is a note on that lifeline.
+    """
+    data = tomllib.loads((DOCS / "sequences.toml").read_text())[name]
+    messages = data["messages"]
     figure = Figure(figsize=(10, 0.46 * len(messages) + 1.3), layout="constrained")
     axes = figure.subplots()
-    position = {name: 2.4 * number for number, name in enumerate(lifelines)}
+    position = {line: 2.4 * number for number, line in enumerate(data["lifelines"])}
     bottom = len(messages) + 0.6
-    for name, x in position.items():
+    for line, x in position.items():
         axes.plot([x, x], [0, bottom], color=PALE, linewidth=2, zorder=0)
         axes.text(
             x,
             -0.35,
-            name,
+            line,
             ha="center",
             va="center",
             fontweight="bold",
             bbox={"facecolor": PALE, "edgecolor": GREY, "boxstyle": "round,pad=0.45"},
         )
-    for number, message in enumerate(messages, start=1):
-        start, end = position[message.sender], position[message.receiver]
-        text = f"{number}  {message.text}"
+    for number, (sender, receiver, said) in enumerate(messages, start=1):
+        start, end = position[sender], position[receiver]
+        text = f"{number}  {said}"
         box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
         if start == end:
             box |= {"edgecolor": GREY, "pad": 4}
@@ -272,6 +247,28 @@ def _sequence(lifelines: Sequence[str], messages: Sequence[Message]) -> Figure:
     axes.set_xlim(-1.1, max(position.values()) + 1.1)
     axes.set_ylim(bottom, -0.8)
     axes.axis("off")
+    return figure
+
+
+# -- a group beside plain consumers ----------------------------------------------------------------
+
+
+def migration() -> Figure:
+    """How a group goes from plain consumers to shared key ranges, and back."""
+    figure = Figure(figsize=(10, 2.6), layout="constrained")
+    axes = figure.subplots()
+    axes.set_xlim(0, 100)
+    axes.set_ylim(0, 26)
+    axes.axis("off")
+    _box(axes, 1, 9, 22, 9, "plain consumers", PALE)
+    _box(axes, 39, 9, 22, 9, "whole partitions,\nby range", SAND)
+    _box(axes, 77, 9, 22, 9, "key ranges\nare shared", "#cdebdf")
+    _arrow(axes, (24, 13.5), (38, 13.5), BLUE)
+    axes.text(31, 17.5, "a kshare\nconsumer joins", ha="center", va="center", fontsize=10)
+    _arrow(axes, (62, 16), (76, 16), BLUE)
+    axes.text(69, 20.5, "the last plain\nconsumer leaves", ha="center", va="center", fontsize=10)
+    _arrow(axes, (76, 11), (62, 11), BLUE)
+    axes.text(69, 6.5, "a plain\nconsumer joins", ha="center", va="center", fontsize=10)
     return figure
 
 
@@ -381,8 +378,8 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     "cut": cut,
     "figures": figures,
     "progress": progress,
-    "batch": batch,
     "sharing": sharing,
+    "migration": migration,
 }
 
 
@@ -391,7 +388,9 @@ def draw_all(folder: Path, suffix: str = ".svg") -> list[Path]:
     metadata: Any = {"Date": None} if suffix == ".svg" else None
     files = []
     with mpl.rc_context(STYLE):
-        for name, make in DRAWN.items():
+        sequences = tomllib.loads((DOCS / "sequences.toml").read_text())
+        drawn = DRAWN | {name: partial(sequence, name) for name in sequences}
+        for name, make in drawn.items():
             files.append(folder / f"{name}{suffix}")
             make().savefig(files[-1], metadata=metadata, dpi=110)
         files.append(folder / f"slow-key{suffix}")
