@@ -97,8 +97,15 @@ class KshareDataSource(DataSource):
         return _FilteredReader(options) if filters_may_be_pushed() else _BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """The reader of a streaming query."""
-        return StreamReader(_parse(self.options, schema, streaming=True))
+        """The reader of a streaming query; if its options are wrong, one that raises what is wrong.
+
+        Spark 4.3 stops a reader also when it has got none, and an ``UnboundLocalError`` of its own
+        would be the last line that users see.
+        """
+        try:
+            return StreamReader(_parse(self.options, schema, streaming=True))
+        except OptionsError as error:
+            return _RefusedReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchSink":
         """The writer of a batch query."""
@@ -234,3 +241,17 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         """End the planner, if there is one."""
         if self._opened is not None:
             self._opened.close()
+
+
+class _RefusedReader(StreamReader):
+    """The reader of a query whose options are wrong: each call but ``stop`` raises the error."""
+
+    def __init__(self, error: OptionsError) -> None:
+        self._error = error
+
+    @property
+    def _planner(self) -> "StreamPlanner":
+        raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        raise self._error

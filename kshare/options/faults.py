@@ -22,6 +22,7 @@ class Faults:
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.warnings: list[str] = []
+        self._unknown: list[str] = []
 
     def add(self, option: str, value: str | None, wrong: str, right: str = "") -> None:
         """Add a fault.
@@ -64,17 +65,22 @@ class Faults:
         """
         by_lower_case = {known_name.lower(): known_name for known_name in known}
         nearest = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.0)[0]
+        known_name = f"{prefix}{by_lower_case[nearest]}"
         self.warn(
             f"{prefix}{name}",
-            f"is ignored, no such {what} is known; the nearest known one is "
-            f"{prefix}{by_lower_case[nearest]}",
+            f"is ignored, no such {what} is known; the nearest known one is {known_name}",
+        )
+        self._unknown.append(
+            f"{prefix}{name}: no such {what} is known; the nearest known one is {known_name}"
         )
 
     def raise_if_any(self) -> None:
         """Raise an error that lists all faults, if there are any.
 
+        Unknown names are listed with them: one may be a missing option's, misspelt.
+
         Raises:
             OptionsError: There are faults.
         """
         if self.problems:
-            raise OptionsError(self.problems)
+            raise OptionsError([*self.problems, *self._unknown])

@@ -143,6 +143,25 @@ def test_an_unknown_name_gets_the_nearest_one(name: str, near: str) -> None:
     assert found.endswith(f" is known; the nearest known one is {near}")
 
 
+@pytest.mark.parametrize(
+    ("missing", "given", "near"),
+    [
+        ("kafka.bootstrap.servers", "bootstrap.servers", "kafka.bootstrap.servers"),
+        ("kafka.bootstrap.servers", "kafka.boostrap.servers", "kafka.bootstrap.servers"),
+        ("subscribe", "subscrib", "subscribe"),
+    ],
+)
+def test_a_misspelt_required_option_is_named_beside_what_is_missing(
+    missing: str, given: str, near: str
+) -> None:
+    base = {name: value for name, value in BASE.items() if name != missing}
+    first, *_, last = problems({given: SECRET}, base=base)
+    assert missing in first
+    assert last.endswith(f"; the nearest known one is {near}")
+    assert last.startswith(f"{given}: no such ")
+    assert SECRET not in first + last
+
+
 @pytest.mark.parametrize("name", SINKS_ONLY)
 def test_options_of_the_sink_are_ignored_with_a_warning(name: str) -> None:
     assert warnings({name: "x"}) == (f"option {name} is ignored, it is an option of the sink",)

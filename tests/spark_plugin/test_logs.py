@@ -1,5 +1,6 @@
 """Whose warning it is that stands between Spark's lines."""
 
+import os
 import re
 import subprocess
 import sys
@@ -16,9 +17,15 @@ source.reader(schema)
 LINE = r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d WARNING kshare: option keyrange is ignored.* keyRanges"
 
 
-def printed(before: str = "") -> str:
-    code = SOURCE.format(before=before)
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+INFORM = 'logging.getLogger("kshare.wire").info("a leader has moved")'
+
+
+def printed(before: str = "", *, after: str = "", level: str = "") -> str:
+    code = SOURCE.format(before=before) + after
+    environment = os.environ | {"KSHARE_LOG_LEVEL": level}
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
     assert not run.stdout
     return run.stderr
 
@@ -31,3 +38,17 @@ def test_a_warning_has_time_level_and_name() -> None:
 def test_who_has_set_up_logging_has_the_last_word() -> None:
     assert printed("logging.basicConfig(format='mine %(message)s')").startswith("mine option key")
     assert printed("logging.basicConfig(level=logging.ERROR)") == ""
+
+
+def test_a_variable_says_which_lines_are_shown() -> None:
+    assert "a leader" not in printed(after=INFORM)
+    assert printed(after=INFORM, level="info").endswith(" INFO kshare.wire: a leader has moved\n")
+    assert printed(after=INFORM, level="ERROR") == ""
+
+
+def test_a_level_that_is_none_is_told() -> None:
+    first, second = printed(after=INFORM, level="loud").splitlines()
+    assert first.endswith(
+        "KSHARE_LOG_LEVEL=loud is ignored; give one of DEBUG, INFO, WARNING, ERROR"
+    )
+    assert re.fullmatch(LINE, second)

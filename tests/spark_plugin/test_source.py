@@ -1,9 +1,12 @@
 """The source before a query is planned: its columns, and what of the user's is run for them."""
 
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kshare.errors import OptionsError
 from spark_plugin.source import KshareDataSource
@@ -62,5 +65,24 @@ def test_all_faults_are_told_before_the_kind_of_the_query_is_known() -> None:
 def test_a_streams_faulty_task_assignor_is_told_by_the_stream() -> None:
     source = KshareDataSource({**BASE, "taskAssignor": "no.such.module"})
     schema = source.schema()
+    reader = source.streamReader(schema)
     with pytest.raises(OptionsError, match=r"taskAssignor: no task assignor 'no\.such"):
-        source.streamReader(schema)
+        reader.initialOffset()
+
+
+def test_a_stream_with_wrong_options_says_so_at_each_call_and_can_be_stopped() -> None:
+    """Spark stops it in any case, and would show its own error if there were nothing to stop."""
+    source = KshareDataSource({**BASE, "keys": '["a"]', "targetTaskDuration": "1s"})
+    reader: Any = source.streamReader(source.schema())
+    calls: list[Callable[[], object]] = [
+        reader.initialOffset,
+        reader.getDefaultReadLimit,
+        reader.prepareForTriggerAvailableNow,
+        reader.reportLatestOffset,
+        lambda: reader.latestOffset({}, ReadAllAvailable()),
+        lambda: reader.partitions({}, {}),
+    ]
+    for call in calls:
+        with pytest.raises(OptionsError, match="targetTaskDuration"):
+            call()
+    reader.stop()
