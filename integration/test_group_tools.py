@@ -15,7 +15,9 @@ from integration.processes import PythonProcess
 from kshare.cli import main
 from kshare.core.hashing import HASH_SPACE
 from kshare.group import GroupOwners, HostInfo, owner
+from kshare.group.offsets import list_offsets
 from kshare.group.owners import partition_of
+from kshare.testing import Record, produce
 
 KEYS = [f"customer-{number}" for number in range(60)]
 SECONDS = 60.0
@@ -166,3 +168,21 @@ def check_commands(
         "members": 3,
         "partitions": [[topic, 0], [topic, 1]],
     }
+
+
+def test_a_reset_to_a_time(broker: KafkaBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    topic = broker.create_topic(partitions=2)
+    config = {"bootstrap.servers": broker.bootstrap_servers}
+    start_ms = 1_700_000_000_000
+    records = [Record(b"k", b"v", timestamp=start_ms + second * 1000) for second in range(20)]
+    produce(broker.bootstrap_servers, topic, records, partition=0)
+
+    def reset(*to: str) -> dict[int, int]:
+        rows = show(capsys, broker, "offsets", "reset", "--group", topic, "--topic", topic, *to)
+        return {row["partition"]: row["offset"] for row in rows}
+
+    assert reset("--to-datetime", "2023-11-14T22:13:27") == {0: 7, 1: 0}
+    assert reset("--shift-by", "100") == {0: 20, 1: 0}
+    assert reset("--by-duration", "PT1H", "--dry-run") == {0: 20, 1: 0}
+    listed = list_offsets(topic, config)
+    assert {tp.partition: each.offset for tp, each in listed.items()} == {0: 20, 1: 0}

@@ -124,7 +124,8 @@ def _add_offsets(commands: "argparse._SubParsersAction[Any]") -> None:
         "offset (all below it is processed), what is processed above it, and the lag. `reset` "
         "lets the group start elsewhere, and voids its individual commits. `drop` deletes the "
         "group's records from the log, if they cannot be read any more; the stable offsets stay. "
-        "Both are refused while a member is alive.",
+        "Both are refused while a member is alive. The options of `reset` have the names and "
+        "meanings of kafka-consumer-groups --reset-offsets.",
     )
     offsets.add_argument(
         "action", nargs="?", choices=("list", "reset", "drop"), default="list", help="default: list"
@@ -135,6 +136,33 @@ def _add_offsets(commands: "argparse._SubParsersAction[Any]") -> None:
         metavar="WHERE",
         help="for reset: earliest, latest, stable, or JSON: the offsets of some partitions",
     )
+    for name in ("earliest", "latest"):
+        flag = f"--to-{name}"
+        offsets.add_argument(
+            flag, action="store_const", const=name, dest="to", help=f"for reset: as --to {name}"
+        )
+    offsets.add_argument(
+        "--to-datetime",
+        metavar="TIME",
+        help="for reset: the first records from a time on, such as 2026-03-01T06:00:00Z; UTC "
+        "without a time zone",
+    )
+    offsets.add_argument(
+        "--by-duration",
+        metavar="DURATION",
+        help="for reset: the first records that are not older, such as PT1H30M, P1D or 90m",
+    )
+    offsets.add_argument(
+        "--shift-by",
+        metavar="N",
+        help="for reset: so many offsets after the stable offsets, or before (-100); within the "
+        "log",
+    )
+    offsets.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="for reset and drop: say what would be done, and change nothing",
+    )
     offsets.add_argument("--json", action="store_true", help="for programs")
     offsets.add_argument(
         "--plot",
@@ -142,7 +170,7 @@ def _add_offsets(commands: "argparse._SubParsersAction[Any]") -> None:
         metavar="FILE",
         help="draw offsets x hash space into a .png or .svg (needs the extra: kshare[plot])",
     )
-    offsets.add_argument("--topic", help="list: only partitions of this topic")
+    offsets.add_argument("--topic", help="only partitions of this topic")
     _add_log_topic(offsets)
     add_connection(offsets)
     _set_module(offsets, "offsets")

@@ -8,14 +8,17 @@ import json
 import sys
 from collections.abc import Mapping
 from contextlib import closing
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import Any
 
 from kshare.cli.connection import is_given, kafka_config
+from kshare.cli.reset_target import reset_target
 from kshare.cli.show import partition_text
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.progress import TopicPartition
 from kshare.group.model import OffsetAndMetadata
-from kshare.group.offsets import GroupOffsets, ResetTo
+from kshare.group.offsets import GroupOffsets
+from kshare.group.reset_targets import ResetTo
 from kshare.group.status import log_bounds
 from kshare.monitor.plot import draw_partitions
 from kshare.monitor.status import PartitionStatus, partition_status
@@ -23,32 +26,52 @@ from kshare.options import KafkaConfig
 
 __all__ = ["run"]
 
-_WANTED: Final = 'wanted earliest, latest, stable, or offsets such as {"orders": {"0": 123}}'
-
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Run the command, and return its exit code."""
     if not is_given(arguments):
         parser.error("which cluster? Give --bootstrap-servers, or --kafka-config")
-    if (arguments.action == "reset") != (arguments.to is not None):
-        parser.error("reset needs --to, and only reset takes it")
-    to = None
-    if arguments.to is not None:
-        to = _reset_to(arguments.to)
-        if to is None:
-            parser.error(f"argument --to: {arguments.to!r}: {_WANTED}")
+    if arguments.dry_run and arguments.action == "list":
+        parser.error("only reset and drop take --dry-run")
+    to = reset_target(parser, arguments, datetime.now(UTC))
+    if isinstance(to, Mapping) and arguments.topic is not None:
+        parser.error("argument --topic: --to names topics itself")
     kafka = kafka_config(arguments)
     topic = arguments.log_topic or INDIVIDUAL_COMMITS_TOPIC
     with closing(GroupOffsets(kafka, arguments.group, topic)) as offsets:
         if to is not None:
-            for partition, offset in sorted(offsets.reset(to).items()):
-                sys.stdout.write(f"{partition}: starts at offset {offset}\n")
+            _reset(arguments, offsets, to)
         elif arguments.action == "drop":
-            count = offsets.drop()
-            sys.stdout.write(f"{count} records of group {arguments.group} deleted\n")
+            _drop(arguments, offsets)
         else:
             _show(kafka, arguments, offsets.committed())
     return 0
+
+
+def _reset(arguments: argparse.Namespace, offsets: GroupOffsets, to: ResetTo) -> None:
+    is_dry_run = arguments.dry_run
+    reset = offsets.reset(to, topic=arguments.topic, is_dry_run=is_dry_run)
+    if arguments.json:
+        rows = [
+            {"topic": tp.topic, "partition": tp.partition, "offset": offset, "dry_run": is_dry_run}
+            for tp, offset in sorted(reset.items())
+        ]
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        return
+    starts = "would start" if is_dry_run else "starts"
+    for partition, offset in sorted(reset.items()):
+        sys.stdout.write(f"{partition}: {starts} at offset {offset}\n")
+    if is_dry_run:
+        sys.stdout.write(
+            "nothing was changed (--dry-run). A reset also voids what the group has committed "
+            "above its stable offsets in these partitions\n"
+        )
+
+
+def _drop(arguments: argparse.Namespace, offsets: GroupOffsets) -> None:
+    count = offsets.drop(topic=arguments.topic, is_dry_run=arguments.dry_run)
+    deleted = "would be deleted" if arguments.dry_run else "deleted"
+    sys.stdout.write(f"{count} records of group {arguments.group} {deleted}\n")
 
 
 def _show(
@@ -89,19 +112,3 @@ def _as_json(shown: PartitionStatus, committed: OffsetAndMetadata) -> dict[str, 
         "metadata": committed.metadata,
         "leader_epoch": committed.leader_epoch,
     }
-
-
-def _reset_to(text: str) -> ResetTo | None:
-    """Where a group shall start; None if the text does not say it."""
-    if text in {"earliest", "latest", "stable"}:
-        return text  # type: ignore[return-value]
-    try:
-        offsets = {
-            TopicPartition(str(topic), int(number)): offset
-            for topic, of_topic in json.loads(text).items()
-            for number, offset in of_topic.items()
-        }
-    except (ValueError, AttributeError):
-        return None
-    is_valid = offsets and all(type(each) is int and each >= 0 for each in offsets.values())
-    return offsets if is_valid else None

@@ -135,6 +135,11 @@ def partition_text(partition: PartitionStatus, *, several: bool = False) -> str:
     text = f"{partition.topic_partition}{source}: {', '.join(facts)}\n"
     if partition.lost:
         text += f"  LOST: {partition.lost:,} pending offsets are below the first one of the log\n"
+    if partition.beyond_end:
+        text += (
+            f"  BEYOND THE END: the stable offset is {_counted(partition.beyond_end, 'offset')} "
+            "above the end of the log, and reading it fails\n"
+        )
     if len(partition.ranges) == 1 and partition.ranges[0].limit is None and done.is_level:
         return text
     rows: list[tuple[str, ...]] = [

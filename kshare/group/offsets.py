@@ -5,10 +5,10 @@ end of the log and for the primary offsets that were read before it.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
@@ -21,16 +21,14 @@ from kshare.group.log.primary import PrimaryOffsets, StoredOffset
 from kshare.group.log.topic import LogTopic, LogWriter, log_table
 from kshare.group.model import OffsetAndMetadata, committed_offset
 from kshare.group.protocol.log import GroupLog, members_seen
-from kshare.group.protocol.record_codec import encode
-from kshare.group.protocol.records import Reset
+from kshare.group.protocol.record_codec import decode_key, encode
+from kshare.group.protocol.records import CommitLogError, Reset
 from kshare.group.protocol.start import Anchor, Primary
-from kshare.options import KafkaConfig
+from kshare.group.reset_targets import ResetTo, reset_offsets
+from kshare.options import KafkaConfig, Subscribe
 from kshare.wire.protocol.error_codes import Kind
 
-__all__ = ["GroupAliveError", "GroupOffsets", "GroupSnapshot", "ResetTo", "list_offsets"]
-
-ResetTo = Literal["earliest", "latest", "stable"] | Mapping[TopicPartition, int]
-"""Where a group shall start: at its stable offsets, or at offsets of some partitions."""
+__all__ = ["GroupAliveError", "GroupOffsets", "GroupSnapshot", "list_offsets"]
 
 _SEGMENT_BYTES: Final = 10 << 20
 
@@ -141,23 +139,34 @@ class GroupOffsets:
         known.reader.check()
         return known
 
-    def reset(self, to: ResetTo) -> dict[TopicPartition, int]:
+    def reset(
+        self, to: ResetTo, *, topic: str | None = None, is_dry_run: bool = False
+    ) -> dict[TopicPartition, int]:
         """Let the group start elsewhere; its individual commits of these partitions are void.
 
         Args:
-            to: Where to. By name: all partitions of which the group has committed anything.
+            to: Where to. Unless it names offsets, it is for all partitions of which the group has
+                committed anything.
+            topic: Only this topic, and all of its partitions.
+            is_dry_run: Whether to change nothing.
 
         Returns:
-            The offset of each partition that was reset.
+            The offset of each partition that was reset, or would be.
 
         Raises:
             GroupAliveError: A member is alive.
-            KshareError: There is nothing to reset, or the log cannot be read.
+            KshareError: There is nothing to reset, an offset is outside of its partition's log, or
+                the group's log cannot be read.
             KafkaError: The cluster did not answer, or refused.
         """
         known = self.snapshot()
         self._check_dead(known.log)
-        offsets = self._wanted(to, known.committed())
+        offsets = self._wanted(to, known.committed(), topic)
+        if not is_dry_run:
+            self._reset(known, offsets)
+        return offsets
+
+    def _reset(self, known: GroupSnapshot, offsets: Mapping[TopicPartition, int]) -> None:
         try:
             partition, topic_id = self._topic.find()
         except UnknownTopicError:
@@ -174,13 +183,16 @@ class GroupOffsets:
                 for each in resets
             }
         )
-        return offsets
 
-    def drop(self) -> int:
+    def drop(self, *, topic: str | None = None, is_dry_run: bool = False) -> int:
         """Delete all records of the group from the log; the stable offsets stay.
 
         For a log that cannot be read any more. What had been committed above the stable offsets is
         delivered again.
+
+        Args:
+            topic: Only the records that speak of partitions of this topic.
+            is_dry_run: Whether to change nothing.
 
         Returns:
             The number of records that were deleted.
@@ -191,15 +203,18 @@ class GroupOffsets:
         """
         known = self._read()
         self._check_dead(known.log)
+        keys = [key for key in known.reader.keys if topic in {None, _topic_of(key)}]
+        if is_dry_run:
+            return len(keys)
         stable = {
             tp: Primary(stable.offset, leader_epoch=stable.leader_epoch)
             if stable is not None and stable.offset > each.offset
             else Primary(each.offset, leader_epoch=each.leader_epoch)
             for tp, each in known.stored.items()
+            if topic in {None, tp.topic}
             for stable in [known.log.of(tp).stable]
         }
         self._store(stable)  # first: from an empty log, another attempt would not know them
-        keys = known.reader.keys
         if keys:
             self._append([(key, None) for key in keys], known.partition)
         return len(keys)
@@ -258,7 +273,8 @@ class GroupOffsets:
         if names := names or self._joined():
             raise GroupAliveError(
                 f"group {self._group} is alive: {', '.join(names)}; stop its members first. One "
-                f"that was killed counts as alive for {LIFE_SECONDS:g} s"
+                f"that was killed counts as alive for {LIFE_SECONDS:g} s with assign, and for its "
+                "session.timeout.ms with subscribe"
             )
 
     def _joined(self) -> list[str]:
@@ -267,19 +283,23 @@ class GroupOffsets:
         return [f"{member.client_id} on {member.host}" for member in members.values()]
 
     def _wanted(
-        self, to: ResetTo, known: Mapping[TopicPartition, OffsetAndMetadata]
+        self,
+        to: ResetTo,
+        known: Mapping[TopicPartition, OffsetAndMetadata],
+        topic: str | None,
     ) -> dict[TopicPartition, int]:
-        if isinstance(to, Mapping):
-            return dict(to)
-        if not known:
+        partitions: Collection[TopicPartition] = known
+        if topic is not None and not isinstance(to, Mapping):
+            partitions = self._cluster.partitions(Subscribe((topic,)))
+        offsets = {tp: each.offset for tp, each in known.items()}
+        wanted = reset_offsets(to, offsets, partitions, self._cluster)
+        if not wanted:
+            of_topic = "" if topic is None else f" of topic {topic}"
             raise KshareError(
-                f"group {self._group} has committed nothing: there is nothing to reset. Give "
-                'offsets such as {"orders": {"0": 123}}'
+                f"group {self._group} has committed nothing{of_topic}: there is nothing to reset. "
+                'Give offsets such as {"orders": {"0": 123}}'
             )
-        if to == "stable":
-            return {tp: each.offset for tp, each in known.items()}
-        ask = self._cluster.earliest if to == "earliest" else self._cluster.latest
-        return ask(known)
+        return wanted
 
     def _store(self, offsets: Mapping[TopicPartition, Primary]) -> None:
         if not offsets:
@@ -287,3 +307,12 @@ class GroupOffsets:
         for error in self._primary.stored(self._primary.store(offsets)).values():
             if error is not None:
                 raise error
+
+
+def _topic_of(key: bytes) -> str | None:
+    """The topic that a record speaks of; None if it speaks of none, or does not say."""
+    try:
+        partition = decode_key(key)[1].partition
+    except CommitLogError:  # what is damaged is deleted without a topic
+        return None
+    return None if partition is None else partition.topic

@@ -69,7 +69,7 @@ class RangeLag:
         position: The first offset that is not processed for all of them; None if nothing of the
             partition has been committed.
         lag: Number of offsets with something pending, so at most so many records; None if nothing
-            has been committed, or the partition is gone.
+            has been committed, the partition is gone, or its log ends below the stable offset.
     """
 
     partition: TopicPartition
@@ -181,7 +181,9 @@ def range_lags(
         done, end = progress.get(tp), ends.get(tp)
         for hashes, member in sorted(members.items(), key=lambda pair: pair[0]):
             position = None if done is None else done.position(hashes)
-            behind = None if done is None or end is None else lag(done, end, (hashes,))
+            behind = None
+            if done is not None and end is not None and done.stable <= end:
+                behind = lag(done, end, (hashes,))
             yield RangeLag(tp, hashes, member, position, behind)
 
 

@@ -92,7 +92,8 @@ class PartitionStatus:
         done: what is processed for sure.
         planned_to: up to where the planned batch may read.
         log: the broker's first offset and end; None if not known, or if the partition is gone.
-        lag: as in :class:`RangeStatus`, for all hashes.
+        lag: as in :class:`RangeStatus`, for all hashes; None also if the log ends below what is
+            processed.
         entry_bytes: how long its entry under ``"@kshare"`` is.
         ranges: ascending by first hash.
     """
@@ -112,6 +113,11 @@ class PartitionStatus:
         if self.log is None or self.log[0] <= self.done.stable:
             return 0
         return lag(self.done, self.log[0], (WHOLE,))
+
+    @property
+    def beyond_end(self) -> int:
+        """Offsets by which the stable offset is above the end of the log; 0 if it is not."""
+        return 0 if self.log is None else max(self.done.stable - self.log[1], 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +295,7 @@ def partition_status(
         parked: Hashes of parked keys.
     """
     level = done.is_level and not limits
-    end = None if log is None else log[1]
+    end = None if log is None or done.stable > log[1] else log[1]
     return PartitionStatus(
         source=source,
         topic_partition=tp,

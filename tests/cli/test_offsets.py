@@ -8,8 +8,24 @@ from typing import Any
 import pytest
 
 from kshare.cli import main
+from kshare.core.progress import TopicPartition
+from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
-from tests.support.groups import GROUP, LOG, LOWER, UPPER, commit, eventually, member, rectangle
+from tests.support.groups import (
+    GROUP,
+    LOG,
+    LOWER,
+    SECONDS,
+    T0,
+    UPPER,
+    closing_session,
+    commit,
+    eventually,
+    group_config,
+    member,
+    rectangle,
+    start_of,
+)
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -95,6 +111,86 @@ def test_a_reset(run: Run, to: str, offset: int) -> None:
     assert (shown["offset"], shown["individual_commits"]) == (offset, [])
 
 
+@pytest.fixture
+def two_topics(cluster: FakeCluster) -> None:
+    """Both topics stand at 10, with something that is committed above."""
+    cluster.create_topic("audit", 2)
+    cluster.produce("audit", [(b"k", b"v")] * 30, partition=0)
+    with closing_session(GroupSession(group_config(cluster.bootstrap_servers))) as session:
+        audit = TopicPartition("audit", 0)
+        session.claim({T0: (), audit: ()})
+        start_of(session, audit)
+        start_of(session, T0)
+        done = (rectangle(0, 10), rectangle(20, 25))
+        eventually(lambda: session.commit({T0: done, audit: done}, SECONDS) == {T0: 10, audit: 10})
+
+
+def shown(run: Run) -> dict[str, tuple[int, bool]]:
+    """Stable offset of each partition, and whether anything is committed above."""
+    listed = json.loads(run("--json")[1])
+    return {
+        f"{each['topic']}-{each['partition']}": (each["offset"], bool(each["individual_commits"]))
+        for each in listed
+    }
+
+
+@pytest.mark.usefixtures("two_topics")
+def test_a_reset_of_one_topic_leaves_all_others_alone(run: Run) -> None:
+    code, out, err = run("reset", "--to", "latest", "--topic", "audit")
+    assert (code, err) == (0, "")
+    assert out == "audit-0: starts at offset 30\naudit-1: starts at offset 0\n"
+    assert shown(run) == {"audit-0": (30, False), "audit-1": (0, False), "orders-0": (10, True)}
+
+
+@pytest.mark.usefixtures("two_topics")
+def test_a_drop_of_one_topic_leaves_all_others_alone(run: Run) -> None:
+    would = run("drop", "--topic", "audit", "--dry-run")
+    assert would[:2] == (0, f"3 records of group {GROUP} would be deleted\n")
+    assert run("drop", "--topic", "audit")[:2] == (0, f"3 records of group {GROUP} deleted\n")
+    assert shown(run) == {"audit-0": (10, False), "orders-0": (10, True)}
+
+
+@pytest.mark.usefixtures("committed")
+def test_a_dry_run_changes_nothing(run: Run) -> None:
+    before = run("--json")
+    code, out, err = run("reset", "--to-earliest", "--dry-run")
+    assert (code, err) == (0, "")
+    assert out.startswith("orders-0: would start at offset 0\nnothing was changed (--dry-run)")
+    assert run("reset", "--to-latest", "--dry-run", "--json")[1] == (
+        json.dumps([{"topic": "orders", "partition": 0, "offset": 100, "dry_run": True}], indent=2)
+        + "\n"
+    )
+    assert run("--json") == before
+
+
+@pytest.mark.usefixtures("committed")
+@pytest.mark.parametrize(("by", "offset"), [("5", 15), ("-3", 7), ("-50", 0), ("1000", 100)])
+def test_a_shift_stays_within_the_log(run: Run, by: str, offset: int) -> None:
+    assert run("reset", "--shift-by", by)[:2] == (0, f"orders-0: starts at offset {offset}\n")
+
+
+@pytest.mark.parametrize("offset", [99_999_999, 101, 4])
+def test_an_offset_outside_of_the_log_is_refused(
+    cluster: FakeCluster, run: Run, offset: int
+) -> None:
+    cluster.trim("orders", 0, 5)
+    code, out, err = run("reset", "--to", f'{{"orders": {{"0": {offset}}}}}')
+    assert (code, out) == (1, "")
+    assert err == (
+        f"kshare offsets: orders-0: offset {offset} is outside of the log, which is 5 to 100\n"
+    )
+
+
+def test_a_stable_offset_beyond_the_end_has_no_lag(cluster: FakeCluster, run: Run) -> None:
+    with member(cluster.bootstrap_servers) as session:  # and then the topic was made again
+        commit(session, rectangle(0, 150))
+    code, out, _ = run()
+    assert code == 0
+    assert ", lag " not in out
+    assert "BEYOND THE END: the stable offset is 50 offsets above the end of the log" in out
+    assert [each["lag"] for each in json.loads(run("--json")[1])] == [None]
+
+
 def test_a_reset_of_a_group_without_offsets(run: Run) -> None:
     code, out, err = run("reset", "--to", "stable")
     assert (code, out) == (1, "")
@@ -136,6 +232,14 @@ def test_a_drop(run: Run) -> None:
         ("reset", "--to", '{"orders": {"0": -1}}'),
         ("reset", "--to", '{"orders": {"x": 1}}'),
         ("reset", "--to", '{"orders": 1}'),
+        ("reset", "--to", '{"orders": {"0": 1}}', "--topic", "orders"),
+        ("reset", "--to", "latest", "--shift-by", "1"),
+        ("reset", "--shift-by", "1.5"),
+        ("reset", "--to-datetime", "yesterday"),
+        ("reset", "--by-duration", "P"),
+        ("reset", "--by-duration", "10"),
+        ("drop", "--shift-by", "1"),
+        ("list", "--dry-run"),
     ],
 )
 def test_what_is_not_understood(run: Run, arguments: tuple[str, ...]) -> None:
