@@ -6,6 +6,7 @@ librdkafka's mock refuses a member that joins while others wait for the leader's
 
 import itertools
 import time
+from collections.abc import Callable
 from contextlib import closing
 
 from bench.data import new_topic
@@ -46,7 +47,7 @@ class Group:
         member.subscribe((self._topic,))
         self.members.append(member)
 
-    def _write(self, _: Epoch, written: Written) -> None:
+    def _write(self, _: Epoch, written: Written, _is_wanted: Callable[[], bool]) -> None:
         written(next(self._epochs), "log")
 
     def settle(self) -> float:

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from kshare.errors import KafkaError
 from kshare.group.log.link import LogLink
@@ -25,6 +25,12 @@ _PAUSE_SECONDS: Final = 0.5
 
 Written = Callable[[int | None, str], None]
 """Takes the log offset of an epoch (None: it may not be written), and the id of the log's topic."""
+
+
+class _Asked(NamedTuple):
+    epoch: Epoch
+    written: Written
+    is_wanted: Callable[[], bool]
 
 
 class EpochWriter:
@@ -45,15 +51,22 @@ class EpochWriter:
         self.unblock: Callable[[frozenset[str]], None] = lambda _: None
         self._group = group
         self._lock = threading.Lock()
-        self._asked: deque[tuple[Epoch, Written]] = deque()
-        self._waiting: tuple[Epoch, Written] | None = None
+        self._asked: deque[_Asked] = deque()
+        self._waiting: _Asked | None = None
         self._log: GroupLog | None = None
         self._unblocked: frozenset[str] = frozenset()  # since an epoch was asked for
 
-    def write(self, epoch: Epoch, written: Written) -> None:
-        """Ask for an epoch; wake the session's thread after that. From any thread."""
+    def write(self, epoch: Epoch, written: Written, is_wanted: Callable[[], bool]) -> None:
+        """Ask for an epoch; wake the session's thread after that. From any thread.
+
+        Args:
+            epoch: The epoch.
+            written: Called once it is read back.
+            is_wanted: Whether its generation is still waited for. One that is over is not written,
+                nor written again: it would come after that of its successor.
+        """
         with self._lock:
-            self._asked.append((epoch, written))
+            self._asked.append(_Asked(epoch, written, is_wanted))
 
     def serve(self, link: LogLink, log: GroupLog, now: float) -> None:
         """Write what was asked for, and look for what was written."""
@@ -66,12 +79,13 @@ class EpochWriter:
             asked = [self._asked.popleft() for _ in range(len(self._asked))]
         if asked:
             self._waiting, self._unblocked = asked[-1], frozenset()
-            self._append(link, now)
-        elif self._waiting is not None and now >= self.retry_at:
-            self._append(link, now)
+        if self._waiting is not None and not self._waiting.is_wanted():
+            self._waiting, self.retry_at = None, float("inf")
         if self._waiting is None:
             return
-        epoch, written = self._waiting
+        if asked or now >= self.retry_at:
+            self._append(link, now)
+        epoch, written, _ = self._waiting
         if link.denied is not None:
             self._waiting, self.retry_at = None, float("inf")
             written(None, link.topic_id)
@@ -90,7 +104,7 @@ class EpochWriter:
         assert self._waiting is not None
         self.retry_at = float("inf")
         failed = partial(self._failed, link, now + _PAUSE_SECONDS)
-        link.writer.append(link.partition, *encode(self._group, self._waiting[0]), failed)
+        link.writer.append(link.partition, *encode(self._group, self._waiting.epoch), failed)
 
     def _failed(self, link: LogLink, retry_at: float, error: KafkaError, kind: Kind) -> None:
         link.not_taken(error, kind)

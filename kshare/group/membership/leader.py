@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from kshare.errors import KshareError
 from kshare.group.config.consumer_config import ConsumerConfig
 from kshare.group.log.epoch_writer import Written
-from kshare.group.membership.planned_topics import PlannedTopics, WholeTopics
+from kshare.group.membership.planned_topics import PlannedTopics, SeenTopics, WholeTopics
 from kshare.group.membership.planner import GroupPlanner
 from kshare.group.membership.sharing_log import SharingLog
 from kshare.group.protocol.leader import Generation, fits_topics, topics_of
@@ -32,8 +32,8 @@ __all__ = ["GroupLeader", "LeaderHost", "WriteEpoch"]
 
 _log = logging.getLogger("kshare.group")
 
-WriteEpoch = Callable[[Epoch, Written], None]
-"""Writes an epoch into the log; calls back with its log offset and the id of the log's topic."""
+WriteEpoch = Callable[[Epoch, Written, Callable[[], bool]], None]
+"""Writes an epoch into the log, as long as it is wanted; see :meth:`.EpochWriter.write`."""
 
 
 class LeaderHost(Protocol):
@@ -95,34 +95,41 @@ class GroupLeader:
 
     def _plan(self, plan: Plan) -> None:
         topics = topics_of_all if plan.protocol == RANGE else topics_of
+        is_wanted = partial(self._core.awaits_plan, plan.generation)  # asked after every wait
         try:
             planned = self._topics.look(topics(plan.members))
             with self._lock:
-                if self._core.generation != plan.generation:  # it took too long
+                if not is_wanted():
                     return
                 self._topics.lead(planned)
-            partitions, whole = planned
             if plan.protocol == RANGE:
-                self._plan_range(plan, partitions)
+                self._plan_range(plan, planned)
                 return
-            generation = self._planner.plan(plan, partitions, whole, self._topics.replica_racks)
+            generation = self._planner.plan(plan, planned, self._topics.replica_racks, is_wanted)
         except Exception:
             with self._lock:
+                if not is_wanted():
+                    raise
                 self._core.disconnected()  # to be planned in another generation
             self._host.pause()
             self._host.wake()
             raise
-        self._follow_up(self._planner.followup_seconds)
+        with self._lock:  # so that no epoch is asked for after a later one
+            if generation is None or not is_wanted():
+                return
+            self._follow_up(self._planner.followup_seconds)
+            written = partial(self._planned, generation)
+            self._write_epoch(generation.epoch, written, is_wanted)
         self.sharing.planned(generation.refusals)
-        self._write_epoch(generation.epoch, partial(self._planned, generation))
 
-    def _plan_range(self, plan: Plan, partitions: Mapping[str, int]) -> None:
+    def _plan_range(self, plan: Plan, topics: SeenTopics) -> None:
         """Plan whole partitions. There is no epoch: the next leader may be a plain consumer."""
-        planned = plan_range(plan.members, partitions, plan.instances)
-        self._follow_up(None)
+        planned = plan_range(plan.members, topics.counts, plan.instances, denied=topics.denied)
         self.sharing.planned(planned.refusals, planned.plain)
         with self._lock:
-            self._core.planned(plan.generation, planned.assignments)
+            if self._core.awaits_plan(plan.generation):
+                self._follow_up(None)
+                self._core.planned(plan.generation, planned.assignments)
         self._host.wake()
 
     def _planned(self, generation: Generation, epoch: int | None, topic_id: str) -> None:

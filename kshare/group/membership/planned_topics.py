@@ -2,13 +2,12 @@
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
-from kshare.errors import UnknownTopicError
+from kshare.errors import AuthorizationError, UnknownTopicError
 from kshare.group.config.consumer_config import ConsumerConfig
 from kshare.options.model import Subscribe
 
@@ -28,10 +27,12 @@ class SeenTopics(NamedTuple):
     Attributes:
         counts: Number of partitions of each topic.
         whole: The topics whose partitions are not shared.
+        denied: The topics that this member may not describe; they count as missing.
     """
 
     counts: dict[str, int]
     whole: frozenset[str]
+    denied: frozenset[str] = frozenset()
 
 
 class PlannedTopics:
@@ -64,10 +65,11 @@ class PlannedTopics:
 
     def look(self, topics: set[str]) -> SeenTopics:
         """What is to be known of topics for a plan; those that do not exist have no partitions."""
-        seen = SeenTopics(self._count(topics), self._whole_topics(topics))
-        for topic in sorted(topic for topic, count in seen.counts.items() if not count):
-            _log.warning("group %s: topic %s does not exist", self._group, topic)
-        return seen
+        counts, denied = self._count(topics)
+        for topic in sorted(topic for topic, count in counts.items() if not count):
+            wrong = "may not be described" if topic in denied else "does not exist"
+            _log.warning("group %s: topic %s %s", self._group, topic, wrong)
+        return SeenTopics(counts, self._whole_topics(topics), denied)
 
     def lead(self, planned: SeenTopics) -> None:
         """This member leads the group, and watches the topics of its plan."""
@@ -88,19 +90,24 @@ class PlannedTopics:
         planned = self._planned
         if planned is None:
             return False
-        return self.have_policies_changed() or self._count(set(planned.counts)) != planned.counts
+        return self.have_policies_changed() or self._count(set(planned.counts))[0] != planned.counts
 
     def have_policies_changed(self) -> bool:
         """Whether other topics' partitions are not to be shared now."""
         planned = self._planned
         return planned is not None and self._whole_topics(planned.counts) != planned.whole
 
-    def _count(self, topics: set[str]) -> dict[str, int]:
-        counts = dict.fromkeys(topics, 0)
+    def _count(self, topics: set[str]) -> tuple[dict[str, int], frozenset[str]]:
+        """The number of partitions of each topic, and those that may not be described."""
+        counts, denied = dict.fromkeys(topics, 0), set[str]()
         for topic in topics:
-            with suppress(UnknownTopicError):
+            try:
                 counts[topic] = len(self._cluster.partitions(Subscribe((topic,))))
-        return counts
+            except UnknownTopicError:
+                pass
+            except AuthorizationError:
+                denied.add(topic)
+        return counts, frozenset(denied)
 
     def close(self) -> None:
         """Close the connections."""

@@ -5,12 +5,14 @@ The leader's configuration counts. What is wrong is told once, not in each rebal
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 
 from kshare.assignment import TaskAssignor, load_task_assignor
 from kshare.core.progress import TopicPartition
 from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.membership.planned_topics import SeenTopics
 from kshare.group.protocol.assignor import Deal
 from kshare.group.protocol.leader import Generation, plan_generation
 from kshare.group.protocol.load_sharing import LoadSharing
@@ -30,7 +32,7 @@ ReplicaRacks = Callable[[Collection[str]], Mapping[TopicPartition, tuple[str | N
 
 
 class GroupPlanner:
-    """Plans the generations of a group. For one thread at a time.
+    """Plans the generations of a group. A plan may be late, and another one under way.
 
     Args:
         config: The leader's configuration.
@@ -57,29 +59,39 @@ class GroupPlanner:
         self._followup_ms: int | None = None  # since 1970
         self._target: Mapping[str, Assigned] = {}  # of the last plan
         self._told: set[str] = set()
+        self._lock = threading.Lock()
 
     def plan(
         self,
         plan: Plan,
-        partitions: Mapping[str, int],
-        whole_topics: Collection[str],
+        topics: SeenTopics,
         replica_racks: ReplicaRacks,
-    ) -> Generation:
-        """Plan a generation.
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> Generation | None:
+        """Plan a generation; None if that has taken too long.
 
         Args:
             plan: What the members have said.
-            partitions: Number of partitions of each topic that exists.
-            whole_topics: Topics whose partitions are not to be shared.
+            topics: What is to be known of their topics.
             replica_racks: Says the racks of replicas; asked if there is a task assignor.
+            is_wanted: Whether the generation is still the last one.
 
         Raises:
             KafkaError: The racks of replicas cannot be read.
         """
-        made: list[LoadSharing | TaskSharing] = []
         racks: Mapping[TopicPartition, tuple[str | None, ...]] = {}
         if self._config.task_assignor is not None:
-            racks = replica_racks([topic for topic, count in partitions.items() if count])
+            racks = replica_racks([topic for topic, count in topics.counts.items() if count])
+        with self._lock:  # an assignor of a user's is asked one question at a time
+            return self._plan(plan, topics, racks) if is_wanted() else None
+
+    def _plan(
+        self,
+        plan: Plan,
+        topics: SeenTopics,
+        racks: Mapping[TopicPartition, tuple[str | None, ...]],
+    ) -> Generation:
+        made: list[LoadSharing | TaskSharing] = []
 
         def policy(subscriptions: Mapping[str, Subscription]) -> Deal | None:
             self._compare(subscriptions)
@@ -94,8 +106,9 @@ class GroupPlanner:
             plan.generation,
             self._name,
             plan.members,
-            partitions,
-            whole_topics=whole_topics,
+            topics.counts,
+            whole_topics=topics.whole,
+            denied=topics.denied,
             policy=policy,
         )
         for sharing in made:

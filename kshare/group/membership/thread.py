@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from kshare.cluster.committed_offset import CommittedOffsets
 from kshare.core.progress import TopicPartition
-from kshare.errors import KafkaError, KshareError
+from kshare.errors import AuthorizationError, KafkaError, KshareError
 from kshare.group.config.consumer_config import ConsumerConfig
 from kshare.group.log.link import LASTING
 from kshare.group.log.tail import boot_time
@@ -144,11 +144,23 @@ class MemberThread:
         """Raise the fault that keeps it out of the group, once what it owned was taken.
 
         Raises:
+            AuthorizationError: The leader may not describe topics; said once for each assignment.
             KshareError: It cannot be a member.
         """
-        fault = self._core.fault
-        if fault is not None and not self._core.has_change:
-            raise fault
+        core = self._core
+        if core.has_change:
+            return
+        if core.fault is not None:
+            raise core.fault
+        with self._lock:
+            denied, core.denied = core.denied, ()
+        if denied:
+            raise AuthorizationError(
+                f"group {self._group}: the group's leader is not authorized to describe topic "
+                f"{', '.join(denied)}, so nobody is assigned any of it: grant its principal "
+                "Describe on the topic. All other topics go on",
+                topic=denied[0],
+            )
 
     def owned(self) -> dict[TopicPartition, Any]:
         """What the member owns."""
@@ -254,7 +266,7 @@ class MemberThread:
             raise
         except (OSError, KafkaError) as error:
             self._dialogue.failed(error)
-        if self._core.has_change and not had_change:
+        if self._core.denied or (self._core.has_change and not had_change):
             self._on_change()
 
     def _wait(self) -> bool:

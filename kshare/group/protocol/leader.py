@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kshare.core.progress import TopicPartition
@@ -14,6 +14,7 @@ from kshare.group.protocol.subscription import (
     Subscription,
     decode_assignment,
     decode_subscription,
+    denied_to,
     encode_assignment,
     in_order,
 )
@@ -33,11 +34,13 @@ class Generation:
         epoch: The record to write; its log offset is the epoch.
         plan: Who gets what.
         refusals: Why members take no part, by their ids.
+        denied: The topics of members that the leader may not describe, by the members' ids.
     """
 
     epoch: Epoch
     plan: GroupPlan
     refusals: Mapping[str, str]
+    denied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def assignments(self, epoch: int | None, topic_id: str) -> dict[str, bytes]:
         """What each member is sent, by its id.
@@ -55,7 +58,8 @@ class Generation:
         for member, target in self.plan.target.items():
             now = self.plan.now[member]
             later = in_order(target) if is_more else None
-            assignment = MemberAssignment(in_order(now), epoch, later, topic_id)
+            denied = self.denied.get(member, ())
+            assignment = MemberAssignment(in_order(now), epoch, later, topic_id, denied=denied)
             sent[member] = encode_assignment(assignment)
         return sent
 
@@ -67,6 +71,7 @@ def plan_generation(
     partitions: Mapping[str, int],
     *,
     whole_topics: Collection[str] = (),
+    denied: Collection[str] = (),
     policy: Policy | None = None,
 ) -> Generation:
     """Plan a generation.
@@ -77,6 +82,7 @@ def plan_generation(
         members: What each member has said, by its id.
         partitions: Number of partitions of each topic that exists.
         whole_topics: Topics whose partitions are not to be shared.
+        denied: Topics that the leader may not describe; they have no partitions.
         policy: Makes what deals partitions out among members that have said so much; None for what
             is always done.
     """
@@ -88,7 +94,8 @@ def plan_generation(
         EpochMember(said.name, member, said.host, in_order(plan.now[member]))
         for member, said in sorted(subscriptions.items(), key=lambda pair: (pair[1].name, pair[0]))
     )
-    return Generation(Epoch(generation, leader, listed), plan, refusals)
+    hidden = {member: denied_to(said.topics, denied) for member, said in subscriptions.items()}
+    return Generation(Epoch(generation, leader, listed), plan, refusals, hidden)
 
 
 def _refuse_other_orders(subscriptions: dict[str, Subscription]) -> dict[str, str]:

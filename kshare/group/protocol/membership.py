@@ -127,6 +127,7 @@ class Membership:
         holdings: What it owns, and how that changes.
         fault: Why it cannot be a member; None if it can.
         measured: What it reports when it joins; None for what it says always.
+        denied: Topics that the leader may not describe, and the user was not told yet.
     """
 
     group: str
@@ -139,6 +140,7 @@ class Membership:
     holdings: Holdings = field(default_factory=Holdings)
     fault: KshareError | None = None
     measured: Callable[[], MemberReport] | None = None
+    denied: tuple[str, ...] = ()
     _next: MemberAction | None = None  # decided, and not taken yet
     _last: MemberAssignment | None = None  # of the last generation
     _protocol: str = PROTOCOL  # that was voted for
@@ -254,9 +256,13 @@ class Membership:
             else Sync(member_id, generation, {})
         )
 
+    def awaits_plan(self, generation: int) -> bool:
+        """Whether the plan of a generation is still wanted; another one writes no epoch."""
+        return self.state is State.SYNCING and generation == self.generation
+
     def planned(self, generation: int, assignments: Mapping[str, bytes]) -> None:
         """The generation is planned, and its epoch is in the log."""
-        if self.state is State.SYNCING and generation == self.generation:
+        if self.awaits_plan(generation):
             self._next = Sync(self.member_id, generation, assignments)
 
     def synced(self, assignment: bytes) -> None:
@@ -271,7 +277,7 @@ class Membership:
         if received.refusal:
             self._fail(ForeignMemberError(f"group {self.group}: {received.refusal}"))
             return
-        self.state, self._last = State.STABLE, received
+        self.state, self._last, self.denied = State.STABLE, received, received.denied
         self.holdings = self.holdings.receive(received)
 
     def refused(self, code: Code | None, member_id: str = "") -> None:

@@ -24,6 +24,7 @@ from kshare.group.protocol.subscription import (
     ForeignMemberError,
     MemberAssignment,
     decode_subscription,
+    denied_to,
     encode_assignment,
     in_order,
     is_of_kshare,
@@ -88,6 +89,8 @@ def plan_range(
     members: Mapping[str, bytes],
     partitions: Mapping[str, int],
     instances: Mapping[str, str],
+    *,
+    denied: Collection[str] = (),
 ) -> RangePlan:
     """Plan a generation of whole partitions.
 
@@ -97,6 +100,7 @@ def plan_range(
         members: What each member has said, by its id.
         partitions: Number of partitions of each topic that exists.
         instances: The ``group.instance.id`` of each static member, by its id.
+        denied: Topics that the leader may not describe; they have no partitions.
     """
     topics: dict[str, Collection[str]] = {}
     plain, refusals = [], {}
@@ -115,7 +119,8 @@ def plan_range(
         for member, refusal in refusals.items()
     }
     for member, mine in range_assignment(topics, partitions, instances).items():
-        whole = MemberAssignment(in_order(dict.fromkeys(mine, ())), None)
+        hidden = denied_to(topics[member], denied)
+        whole = MemberAssignment(in_order(dict.fromkeys(mine, ())), None, denied=hidden)
         sent[member] = encode_partitions(mine) if member in plain else encode_assignment(whole)
     return RangePlan(sent, tuple(sorted(plain)), refusals)
 

@@ -8,7 +8,7 @@ empty: brokers would otherwise convert the group to one that assigns whole parti
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -36,6 +36,7 @@ __all__ = [
     "Subscription",
     "decode_assignment",
     "decode_subscription",
+    "denied_to",
     "encode_assignment",
     "encode_subscription",
     "in_order",
@@ -104,6 +105,7 @@ class MemberAssignment:
         topic_id: Id of the log's topic; empty if brokers give none.
         refusal: Why the member takes no part; empty if it does.
         is_plain: Whether it is that of another client, which knows no key ranges.
+        denied: Topics of its subscription that the leader may not describe; nobody has them.
     """
 
     assigned: Assignment
@@ -112,6 +114,7 @@ class MemberAssignment:
     topic_id: str = ""
     refusal: str = ""
     is_plain: bool = False
+    denied: tuple[str, ...] = ()
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
@@ -183,6 +186,7 @@ def encode_assignment(assignment: MemberAssignment) -> bytes:
         "epoch": assignment.epoch,
         "topic_id": assignment.topic_id,
         **({"refusal": assignment.refusal} if assignment.refusal else {}),
+        **({"denied": assignment.denied} if assignment.denied else {}),
     }
     return encode_partitions((tp for tp, _ in assignment.assigned), dumps(user_data))
 
@@ -218,6 +222,7 @@ def decode_assignment(data: bytes, *, is_plain_allowed: bool = False) -> MemberA
             _target_of(fields),
             text_of(fields["topic_id"]),
             text_of(fields.get("refusal", "")),
+            denied=tuple(map(text_of, fields.get("denied", ()))),
         )
     except (KeyError, TypeError, ValueError, KshareError) as error:
         if isinstance(error, ForeignMemberError):
@@ -262,6 +267,11 @@ def _check_version(fields: Mapping[str, Any], member: str) -> None:
             f"the member {member} hashes keys by {hash_!r}, this one by {HASH!r}: the members of "
             "a group need the same hash"
         )
+
+
+def denied_to(topics: Iterable[str], denied: Collection[str]) -> tuple[str, ...]:
+    """Those of a member's topics that the leader may not describe, in order."""
+    return tuple(sorted(set(topics).intersection(denied)))
 
 
 def in_order(assigned: Assigned) -> Assignment:

@@ -119,8 +119,8 @@ class GroupSession:
             self.transaction_log.is_lost = lambda: False
             self._thread.presence.life.is_on = self._shares
 
-    def _write_epoch(self, epoch: Epoch, written: Written) -> None:
-        self._thread.epochs.write(epoch, written)
+    def _write_epoch(self, epoch: Epoch, written: Written, is_wanted: Callable[[], bool]) -> None:
+        self._thread.epochs.write(epoch, written, is_wanted)
         self._thread.wake()
 
     def claim(

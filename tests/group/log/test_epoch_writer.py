@@ -32,7 +32,7 @@ def test_an_epoch_that_was_not_read_back_is_written_into_the_next_log() -> None:
     lost: list[bool] = []
     writer.on_lost = lambda: lost.append(True)
     first, second = GroupLog("g"), GroupLog("g")
-    writer.write(EPOCH, lambda epoch, topic_id: heard.append((epoch, topic_id)))
+    writer.write(EPOCH, lambda epoch, topic_id: heard.append((epoch, topic_id)), lambda: True)
     writer.serve(cast("LogLink", link), first, 0.0)
     assert (len(link.appended), lost) == (1, [])
     link.topic_id = "new"
@@ -59,13 +59,28 @@ def test_what_a_former_member_has_left_open_does_not_hide_the_epoch() -> None:
         1,
     ):
         log.apply(position, key_of(claim), claim)
-    writer.write(EPOCH, lambda *_: None)
+    writer.write(EPOCH, lambda *_: None, lambda: True)
     for now in (0.0, 1.0):
         writer.serve(cast("LogLink", link), log, now)
     assert unblocked == [frozenset({"gone"})]
-    writer.write(replace(EPOCH, generation=4), lambda *_: None)
+    writer.write(replace(EPOCH, generation=4), lambda *_: None, lambda: True)
     writer.serve(cast("LogLink", link), log, 2.0)
     assert unblocked == [frozenset({"gone"})] * 2
     log.apply(9, key_of(EPOCH), replace(EPOCH, generation=4))
     writer.serve(cast("LogLink", link), log, 3.0)
     assert len(unblocked) == 2
+
+
+def test_an_epoch_whose_generation_is_over_is_not_written_again() -> None:
+    """It would come after that of its successor, whose members are those of the group."""
+    writer, link, log = EpochWriter("g"), Link(), GroupLog("g")
+    generation = 3
+    writer.write(EPOCH, lambda *_: None, lambda: generation == 3)
+    writer.serve(cast("LogLink", link), log, 0.0)
+    writer.retry_at = 1.0  # the broker did not take it
+    generation = 4
+    writer.serve(cast("LogLink", link), log, 2.0)
+    writer.write(EPOCH, lambda *_: None, lambda: generation == 3)
+    writer.serve(cast("LogLink", link), log, 3.0)
+    assert len(link.appended) == 1
+    assert writer.retry_at == float("inf")

@@ -16,6 +16,7 @@ from kshare.assignment import (
 from kshare.core.hashing import WHOLE
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation, RangeRequest
+from kshare.group.membership.planned_topics import SeenTopics
 from kshare.group.membership.planner import GroupPlanner
 from kshare.group.protocol.leader import Generation
 from kshare.group.protocol.membership import Plan
@@ -67,7 +68,10 @@ class Leader:
     def plan(self) -> Generation:
         self.generation += 1
         said = {name: encode_subscription(each) for name, each in self.members.items()}
-        return self.planner.plan(Plan(self.generation, said), {"t": 1}, (), self.racks)
+        seen = SeenTopics({"t": 1}, frozenset())
+        planned = self.planner.plan(Plan(self.generation, said), seen, self.racks)
+        assert planned is not None
+        return planned
 
     def give(self, planned: Generation) -> None:
         """The members have what was planned."""

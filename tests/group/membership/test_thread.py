@@ -50,9 +50,7 @@ def waiting(cluster: FakeCluster) -> Iterator[Callable[[Clock], MemberThread]]:
     with ExitStack() as stack:
 
         def start(clock: Clock) -> MemberThread:
-            member = MemberThread(
-                config, "second", lambda epoch, written: None, lambda: None, now=clock
-            )
+            member = MemberThread(config, "second", lambda *_: None, lambda: None, now=clock)
             stack.callback(member.close, 5.0)
             member.subscribe(("orders",))
             eventually(lambda: times_asked(cluster, "JoinGroup") >= 1)

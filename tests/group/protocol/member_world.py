@@ -49,6 +49,8 @@ class MemberProcess(Process):
 
     membership: Membership = field(default_factory=lambda: Membership("g", Subscription("", ())))
     claims: int = 0
+    late: tuple[Generation, ...] = ()  # planned, and their epochs not written yet
+    wrote: int = -1  # the generation of its last epoch
 
     def next_claim(self, hashes: tuple[HashRange, ...], epoch: int | None) -> Claim:
         """A claim, under a name that none before it had."""
@@ -62,7 +64,17 @@ class MemberProcess(Process):
 
     def print_of_member(self) -> tuple[object, ...]:
         """Equal for processes that go on alike as members."""
-        return self.name, repr(self.membership), self.claims, self.hashes, self.is_member
+        late = tuple(planned.epoch.generation for planned in self.late)
+        is_member = self.is_member
+        return (
+            self.name,
+            repr(self.membership),
+            self.claims,
+            self.hashes,
+            is_member,
+            late,
+            self.wrote,
+        )
 
 
 class WritableLog(Protocol):
@@ -186,6 +198,7 @@ class GroupLimits(Limits):
 
     commits: int = 2
     drops: int = 2
+    late_plans: int = 0  # at once, of each process
 
 
 def group_steps(world: GroupWorld, limits: GroupLimits) -> list[Step]:
@@ -194,6 +207,7 @@ def group_steps(world: GroupWorld, limits: GroupLimits) -> list[Step]:
     for name, process in world.processes.items():
         possible += log_steps(world, process, limits)
         possible += membership_steps(world, member_of(process))
+        possible += _late_plans(member_of(process), limits)
         if member_of(process).membership.has_change:
             possible.append(("poll", name))
         if world.started < limits.processes:
@@ -205,6 +219,21 @@ def group_steps(world: GroupWorld, limits: GroupLimits) -> list[Step]:
         possible.append(("compact", ""))
     if world.lost_logs < limits.lost_logs and world.log.records:
         possible.append(("lose the log", ""))
+    return possible
+
+
+def _late_plans(process: MemberProcess, limits: GroupLimits) -> list[Step]:
+    """A plan waits for a broker, or for a user's assignor; the plans that have waited.
+
+    Meanwhile the coordinator may fail over.
+    """
+    possible = [(f"plan {late.epoch.generation}", process.name) for late in process.late]
+    if process.late and process.membership.state is State.SYNCING:
+        possible.append(("disconnect", process.name))
+    wanted = process.membership._next
+    is_next = isinstance(wanted, Plan) and wanted.protocol != RANGE
+    if is_next and len(process.late) < limits.late_plans:
+        possible.append(("think", process.name))
     return possible
 
 
@@ -251,6 +280,12 @@ def take_group(world: GroupWorld, step: Step) -> None:
             world.join()
         case "complete" | "drop" | "member" | "mail" | "heartbeat":
             take_as_member(world, step)
+        case "disconnect":
+            member_of(world.processes[name]).membership.disconnected()
+        case "think":
+            think(world, member_of(world.processes[name]))
+        case _ if what.startswith("plan "):
+            end_plan(world, member_of(world.processes[name]), int(what.split()[1]))
         case "poll":
             poll(world, member_of(world.processes[name]))
         case "act" if isinstance(world.processes[name].inbox[0], WritePrimary):
@@ -358,15 +393,39 @@ def _act_as_member(world: InGroup, process: MemberProcess) -> None:
             process.membership.planned(generation, sent)
         case Plan(generation, members):
             planned = plan_generation(generation, process.name, members, {"orders": 1})
-            position = world.log.end
-            world.log.append(key_of(planned.epoch), planned.epoch)
-            process.plan(planned, position, world.log.topic_id)
+            _write_epoch(world, process, planned)
         case Sync() as sync:
             world.coordinator.sync(process.name, sync)
         case Leave(member_id) if member_id in world.coordinator.members:
             world.coordinator.remove(member_id)
         case _:
             pass
+
+
+def think(world: GroupWorld, process: MemberProcess) -> None:
+    """Begin a plan, which takes long."""
+    plan = process.membership.action()
+    assert isinstance(plan, Plan)
+    planned = plan_generation(plan.generation, process.name, plan.members, {"orders": 1})
+    process.late = (*process.late, planned)
+
+
+def end_plan(world: GroupWorld, process: MemberProcess, generation: int) -> None:
+    """A plan that took long is made; it counts if it is still wanted."""
+    (planned,) = (late for late in process.late if late.epoch.generation == generation)
+    process.late = tuple(late for late in process.late if late is not planned)
+    if process.membership.awaits_plan(generation):
+        _write_epoch(world, process, planned)
+
+
+def _write_epoch(world: InGroup, process: MemberProcess, planned: Generation) -> None:
+    """Write the epoch of a plan; no process writes an earlier one after a later one."""
+    if planned.epoch.generation <= process.wrote:
+        raise LawBrokenError(f"epoch {planned.epoch.generation} after {process.wrote}")
+    process.wrote = planned.epoch.generation
+    position = world.log.end
+    world.log.append(key_of(planned.epoch), planned.epoch)
+    process.plan(planned, position, world.log.topic_id)
 
 
 def _receive(world: InGroup, process: MemberProcess) -> None:

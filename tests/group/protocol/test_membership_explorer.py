@@ -33,6 +33,7 @@ from tests.group.protocol.world import T0, LawBrokenError, is_pending, replay
 
 LIMITS = GroupLimits(processes=4, drops=3)
 NARROW = GroupLimits(processes=3, drops=1, commits=2)
+LATE = replace(LIMITS, late_plans=2)
 LENGTH = 120
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -79,6 +80,11 @@ def test_random_walks_with_a_lost_log() -> None:
     limits, start = replace(LIMITS, lost_logs=1), first_group()
     for seed in range(40):
         assert walk_group(limits, LENGTH, seed, start) is None, f"seed {seed}"
+
+
+def test_random_walks_with_late_plans() -> None:
+    for seed in range(40):
+        assert walk_group(LATE, LENGTH, seed, first_group()) is None, f"seed {seed}"
 
 
 @pytest.mark.parametrize("members", [1, 2, 3])
@@ -295,6 +301,18 @@ def test_a_fault_is_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None
     fault(monkeypatch)
     start = first_group(3)
     assert any(walk_group(LIMITS, LENGTH, seed, start) for seed in range(2_000))
+
+
+def writes_the_epoch_of_any_plan(patch: pytest.MonkeyPatch) -> None:
+    """It does not look whether its generation is over when it has planned."""
+    patch.setattr(Membership, "awaits_plan", lambda *_: True)
+
+
+def test_the_epoch_of_a_late_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    writes_the_epoch_of_any_plan(monkeypatch)
+    start = first_group(3)
+    found = (walk_group(LATE, LENGTH, seed, start) for seed in range(2_000))
+    assert "epoch" in next(broken.law for broken in found if broken)
 
 
 LATE_CLAIM = 1_026_869
