@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET_STORED
 
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.progress import TopicPartition
@@ -13,6 +14,7 @@ from kshare.options.kinds import topic_fault
 
 __all__ = [
     "check_whole",
+    "offset_to_start",
     "offsets_to_commit",
     "parse_assignment",
     "parse_partition",
@@ -31,7 +33,8 @@ def parse_assignment(
         individual: Whether key ranges are allowed.
 
     Returns:
-        The key hashes of each partition, ascending, and empty for all; and the offsets to start at.
+        The key hashes of each partition, ascending, and empty for all; and the offsets to start at,
+        as :func:`offset_to_start` has them.
 
     Raises:
         ValueError: A range or partition is wrong, or two ranges overlap.
@@ -43,8 +46,9 @@ def parse_assignment(
         topic_partition, offset = partition_and_offset(entry)
         if topic_partition in assignment:
             raise ValueError(f"{topic_partition} is assigned twice")
-        if offset is not None and offset >= 0:
-            offsets[topic_partition] = offset
+        starts = offset_to_start(topic_partition, offset)
+        if starts is not None:
+            offsets[topic_partition] = starts
         wanted = ranges.get(entry, ())
         assignment[topic_partition] = _hash_ranges(topic_partition, wanted)
         if assignment[topic_partition] and not individual:
@@ -52,6 +56,25 @@ def parse_assignment(
                 f"{topic_partition}: key ranges need allow.individual.commit=true; [] is all of it"
             )
     return assignment, offsets
+
+
+def offset_to_start(topic_partition: TopicPartition, offset: int | None) -> int | None:
+    """An offset to start at; ``OFFSET_BEGINNING`` and ``OFFSET_END`` stay what they are.
+
+    Returns:
+        None for what is committed: no offset, ``OFFSET_STORED`` or ``OFFSET_INVALID``.
+
+    Raises:
+        ValueError: It is no offset.
+    """
+    if offset is None or offset in {OFFSET_STORED, OFFSET_INVALID}:
+        return None
+    if offset >= 0 or offset in {OFFSET_BEGINNING, OFFSET_END}:
+        return offset
+    raise ValueError(
+        f"{topic_partition}: cannot start at offset {offset}: wanted 0 or more, OFFSET_BEGINNING, "
+        "OFFSET_END or OFFSET_STORED"
+    )
 
 
 def check_whole(

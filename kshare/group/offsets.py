@@ -119,23 +119,26 @@ class GroupOffsets:
         self._topic = LogTopic(kafka, log_topic, _SEGMENT_BYTES, group)
         self._cluster = Cluster(kafka)
 
-    def committed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed of each partition.
+    def committed(
+        self, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed of each partition, or of some.
 
         Raises:
             CommitLogError: A record of the group cannot be read.
             KafkaError: The cluster did not answer, or refused.
         """
-        return self.snapshot().committed()
+        found = self.snapshot(partitions or ()).committed()
+        return found if partitions is None else {tp: found[tp] for tp in partitions if tp in found}
 
-    def snapshot(self) -> GroupSnapshot:
-        """The primary offsets, and the log that was read after them.
+    def snapshot(self, partitions: Collection[TopicPartition] = ()) -> GroupSnapshot:
+        """The primary offsets, of ``partitions`` in any case, and the log that was read after them.
 
         Raises:
             CommitLogError: A record of the group cannot be read.
             KafkaError: The cluster did not answer, or refused.
         """
-        known = self._read()
+        known = self._read(partitions)
         known.reader.check()
         return known
 
@@ -227,7 +230,7 @@ class GroupOffsets:
 
     # -- the log -------------------------------------------------------------------------------
 
-    def _read(self) -> GroupSnapshot:
+    def _read(self, partitions: Collection[TopicPartition] = ()) -> GroupSnapshot:
         """The primary offsets, and then the log to its end."""
         try:
             partition, topic_id = self._topic.find()
@@ -239,7 +242,7 @@ class GroupOffsets:
                 for row in table.read().rows:
                     reader.apply(row.offset, row.key or b"", row.value)
                 stored = self._primary.fetch()
-                unknown = reader.log.partitions.keys() - stored.keys()
+                unknown = {*reader.log.partitions, *partitions} - stored.keys()
                 stored |= self._primary.fetch(unknown) if unknown else {}
         bounds = self._primary.log_bounds(partition) if topic_id else (0, 0)
         return GroupSnapshot(partition, topic_id, bounds, stored, reader)

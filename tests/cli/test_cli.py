@@ -16,7 +16,7 @@ COMMANDS = ("demo", "park", "unpark", "parked", "status", "offsets", "groups", "
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "kshare.cli", *arguments],
+        [sys.executable, "-m", "kshare", *arguments],
         capture_output=True,
         text=True,
         check=False,

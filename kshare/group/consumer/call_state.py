@@ -27,6 +27,7 @@ class CallState:
         gate: Held while a call waits for ``polling``, to change what is read.
         polling: Held while a call waits for records, or changes what is read.
         lock: Held for a moment, while deliveries are looked at or changed.
+        has_begun: Whether anything was ever assigned or subscribed.
         is_closed: Whether the consumer is closed.
         is_changed: Whether the session may answer differently since it was looked at.
         is_batch: Whether all that was returned since the last call came from one call.
@@ -36,6 +37,7 @@ class CallState:
         self.gate = threading.RLock()
         self.polling = threading.RLock()
         self.lock = threading.RLock()
+        self.has_begun = False
         self.is_closed = self.is_changed = self.is_batch = False
         self._shut_down: Callable[[], None] | None = shut_down
         self._calling: set[int] = set()  # threads

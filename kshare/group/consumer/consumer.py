@@ -9,7 +9,12 @@ import pyarrow as pa
 from kshare.cluster.policies import PolicyWatch
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
-from kshare.group.assignments import offsets_to_commit, parse_partition, partition_and_offset
+from kshare.group.assignments import (
+    offset_to_start,
+    offsets_to_commit,
+    parse_partition,
+    partition_and_offset,
+)
 from kshare.group.config.consumer_config import ConsumerConfig, consumer_config
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.commits import Commits
@@ -183,7 +188,13 @@ class KeySharedConsumer:
 
         A record that is not acknowledged comes again after a restart, with all later ones of its
         key that are not acknowledged either.
+
+        Raises:
+            TypeError: It is no message.
         """
+        if not isinstance(message, Message):
+            what = type(message).__name__  # type: ignore[unreachable]
+            raise TypeError(f"wanted a message that this consumer returned, not a {what}")
         chunk = message[0]
         chunk.acknowledged[message[1]] = 1
         if self._config.in_flight_per_key is not None:
@@ -284,9 +295,10 @@ class KeySharedConsumer:
         Args:
             partitions: Key ranges ``[(lo, hi), ...]``, half-open, by ``(topic, partition)``; ``[]``
                 is the whole partition. Or ``TopicPartition``s, whole; those with an offset start
-                there.
+                there, also with ``OFFSET_BEGINNING`` or ``OFFSET_END``.
 
         Raises:
+            UnknownTopicError: A partition does not exist.
             PolicyError: A policy of operators does not accept key ranges of a topic.
             KafkaError: The policies cannot be read; asked for if there are key ranges.
             RuntimeError: The consumer is closed, or a transaction is open.
@@ -347,13 +359,14 @@ class KeySharedConsumer:
 
         Args:
             partition: ``TopicPartition`` with an offset, or ``(topic, partition)``.
-            offset: The offset, if ``partition`` has none.
+            offset: The offset, if ``partition`` has none; ``OFFSET_BEGINNING`` and ``OFFSET_END``
+                are those of the log.
         """
         topic_partition, own = partition_and_offset(partition)
-        offset = own if offset is None else offset
-        if offset is None or offset < 0:
-            raise ValueError(f"cannot seek to {offset}: wanted an offset, 0 or more")
-        self._reading.seek(topic_partition, offset)
+        wanted = offset_to_start(topic_partition, own if offset is None else offset)
+        if wanted is None:
+            raise ValueError(f"{topic_partition}: no offset to seek to")
+        self._reading.seek(topic_partition, wanted)
 
     def position(self, partitions: Iterable[Any] | None = None) -> dict[TopicPartition, int]:
         """The offset after the last record that was returned, of partitions that have started."""
@@ -368,10 +381,12 @@ class KeySharedConsumer:
 
         Raises:
             FetchTimeoutError: It was not known in time.
+            KafkaError: The cluster did not answer, or refused.
+            RuntimeError: The consumer is closed.
         """
         wanted = self._tail.assignment if partitions is None else map(parse_partition, partitions)
         seconds = self._commits.seconds if timeout is None or timeout < 0 else timeout
-        return self._session.committed(list(wanted), seconds)
+        return self._reading.committed(list(wanted), seconds)
 
     def memberid(self) -> str:
         """The consumer's id in the group."""

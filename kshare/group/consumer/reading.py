@@ -1,6 +1,8 @@
 """Which partitions a consumer reads: those that its user assigns, or its group."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from typing import Any, Final
 
 from kshare.core.progress import TopicPartition
@@ -9,12 +11,14 @@ from kshare.group.config.consumer_config import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.group_host import GroupHost
+from kshare.group.consumer.partition_lookup import check_existence, log_offsets
 from kshare.group.consumer.processing import Processing
 from kshare.group.consumer.receiver import Receiver
 from kshare.group.consumer.restrictions import Restrictions
 from kshare.group.consumer.subscriber import Callbacks, Subscriber, topics_to_subscribe
 from kshare.group.delivery.tail import Tail
-from kshare.group.model import ConsumerClosedError
+from kshare.group.model import ConsumerClosedError, OffsetAndMetadata
+from kshare.group.offsets import GroupOffsets
 from kshare.group.session.interface import Session
 
 __all__ = ["Reading"]
@@ -67,6 +71,7 @@ class Reading:
 
         Raises:
             PolicyError, KafkaError: As of :class:`.Restrictions`.
+            UnknownTopicError: A partition does not exist.
             RuntimeError: The consumer is closed, or a transaction is open.
             ValueError: A range or partition is wrong, or the consumer has subscribed.
         """
@@ -77,6 +82,8 @@ class Reading:
         if self._config.order == "none":
             check_whole(assignment, offsets)
             self._restrictions.check_shared()
+        check_existence(self._config.kafka, assignment.keys() - self._tail.assignment.keys())
+        offsets = log_offsets(self._config.kafka, offsets)
         self._end_transactions("assign")
         if self._config.auto_commit:
             self._commits.flush(self._processing.work())
@@ -85,6 +92,7 @@ class Reading:
             self._session.claim(assignment)
             for topic_partition, offset in offsets.items():
                 self._tail.seek(topic_partition, offset)
+            self._state.has_begun = True
 
     def _end_transactions(self, what: str) -> None:
         """Wait until it is known what became of the last transaction.
@@ -118,6 +126,7 @@ class Reading:
             if self._config.order == "none":
                 self._restrictions.check_shared()
             subscriber = self._receiver.subscriber = self._join()
+        self._state.has_begun = True
         with self._state.call():
             subscriber.subscribe(names, callbacks)
 
@@ -166,7 +175,8 @@ class Reading:
                 self._tail.resume(topic_partition)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at an offset."""
+        """Go on at an offset, ``OFFSET_BEGINNING`` or ``OFFSET_END``."""
+        offset = log_offsets(self._config.kafka, {partition: offset})[partition]
         with self._receiver.stopped():
             (topic_partition,) = self.assigned([partition])
             self._tail.seek(topic_partition, offset)
@@ -182,6 +192,25 @@ class Reading:
             if topic_partition not in self._tail.assignment:
                 raise ValueError(f"{topic_partition} is not assigned")
         return wanted
+
+    def committed(
+        self, partitions: Sequence[TopicPartition], seconds: float
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed of some partitions.
+
+        Raises:
+            ConsumerClosedError: The consumer is closed.
+            FetchTimeoutError, KafkaError: It was not known in time.
+        """
+        if self._state.is_closed:
+            raise ConsumerClosedError
+        if self._state.has_begun:
+            return self._session.committed(partitions, seconds)
+        # Without a session: one would say in the group's log that it is alive.
+        config = self._config
+        kafka = replace(config.kafka, api_timeout_ms=max(int(seconds * 1000), 1))
+        with closing(GroupOffsets(kafka, config.group, config.log_topic)) as offsets:
+            return offsets.committed(partitions)
 
     def close(self) -> None:
         """Read no policies any more."""

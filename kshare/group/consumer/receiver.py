@@ -178,10 +178,13 @@ class Receiver:
 
         Raises:
             ConsumerClosedError: The consumer is closed.
-            RuntimeError: There is no open transaction, though there has to be.
+            RuntimeError: Nothing was assigned or subscribed; or there is no open transaction, and
+                has to be.
         """
         if self._state.is_closed:
             raise ConsumerClosedError
+        if not self._state.has_begun:
+            raise RuntimeError("nothing to receive: call subscribe() or assign() before")
         if self.transactions is not None and self.transactions.current is None:
             raise RuntimeError("transactional.id is set: receive within consumer.transaction()")
         deadline = deadline_of(timeout)

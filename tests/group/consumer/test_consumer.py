@@ -655,8 +655,10 @@ def test_seek_pause_and_resume(
     for wrong in [("orders", 1), ("", 0), "orders"]:
         with pytest.raises(ValueError, match="not "):
             consumer.pause([wrong])
-    with pytest.raises(ValueError, match="cannot seek"):
-        consumer.seek(("orders", 0), -1)
+    with pytest.raises(ValueError, match="no offset to seek to"):
+        consumer.seek(("orders", 0))
+    with pytest.raises(ValueError, match="cannot start at offset -5"):
+        consumer.seek(("orders", 0), -5)
 
 
 @pytest.mark.parametrize(
