@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeAlias
 
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import FencedError, KshareError
+from kshare.errors import FencedError, KshareError, PolicyError
 from kshare.group.config.consumer_config import ConsumerConfig
 from kshare.group.metrics import Latency
 from kshare.group.session.interface import Session
@@ -54,6 +54,7 @@ class Commits:
         self._chunks = 0  # that the last commit has written
         self._executor: ThreadPoolExecutor | None = None
         self._under_way: list[Future[Answer]] = []
+        self._refusal: PolicyError | None = None  # of the last commit
 
     def commit(self, work: Work) -> Answer:
         """Commit, and wait for the stable offsets."""
@@ -81,10 +82,19 @@ class Commits:
             work: What is processed.
             ranges: Number of processed ranges that a commit would write.
             chunks: Number of leased chunks that have been processed; each is committed.
+
+        Raises:
+            PolicyError: Policies do not accept what is processed: it would never be committed.
         """
         self._call_back()
-        if not self._config.auto_commit or self._under_way:
-            return
+        if self._config.auto_commit and not self._under_way:
+            self._begin_if_due(work, ranges, chunks)
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _begin_if_due(
+        self, work: Callable[[], Work], ranges: Callable[[], int], chunks: Callable[[], int]
+    ) -> None:
         now = time.monotonic()
         finished = chunks()
         if now >= self._due or self._have_gathered(ranges, now) or self._chunks < finished:
@@ -108,9 +118,12 @@ class Commits:
             if answer.cancelled():
                 continue
             error = answer.exception()
+            self._refusal = error if isinstance(error, PolicyError) else None
             if self._config.on_commit is not None:
                 failure = error if isinstance(error, Exception) else None
                 self._config.on_commit(failure, None if error else answer.result())
+            elif self._refusal is not None:
+                pass  # raised to who polls
             elif isinstance(error, FencedError):
                 _log.warning("a commit was too late, so some records will come again: %s", error)
             elif error is not None:
@@ -144,6 +157,7 @@ class Commits:
 
     def flush(self, work: Work) -> None:
         """Commit before partitions are given up. That it fails is a warning: records come again."""
+        self._refusal = None  # what it refused is over
         try:
             self.commit(work)
         except KshareError as error:

@@ -93,7 +93,8 @@ class KeySharedConsumer:
         )
         if config.transactional_id is not None:
             assert isinstance(self._session, GroupSession)
-            work = TransactionWork(self._tail, self._state.lock, self._processing.work)
+            processing = self._processing
+            work = TransactionWork(self._tail, self._state.lock, processing.work, processing.check)
             self._receiver.transactions = Transactions(config, self._session.transaction_log, work)
 
     def _interrupt(self) -> None:
@@ -121,6 +122,8 @@ class KeySharedConsumer:
 
         Raises:
             FencedError: Another consumer has claimed some of the key hashes.
+            PolicyError: A policy that was set meanwhile does not accept what would be committed
+                by itself (``enable.auto.commit``).
             KshareError: A partition or the group's log cannot be read; the next call tries again.
                 Or a fault has ended the session, which is logged as an error: each call raises
                 it, and the member has left its group. Close the consumer, and make another one.

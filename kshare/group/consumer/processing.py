@@ -105,13 +105,22 @@ class Processing:
             KafkaError: The policies cannot be read.
         """
         if self._config.order == "none":
-            self._restrictions.check_shared()
+            self._restrictions.check_shared(tp.topic for tp in processed)
             return processed
         if not self._config.individual:  # one offset of each whole partition, which always may be
             return processed
         return self._restrictions.allowed(
             processed, self._tail.assignment, is_subscribed=self._is_subscribed()
         )
+
+    def check(self) -> None:
+        """Ask the policies about what is assigned. What the group assigns, its leader asks about.
+
+        Raises:
+            PolicyError, KafkaError: As of :meth:`allowed`.
+        """
+        if not self._is_subscribed():
+            self._restrictions.check(self._tail.assignment)
 
     def ranges(self) -> int:
         """Number of processed ranges: as many as there are gaps."""

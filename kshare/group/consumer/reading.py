@@ -81,7 +81,7 @@ class Reading:
         self._restrictions.check(assignment)
         if self._config.order == "none":
             check_whole(assignment, offsets)
-            self._restrictions.check_shared()
+            self._restrictions.check_shared(tp.topic for tp in assignment)
         check_existence(self._config.kafka, assignment.keys() - self._tail.assignment.keys())
         offsets = log_offsets(self._config.kafka, offsets)
         self._end_transactions("assign")
@@ -124,7 +124,7 @@ class Reading:
             if self._tail.assignment:
                 raise ValueError("partitions are assigned: call unassign() before subscribe()")
             if self._config.order == "none":
-                self._restrictions.check_shared()
+                self._restrictions.check_shared(names)
             subscriber = self._receiver.subscriber = self._join()
         self._state.has_begun = True
         with self._state.call():

@@ -5,7 +5,7 @@ each. Policies are looked at with each assignment and each commit, and are then 
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy
@@ -64,8 +64,8 @@ class Restrictions:
                         topic=policy.topic or None,
                     )
 
-    def check_shared(self) -> None:
-        """Refuse chunks without key order, if a policy does not accept individual commits.
+    def check_shared(self, topics: Iterable[str]) -> None:
+        """Refuse chunks without key order, if a policy does not accept them.
 
         Raises:
             PolicyError: It does not.
@@ -78,6 +78,15 @@ class Restrictions:
                 policy=INDIVIDUAL_COMMIT,
                 topic=None,
             )
+        for topic in sorted(set(topics)):
+            if not self._policies.accepts(Policy(RANGE_FETCH, topic)):
+                raise PolicyError(
+                    f"group {self._group}: consumption.order=none is not accepted of topic "
+                    f"{topic}, as members share its partitions, and its policy {RANGE_FETCH} is "
+                    "false; use consumption.order=key, or have kshare policy set it to true",
+                    policy=RANGE_FETCH,
+                    topic=topic,
+                )
 
     def whole_topics(self, topics: Collection[str]) -> frozenset[str]:
         """The topics whose partitions are not to be shared.

@@ -232,16 +232,25 @@ class TransactionWork:
         tail: Hands it out.
         lock: Guards the tail.
         work: What is processed of all that was handed out.
+        check: Raises if policies do not accept what is assigned.
     """
 
-    def __init__(self, tail: Tail, lock: RLock, work: Callable[[], Work]) -> None:
+    def __init__(
+        self, tail: Tail, lock: RLock, work: Callable[[], Work], check: Callable[[], None]
+    ) -> None:
+        self._check = check
         self._tail = tail
         self._lock = lock
         self._work = work
         self._stops = 0
 
     def begin(self) -> None:
-        """A transaction begins."""
+        """A transaction begins.
+
+        Raises:
+            PolicyError: A policy does not accept its key ranges any more.
+        """
+        self._check()
         with self._lock:
             self._tail.refresh()
             self._stops = self._tail.stops

@@ -2,12 +2,13 @@
 
 import logging
 from concurrent.futures import wait
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from kshare.core.progress import Progress
-from kshare.errors import FencedError, KafkaError
+from kshare.errors import FencedError, KafkaError, PolicyError
 from kshare.group.consumer.commits import Commits
 from kshare.group.session.interface import Session
 from kshare.group.session.work import Work
@@ -46,4 +47,31 @@ def test_a_commit_that_fails_in_the_background_says_what_becomes_of_it(
     with caplog.at_level(logging.WARNING, "kshare.group"):
         commits.serve(lambda: WORK, lambda: 0, lambda: 0)
     assert [record.message for record in caplog.records if says in record.message]
+    commits.close(lambda: WORK)
+
+
+@pytest.mark.parametrize("callback", [False, True])
+def test_what_a_policy_refuses_is_raised_to_who_polls(callback: bool) -> None:
+    """Else records are handed out for ever, and never committed."""
+    told: list[Any] = []
+    config = group_config("b:9092", auto_commit_interval_ms=1)
+    if callback:
+        config = replace(config, on_commit=lambda error, _: told.append(error))
+    session = Refusing(PolicyError("not accepted", policy="accept.range.fetch"))
+    commits = Commits(config, cast("Session", session), lambda processed: processed)
+
+    def serve() -> None:
+        commits.serve(lambda: WORK, lambda: 0, lambda: 0)
+
+    commits.begin(WORK)
+    wait(commits._under_way)
+    for _ in range(2):
+        with pytest.raises(PolicyError):
+            serve()
+    assert len(told) == callback
+    commits.finish()
+    session.error = KafkaError("another one")
+    commits.begin(WORK)
+    commits.finish()
+    serve()
     commits.close(lambda: WORK)

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
 
-from kshare.cluster.policies import INDIVIDUAL_COMMIT, Policy
+from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.errors import FencedError, OptionsError, PolicyError
@@ -289,8 +289,39 @@ def test_what_needs_an_order_is_refused(make: Callable[..., KeySharedConsumer]) 
     consumer.assign({T0: []})
     with pytest.raises(ValueError, match="take chunks"):
         consumer.seek(T0, 5)
+
+
+@pytest.mark.parametrize("policy", [Policy(INDIVIDUAL_COMMIT), Policy(RANGE_FETCH, "orders")])
+@pytest.mark.parametrize("subscribes", [False, True])
+def test_policies_hold_for_chunks_from_the_start_and_under_way(
+    make: Callable[..., KeySharedConsumer], policy: Policy, subscribes: bool
+) -> None:
+    def begin(consumer: KeySharedConsumer) -> None:
+        if subscribes:
+            consumer.subscribe(["orders"])
+        else:
+            consumer.assign({T0: []})
+
     with pytest.raises(PolicyError, match=r"consumption\.order=none is not accepted"):
-        make(FakePolicies(Policy(INDIVIDUAL_COMMIT))).assign({T0: []})
+        begin(make(FakePolicies(policy)))
+    policies = FakePolicies(Policy(RANGE_FETCH, "other"))
+    consumer = make(policies, auto__commit__interval__ms=10)
+    begin(consumer)
+    assert consumer.poll(20) is not None
+    policies.denied.add(policy)
+
+    def fault() -> PolicyError | None:
+        try:
+            consumer.poll(0.1)
+        except PolicyError as error:
+            return error
+        return None
+
+    assert eventually(fault).policy == policy.name
+    for _ in range(3):  # as long as it is so
+        assert fault() is not None
+    policies.denied.clear()
+    eventually(lambda: fault() is None)
 
 
 @pytest.mark.parametrize(

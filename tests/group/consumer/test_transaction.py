@@ -15,10 +15,11 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as RdTopicPartition
 
+from kshare.cluster.policies import RANGE_FETCH, Policy
 from kshare.core.hashing import WHOLE, key_hash
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
-from kshare.errors import KafkaError, OptionsError, TransactionAbortedError
+from kshare.errors import KafkaError, OptionsError, PolicyError, TransactionAbortedError
 from kshare.group import AsyncKeySharedConsumer, KeySharedConsumer
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.transaction import Transaction
@@ -28,6 +29,7 @@ from kshare.testing import FakeCluster, watermarks
 from kshare.wire.reader.read_slice import read_slice
 from tests.support.clock import until
 from tests.support.groups import GROUP, LOG, LOWER, T0, T1, UPPER
+from tests.support.policies import FakePolicies
 from tests.support.requests import times_asked
 
 RECORDS = 200
@@ -54,6 +56,22 @@ def make(cluster: FakeCluster) -> Iterator[Callable[..., KeySharedConsumer]]:
     yield consumer
     for each in made:
         each.close()
+
+
+def test_a_policy_that_turns_false_ends_the_next_transaction(cluster: FakeCluster) -> None:
+    policies = FakePolicies()
+    config = {**settings(cluster), "purgatory": "key"}
+    with closing(KeySharedConsumer(config, policies=policies)) as consumer:
+        consumer.assign({T0: [LOWER]})
+        with consumer.transaction() as transaction:
+            assert copy(consumer, transaction, 5)
+        policies.denied.add(Policy(RANGE_FETCH, "orders"))
+        refused = pytest.raises(PolicyError, match="key ranges are not accepted")
+        with refused, consumer.transaction():
+            raise AssertionError("it has begun")
+        policies.denied.clear()
+        with consumer.transaction() as transaction:
+            assert copy(consumer, transaction, 5)
 
 
 def settings(cluster: FakeCluster, name: str = "billing-1") -> dict[str, Any]:
