@@ -23,6 +23,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from kshare.core.hashing import HASH_SPACE, span
+from kshare.core.listing import named, show_key
 from kshare.core.progress import TopicPartition
 from kshare.monitor.report import PartitionReport, RangeReport, hottest, slowest
 from spark_plugin.reports import QueryReport, SourceReport, report_of
@@ -156,10 +157,11 @@ def _facts(report: QueryReport, partition: PartitionReport) -> Iterator[str]:
         yield f"lag up to {max(range_.lag for range_ in ranges)}"
     slow, hot = slowest(ranges), hottest(ranges)
     if slow is not None and slow.seconds_per_record is not None:
-        yield f"slowest {_name(slow)}: {1000 * slow.seconds_per_record:.3g} ms a record"
+        each = f"{1000 * slow.seconds_per_record:.3g} ms a record"
+        yield f"slowest {_name(slow)}: {each}{_keys(slow)}"
     rate = None if hot is None else report.records_per_second(hot)
     if hot is not None and rate is not None:
-        yield f"hottest {_name(hot)}: {rate:.3g} records/s"
+        yield f"hottest {_name(hot)}: {rate:.3g} records/s{_keys(hot)}"
     yield f"{partition.gaps} gaps in {partition.entry_bytes} bytes"
 
 
@@ -180,6 +182,12 @@ def _range_facts(
         yield f"{1000 * range_.seconds_per_record:.3g} ms a record"
     if range_.limit is not None:
         yield f"limit {range_.limit}"
+
+
+def _keys(range_: RangeReport) -> str:
+    """The keys that stand out in a range, in words; empty if there are none."""
+    keys = [f"{show_key(hot.key)!r} {100 * hot.share:.0f} %" for hot in range_.hot_keys]
+    return f" (keys {named(keys)})" if keys else ""
 
 
 def _name(range_: RangeReport) -> str:

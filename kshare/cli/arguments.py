@@ -88,6 +88,12 @@ def _add_status(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     status.add_argument("--json", action="store_true", help="for programs")
     status.add_argument(
+        "--slowest",
+        action="store_true",
+        help="which keys wait in the range that is furthest behind: reads up to 1,000 of its "
+        "records (needs a broker)",
+    )
+    status.add_argument(
         "--plot",
         type=Path,
         metavar="FILE",

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from kshare.errors import KshareError
-from kshare.options import KafkaConfig, parse_options
+from kshare.options import KafkaConfig, SourceOptions, parse_options
 
-__all__ = ["is_given", "kafka_config", "parse_properties", "user_name"]
+__all__ = ["is_given", "kafka_config", "parse_properties", "source_options", "user_name"]
 
 # Somebody sits and waits: not as long, nor as often, as a query that runs for months.
 _PATIENCE = {"kafka.default.api.timeout.ms": "15000", "kafka.request.timeout.ms": "10000"}
@@ -25,7 +25,16 @@ def is_given(arguments: argparse.Namespace) -> bool:
 
 
 def kafka_config(arguments: argparse.Namespace) -> KafkaConfig:
+    """How the command reaches Kafka, checked; as :func:`source_options` says."""
+    return source_options(arguments).kafka
+
+
+def source_options(arguments: argparse.Namespace, **more: str) -> SourceOptions:
     """The options of the command, checked. Warnings go to standard error.
+
+    Args:
+        arguments: Those of the command.
+        more: Options of a reader, in lower case.
 
     Raises:
         KshareError: the file cannot be read.
@@ -41,10 +50,10 @@ def kafka_config(arguments: argparse.Namespace) -> KafkaConfig:
     if not {"kafka.default.api.timeout.ms", "kafka.request.timeout.ms"} & given.keys():
         given.update(_PATIENCE)
     # A source must name topics; a command asks for those it needs.
-    parsed = parse_options({**given, **_ONCE, "subscribe": "none"}, streaming=False)
+    parsed = parse_options({**given, **_ONCE, **more, "subscribe": "none"}, streaming=False)
     for warning in parsed.warnings:
         sys.stderr.write(f"warning: {warning}\n")
-    return parsed.options.kafka
+    return parsed.options
 
 
 def user_name() -> str:

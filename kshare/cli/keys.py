@@ -12,9 +12,10 @@ from contextlib import closing
 from typing import Final
 
 from kshare.cli.connection import is_given, kafka_config, user_name
-from kshare.cli.show import parked_json, parked_text, show_key
+from kshare.cli.show import parked_json, parked_text
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.parked_keys import ParkedKeys
+from kshare.core.listing import show_key
 from kshare.options import KafkaConfig, Subscribe
 
 __all__ = ["run"]

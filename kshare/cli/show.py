@@ -6,11 +6,13 @@ Cost: linear in the ranges.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from kshare.cli.table import text_table
 from kshare.cluster.parked_keys import ParkedInfo
 from kshare.core.hashing import HASH_SPACE, HashRange, span
+from kshare.core.listing import key_json, show_key
+from kshare.monitor.slowest import SlowestRange
 from kshare.monitor.status import ParkedStatus, PartitionStatus, RangeStatus, Status
 
 __all__ = [
@@ -20,8 +22,11 @@ __all__ = [
     "parked_json",
     "parked_text",
     "partition_text",
-    "show_key",
+    "slowest_json",
+    "slowest_text",
 ]
+
+_KEY_SHOWN_MAX: Final = 128  # characters
 
 
 def as_json(status: Status) -> dict[str, Any]:
@@ -34,7 +39,7 @@ def as_json(status: Status) -> dict[str, Any]:
         "parked": [
             {
                 "topic": key.topic,
-                "key": None if key.key is None else _key_json(key.key),
+                "key": None if key.key is None else key_json(key.key),
                 "hash": key.hash,
                 "since": key.info.since if key.info else None,
                 "by": key.info.by if key.info else None,
@@ -80,7 +85,7 @@ def parked_json(parked: Mapping[tuple[str, bytes], ParkedInfo]) -> list[dict[str
     return [
         {
             "topic": topic,
-            "key": _key_json(key),
+            "key": key_json(key),
             "since": info.since,
             "by": info.by,
             "why": info.why,
@@ -186,19 +191,45 @@ def _parked_status_text(parked: tuple[ParkedStatus, ...]) -> str:
     return text_table(rows)
 
 
-def show_key(key: bytes) -> str:
-    """A key as text if it is visible text, else its bytes in hexadecimal."""
-    shown = _key_json(key)
-    if isinstance(shown, str) and shown.isprintable() and shown.strip() == shown != "":
-        return shown
-    return f"0x{key.hex()}" if key else "(empty)"
+def slowest_json(slowest: SlowestRange) -> dict[str, Any]:
+    """The keys of a slow range for programs; no key is null."""
+    return {
+        "topic": slowest.partition.topic_partition.topic,
+        "partition": slowest.partition.topic_partition.partition,
+        "h": [[part.lo, part.hi] for part in slowest.range.hashes],
+        "position": slowest.range.position,
+        "looked_at": {"records": slowest.records, "end": slowest.end},
+        "keys": [
+            {"key": None if key is None else key_json(key), "records": records}
+            for key, records in slowest.keys
+        ],
+    }
 
 
-def _key_json(key: bytes) -> str | dict[str, str]:
-    try:
-        return key.decode("utf-8")
-    except UnicodeDecodeError:
-        return {"hex": key.hex()}
+def slowest_text(slowest: SlowestRange | None) -> str:
+    """The keys of a slow range for people."""
+    if slowest is None:
+        return "no range is behind the others\n"
+    tp, range_ = slowest.partition.topic_partition, slowest.range
+    text = (
+        f"furthest behind: {tp}, {_hashes_text(range_)}, at offset {range_.position:,}; "
+        f"the keys of its next {_counted(slowest.records, 'record')}, "
+        f"below offset {slowest.end:,}:\n"
+    )
+    rows: list[tuple[str, ...]] = [("  key", "records", "share")]
+    rows += [
+        (
+            f"  {'(no key)' if key is None else _shortened(show_key(key))}",
+            f"{records:,}",
+            f"{100 * records / slowest.records:.1f} %",
+        )
+        for key, records in slowest.keys
+    ]
+    return text + text_table(rows, right=(1, 2))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _KEY_SHOWN_MAX else f"{text[:_KEY_SHOWN_MAX]}..."
 
 
 def _counted(n: int, noun: str) -> str:

@@ -1,8 +1,8 @@
-"""Names in a text for people."""
+"""Names in a text for people: the first few of many; keys of records."""
 
 from collections.abc import Iterable
 
-__all__ = ["named"]
+__all__ = ["key_json", "key_of_json", "named", "show_key"]
 
 
 def named(names: Iterable[object], shown: int = 10) -> str:
@@ -15,3 +15,32 @@ def named(names: Iterable[object], shown: int = 10) -> str:
     texts = [str(name) for name in names]
     more = len(texts) - shown
     return ", ".join(texts[:shown]) + (f" and {more} more" if more > 0 else "")
+
+
+def show_key(key: bytes) -> str:
+    """A key as text if it is visible text, else its bytes in hexadecimal."""
+    shown = key_json(key)
+    if isinstance(shown, str) and shown.isprintable() and shown.strip() == shown != "":
+        return shown
+    return f"0x{key.hex()}" if key else "(empty)"
+
+
+def key_json(key: bytes) -> str | dict[str, str]:
+    """A key for programs: text if it is UTF-8, else ``{"hex": ...}``."""
+    try:
+        return key.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"hex": key.hex()}
+
+
+def key_of_json(value: str | dict[str, str]) -> bytes:
+    """The key that :func:`key_json` has written.
+
+    Raises:
+        ValueError: It has not.
+    """
+    if isinstance(value, str):
+        return value.encode()
+    if value.keys() != {"hex"}:
+        raise ValueError('a key is text, or {"hex": ...}')
+    return bytes.fromhex(value["hex"])

@@ -5,18 +5,41 @@ the sizes of the record batches that brought them.
 Cost: a few hashes a record batch, 256 at most.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from kshare.core.hashing import key_hash
 
-__all__ = ["SAMPLE_MAX", "KeySample", "SliceEnd"]
+__all__ = ["HOT_KEYS_MAX", "KEY_BYTES_MAX", "SAMPLE_MAX", "HotKey", "KeySample", "SliceEnd"]
 
 SAMPLE_MAX = 256
 """Maximum number of key hashes in a sample."""
 
+HOT_KEYS_MAX: Final = 3
+"""Maximum number of keys that are named of a slice."""
+
+KEY_BYTES_MAX: Final = 128
+"""A key of more bytes is not named: nobody would type it."""
+
+_SHARE_MIN: Final = 0.05  # of the sample: a key that is seen less often does not stand out
+
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio
 _WORD = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class HotKey:
+    """A key that many of the records of a slice have.
+
+    Attributes:
+        key: The key, at most ``KEY_BYTES_MAX`` bytes.
+        share: Its share of the sample, from 0 (exclusive) to 1.
+    """
+
+    key: bytes
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +57,7 @@ class SliceEnd:
             the task, and not only of its reader.
         began: Time of the task's first report, by the planner's monotonic clock; None if there was
             none.
+        hot_keys: The keys of most of the sample, most frequent first; at most ``HOT_KEYS_MAX``.
     """
 
     end: int
@@ -42,6 +66,7 @@ class SliceEnd:
     seconds: float | None = None
     held: bool = False
     began: float | None = None
+    hot_keys: tuple[HotKey, ...] = ()
 
     @property
     def task_seconds(self) -> float | None:
@@ -59,7 +84,8 @@ class KeySample:
     """
 
     def __init__(self) -> None:
-        self._hashes: list[int] = []  # of all rows seen that stand for a stride
+        # Hash and key of all rows seen that stand for a stride; None for no key, or a long one.
+        self._picked: list[tuple[int, bytes | None]] = []
         self._doublings = 0
         self._seen = 0
         self._next = 0  # the row that stands for the next stride
@@ -76,13 +102,24 @@ class KeySample:
         while end > SAMPLE_MAX << self._doublings:
             self._thin()
         while self._next < end:
-            self._hashes.append(key_hash(*key_at(self._next - first)))
-            self._next = self._position(len(self._hashes))
+            key, offset = key_at(self._next - first)
+            is_named = key is not None and len(key) <= KEY_BYTES_MAX
+            self._picked.append((key_hash(key, offset), key if is_named else None))
+            self._next = self._position(len(self._picked))
 
     @property
     def hashes(self) -> tuple[int, ...]:
         """The sample, ascending."""
-        return tuple(sorted(self._hashes))
+        return tuple(sorted(hashed for hashed, _ in self._picked))
+
+    @property
+    def hot_keys(self) -> tuple[HotKey, ...]:
+        """The keys of most of the sample, most frequent first, as far as they stand out."""
+        size = len(self._picked)
+        counts = Counter(key for _, key in self._picked if key is not None)
+        by_count = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+        shares = (HotKey(key, count / size) for key, count in by_count[:HOT_KEYS_MAX])
+        return tuple(hot for hot in shares if hot.share >= _SHARE_MIN)
 
     def _position(self, stride: int) -> int:
         """The row that stands for the stride of that number."""
@@ -93,10 +130,10 @@ class KeySample:
 
     def _thin(self) -> None:
         """Keep one of each two; it may be the one that is still to come."""
-        picks = map(_pick, range((len(self._hashes) + 1) // 2))
-        self._hashes = [self._hashes[pick] for pick in picks if pick < len(self._hashes)]
+        picks = map(_pick, range((len(self._picked) + 1) // 2))
+        self._picked = [self._picked[pick] for pick in picks if pick < len(self._picked)]
         self._doublings += 1
-        self._next = self._position(len(self._hashes))
+        self._next = self._position(len(self._picked))
 
 
 def _pick(pair: int) -> int:

@@ -16,6 +16,7 @@ from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.offsets import OffsetRange, from_pairs, length
 from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.core.region import Rectangle, Stripe, canonical, hull, stripes
+from kshare.core.slice_end import HotKey
 from kshare.errors import PlanError
 
 __all__ = [
@@ -41,6 +42,7 @@ class RangeObservation:
         seconds: How long the task took; None if that was not measured.
         sample: Key hashes of evenly spaced records, ascending; a key may occur several times.
         limit: Maximum number of records that the task could deliver; None for none.
+        hot_keys: The keys of most of the sample, most frequent first.
     """
 
     hashes: HashRange
@@ -49,6 +51,7 @@ class RangeObservation:
     seconds: float | None = None
     sample: tuple[int, ...] = ()
     limit: int | None = None
+    hot_keys: tuple[HotKey, ...] = ()
 
     @property
     def is_full(self) -> bool:

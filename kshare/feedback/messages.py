@@ -8,12 +8,13 @@ another version of kshare.
 import hashlib
 import hmac
 import json
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from kshare.core.hashing import HASH_SPACE
-from kshare.core.slice_end import SAMPLE_MAX, SliceEnd
+from kshare.core.slice_end import HOT_KEYS_MAX, KEY_BYTES_MAX, SAMPLE_MAX, HotKey, SliceEnd
 from kshare.core.tasks import TicketId
 
 __all__ = ["Done", "Executor", "Hello", "Message", "decode", "encode", "seal"]
@@ -78,6 +79,10 @@ def encode(key: bytes, message: Message) -> bytes:
         case Done(end=end, held=held):
             fields |= {"kind": "done", "end": end.end, "records": end.records, "held": held}
             fields["sample"] = list(end.sample)
+            if end.hot_keys:
+                fields["keys"] = [
+                    [b2a_base64(hot.key, newline=False).decode(), hot.share] for hot in end.hot_keys
+                ]
     return seal(key, fields)
 
 
@@ -127,8 +132,27 @@ def _done(ticket: TicketId, fields: Mapping[str, Any]) -> Done:
     if not isinstance(held, bool):
         raise ValueError("'held' is neither true nor false")  # noqa: TRY004 - as above
     records = _integer(fields, "records", _OFFSET_MAX)
-    end = SliceEnd(_integer(fields, "end", _OFFSET_MAX), records, tuple(sorted(sample)))
+    end = SliceEnd(
+        _integer(fields, "end", _OFFSET_MAX),
+        records,
+        tuple(sorted(sample)),
+        hot_keys=_hot_keys(fields.get("keys", [])),
+    )
     return Done(ticket, end, held)
+
+
+def _hot_keys(pairs: Any) -> tuple[HotKey, ...]:
+    if not isinstance(pairs, list) or len(pairs) > HOT_KEYS_MAX:
+        raise ValueError("'keys' is no list, or too long")
+    hot = []
+    for pair in pairs:
+        if not isinstance(pair, list) or [type(part) for part in pair] != [str, float]:
+            raise ValueError("'keys' holds what is no key and share")
+        key, share = a2b_base64(pair[0], strict_mode=True), pair[1]
+        if len(key) > KEY_BYTES_MAX or not 0 < share <= 1:
+            raise ValueError("'keys' holds a key that is too long, or no share")
+        hot.append(HotKey(key, share))
+    return tuple(hot)
 
 
 def _executor(fields: Mapping[str, Any]) -> Executor | None:

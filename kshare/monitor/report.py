@@ -11,10 +11,12 @@ The dict is the answer of ``reportLatestOffset()``, so Spark shows it as ``lates
      "@kshare": {"v": 1, "report": {"topic": {"0": {
        "stable": 100, "gaps": 2, "bytes": 40, "retention_at_risk": true, "at_risk_from": 100,
        "ranges": [{"h": [[lo, hi], ...], "position": 100, "lag": 23,
-                   "records": 256, "seconds": 1.5, "limit": 256}]}}}}}
+                   "records": 256, "seconds": 1.5, "limit": 256,
+                   "keys": [{"key": "customer-7", "share": 0.75}]}]}}}}}
 
-Only where retention is a risk there is ``at_risk_from``. A partition that is not in the report is
-as the batch's offsets say. Without any, this is the answer of Spark's own source.
+Only where retention is a risk there is ``at_risk_from``, and ``keys`` where keys stand out. A
+partition that is not in the report is as the batch's offsets say. Without any, this is the answer
+of Spark's own source.
 """
 
 import json
@@ -24,8 +26,10 @@ from typing import Any
 
 from kshare.core.checkpoint import EXTRA_KEY, VERSION, Offsets, RangeLimit, by_topic, encode
 from kshare.core.hashing import WHOLE, HashRange, span
+from kshare.core.listing import key_json
 from kshare.core.offsets import length, union
 from kshare.core.progress import Progress, TopicPartition
+from kshare.core.slice_end import HotKey
 from kshare.core.slicing import RangeObservation
 
 __all__ = [
@@ -52,6 +56,8 @@ class RangeReport:
         records: Number of records that the last batch delivered; None if that is not known.
         seconds: How long its task took for them; None if that was not measured.
         limit: Maximum number of records that a batch may deliver; None if there is no limit.
+        hot_keys: The keys of most of those records, most frequent first, as far as some stand out:
+            at most ``HOT_KEYS_MAX``, from a sample, none of more than ``KEY_BYTES_MAX`` bytes.
     """
 
     hashes: tuple[HashRange, ...]
@@ -60,6 +66,7 @@ class RangeReport:
     records: int | None = None
     seconds: float | None = None
     limit: int | None = None
+    hot_keys: tuple[HotKey, ...] = ()
 
     @property
     def seconds_per_record(self) -> float | None:
@@ -134,6 +141,7 @@ def partition_report(
                 records=seen.records if seen else None,
                 seconds=seen.seconds if seen else None,
                 limit=limit.records if limit else None,
+                hot_keys=seen.hot_keys if seen else (),
             )
         )
     return PartitionReport(
@@ -248,7 +256,12 @@ def _encode_partition(report: PartitionReport) -> dict[str, Any]:
                 "records": range_.records,
                 "seconds": range_.seconds,
                 "limit": range_.limit,
+                **({"keys": list(map(_encode_key, range_.hot_keys))} if range_.hot_keys else {}),
             }
             for range_ in report.ranges
         ],
     }
+
+
+def _encode_key(hot: HotKey) -> dict[str, Any]:
+    return {"key": key_json(hot.key), "share": hot.share}

@@ -12,6 +12,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from kshare.core.checkpoint import EXTRA_KEY
 from kshare.core.hashing import HashRange
+from kshare.core.listing import key_of_json
+from kshare.core.slice_end import HotKey
 
 __all__ = ["Latest", "parse_latest"]
 
@@ -34,6 +36,15 @@ class _Shape(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
 
+class _Key(_Shape):
+    key: str | dict[str, str]
+    share: Annotated[float, Field(gt=0, le=1)]
+
+
+def _as_hot_keys(keys: list[_Key]) -> tuple[HotKey, ...]:
+    return tuple(HotKey(key_of_json(hot.key), hot.share) for hot in keys)
+
+
 class _Range(_Shape):
     hashes: _Hashes = Field(alias="h")
     position: _Count
@@ -41,6 +52,10 @@ class _Range(_Shape):
     records: _Count | None = None
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     limit: _Count | None = None
+    # Pairs in JSON, and a tuple of HotKey when read.
+    hot_keys: Annotated[list[_Key], AfterValidator(_as_hot_keys)] = Field(
+        default=[], alias="keys", validate_default=True
+    )
 
 
 class _Partition(_Shape):

@@ -229,6 +229,7 @@ class RateController:
                         end.task_seconds,
                         end.sample,
                         planned.max_records,
+                        end.hot_keys,
                     )
                 )
         return observed

@@ -1,8 +1,10 @@
-"""Names in a text for people."""
+"""Names in a text for people; keys."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kshare.core.listing import named
+from kshare.core.listing import key_json, key_of_json, named, show_key
 
 
 @pytest.mark.parametrize(
@@ -16,3 +18,28 @@ def test_the_first_names_and_the_number_of_the_rest(names: list[object], text: s
 def test_ten_names_are_shown() -> None:
     assert named(range(10)).endswith(", 9")
     assert named(range(11)).endswith(", 9 and 1 more")
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        (b"customer-7", "customer-7"),
+        ("ü".encode(), "ü"),
+        (b"", "(empty)"),
+        (b"a\nb", "0x610a62"),
+        (b" a", "0x2061"),
+        (b"\xff\0", "0xff00"),
+    ],
+)
+def test_a_key_is_shown_so_that_it_can_be_told(key: bytes, shown: str) -> None:
+    assert show_key(key) == shown
+
+
+@given(st.binary() | st.text().map(str.encode))
+def test_a_key_survives_json(key: bytes) -> None:
+    assert key_of_json(key_json(key)) == key
+
+
+def test_what_is_no_key_of_json_is_refused() -> None:
+    with pytest.raises(ValueError, match="hex"):
+        key_of_json({"text": "a"})

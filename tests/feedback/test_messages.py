@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import HASH_SPACE
-from kshare.core.slice_end import SAMPLE_MAX, SliceEnd
+from kshare.core.slice_end import HOT_KEYS_MAX, KEY_BYTES_MAX, SAMPLE_MAX, HotKey, SliceEnd
 from kshare.core.tasks import TicketId
-from kshare.feedback.messages import Done, Executor, Hello, Message, decode, encode
+from kshare.feedback.messages import Done, Executor, Hello, Message, decode, encode, seal
 
 KEY = b"k" * 32
 TASKS = st.builds(TicketId, st.text(max_size=20), st.integers(0, 2**62))
@@ -16,6 +16,10 @@ ENDS = st.builds(
     st.integers(0, 2**62),
     st.integers(0, 2**62),
     st.lists(st.integers(0, HASH_SPACE - 1), max_size=SAMPLE_MAX).map(lambda s: tuple(sorted(s))),
+    hot_keys=st.lists(
+        st.builds(HotKey, st.binary(max_size=KEY_BYTES_MAX), st.floats(0, 1, exclude_min=True)),
+        max_size=HOT_KEYS_MAX,
+    ).map(tuple),
 )
 EXECUTORS = st.builds(Executor, st.text(min_size=1, max_size=300), st.integers(0, 1 << 15))
 MESSAGES = st.builds(Hello, TASKS, st.none() | EXECUTORS) | st.builds(
@@ -63,6 +67,13 @@ def test_other_bytes_are_no_message(data: bytes) -> None:
             Done(TicketId("b", 0), SliceEnd(9, 2, (4, 5)), False),
             b'{"batch":"b","end":9,"held":false,"kind":"done","records":2,"sample":[4,5],"task":0}',
         ),
+        (
+            Done(TicketId("b", 0), SliceEnd(9, 2, (4, 5), hot_keys=(HotKey(b"k", 0.5),)), False),
+            (
+                b'{"batch":"b","end":9,"held":false,"keys":[["aw==",0.5]],"kind":"done",'
+                b'"records":2,"sample":[4,5],"task":0}'
+            ),
+        ),
     ],
 )
 def test_the_bytes_of_a_message_do_not_change(message: Message, body: bytes) -> None:
@@ -70,3 +81,25 @@ def test_the_bytes_of_a_message_do_not_change(message: Message, body: bytes) -> 
     line = encode(KEY, message)
     assert line[65:] == body + b"\n"
     assert line[64:65] == b" "
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "k",
+        [["aw==", 0.1]] * (HOT_KEYS_MAX + 1),
+        [["aw==", 1]],
+        [["aw==", 0.0]],
+        [["aw==", 1.1]],
+        [["aw==", float("nan")]],
+        [["?", 0.5]],
+        [["aw=="]],
+        [{"aw==": 0.5}],
+        [["A" * 4 * KEY_BYTES_MAX, 0.5]],
+    ],
+)
+def test_keys_that_cannot_be_are_no_message(keys: object) -> None:
+    fields = {"batch": "b", "task": 0, "kind": "done", "end": 9, "records": 2, "held": False}
+    line = seal(KEY, fields | {"sample": [], "keys": keys})
+    with pytest.raises(ValueError):  # noqa: PT011 - base64 has its own texts
+        decode(KEY, line[:-1])

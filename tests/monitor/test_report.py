@@ -15,6 +15,7 @@ from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
+from kshare.core.slice_end import HotKey
 from kshare.core.slicing import RangeObservation
 from kshare.monitor.report import (
     PartitionReport,
@@ -45,6 +46,9 @@ range_reports = st.builds(
     st.none() | counts,
     st.none() | st.floats(0, 1e9),
     st.none() | counts,
+    st.lists(
+        st.builds(HotKey, st.binary(max_size=9), st.floats(0, 1, exclude_min=True)), max_size=3
+    ).map(tuple),
 )
 reports = st.dictionaries(
     st.builds(TopicPartition, st.sampled_from(["a", "told", "Ünï 😀"]), st.integers(0, 20)),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.cli.show import as_json, as_text, parked_json, parked_text, show_key
+from kshare.cli.show import as_json, as_text, parked_json, parked_text
 from kshare.cluster.parked_keys import ParkedInfo
 from kshare.core.checkpoint import Offsets, RangeLimit
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, complement, key_hash, without
@@ -320,21 +320,6 @@ def test_the_json() -> None:
 
 
 # -- keys ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("key", "shown"),
-    [
-        (b"customer-7", "customer-7"),
-        ("ü".encode(), "ü"),
-        (b"", "(empty)"),
-        (b"a\nb", "0x610a62"),
-        (b" a", "0x2061"),
-        (b"\xff\0", "0xff00"),
-    ],
-)
-def test_a_key_is_shown_so_that_it_can_be_told(key: bytes, shown: str) -> None:
-    assert show_key(key) == shown
 
 
 def test_parked_keys_as_text_and_json() -> None:

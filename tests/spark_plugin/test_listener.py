@@ -20,6 +20,7 @@ from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
+from kshare.core.slice_end import HotKey
 from kshare.monitor.report import PartitionReport, RangeReport, encode_report
 from spark_plugin.listener import KshareListener, QueryReport
 
@@ -28,7 +29,8 @@ LOW, HIGH = HashRange(0, HALF), HashRange(HALF, HASH_SPACE)
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 QUERY = "7b2e3ec0-0000-4000-8000-000000000001"
 AHEAD = Progress.of(10, [Rectangle(OffsetRange(10, 20), LOW)])
-SLOW = RangeReport((LOW,), 20, 10, records=10, seconds=5.0, limit=10)
+CUSTOMER = (HotKey(b"customer-7", 0.75),)
+SLOW = RangeReport((LOW,), 20, 10, records=10, seconds=5.0, limit=10, hot_keys=CUSTOMER)
 HOT = RangeReport((HIGH,), 10, 20, records=1000, seconds=1.0, limit=1000)
 ENDED = QueryTerminatedEvent.fromJson(
     {"id": QUERY, "runId": QUERY, "exception": None, "errorClassOnException": None}
@@ -132,8 +134,8 @@ def test_lines_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     )
     assert caplog.messages[1] == (
         "orders batch 4, t-0: stable 10, end 30, 2 ranges at 10 to 20, lag up to 20, "
-        "slowest 0.00-50.00 %: 500 ms a record, hottest 50.00-100.00 %: 100 records/s, "
-        "1 gaps in 44 bytes"
+        "slowest 0.00-50.00 %: 500 ms a record (keys 'customer-7' 75 %), "
+        "hottest 50.00-100.00 %: 100 records/s, 1 gaps in 44 bytes"
     )
     caplog.clear()
     with caplog.at_level(logging.DEBUG, "kshare"):

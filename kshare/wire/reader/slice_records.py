@@ -87,9 +87,11 @@ class SliceRecords:
     @property
     def slice_end(self) -> SliceEnd:
         """Where reading ended; valid once :attr:`Cursor.is_done`."""
-        sample = () if self._sample is None else self._sample.hashes
         end = self.cursor.end if self.limit.end is None else self.limit.end
-        return SliceEnd(end, self.limit.records, sample)
+        if self._sample is None:
+            return SliceEnd(end, self.limit.records)
+        sample = self._sample
+        return SliceEnd(end, self.limit.records, sample.hashes, hot_keys=sample.hot_keys)
 
     def take(
         self, index: BatchIndex, aborted: Sequence[tuple[int, int]]
