@@ -54,7 +54,7 @@ class Commits:
         self._chunks = 0  # that the last commit has written
         self._executor: ThreadPoolExecutor | None = None
         self._under_way: list[Future[Answer]] = []
-        self._refusal: PolicyError | None = None  # of the last commit
+        self._failure: BaseException | None = None  # of the last commit
 
     def commit(self, work: Work) -> Answer:
         """Commit, and wait for the stable offsets."""
@@ -89,8 +89,17 @@ class Commits:
         self._call_back()
         if self._config.auto_commit and not self._under_way:
             self._begin_if_due(work, ranges, chunks)
-        if self._refusal is not None:
-            raise self._refusal
+        if isinstance(self._failure, PolicyError):
+            raise self._failure
+
+    def obstacle(self) -> str | None:
+        """Why nothing is committed; None as long as something will be."""
+        if not self._config.auto_commit:
+            return (
+                "call commit() more often, as enable.auto.commit is false, or raise "
+                "cooperative.chunk.records"
+            )
+        return None if self._failure is None else f"commits fail: {self._failure}"
 
     def _begin_if_due(
         self, work: Callable[[], Work], ranges: Callable[[], int], chunks: Callable[[], int]
@@ -118,11 +127,11 @@ class Commits:
             if answer.cancelled():
                 continue
             error = answer.exception()
-            self._refusal = error if isinstance(error, PolicyError) else None
+            self._failure = error
             if self._config.on_commit is not None:
                 failure = error if isinstance(error, Exception) else None
                 self._config.on_commit(failure, None if error else answer.result())
-            elif self._refusal is not None:
+            elif isinstance(error, PolicyError):
                 pass  # raised to who polls
             elif isinstance(error, FencedError):
                 _log.warning("a commit was too late, so some records will come again: %s", error)
@@ -157,7 +166,7 @@ class Commits:
 
     def flush(self, work: Work) -> None:
         """Commit before partitions are given up. That it fails is a warning: records come again."""
-        self._refusal = None  # what it refused is over
+        self._failure = None  # what it refused is over
         try:
             self.commit(work)
         except KshareError as error:

@@ -79,6 +79,8 @@ class KeySharedConsumer:
         self._receiver: Receiver = Receiver(
             self._tail, self._session, self._state, self._commits, self._processing, self._waker
         )
+        if isinstance(self._tail, SharedTail):
+            self._tail.obstacle = self._commits.obstacle
         self._fresh = self._receiver.fresh
         self._tail.meter = meter_of(config)
         self._reading = Reading(

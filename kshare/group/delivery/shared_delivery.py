@@ -84,6 +84,11 @@ class SharedDelivery(Delivery):
         self._done = share.done
 
     @property
+    def uncommitted(self) -> int:
+        """Number of parts that have been processed, and of which the log does not say so."""
+        return sum(part.is_counted for part in self._parts)
+
+    @property
     def has_new(self) -> bool:
         """Whether there is something to read after the part that is handed out now."""
         return bool(self._new)

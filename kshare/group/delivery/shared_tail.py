@@ -7,14 +7,17 @@
             +------- nothing is free ------------------------+---- one lease is ahead <-----+
 
 One chunk is read at a time, to its end, and the next one is leased meanwhile. A member that finds
-nothing free waits for records with a long poll where the next ones will be.
+nothing free waits for records with a long poll where the next ones will be. One that has processed
+many chunks leases none before some of them are committed.
 """
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
+from kshare.errors import KshareError
 from kshare.group.config.consumer_config import ConsumerConfig
 from kshare.group.delivery.delivery import Carried, Delivery
 from kshare.group.delivery.shared_delivery import SharedDelivery
@@ -25,6 +28,9 @@ from kshare.wire.protocol.waker import Waker
 from kshare.wire.reader.tail_reader import NO_END, TailRecords
 
 __all__ = ["SharedTail", "SharingSession"]
+
+_MOST_UNCOMMITTED: Final = 200
+"""How many chunks of a partition may be processed and not committed."""
 
 
 class SharingSession(Session, Protocol):
@@ -44,10 +50,14 @@ class SharedTail(Tail):
         config: The consumer's configuration.
         session: Leases chunks.
         waker: What ends waiting.
+
+    Attributes:
+        obstacle: Says why nothing is committed; None as long as something will be.
     """
 
     def __init__(self, config: ConsumerConfig, session: SharingSession, waker: Waker) -> None:
         super().__init__(config, session, waker)
+        self.obstacle: Callable[[], str | None] = lambda: None
         self._sharing = session
         self._bounds: dict[TopicPartition, tuple[int, int]] = {}  # of the logs, as seen last
         self._probes: dict[TopicPartition, int] = {}  # where records are waited for
@@ -114,7 +124,7 @@ class SharedTail(Tail):
         if delivery.is_handed_out and delivery.has_new:
             delivery.next_part()
             self._read(topic_partition)
-        if not delivery.has_new and not share.is_asking:
+        if not delivery.has_new and not share.is_asking and not _is_full(delivery):
             self._lease(topic_partition, delivery, share)
 
     def _is_read(self, topic_partition: TopicPartition, delivery: SharedDelivery) -> bool:
@@ -135,6 +145,15 @@ class SharedTail(Tail):
             rectangle = Rectangle(OffsetRange(share.free, NO_END), WHOLE)
             self._reader.read(Slice(*topic_partition, (rectangle,)))
 
+    def _check_committed(self) -> None:
+        for topic_partition, delivery in self._shared().items():
+            is_stuck = delivery.is_handed_out and not delivery.has_new and _is_full(delivery)
+            if is_stuck and (why := self.obstacle()) is not None:
+                raise KshareError(
+                    f"group {self._config.group}, {topic_partition}: {delivery.uncommitted} chunks "
+                    f"are processed and not committed, so no more are taken: {why}"
+                )
+
     def _read(self, topic_partition: TopicPartition) -> None:
         """Read the rest of the part that is handed out."""
         self._probes.pop(topic_partition, None)
@@ -148,7 +167,12 @@ class SharedTail(Tail):
         super()._give_up(topic_partition)
 
     def _fetch(self, seconds: float) -> TailRecords | None:
-        """Fetch; what a probe brings is not leased, and says only that it is there."""
+        """Fetch; what a probe brings is not leased, and says only that it is there.
+
+        Raises:
+            KshareError: So many chunks are not committed that no more are leased.
+        """
+        self._check_committed()
         records = super()._fetch(seconds)
         is_probe = records is not None and records.topic_partition in self._probes
         for topic_partition, free in list(self._probes.items()):
@@ -158,3 +182,8 @@ class SharedTail(Tail):
                 self._reader.drop(topic_partition)
                 del self._probes[topic_partition]
         return None if is_probe else records
+
+
+def _is_full(delivery: SharedDelivery) -> bool:
+    delivery.count()
+    return delivery.uncommitted >= _MOST_UNCOMMITTED

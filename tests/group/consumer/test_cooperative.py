@@ -14,11 +14,13 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
-from kshare.errors import FencedError, OptionsError, PolicyError
+from kshare.errors import FencedError, KafkaError, KshareError, OptionsError, PolicyError
 from kshare.group import KeySharedConsumer
+from kshare.group.delivery import shared_tail
 from kshare.group.log.topic import log_partition
 from kshare.group.protocol.record_codec import encode, encode_key
 from kshare.group.protocol.records import Claim, Key, Lease, Record, Reset
+from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
 from tests.support.groups import GROUP, LOG, LOWER, T0, eventually, quick_settings
 from tests.support.policies import FakePolicies
@@ -336,3 +338,54 @@ def test_contradictions_are_faults(config: dict[str, Any]) -> None:
     base = {"bootstrap.servers": "localhost:9", "group.id": "g", "consumption.order": "none"}
     with pytest.raises(OptionsError, match=f"contradicts {next(iter(config))}"):
         KeySharedConsumer(base | config)
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize("auto", [False, True])
+def test_chunks_that_are_not_committed_are_bounded(
+    make: Callable[..., KeySharedConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+    auto: bool,
+    explicit: bool,
+) -> None:
+    """Else memory grows, as long as commits fail or nobody commits."""
+    monkeypatch.setattr(shared_tail, "_MOST_UNCOMMITTED", 2)
+    mode = "explicit" if explicit else "implicit"
+    consumer = make(
+        enable__auto__commit=auto, auto__commit__interval__ms=10, acknowledgement__mode=mode
+    )
+    commit, answers = GroupSession.commit, [True]
+
+    def fails(self: GroupSession, *given: Any, **named: Any) -> Any:
+        if answers[0]:
+            raise KafkaError("no right")
+        return commit(self, *given, **named)
+
+    monkeypatch.setattr(GroupSession, "commit", fails)
+    consumer.assign({T0: []})
+    seen: list[int] = []
+
+    def fault() -> str | None:
+        try:
+            for message in consumer.consume(10, 0.1):
+                seen.append(message.offset())
+                consumer.acknowledge(message)
+        except KshareError as error:
+            return str(error)
+        return None
+
+    text = eventually(fault)
+    assert "orders-0: 2 chunks are processed and not committed" in text
+    assert ("no right" if auto else "call commit() more often") in text
+    count = len(seen)
+    assert CHUNK < count <= 3 * CHUNK
+    assert fault() == text
+    answers[0] = False
+    if not auto:
+        consumer.commit()
+
+    def has_more() -> bool:
+        fault()
+        return len(seen) > count
+
+    eventually(has_more)
