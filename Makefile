@@ -33,7 +33,6 @@ lint: setup
 # Many tests wait for timeouts, so there are more workers than cores. The integration tests begin
 # with the files that take longest (integration/conftest.py).
 test: setup
-	$(BIN)/kshare warm
 	$(MAKE) --jobs=3 lint docs test-core prepare
 	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore=tests/core tests
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder integration

@@ -196,7 +196,7 @@ def key_rows(servers: str, runs: int) -> list[Row]:
 
 
 def machine_rows(servers: str, runs: int) -> list[Row]:
-    """Fresh machines: the first batch where no kernel is compiled."""
+    """The first batch of a process, and the first queries of a session."""
     data.make_topics(servers)
     return machine_jobs.measure(servers, max(3, runs // 2))
 

@@ -1,18 +1,16 @@
-"""Where the time goes that a machine needs before its first batch: compiling the kernels.
+"""Where the time goes that the build of a wheel needs to compile the kernels.
 
 ``python -m bench.compile_profile``: CPU seconds of numba's passes over all functions, each without
 what it compiles in between, and of what comes after them (LLVM's code, the object file).
 """
 
-import tempfile
 import time
 from collections import Counter, defaultdict
-from pathlib import Path
 from typing import Any
 
 from numba.core import event
 
-from kshare.wire.decode import compiled
+from kshare.wire.decode.kernels import build
 
 
 class _Passes(event.Listener):
@@ -46,11 +44,8 @@ def main() -> None:
     """Compile all kernels, and print the table."""
     passes = _Passes()
     began = time.process_time()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        event.install_listener("numba:run_pass", passes),
-    ):
-        compiled.warm(Path(folder))
+    with event.install_listener("numba:run_pass", passes):
+        build.compile_object()
     whole = time.process_time() - began
     after = whole - sum(passes.seconds.values())
     print(f"{whole:5.2f} s  all; {passes.runs['native_lowering']} functions")

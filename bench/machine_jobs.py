@@ -1,6 +1,6 @@
-"""A fresh machine: the first batch of Python processes that find no compiled kernel.
+"""A fresh machine: first batches of Python processes and first queries of Spark sessions.
 
-``python -m bench.machine_jobs HOST:PORT``
+``python -m bench.machine_jobs HOST:PORT [SOURCE]``: one process, alone or with a session.
 """
 
 import json
@@ -13,11 +13,15 @@ import time
 from collections.abc import Mapping, Sequence
 
 from bench import data
-from bench.rows import Row, shown_seconds
+from bench.rows import Row, own_row, shown_seconds
 
 AT_ONCE = 4
-"""Workers that start at once; the sum of their CPU time may be this many times that of one."""
-CPU_MAX = 1.2
+"""Workers that start at once."""
+FIRST_LATER_MAX = 0.7
+"""Seconds that a session's first query may end after that of ``format("kafka")``."""
+LATER_MAX = 0.4
+"""The same of its third query."""
+QUERIES = 3
 
 
 def first_batch(servers: str) -> None:
@@ -33,42 +37,79 @@ def first_batch(servers: str) -> None:
     print(json.dumps({"seconds": seconds, "cpu": time.process_time(), "mib": memory}))
 
 
-def workers(servers: str, count: int, folder: str) -> list[dict[str, float]]:
-    """Start some processes at once that keep their kernels in a folder; what each has measured."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
-    command = [sys.executable, "-m", "bench.machine_jobs", servers]
-    running = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        for _ in range(count)
-    ]
-    answers = [process.communicate()[0] for process in running]
-    return [json.loads(answer) for answer in answers]
+def first_queries(servers: str, source: str) -> None:
+    """Start a session and run a streaming query some times; print the seconds of each as JSON."""
+    from integration.spark import start_spark
+
+    spark = start_spark(quick=False)
+    spark.range(1).collect()
+    seconds = []
+    for _ in range(QUERIES):
+        started = time.perf_counter()
+        reader = spark.readStream.format(source).option("kafka.bootstrap.servers", servers)
+        options = {"subscribe": data.MAIN, "startingOffsets": "latest"}
+        frame = reader.options(**options).load()
+        writer = frame.writeStream.format("noop").trigger(availableNow=True)
+        with tempfile.TemporaryDirectory() as checkpoint:
+            writer.option("checkpointLocation", checkpoint).start().awaitTermination()
+        seconds.append(time.perf_counter() - started)
+    print(json.dumps(seconds))
+    spark.stop()
+
+
+def _started(folder: str, *arguments: str) -> subprocess.Popen[str]:
+    """Start a process of this module that finds nothing in its user's cache."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "bench.machine_jobs", *arguments],
+        env={**os.environ, "XDG_CACHE_HOME": folder},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def workers(servers: str, count: int) -> list[dict[str, float]]:
+    """Start some processes at once, and return what each has measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        running = [_started(folder, servers) for _ in range(count)]
+        return [json.loads(process.communicate()[0]) for process in running]
+
+
+def queries(servers: str, source: str) -> list[float]:
+    """Return the seconds of a new session's first queries."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = _started(folder, servers, source).communicate()[0]
+    seconds: list[float] = json.loads(output.splitlines()[-1])
+    return seconds
 
 
 def measure(servers: str, runs: int) -> list[Row]:
-    """Rows: one worker and several, without kernels and with them; CPU time of all; a warm image."""
+    """Rows: one worker and several; a session's first query, against ``format("kafka")``."""
     times: dict[str, list[float]] = {}
-    ratios = []
     for _ in range(runs):
-        with tempfile.TemporaryDirectory() as folder:
-            alone = workers(servers, 1, folder)
-            _keep(times, "1 worker", alone)
-            _keep(times, "1 worker, kernels there", workers(servers, 1, folder))
-            warm = workers(servers, AT_ONCE, folder)
-            _keep(times, f"{AT_ONCE} workers, kernels there", warm)
-        with tempfile.TemporaryDirectory() as folder:
-            together = workers(servers, AT_ONCE, folder)
-            _keep(times, f"{AT_ONCE} workers", together)
-        # What compiling costs: each of them reads its batch besides, and starts.
-        one = _cpu(alone) - _cpu(warm) / AT_ONCE
-        ratios.append((_cpu(together) - _cpu(warm)) / one)
+        _keep(times, "1 worker", workers(servers, 1))
+        _keep(times, f"{AT_ONCE} workers at once", workers(servers, AT_ONCE))
     rows = [
-        Row(f"fresh machine, first batch: {name}", "-", shown_seconds(seconds), "-", "-", True)
+        own_row(f"fresh machine, first batch: {name}", shown_seconds(seconds), "-", met=True)
         for name, seconds in times.items()
     ]
-    ratio = min(ratios)
-    name = f"CPU time of compiling: {AT_ONCE} workers at once / one"
-    rows.append(Row(name, "-", "-", f"{ratio:.2f}x", f"<= {CPU_MAX}x", ratio <= CPU_MAX))
+    sessions = {"kafka": list[list[float]](), "kshare": list[list[float]]()}
+    for _ in range(runs):
+        for source, measured in sessions.items():
+            measured.append(queries(servers, source))
+    for name, which, target in (("first", 0, FIRST_LATER_MAX), ("third", -1, LATER_MAX)):
+        peer, ours = ([each[which] for each in measured] for measured in sessions.values())
+        later = min(ours) - min(peer)
+        rows.append(
+            Row(
+                f"a session's {name} query, empty",
+                shown_seconds(peer),
+                shown_seconds(ours),
+                f"{later:+.2f} s",
+                f"<= {target} s",
+                later <= target,
+            )
+        )
     return rows
 
 
@@ -78,9 +119,8 @@ def _keep(
     times.setdefault(name, []).append(max(each["seconds"] for each in measured))
 
 
-def _cpu(measured: Sequence[Mapping[str, float]]) -> float:
-    return sum(each["cpu"] for each in measured)
-
-
 if __name__ == "__main__":
-    first_batch(sys.argv[1])
+    if len(sys.argv) > 2:
+        first_queries(*sys.argv[1:])
+    else:
+        first_batch(sys.argv[1])

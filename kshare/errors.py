@@ -6,6 +6,7 @@
     ├── OptionsError            the user's options: every fault at once
     ├── CheckpointError         the offsets in the checkpoint cannot be used
     │   └── CheckpointVersionError   written by a later kshare
+    ├── KernelLibraryError      the installation has no compiled kernels for this machine
     ├── PlanError               an assignor's answer breaks a law
     ├── TaskAssignmentException an assignor cannot answer now: try again
     ├── KafkaError              the cluster, after retries
@@ -37,6 +38,7 @@ __all__ = [
     "FencedError",
     "FetchTimeoutError",
     "KafkaError",
+    "KernelLibraryError",
     "KshareError",
     "Location",
     "OptionsError",
@@ -101,6 +103,10 @@ class CheckpointVersionError(CheckpointError):
     def __init__(self, message: str, *, version: int | str) -> None:
         super().__init__(message)
         self.version = version
+
+
+class KernelLibraryError(KshareError):
+    """The compiled kernels of this installation are missing or damaged, and cannot be made."""
 
 
 class PlanError(KshareError):

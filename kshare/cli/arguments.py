@@ -285,17 +285,16 @@ def _add_assign(commands: "argparse._SubParsersAction[Any]") -> None:
 def _add_warm(commands: "argparse._SubParsersAction[Any]") -> None:
     warm = commands.add_parser(
         "warm",
-        help="compile the reader's kernels now, not in the first query of a machine",
-        description="Compile the reader's kernels, and keep them where tasks look for them: for "
-        "the build of an image. The code fits every processor of the same architecture.",
+        help="nothing to do any more: kshare comes with the reader's kernels compiled",
+        description="Say where the reader's compiled kernels are. Images had to compile them once; "
+        "now kshare's wheel brings them.",
     )
     warm.add_argument(
         "directory",
         nargs="?",
         type=Path,
         metavar="DIR",
-        help="keep them there; tasks need NUMBA_CACHE_DIR=DIR then (default: NUMBA_CACHE_DIR, or "
-        "kshare's own folder, or the user's cache)",
+        help="not used any more",
     )
     _set_module(warm, "warm")
 

@@ -1,12 +1,14 @@
-"""``kshare warm``: compile the reader's kernels ahead of the first query, as for an image build.
+"""``kshare warm``: say where the compiled kernels are; images had to compile them once.
 
-Cost: some seconds; nothing, if they are there already.
+Cost: none; some seconds in a source tree whose kernels have changed.
 """
 
 import argparse
 import sys
+from pathlib import Path
 
-from kshare.wire.decode import compiled
+from kshare.errors import KernelLibraryError
+from kshare.wire.decode import kernel_library
 
 __all__ = ["run"]
 
@@ -14,9 +16,12 @@ __all__ = ["run"]
 def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Run the command, and return its exit code."""
     try:
-        path = compiled.warm(arguments.directory)
-    except OSError as error:
-        sys.stderr.write(f"kshare warm: the kernels cannot be kept: {error}\n")
+        found = kernel_library.locate()
+    except KernelLibraryError as error:
+        sys.stderr.write(f"kshare warm: {error}\n")
         return 1
-    sys.stdout.write(f"compiled: {path}\n")
+    where = found if isinstance(found, Path) else "in the archive that kshare is imported from"
+    sys.stdout.write(f"nothing to do: kshare comes with its kernels compiled: {where}\n")
+    if arguments.directory is not None:
+        sys.stdout.write(f"{arguments.directory} is not needed, nor NUMBA_CACHE_DIR\n")
     return 0

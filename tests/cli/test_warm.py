@@ -1,35 +1,34 @@
-"""``kshare warm`` compiles the kernels into a directory, once."""
+"""``kshare warm``, which images were built with, has nothing to do."""
 
 from pathlib import Path
 
 import pytest
 
 from kshare.cli import main
+from kshare.errors import KernelLibraryError
+from kshare.wire.decode import kernel_library
 
 
-def test_the_kernels_are_compiled_into_a_directory(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "image" / "cache"
-    assert main(["warm", str(folder)]) == 0
-    (path,) = folder.glob("*.o")
-    assert capsys.readouterr().out == f"compiled: {path}\n"
-    made = path.stat().st_mtime_ns
-    assert main(["warm", str(folder)]) == 0
-    assert path.stat().st_mtime_ns == made
-
-
-def test_a_stated_cache_directory_is_where_tasks_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+def test_there_is_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["warm"]) == 0
-    assert list(tmp_path.glob("*.o"))
+    said = capsys.readouterr().out
+    assert said.startswith("nothing to do: ")
+    assert kernel_library.file_name() in said
 
 
-def test_a_directory_that_cannot_be_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_directory_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "image"
+    assert main(["warm", str(folder)]) == 0
+    assert f"{folder} is not needed" in capsys.readouterr().out
+    assert not folder.exists()
+
+
+def test_an_installation_without_kernels(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "file").write_text("a file")
-    assert main(["warm", str(tmp_path / "file" / "folder")]) == 1
-    assert "the kernels cannot be kept" in capsys.readouterr().err
+    def missing() -> Path:
+        raise KernelLibraryError("there are none")
+
+    monkeypatch.setattr(kernel_library, "locate", missing)
+    assert main(["warm"]) == 1
+    assert capsys.readouterr().err == "kshare warm: there are none\n"

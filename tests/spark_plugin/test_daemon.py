@@ -89,7 +89,7 @@ def options() -> Iterator[dict[str, str]]:
 
 def test_a_task_that_reads_imports_nothing_more(options: dict[str, str]) -> None:
     script = READ.replace("{options}", repr(options))
-    run(script)  # on a new machine this one compiles the kernels
+    run(script)  # in a source tree that has changed this one compiles the kernels
     imported = json.loads(run(script))
     ours = ("kshare", "spark_plugin", "numba", "llvmlite", "kafka", "pyspark", "pyarrow")
     assert [name for name in imported if name.startswith(ours)] == []

@@ -11,6 +11,7 @@ import numpy as np
 __all__ = [
     "BATCH",
     "COPY_SLACK",
+    "SIGNATURES",
     "BatchCount",
     "BinaryColumn",
     "HeaderSizes",
@@ -184,3 +185,13 @@ class HeaderSizes(ctypes.Structure):
     headers: int
     key_bytes: int
     value_bytes: int
+
+
+SIGNATURES: Final[dict[str, tuple[type, ...]]] = {
+    "copy_headers": (int, int, int, int, BinaryColumn, BinaryColumn),
+    "find_marks": (int, int, int, int, int, int, int),
+    "index": (int, int, int, int, BatchCount),
+    "measure_headers": (int, int, int, HeaderSizes),
+    "scan": (ScanState,),
+}
+"""The arguments of each kernel: integers, which may be addresses, and pointers to structures."""

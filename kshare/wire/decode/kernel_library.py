@@ -1,0 +1,178 @@
+"""The shared library of compiled code: where it is, whether it is the right one, and who makes it.
+
+It comes with the wheel; an editable installation has it beside this module. Its name is a digest of
+the kernels' sources and the architecture, and its last bytes are a digest of name and contents.
+
+Guarantees: a library that is cut short, damaged, or made for another processor or from other
+sources is never loaded. Where it is missing (a developer has changed a kernel; the platform has no
+wheel) and numba is installed, it is made: processes that start at once make it once, and the others
+wait for it; one that is killed meanwhile blocks nobody, since the operating system drops its lock.
+
+Cost: 0.5 ms to find and load it; 4 s to make it, in a process of its own.
+"""
+
+import ctypes
+import fcntl
+import hashlib
+import logging
+import os
+import pkgutil
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+__all__ = ["directories", "file_name", "find", "load", "locate", "make", "sealed"]
+
+_log = logging.getLogger(__name__)
+
+_PACKAGE: Final = "kshare.wire.decode"
+_SOURCES: Final = (
+    *("layout.py", "status.py"),
+    *("kernels/batch_heads.py", "kernels/binary.py", "kernels/build.py"),
+    *("kernels/native.py", "kernels/numbers.py", "kernels/scan.py"),
+)
+_DIGEST_BYTES: Final = 32
+_WAIT_SECONDS: Final = 600.0  # for another process that makes the code, on a machine that is busy
+_POLL_SECONDS: Final = 0.05
+
+
+def load() -> ctypes.CDLL:
+    """Load the library; see :func:`locate`."""
+    found = locate()
+    if isinstance(found, Path):
+        return ctypes.CDLL(str(found))
+    descriptor = os.memfd_create("kernels")
+    try:
+        os.write(descriptor, found)
+        return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+def locate() -> Path | bytes:
+    """Find the library; make it where it is missing and there is a compiler.
+
+    Returns:
+        Its file; its contents, if it is in no folder: the installation is a zip file, or no folder
+        can be written.
+
+    Raises:
+        KernelLibraryError: There is none for this platform and these sources, and no compiler.
+    """
+    name, folders = file_name(), directories(os.environ, Path(__file__).parent)
+    found = find(name, folders) or _in_archive(name)
+    if found is None:
+        # Hardly any process needs it: 12 ms.
+        from kshare.wire.decode.kernel_compiler import compiler  # noqa: PLC0415
+
+        found = make(name, compiler(name), folders)
+    return found
+
+
+def file_name() -> str:
+    """Return the name of the library of these sources for this architecture."""
+    digest = hashlib.sha256()
+    for source in _SOURCES:
+        digest.update(pkgutil.get_data(_PACKAGE, source) or b"")
+    return f"kernels-{platform.machine()}-{digest.hexdigest()[:16]}.so"
+
+
+def directories(environment: Mapping[str, str], package: Path) -> list[Path]:
+    """Return where to look for the library; the first that can be written keeps one that is made.
+
+    Args:
+        environment: ``NUMBA_CACHE_DIR``, if set, keeps what is made; else the package's own folder,
+            or the user's cache (``XDG_CACHE_HOME``) where the installation is read-only.
+        package: The folder where an installation has its library.
+    """
+    stated = environment.get("NUMBA_CACHE_DIR")
+    if stated:
+        return [Path(stated), package]
+    user = environment.get("XDG_CACHE_HOME")
+    folders = [package]
+    with suppress(RuntimeError):  # there is no home directory
+        folders.append((Path(user) if user else Path.home() / ".cache") / "kshare")
+    return folders
+
+
+def find(name: str, folders: list[Path]) -> Path | None:
+    """Return the library of a name, if one of the folders has it, and it is whole."""
+    for folder in folders:
+        with suppress(OSError):
+            if _is_whole(name, (folder / name).read_bytes()):
+                return folder / name
+    return None
+
+
+def make(name: str, compile_: Callable[[], bytes], folders: list[Path]) -> Path | bytes:
+    """Make the library, unless another process does so meanwhile.
+
+    Args:
+        name: Name of the file.
+        compile_: Returns the library.
+        folders: The first that can be written gets it; if none can be, a warning says so.
+
+    Returns:
+        Its file; its contents, if no folder can be written.
+    """
+    for folder in folders:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with _lock(folder / f"{name}.lock"):
+                if find(name, [folder]) is None:
+                    _write(folder / name, sealed(name, compile_()))
+                return folder / name
+        except OSError as error:
+            _log.info("compiled kernels cannot be kept in %s: %s", folder, error)
+    _log.warning(
+        "kshare's kernels are compiled anew in each process: no directory for them can be written; "
+        "set NUMBA_CACHE_DIR to one that can",
+    )
+    return compile_()
+
+
+def sealed(name: str, library: bytes) -> bytes:
+    """Return a library with a digest behind it, which loaders of libraries do not mind."""
+    return library + hashlib.sha256(name.encode() + library).digest()
+
+
+def _is_whole(name: str, data: bytes) -> bool:
+    return sealed(name, data[:-_DIGEST_BYTES]) == data
+
+
+def _in_archive(name: str) -> bytes | None:
+    """Return the library of an installation that is a zip file on Python's path."""
+    with suppress(OSError):
+        data = pkgutil.get_data(_PACKAGE, name)
+        if data is not None and _is_whole(name, data):
+            return data
+    return None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file that is whole from the first moment on."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold a file's lock, or go on without it where there are no locks or its holder is stuck."""
+    with path.open("ab") as file:
+        until = time.monotonic() + _WAIT_SECONDS
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(_POLL_SECONDS)
+            except OSError:
+                break  # a file system without locks
+        yield
