@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kshare.cli.connection import is_given, kafka_config
-from kshare.cli.show import hashes_text
+from kshare.cli.show import CHUNKS_TEXT, hashes_text
 from kshare.cli.table import text_table
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.group.owners import host_info
@@ -25,7 +25,7 @@ from kshare.options import KafkaConfig
 
 __all__ = ["run"]
 
-_MEMBER_COLUMNS = ("  member", "ranges", "lag", "client id", "address", "host")
+_MEMBER_COLUMNS = ("  member", "ranges", "lag", "leased", "done", "client id", "address", "host")
 _RANGE_COLUMNS = ("  partition", "key hashes", "position", "lag", "member")
 
 
@@ -110,6 +110,11 @@ def _as_json(status: GroupStatus) -> dict[str, Any]:
             }
             for each in status.ranges
         ],
+        "chunks": [
+            {**tp._asdict(), "member": member, "leased": share.leased, "done": share.done}
+            for tp, shares in status.chunks.items()
+            for member, share in shares.items()
+        ],
     }
 
 
@@ -126,9 +131,9 @@ def _as_text(status: GroupStatus) -> str:
     text = f"group {status.group}: {', '.join(facts)}\n"
     if status.members:
         rows = [_MEMBER_COLUMNS, *(_member_row(status, each) for each in status.members)]
-        text += "\n" + text_table(rows, right=(1, 2))
+        text += "\n" + text_table(rows, right=(1, 2, 3, 4))
     if status.ranges:
-        rows = [_RANGE_COLUMNS, *map(_range_row, status.ranges)]
+        rows = [_RANGE_COLUMNS, *(_range_row(status, each) for each in status.ranges)]
         text += "\n" + text_table(rows, right=(2, 3))
     return text
 
@@ -136,21 +141,27 @@ def _as_text(status: GroupStatus) -> str:
 def _member_row(status: GroupStatus, each: MemberStatus) -> tuple[str, ...]:
     owned = [part for part in status.ranges if part.member == each.member.name]
     known = [part.lag for part in owned if part.lag is not None]
+    chunks = [
+        shares[each.member.name] for shares in status.chunks.values() if each.member.name in shares
+    ]
     return (
         f"  {each.member.name}",
-        f"{len(owned):,}",
+        f"{len(owned):,}" if owned or not chunks else "",
         f"{sum(known):,}" if known else "",
+        f"{sum(share.leased for share in chunks):,}" if chunks else "",
+        f"{sum(share.done for share in chunks):,}" if chunks else "",
         each.joined.client_id if each.joined else "" if each.member.is_joined else "(not joined)",
         each.joined.host if each.joined else "",
         each.member.host,
     )
 
 
-def _range_row(each: RangeLag) -> tuple[str, ...]:
+def _range_row(status: GroupStatus, each: RangeLag) -> tuple[str, ...]:
+    shares = status.chunks.get(each.partition)
     return (
         f"  {each.partition}",
-        hashes_text(each.hashes),
+        hashes_text(each.hashes) if shares is None else CHUNKS_TEXT,
         "" if each.position is None else f"{each.position:,}",
         "" if each.lag is None else f"{each.lag:,}",
-        each.member or "(nobody)",
+        each.member or (f"({len(shares):,} share it)" if shares else "(nobody)"),
     )

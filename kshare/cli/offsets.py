@@ -44,7 +44,9 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         elif arguments.action == "drop":
             _drop(arguments, offsets)
         else:
-            _show(kafka, arguments, offsets.committed())
+            known = offsets.snapshot()
+            offsets.check_known(known)
+            _show(kafka, arguments, known.committed())
     return 0
 
 

@@ -6,9 +6,12 @@ import sys
 from typing import Any
 
 from kshare.cli.connection import is_given, kafka_config
-from kshare.cli.show import hashes_text
+from kshare.cli.show import CHUNKS_TEXT, hashes_text
 from kshare.cli.table import text_table
+from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.hashing import key_hash
+from kshare.core.progress import TopicPartition
+from kshare.group.description import UnknownGroupError
 from kshare.group.owners import GroupOwners, OwnerTable, host_info
 from kshare.group.protocol.range_owners import LivingMember, RangeOwner
 
@@ -26,10 +29,16 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     key = None if arguments.key is None else _key(parser, arguments)
     kafka = kafka_config(arguments)
     with GroupOwners(arguments.group, kafka, arguments.log_topic) as owners:
-        if key is None:
-            _show_all(arguments, owners.read())
+        partition = None if key is None else _partition(arguments, owners, key)
+        table = owners.read()
+        if not table.is_known:
+            raise UnknownGroupError(
+                arguments.group, arguments.log_topic or INDIVIDUAL_COMMITS_TOPIC
+            )
+        if key is None or partition is None:
+            _show_all(arguments, table)
             return 0
-        return _show_owner(arguments, owners, key)
+        return _show_owner(arguments, table, partition, key)
 
 
 def _key(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> bytes:
@@ -41,10 +50,15 @@ def _key(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> byte
         parser.error(f"argument --key: not hexadecimal: {arguments.key!r}")
 
 
-def _show_owner(arguments: argparse.Namespace, owners: GroupOwners, key: bytes) -> int:
-    partition = owners.partition(arguments.topic, key, arguments.partition)
+def _partition(arguments: argparse.Namespace, owners: GroupOwners, key: bytes) -> TopicPartition:
+    return owners.partition(arguments.topic, key, arguments.partition)
+
+
+def _show_owner(
+    arguments: argparse.Namespace, table: OwnerTable, partition: TopicPartition, key: bytes
+) -> int:
     hash_ = key_hash(key, 0)
-    member = owners.read().member(partition, hash_)
+    member = table.member(partition, hash_)
     if arguments.json:
         shown = {
             "topic": partition.topic,
@@ -54,25 +68,45 @@ def _show_owner(arguments: argparse.Namespace, owners: GroupOwners, key: bytes) 
         }
         sys.stdout.write(json.dumps(shown, indent=2) + "\n")
     else:
-        who = "nobody" if member is None else f"{member.name} on {member.host}"
+        nobody = "nobody"
+        if partition in table.chunks:
+            nobody += f", as {len(table.chunks[partition])} members share it ({CHUNKS_TEXT})"
+        who = nobody if member is None else f"{member.name} on {member.host}"
         sys.stdout.write(f"{partition}, key hash {hash_}: {who}\n")
     return 1 if member is None else 0
 
 
 def _show_all(arguments: argparse.Namespace, table: OwnerTable) -> None:
     wanted = [each for each in table.owners if arguments.topic in {None, each.partition.topic}]
+    shared = {tp: each for tp, each in table.chunks.items() if arguments.topic in {None, tp.topic}}
     if arguments.json:
         rows = [_range_json(each, table) for each in wanted]
+        rows += [
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "hashes": None,
+                **_member_json(table.members[name]),
+                "chunks": {"leased": share.leased, "done": share.done},
+            }
+            for tp, shares in shared.items()
+            for name, share in shares.items()
+        ]
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
-    elif not wanted:
+    elif not wanted and not any(shared.values()):
         sys.stdout.write(f"nobody owns key hashes in group {arguments.group}\n")
     else:
-        rows_of_text = [("partition", "key hashes", "member", "host")]
+        rows_of_text = [("partition", "key hashes", "leased", "done", "member", "host")]
         for each in wanted:
             host = table.members[each.member].host
             shares = hashes_text(each.hashes)
-            rows_of_text.append((str(each.partition), shares, each.member, host))
-        sys.stdout.write(text_table(rows_of_text))
+            rows_of_text.append((str(each.partition), shares, "", "", each.member, host))
+        for tp, chunks in shared.items():
+            for name, share in chunks.items():
+                counts = (f"{share.leased:,}", f"{share.done:,}")
+                host = table.members[name].host
+                rows_of_text.append((str(tp), CHUNKS_TEXT, *counts, name, host))
+        sys.stdout.write(text_table(rows_of_text, right=(2, 3)))
 
 
 def _range_json(owner: RangeOwner, table: OwnerTable) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from kshare.monitor.slowest import SlowestRange
 from kshare.monitor.status import ParkedStatus, PartitionStatus, RangeStatus, Status
 
 __all__ = [
+    "CHUNKS_TEXT",
     "as_json",
     "as_text",
     "hashes_text",
@@ -25,6 +26,9 @@ __all__ = [
     "slowest_json",
     "slowest_text",
 ]
+
+CHUNKS_TEXT: Final = "cooperative: chunks"
+"""Instead of key hashes: a partition without key order (``consumption.order=none``)."""
 
 _KEY_SHOWN_MAX: Final = 128  # characters
 

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from kshare.cluster.client import Client, code_of, kafka_error, kind_of
 from kshare.core.progress import TopicPartition
+from kshare.errors import KshareError
 from kshare.group.protocol.subscription import PROTOCOL
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.error_codes import Kind
@@ -21,6 +22,7 @@ __all__ = [
     "GroupDescriber",
     "GroupDescription",
     "JoinedMember",
+    "UnknownGroupError",
     "describe_group",
     "describe_groups",
 ]
@@ -28,6 +30,21 @@ __all__ = [
 _UNSUPPORTED: Final = RdKafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001 - the mock cluster
 _NO_GROUP: Final = RdKafkaError.GROUP_ID_NOT_FOUND
 _PASSING: Final = {Kind.TRANSIENT, Kind.STALE_LEADER}
+
+
+class UnknownGroupError(KshareError):
+    """Nobody knows the group.
+
+    Args:
+        group: Its id.
+        log_topic: The log that was looked at.
+    """
+
+    def __init__(self, group: str, log_topic: str) -> None:
+        super().__init__(
+            f"group {group} does not exist: brokers know no members and no offsets of it, and "
+            f"topic {log_topic} has none of its records"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +80,11 @@ class GroupDescription:
     state: str
     members: Mapping[str, JoinedMember] | None
     protocol: str = ""
+
+    @property
+    def exists(self) -> bool:
+        """Whether the brokers say that they know members or offsets of the group."""
+        return self.state not in {"dead", "unknown"}
 
     @property
     def is_plain(self) -> bool:

@@ -15,7 +15,7 @@ from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError, UnknownTopicError
 from kshare.group.config.consumer_config import consumer_config
-from kshare.group.description import describe_group
+from kshare.group.description import UnknownGroupError, describe_group
 from kshare.group.log.group_reader import LIFE_SECONDS, GroupReader
 from kshare.group.log.primary import PrimaryOffsets, StoredOffset
 from kshare.group.log.topic import LogTopic, LogWriter, log_table
@@ -202,10 +202,12 @@ class GroupOffsets:
 
         Raises:
             GroupAliveError: A member is alive.
+            UnknownGroupError: Nobody knows the group.
             KafkaError: The cluster did not answer, or refused.
         """
         known = self._read()
         self._check_dead(known.log)
+        self.check_known(known)
         keys = [key for key in known.reader.keys if topic in {None, _topic_of(key)}]
         if is_dry_run:
             return len(keys)
@@ -221,6 +223,18 @@ class GroupOffsets:
         if keys:
             self._append([(key, None) for key in keys], known.partition)
         return len(keys)
+
+    def check_known(self, known: GroupSnapshot) -> None:
+        """Refuse a group that nobody knows.
+
+        Raises:
+            UnknownGroupError: It has no offsets, no records in the log, and no members.
+            KafkaError: The cluster did not answer, or refused.
+        """
+        if known.stored or known.log.end:
+            return
+        if not describe_group(self._kafka, self._group).exists:
+            raise UnknownGroupError(self._group, self._topic.name)
 
     def close(self) -> None:
         """Let go of the cluster."""

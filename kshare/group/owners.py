@@ -10,7 +10,7 @@ coordinator who is alive. The number of a topic's partitions is asked for once.
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from kafka.partitioner.default import murmur2
@@ -24,10 +24,12 @@ from kshare.group.config.consumer_config import consumer_config
 from kshare.group.description import GroupDescriber, GroupDescription
 from kshare.group.log.group_reader import LIFE_SECONDS, GroupReader
 from kshare.group.log.topic import log_table
+from kshare.group.protocol.lease import ChunkShare
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.range_owners import (
     LivingMember,
     RangeOwner,
+    living_chunk_shares,
     living_members,
     owner_of,
     range_owners,
@@ -78,21 +80,27 @@ class OwnerTable:
     Attributes:
         owners: The key hashes that have owners, by partition.
         members: The members that are alive, by the names of their sessions.
+        chunks: What they have of the partitions without key order, which have no owners.
+        is_known: Whether the coordinator or the log knows the group.
     """
 
     owners: tuple[RangeOwner, ...]
     members: Mapping[str, LivingMember]
+    chunks: Mapping[TopicPartition, Mapping[str, ChunkShare]] = field(default_factory=dict)
+    is_known: bool = True
 
     @classmethod
     def of(cls, log: GroupLog, described: GroupDescription) -> "OwnerTable":
         """The owners by a group's log and what its coordinator says now."""
         since_ms = int((time.time() - LIFE_SECONDS) * 1000)
         joined = None if described.members is None else described.members.keys()
+        is_known = described.exists or log.end > 0
         if described.is_plain and described.members is not None:
             parts = {member: each.partitions for member, each in described.members.items()}
             return cls(*whole_owners(log, since_ms, parts))
         members = living_members(log, since_ms, joined)
-        return cls(range_owners(log, members), members)
+        chunks = living_chunk_shares(log, members)
+        return cls(range_owners(log, members), members, chunks, is_known)
 
     def member(self, partition: TopicPartition, hash_: int) -> LivingMember | None:
         """The member that owns a key hash of a partition; None if there is none."""

@@ -9,7 +9,7 @@ the log's topic.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.compacted_topic import CompactedTopic
@@ -25,6 +25,7 @@ from kshare.group.description import (
 )
 from kshare.group.offsets import GroupOffsets
 from kshare.group.owners import OwnerTable
+from kshare.group.protocol.lease import ChunkShare
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.range_owners import LivingMember, RangeOwner
 from kshare.group.protocol.record_codec import decode, decode_key
@@ -94,6 +95,7 @@ class GroupStatus:
         progress: What has been processed of each partition of which anything was committed.
         logs: First offset and end of the partitions that exist.
         is_plain: Whether it assigns whole partitions, as a member is no kshare consumer.
+        chunks: What each member has of the partitions without key order, by its name.
     """
 
     group: str
@@ -106,6 +108,7 @@ class GroupStatus:
     progress: Mapping[TopicPartition, Progress]
     logs: Mapping[TopicPartition, tuple[int, int]]
     is_plain: bool = False
+    chunks: Mapping[TopicPartition, Mapping[str, ChunkShare]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +139,13 @@ def group_status(
         log_topic: Name of the individual commit log's topic.
 
     Raises:
+        UnknownGroupError: Nobody knows the group.
         CommitLogError: A record of the group cannot be read.
         KafkaError: The cluster did not answer, or refused.
     """
     with closing(GroupOffsets(kafka, group, log_topic)) as offsets:
         known = offsets.snapshot()
+        offsets.check_known(known)
     described = describe_group(kafka, group)
     table = OwnerTable.of(known.log, described)
     progress = {tp: each.progress for tp, each in known.committed().items()}
@@ -158,6 +163,7 @@ def group_status(
         progress=progress,
         logs=logs,
         is_plain=described.is_plain,
+        chunks=table.chunks,
     )
 
 

@@ -19,11 +19,14 @@ from tests.support.groups import (
     GROUP,
     LOG,
     LOWER,
+    SECONDS,
+    T0,
     T1,
     UPPER,
     commit,
     eventually,
     member,
+    quick_settings,
     rectangle,
 )
 
@@ -63,8 +66,18 @@ def lower(cluster: FakeCluster) -> Iterator[GroupSession]:
 def test_no_groups(run: Run) -> None:
     assert run("groups") == (0, "no group has committed anything\n", "")
     assert run("groups", "--json") == (0, "[]\n", "")
-    assert run("groups", "--group", GROUP) == (0, f"group {GROUP}: unknown, 0 members\n", "")
-    assert run("owners", "--group", GROUP) == (0, f"nobody owns key hashes in group {GROUP}\n", "")
+
+
+@pytest.mark.parametrize(
+    "command", [("groups",), ("owners",), ("offsets",), ("offsets", "drop"), ("groups", "--json")]
+)
+def test_a_group_that_nobody_knows(run: Run, command: tuple[str, ...]) -> None:
+    code, out, err = run(*command, "--group", "nosuch")
+    assert (code, out) == (1, "")
+    assert err == (
+        f"kshare {command[0]}: group nosuch does not exist: brokers know no members and no "
+        f"offsets of it, and topic {LOG} has none of its records\n"
+    )
 
 
 @pytest.mark.usefixtures("lower")
@@ -129,6 +142,7 @@ def test_one_group(run: Run, lower: GroupSession, tmp_path: Path) -> None:
             }
             for part, who, position, lag in ((LOWER, lower.member, 10, 85), (UPPER, None, 20, 80))
         ],
+        "chunks": [],
     }
     picture = tmp_path / "group.svg"
     assert run("groups", "--group", GROUP, "--plot", str(picture))[0] == 0
@@ -200,6 +214,54 @@ def test_a_group_that_was_joined(run: Run, cluster: FakeCluster) -> None:
         assert (part["hashes"], part["member"]) == ([0, 2**63], consumer.memberid())
         out = run("groups", "--group", GROUP)[1]
         assert f"epoch {shown['epoch']} (generation {shown['generation']}), 1 member" in out
+
+
+@pytest.fixture
+def sharers(cluster: FakeCluster) -> Iterator[dict[str, dict[str, int]]]:
+    """Two members that share a partition by chunks of 10; what each has leased and done."""
+    config = {
+        **quick_settings(cluster.bootstrap_servers),
+        "consumption.order": "none",
+        "cooperative.chunk.records": 10,
+        "enable.auto.commit": False,
+    }
+    with KeySharedConsumer(config) as first, KeySharedConsumer(config) as second:
+        for consumer in (first, second):
+            consumer.assign({("orders", 0): []})
+        chunk = first.consume(10, SECONDS)
+        assert len(chunk) == 10
+        assert second.consume(5, SECONDS)
+        begin = second.position()[T0] - 5
+        first.commit()
+        yield {
+            first.memberid(): {"done": 0 if chunk[0].offset() == 0 else 10},
+            second.memberid(): {"done": 0, "first": begin},
+        }
+
+
+def test_a_group_without_key_order(run: Run, sharers: dict[str, dict[str, int]]) -> None:
+    code, out, err = run("groups", "--group", GROUP)
+    assert (code, err) == (0, "")
+    assert "cooperative: chunks" in out
+    assert "(2 share it)" in out
+    assert "0.00 %" not in out
+    shown = json.loads(run("groups", "--group", GROUP, "--json")[1])
+    assert [each["member"] for each in shown["ranges"]] == [None]
+    assert sorted(each["member"] for each in shown["chunks"]) == sorted(sharers)
+    for each in shown["chunks"]:
+        assert (each["topic"], each["partition"]) == ("orders", 0)
+        assert each["leased"] % 10 == 0
+        assert each["leased"] > 0
+        assert each["done"] == sharers[each["member"]]["done"]
+
+    rows = json.loads(run("owners", "--group", GROUP, "--json")[1])
+    assert [(row["hashes"], row["member"]) for row in rows] == [
+        (None, member) for member in sorted(sharers)
+    ]
+    assert "cooperative: chunks" in run("owners", "--group", GROUP)[1]
+    code, out, _ = run("owners", "--group", GROUP, "--topic", "orders", "--key", "a")
+    assert code == 1
+    assert out.endswith(": nobody, as 2 members share it (cooperative: chunks)\n")
 
 
 def test_ranges_of_partitions_without_offsets_or_owners() -> None:

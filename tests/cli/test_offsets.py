@@ -57,9 +57,10 @@ def committed(cluster: FakeCluster) -> None:
         eventually(lambda: commit(lower) == 10)
 
 
-def test_a_group_without_offsets(run: Run) -> None:
-    assert run() == (0, f"group {GROUP} has committed nothing\n", "")
-    assert run("--json") == (0, "[]\n", "")
+@pytest.mark.usefixtures("committed")
+def test_a_topic_without_offsets(run: Run) -> None:
+    assert run("--topic", "other") == (0, f"group {GROUP} has committed nothing\n", "")
+    assert run("--topic", "other", "--json") == (0, "[]\n", "")
 
 
 @pytest.mark.usefixtures("committed")

@@ -9,17 +9,50 @@ deleted only when the log says that all it has is processed, or by its author, o
 more. So compaction changes nobody's offsets.
 """
 
+from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
 from kshare.core.offsets import Bounds, OffsetRange, intersect, length, since, subtract, union
 from kshare.core.progress import Progress
 from kshare.group.protocol.log import LeaseKey, PartitionLog
+from kshare.group.protocol.takeover import session_of
 
-__all__ = ["counts", "holdings", "next_chunk", "processed_offsets"]
+__all__ = ["ChunkShare", "chunk_shares", "counts", "holdings", "next_chunk", "processed_offsets"]
 
 _SMALLEST: Final = 16
 """A chunk has at least this part of the wanted size, if as much is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkShare:
+    """What a member has of a partition that is shared by chunks of offsets.
+
+    Attributes:
+        leased: Number of offsets that it has leased and not committed.
+        done: Number of offsets above the stable offset that it has committed.
+    """
+
+    leased: int
+    done: int
+
+
+def chunk_shares(log: PartitionLog) -> dict[str, ChunkShare]:
+    """What each member has that shares a partition, by the name of its session."""
+    sessions = {session_of(name) for name, each in log.claims.items() if each.claim.shared}
+    processed = processed_offsets(log.progress())
+    stable = log.progress().stable
+    held: dict[str, list[Bounds]] = {session: [] for session in sessions}
+    done: dict[str, list[Bounds]] = {session: [] for session in sessions}
+    for (member, _), bounds in holdings(log).items():
+        held[session_of(member)].append(subtract(bounds, processed))
+    for (member, _, _), bounds in log.blocks.items():
+        if session_of(member) in sessions:
+            done[session_of(member)].append(since(bounds, stable))
+    return {
+        session: ChunkShare(length(union(held[session])), length(union(done[session])))
+        for session in sorted(sessions)
+    }
 
 
 def counts(log: PartitionLog, member: str) -> bool:

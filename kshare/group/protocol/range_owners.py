@@ -9,6 +9,8 @@
 While the group assigns whole partitions, as a member is no kshare consumer, no epoch counts: what
 no claim holds belongs to the member that the coordinator names.
 
+Partitions without key order have no owners: their members lease chunks of offsets.
+
 Guarantees: a hash has one owner at most. What a living member has claimed, and nobody since, is its
 own, also while another one waits to take it over. A dead member owns nothing.
 
@@ -20,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from kshare.core.hashing import WHOLE, HashRange, complement
 from kshare.core.progress import TopicPartition
+from kshare.group.protocol.lease import ChunkShare, chunk_shares
 from kshare.group.protocol.log import GroupLog, members_seen
 from kshare.group.protocol.records import EpochMember
 from kshare.group.protocol.takeover import session_of
@@ -27,6 +30,7 @@ from kshare.group.protocol.takeover import session_of
 __all__ = [
     "LivingMember",
     "RangeOwner",
+    "living_chunk_shares",
     "living_members",
     "owner_of",
     "range_owners",
@@ -141,10 +145,28 @@ def range_owners(log: GroupLog, alive: Mapping[str, LivingMember]) -> tuple[Rang
         claimed = list(_claimed(log, partition, alive))
         owners += claimed
         free = complement([owner.hashes for owner in claimed])
+        if _is_shared(log, partition):
+            continue
         for name, part in assigned.get(partition, ()):
             shared = (part.intersect(gap) for gap in free)
             owners += (RangeOwner(partition, each, name) for each in shared if each is not None)
     return tuple(_joined(sorted(owners)))
+
+
+def living_chunk_shares(
+    log: GroupLog, alive: Collection[str]
+) -> dict[TopicPartition, dict[str, ChunkShare]]:
+    """What living members have of the partitions that are shared by chunks of offsets.
+
+    Args:
+        log: What the group's log says.
+        alive: The names of their sessions.
+    """
+    return {
+        partition: {name: share for name, share in shares.items() if name in alive}
+        for partition in sorted(log.partitions)
+        if (shares := chunk_shares(log.of(partition)))
+    }
 
 
 def owner_of(
@@ -160,13 +182,18 @@ def _last_epoch(log: GroupLog) -> tuple[EpochMember, ...]:
     return () if log.last_epoch is None else log.last_epoch[1].members
 
 
+def _is_shared(log: GroupLog, partition: TopicPartition) -> bool:
+    """Whether a partition is shared by chunks of offsets."""
+    return any(placed.claim.shared for placed in log.of(partition).claims.values())
+
+
 def _claimed(
     log: GroupLog, partition: TopicPartition, alive: Collection[str]
 ) -> Iterator[RangeOwner]:
     """What living members have claimed and nobody has claimed since."""
-    for claim_name in log.of(partition).claims:
+    for claim_name, placed in log.of(partition).claims.items():
         session = session_of(claim_name)
-        if session in alive:
+        if session in alive and not placed.claim.shared:
             for part in log.of(partition).owned_by(claim_name):
                 yield RangeOwner(partition, part, session)
 

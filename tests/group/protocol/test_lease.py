@@ -8,9 +8,15 @@ from hypothesis import strategies as st
 from kshare.core.hashing import WHOLE, split
 from kshare.core.offsets import OffsetRange, intersect, length, union
 from kshare.core.progress import Progress, Rectangle, TopicPartition
-from kshare.group.protocol.lease import holdings, next_chunk, processed_offsets
+from kshare.group.protocol.lease import (
+    ChunkShare,
+    chunk_shares,
+    holdings,
+    next_chunk,
+    processed_offsets,
+)
 from kshare.group.protocol.log import GroupLog, PartitionLog
-from kshare.group.protocol.records import Claim, Key, Lease, Record, key_of
+from kshare.group.protocol.records import Block, Claim, Key, Lease, Record, key_of
 
 T0 = TopicPartition("orders", 0)
 NAMES = ("a#1", "b#1", "c#1")
@@ -48,6 +54,27 @@ def test_nobody_has_what_another_one_has(entries: list[tuple[Record, bool]]) -> 
         if member in log.claims
     ]
     assert union(held.values()) == union(named)  # what a lease names that counts, somebody has
+
+
+@given(entries)
+def test_shares_count_every_leased_offset_once(entries: list[tuple[Record, bool]]) -> None:
+    log = log_of(entries)
+    shares = chunk_shares(log)
+    assert shares.keys() == {name[:-2] for name in log.claims}
+    assert sum(each.leased for each in shares.values()) == length(union(holdings(log).values()))
+
+
+def test_what_is_committed_above_the_stable_offset_is_done() -> None:
+    records: list[Record] = [
+        Claim(T0, "a#1", (WHOLE,), shared=True),
+        Claim(T0, "b#1", (WHOLE,), shared=True),
+        Lease(T0, 0, "a#1", 1, OffsetRange(0, 10)),
+        Lease(T0, 0, "b#1", 1, OffsetRange(10, 20)),
+        Block(T0, 0, "a#1", WHOLE, 0, (0, 3)),
+        Block(T0, 0, "b#1", WHOLE, 0, (12, 16)),
+    ]
+    shares = chunk_shares(log_of([(record, False) for record in records]))
+    assert shares == {"a": ChunkShare(leased=7, done=0), "b": ChunkShare(leased=6, done=4)}
 
 
 @given(entries, leases)
