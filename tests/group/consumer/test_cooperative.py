@@ -1,5 +1,6 @@
 """Consumers without key order on the mock cluster: they share a partition by chunks."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -375,7 +376,8 @@ def test_chunks_that_are_not_committed_are_bounded(
         return None
 
     text = eventually(fault)
-    assert "orders-0: 2 chunks are processed and not committed" in text
+    # A chunk is leased ahead, while the one before is processed.
+    assert re.search("orders-0: [23] chunks are processed and not committed", text)
     assert ("no right" if auto else "call commit() more often") in text
     count = len(seen)
     assert CHUNK < count <= 3 * CHUNK
