@@ -5,18 +5,21 @@ returned without leaving the event loop's thread.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import pyarrow as pa
 
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.group.config.consumer_config import ConsumerConfig
-from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.consumer.collected import Collected
+from kshare.group.consumer.consumer import KeySharedConsumer, check_number
+from kshare.group.consumer.receiver import deadline_of
 from kshare.group.consumer.subscriber import Listener
 from kshare.group.consumer.transaction import Transaction
 from kshare.group.message import Message
@@ -25,14 +28,12 @@ from kshare.group.model import ConsumerClosedError, OffsetAndMetadata
 
 __all__ = ["AsyncKeySharedConsumer"]
 
-T = TypeVar("T")
-
 
 class AsyncKeySharedConsumer:
     """:class:`~kshare.group.KeySharedConsumer` for asyncio: the same methods, awaited.
 
     One task polls; other tasks may acknowledge, commit and close meanwhile. A call that is
-    cancelled loses nothing: the next one returns what it would have returned.
+    cancelled has returned nothing: its records come with the next call, in order.
 
     Args:
         config: As for the other consumer.
@@ -50,15 +51,19 @@ class AsyncKeySharedConsumer:
     ) -> None:
         self._consumer = consumer(config)
         self._polling = ThreadPoolExecutor(1, "kshare-poll")
-        self._cancelled: tuple[str, asyncio.Future[Any]] | None = None
+        self._left: asyncio.Future[bool] | None = None  # of a call that was cancelled
 
     async def poll(self, timeout: float | None = None) -> Message | None:  # noqa: ASYNC109
         """The next record; None if none came in time."""
-        if self._cancelled is None:
-            message = self._consumer.poll_fresh()
-            if message is not None:
+        message = self._consumer.poll_fresh() if self._left is None else None
+        if message is not None:
+            return message
+        receiver, deadline = self._consumer.receiver, deadline_of(timeout)
+        while await self._wait_for(partial(receiver.await_rows, deadline=deadline)):
+            message = receiver.take()
+            if message is not None or self._is_over(deadline):
                 return message
-        return await self._received("poll", partial(self._consumer.poll, timeout))
+        return None
 
     async def consume(
         self,
@@ -66,13 +71,25 @@ class AsyncKeySharedConsumer:
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> list[Message]:
         """The next records, as many as come in time."""
-        work = partial(self._consumer.consume, num_messages, timeout)
-        return await self._received("consume", work)
+        check_number(num_messages)
+        if not num_messages:
+            return []
+        receiver, deadline = self._consumer.receiver, deadline_of(timeout)
+        while True:
+            gather = partial(receiver.gather, most=num_messages, deadline=deadline)
+            call = await self._wait_for(gather)
+            messages = receiver.release(call) if call else []
+            if messages or call is None or self._is_over(deadline):
+                return messages
 
     async def consume_batch(self, timeout: float | None = None) -> pa.RecordBatch | None:  # noqa: ASYNC109
         """The next records of one partition, as Arrow."""
-        work = partial(self._consumer.consume_batch, timeout)
-        return await self._received("consume_batch", work)
+        receiver, deadline = self._consumer.receiver, deadline_of(timeout)
+        while call := await self._wait_for(partial(receiver.await_batch, deadline=deadline)):
+            batch = receiver.release_batch(call)
+            if batch is not None or self._is_over(deadline):
+                return batch
+        return None
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """The records, until the consumer is closed."""
@@ -193,21 +210,34 @@ class AsyncKeySharedConsumer:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _received(self, name: str, receive: Callable[[], T]) -> T:
-        """Receive in the polling thread; first what a cancelled call has left behind."""
-        if self._cancelled is not None:
-            left_by, future = self._cancelled
-            if left_by != name:
-                raise RuntimeError(f"{left_by}() was cancelled: call it again before {name}()")
-        else:
-            future = asyncio.get_running_loop().run_in_executor(self._polling, receive)
-        self._cancelled = name, future
+    def _is_over(self, deadline: float) -> bool:
+        return self._consumer.is_closed or time.monotonic() >= deadline
+
+    async def _wait_for(self, gather: Callable[[Collected], bool]) -> Collected | None:
+        """Receive in the polling thread; what it has got is still to be returned.
+
+        Args:
+            gather: Waits for records; whether there are some.
+
+        Returns:
+            What it has got; None if it is nothing.
+        """
+        if self._left is not None:
+            left, self._left = self._left, None
+            await self._ended(left)  # what went wrong in it is raised now
+        if self._consumer.is_closed:
+            raise ConsumerClosedError
+        call = self._consumer.receiver.new_call()
+        future = asyncio.get_running_loop().run_in_executor(self._polling, gather, call)
         try:
-            received: T = await asyncio.shield(future)
+            return call if await self._ended(future) else None
         except asyncio.CancelledError:
+            self._consumer.receiver.cancel(call)
             raise
-        except BaseException:
-            self._cancelled = None
+
+    async def _ended(self, future: asyncio.Future[bool]) -> bool:
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            self._left = future
             raise
-        self._cancelled = None
-        return received

@@ -1,5 +1,6 @@
 """A consumer that shares partitions with others by key range: :class:`KeySharedConsumer`."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Self
@@ -20,7 +21,7 @@ from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.processing import Processing
 from kshare.group.consumer.reading import Reading
-from kshare.group.consumer.receiver import Receiver, wall_time
+from kshare.group.consumer.receiver import Receiver, deadline_of, wall_time
 from kshare.group.consumer.restrictions import PolicyView, Restrictions
 from kshare.group.consumer.subscriber import Callbacks, Listener
 from kshare.group.consumer.transaction import Transaction, Transactions, TransactionWork
@@ -35,9 +36,19 @@ from kshare.group.session.session import GroupSession
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.waker import Waker
 
-__all__ = ["KeySharedConsumer"]
+__all__ = ["KeySharedConsumer", "check_number"]
 
 _CLOSE_SECONDS: Final = 5.0
+
+
+def check_number(num_messages: int) -> None:
+    """Check the number of records that a call asks for.
+
+    Raises:
+        ValueError: It is below 0.
+    """
+    if num_messages < 0:
+        raise ValueError(f"num_messages is {num_messages}; wanted 0 or more")
 
 
 class KeySharedConsumer:
@@ -132,9 +143,15 @@ class KeySharedConsumer:
             RuntimeError: The consumer is closed.
         """
         message = self.poll_fresh()
-        if message is None and self._receiver.next_rows(timeout):
-            return next(self._fresh.rows)
-        return message
+        if message is not None:
+            return message
+        deadline, left = deadline_of(timeout), timeout
+        while self._receiver.next_rows(left):
+            message = self.poll_fresh() or self._receiver.take()
+            left = max(deadline - time.monotonic(), 0.0)
+            if message is not None or not left or self.is_closed:
+                return message
+        return None
 
     def consume(self, num_messages: int = 1, timeout: float | None = None) -> list[Message]:
         """The next records, as many as come in time.
@@ -146,9 +163,11 @@ class KeySharedConsumer:
         Raises:
             KshareError, RuntimeError: As for :meth:`poll`; with nothing to return.
         """
-        if num_messages < 0:
-            raise ValueError(f"num_messages is {num_messages}; wanted 0 or more")
-        return self._receiver.messages(num_messages, timeout)
+        check_number(num_messages)
+        with self._state.call():
+            messages = self._receiver.messages(num_messages, timeout)
+        # By a signal handler, when it had got them: others may have them by now.
+        return [] if self._state.is_closed else messages
 
     def consume_batch(self, timeout: float | None = None) -> pa.RecordBatch | None:
         """The next records of one partition, as Arrow: the columns of kshare's source.
@@ -162,12 +181,16 @@ class KeySharedConsumer:
         Raises:
             KshareError, RuntimeError: As for :meth:`poll`.
         """
-        return self._receiver.batch(timeout)
+        with self._state.call():
+            batch = self._receiver.batch(timeout)
+        return None if self._state.is_closed else batch
 
     def __iter__(self) -> Iterator[Message]:
         """The records, until the consumer is closed."""
         fresh = self._fresh
         while self._continues():
+            if not fresh.since <= wall_time() < fresh.until:
+                continue
             for message in fresh.rows:
                 yield message
                 if not fresh.since <= wall_time() < fresh.until:
@@ -183,8 +206,11 @@ class KeySharedConsumer:
     def poll_fresh(self) -> Message | None:
         """The next record if it is there and needs no look at the session; else None."""
         fresh = self._fresh
-        is_fresh = fresh.since <= wall_time() < fresh.until
-        return next(fresh.rows, None) if is_fresh else None
+        if fresh.since <= wall_time() < fresh.until:
+            # Unlike after a call of next(), no other thread runs between taking and returning it.
+            for message in fresh.rows:
+                return message
+        return None
 
     # -- acknowledging and committing -------------------------------------------------------
 
@@ -377,7 +403,7 @@ class KeySharedConsumer:
         """The offset after the last record that was returned, of partitions that have started."""
         wanted = self._tail.assignment if partitions is None else self._reading.assigned(partitions)
         deliveries = self._tail.deliveries
-        return {tp: deliveries[tp].position for tp in wanted if tp in deliveries}
+        return {tp: deliveries[tp].returned for tp in wanted if tp in deliveries}
 
     def committed(
         self, partitions: Iterable[Any] | None = None, timeout: float | None = None
@@ -445,6 +471,11 @@ class KeySharedConsumer:
             self._tail.close()
             self._reading.close()
             self._waker.close()
+
+    @property
+    def receiver(self) -> Receiver:
+        """What receives, for :class:`.AsyncKeySharedConsumer`."""
+        return self._receiver
 
     @property
     def is_closed(self) -> bool:

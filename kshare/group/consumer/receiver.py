@@ -6,9 +6,13 @@
            ^                                                                |       |
            |                                              no: wait <--------+       v
            +---- woken, or time to look again ------------------------- fetch --> rows
+                                                                                   |
+    returned <-- may it still? <-- so many, or no more in time <-- collected <-----+
+                   no: back
 
 Guarantees: no record is handed out that was got before something changed, and none once the session
-may be over. The caller holds :meth:`.CallState.call`.
+may be over. What a call has collected is looked at when the call returns: without the right to it
+by then, it goes back.
 """
 
 import logging
@@ -16,13 +20,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final
 
 import pyarrow as pa
 
 from kshare.errors import FencedError, KshareError
 from kshare.group.consumer.call_state import CallState
+from kshare.group.consumer.collected import Collected
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.hold import Hold
 from kshare.group.consumer.processing import Processing
@@ -105,6 +109,7 @@ class Receiver:
         self._commits = commits
         self._processing = processing
         self._waker = waker
+        self._collected = Collected(tail)  # by the call that is under way
 
     def next_rows(self, timeout: float | None, *, continues: bool = False) -> bool:
         """Wait for messages in :attr:`fresh`; whether there are any."""
@@ -117,6 +122,12 @@ class Receiver:
 
         return self.wait(take, timeout, continues=continues)
 
+    # -- what a call collects ----------------------------------------------------------------
+
+    def new_call(self) -> Collected:
+        """What the next call collects; for :meth:`gather` or :meth:`await_batch`."""
+        return Collected(self._tail)
+
     def messages(self, most: int, timeout: float | None) -> list[Message]:
         """The next messages, as many as come in time; they count as returned by one call.
 
@@ -127,21 +138,79 @@ class Receiver:
         Raises:
             KshareError: As of :meth:`wait`, with nothing to return.
         """
-        deadline = deadline_of(timeout)
-        messages: list[Message] = []
-        while len(messages) < most:
-            try:
+        deadline, call = deadline_of(timeout), self.new_call()
+        while True:
+            has_some = self.gather(call, most, deadline)
+            messages = self.release(call)
+            if messages or not has_some or time.monotonic() >= deadline:
+                return messages
+
+    def gather(self, call: Collected, most: int, deadline: float) -> bool:
+        """Collect messages, as many as come in time; whether :meth:`release` has some to return.
+
+        Args:
+            call: Where to collect them.
+            most: Maximum number of messages.
+            deadline: When to end, by the monotonic clock.
+
+        Raises:
+            KshareError: As of :meth:`wait`, with nothing collected.
+        """
+        self._begin(call)
+        try:
+            while len(call.messages) < most and not call.is_cancelled:
                 left = max(deadline - time.monotonic(), 0.0)  # below 0 would be without a limit
-                if not self.next_rows(left, continues=bool(messages)):
+                if not self.next_rows(left, continues=not call.is_empty):
                     break
-            except KshareError:
-                if messages:  # the next call says it again
-                    break
+                with self._state.lock:
+                    if self._tail.rows.left and not call.is_cancelled:
+                        call.collect(most - len(call.messages))
+        except (KshareError, ConsumerClosedError):
+            if call.is_empty:  # else the next call says it again
                 raise
+        except BaseException:
+            self._give_back()
+            raise
+        return not call.is_empty
+
+    def release(self, call: Collected) -> list[Message]:
+        """Return what was gathered, if it may be returned now; if not, it goes back.
+
+        Raises:
+            FencedError: Another consumer has claimed some of the key hashes.
+        """
+        with self._state.lock:
+            if call.is_empty or not self._may_return(call):
+                return []
             self._state.is_batch = True
             self.look_again()
-            messages += islice(self.fresh.rows, most - len(messages))
-        return messages
+            return call.confirm()
+
+    def await_rows(self, call: Collected, deadline: float) -> bool:
+        """Wait until there is something for :meth:`take`; whether there is.
+
+        Args:
+            call: What may be cancelled.
+            deadline: When to end, by the monotonic clock.
+        """
+        self._begin(call)
+        return self.next_rows(max(deadline - time.monotonic(), 0.0))
+
+    def take(self) -> Message | None:
+        """Return the message that is there, if it may be returned now; else None.
+
+        Raises:
+            FencedError: Another consumer has claimed some of the key hashes.
+        """
+        with self._state.lock:
+            tail = self._tail
+            if not tail.rows.left:
+                return None
+            current = {tail.current: tail.deliveries[tail.current]}
+            if not (self._has_right() and tail.are_in_place(current)):
+                return None
+            self._refresh()
+            return next(self.fresh.rows)
 
     def batch(self, timeout: float | None) -> pa.RecordBatch | None:
         """The next record batch of one partition; None if none came in time.
@@ -151,22 +220,90 @@ class Receiver:
         Args:
             timeout: Maximum time to wait; None or below 0 for no limit.
         """
-        tail = self._tail
+        deadline, call = deadline_of(timeout), self.new_call()
+        while self.await_batch(call, deadline):
+            batch = self.release_batch(call)
+            if batch is not None or time.monotonic() >= deadline:
+                return batch
+        return None
+
+    def await_batch(self, call: Collected, deadline: float) -> bool:
+        """Wait until there is something for :meth:`release_batch`; whether there is.
+
+        Args:
+            call: Where to collect it.
+            deadline: When to end, by the monotonic clock.
+        """
+        self._begin(call)
+        left = max(deadline - time.monotonic(), 0.0)
         self.fresh.rows = iter(())
-        if tail.limits_keys:
-            has_some = self.next_rows(timeout)
-        else:
-            has_some = self.wait(tail.fetch_batch, timeout, continues=False)
-        if not has_some:
-            return None
+        if self._tail.limits_keys:
+            return self.next_rows(left)
+        return self.wait(self._tail.fetch_batch, left, continues=False)
+
+    def release_batch(self, call: Collected) -> pa.RecordBatch | None:
+        """Return the batch that is there, if it may be returned now; else None.
+
+        Raises:
+            FencedError: Another consumer has claimed some of the key hashes.
+        """
         with self._state.lock:
+            if call.is_cancelled or not self._tail.has_batch:
+                return None
+            batch = call.collect_batch()
+            self.fresh.rows = iter(())
+            if not self._may_return(call):
+                return None
             self._state.is_batch = True
             self.look_again()
-            if not tail.limits_keys:
-                return tail.take_batch()
-            batch = tail.take_ready()
-            self.fresh.rows = iter(())
+            call.confirm()
             return batch
+
+    def cancel(self, call: Collected) -> None:
+        """Nobody waits for a call any more: it ends, and has returned nothing. For any thread."""
+        with self._state.lock:
+            call.is_cancelled = True
+            if call is self._collected:
+                self._give_back()
+        self.interrupt()
+
+    def _begin(self, call: Collected) -> None:
+        with self._state.lock:
+            if call is not self._collected:
+                self._give_back()
+                self._collected = call
+
+    def _may_return(self, call: Collected) -> bool:
+        """Whether what was collected may be returned at this moment; if not, it goes back.
+
+        A look that is fresh is enough, as whatever changes ends it.
+        """
+        fresh = self.fresh
+        if fresh.since <= wall_time() < fresh.until:
+            return True
+        try:
+            may = self._has_right() and call.is_in_place()
+        except BaseException:
+            self._give_back()
+            raise
+        if not may:
+            self._give_back()
+        return may
+
+    def _has_right(self) -> bool:
+        """Whether records of what is in place may be returned at this moment."""
+        is_unfenced = not self._state.is_closed and self._is_unfenced()
+        return is_unfenced and self._session.seconds_to_deliver() >= 0
+
+    def _give_back(self) -> None:
+        """What is collected and not returned comes again."""
+        with self._state.lock:
+            if not self._collected.is_empty and not self._state.is_closed:
+                self._collected.give_back()
+                self.fresh.rows = iter(())
+                self.look_again()
+
+    # -- waiting -----------------------------------------------------------------------------
 
     def wait(self, take: Take, timeout: float | None, *, continues: bool) -> bool:
         """Wait until there is something to hand out.
@@ -204,7 +341,7 @@ class Receiver:
             with self._state.gate:
                 pass  # one who changes what is read comes first
             with self._state.polling:
-                if self._state.is_closed:
+                if self._state.is_closed or self._collected.is_cancelled:
                     return False
                 seconds = min(deadline - time.monotonic(), _TICK_SECONDS)
                 if self._has_some(take, seconds, continues=continues):
@@ -223,7 +360,10 @@ class Receiver:
             self._tail.pass_over()
             if self._tail.meter is not None:
                 self._tail.meter.look(self._tail)
-        self._check_session()
+            if self._collected.was_stopped():
+                self._give_back()
+        if not self._is_unfenced():
+            self._give_back()
         if self._session.seconds_to_deliver() < 0:
             # Before the first start, nobody counts it.
             member = self._session.member
@@ -253,7 +393,8 @@ class Receiver:
             subscriber.follow()
         return True
 
-    def _check_session(self) -> None:
+    def _is_unfenced(self) -> bool:
+        """Whether nobody else has claimed the key hashes; if somebody has, a member joins again."""
         try:
             self._session.check()
         except FencedError as error:
@@ -261,6 +402,8 @@ class Receiver:
                 raise
             _log.warning("%s; the member joins its group again", error)
             self.subscriber.member.fenced()
+            return False
+        return True
 
     def _took(self, take: Take, seconds: float) -> bool:
         try:
@@ -275,13 +418,16 @@ class Receiver:
 
         What may not stays where it is.
         """
+        return self._refresh() >= 0 and not self._state.is_changed and not self._state.is_closed
+
+    def _refresh(self) -> float:
+        """Look at the session; for so many seconds, records may be handed out without a look."""
+        since = wall_time()  # first: the process may be stopped before the session answers
         seconds = min(self._session.seconds_to_deliver(), _FRESH_SECONDS)
-        self.fresh.since = wall_time()
-        self.fresh.until = self.fresh.since + seconds
-        if self._state.is_changed:
+        self.fresh.since, self.fresh.until = since, since + seconds
+        if self._state.is_changed or self._state.is_closed:
             self.look_again()
-            return False
-        return seconds >= 0
+        return seconds
 
     def look_again(self) -> None:
         """Hand out no record without another look at the session."""
@@ -305,6 +451,7 @@ class Receiver:
         with self._state.gate:
             self.interrupt()
             with self._state.polling, self._state.lock:
+                self._give_back()
                 yield
                 self.fresh.rows = iter(())
             self.interrupt()

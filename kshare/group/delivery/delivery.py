@@ -144,6 +144,11 @@ class Delivery:
         return self._handed_out.position
 
     @property
+    def returned(self) -> int:
+        """The offset after the last record that was returned, and is not only collected."""
+        return self._handed_out.returned
+
+    @property
     def handed_out(self) -> int:
         """Number of records that were handed out."""
         return self._handed_out.records
@@ -228,9 +233,31 @@ class Delivery:
             chunk, handed = stopped
             chunk.acknowledged[handed:] = b"\1" * (len(chunk.acknowledged) - handed)
 
+    @property
+    def is_collected(self) -> bool:
+        """Whether a call has collected records that it has not returned."""
+        return self._handed_out.is_collected
+
+    def collect(self) -> None:
+        """What is handed out from now on is collected by a call, which may return it later.
+
+        Until it is confirmed, no commit counts it.
+        """
+        self._handed_out.collect()
+
+    def confirm(self) -> None:
+        """What was collected is returned."""
+        self._handed_out.confirm()
+
+    def take_back(self) -> None:
+        """What was collected is handed out again, and so is what is left of the current chunk."""
+        self.stop()
+        for chunk, first in self._handed_out.take_back():  # what was not handed out is no gap
+            chunk.acknowledged[first:] = b"\1" * (len(chunk.acknowledged) - first)
+
     def settle(self) -> None:
-        """In implicit mode, what was handed out so far is processed."""
-        self._settled = self.position
+        """In implicit mode, what was returned so far is processed."""
+        self._settled = self.returned
 
     # -- what is processed ------------------------------------------------------------------
 
@@ -239,12 +266,12 @@ class Delivery:
         self._open.acknowledge(offsets)
 
     def acknowledge_below(self, offset: int) -> None:
-        """What was handed out below an offset is processed, in both modes.
+        """What was returned below an offset is processed, in both modes.
 
         Raises:
-            ValueError: Nothing was handed out there.
+            ValueError: Nothing was returned there.
         """
-        position = self.position
+        position = self.returned
         if offset > position:
             raise ValueError(
                 f"{self.topic_partition}: cannot commit offset {offset}, which is beyond the "
@@ -316,8 +343,9 @@ class Delivery:
 
     def _processed(self, *, is_batch: bool = False) -> Bounds:
         if not self.explicit:
-            before_last = self._handed_out.before_last
-            end = self._settled if is_batch else max(self._settled, before_last)
+            end = self._settled
+            if not is_batch and not self._handed_out.is_collected:
+                end = max(end, self._handed_out.before_last)
             return (self._first, end) if self._first < end else ()
         position = self.position
         waiting = self._open.offsets()

@@ -1,5 +1,14 @@
-"""How far the chunks of a partition are handed out, and which rows are not acknowledged."""
+"""How far the chunks of a partition are handed out, and which rows are not acknowledged.
 
+::
+
+                 collect()                        confirm()
+    handed out -----------> handed out, collected ---------> handed out, returned
+         ^                           |
+         +------- take_back() -------+
+"""
+
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +19,23 @@ from kshare.group.message import Chunk, Rows
 __all__ = ["HandedOut", "Offsets", "OpenChunks"]
 
 Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Where a call began to collect.
+
+    Attributes:
+        position: The offset after the last record that was returned before.
+        before_last: The position before that record.
+        records: Number of records that were handed out before.
+        chunks: Chunks of which the call has collected rows, each with the first of them.
+    """
+
+    position: int
+    before_last: int
+    records: int
+    chunks: list[tuple[Chunk, int]] = field(default_factory=list)
 
 
 class HandedOut:
@@ -23,11 +49,22 @@ class HandedOut:
         self._position = self._before_last = position
         self._current: tuple[Chunk, Rows, int] | None = None  # and its end
         self._records = 0  # of the chunks before the current one
+        self._mark: _Mark | None = None
 
     @property
     def position(self) -> int:
         """The offset after the last record that was handed out."""
         return self._position_at(self._rows)
+
+    @property
+    def is_collected(self) -> bool:
+        """Whether a call has collected records that it has not returned."""
+        return self._mark is not None
+
+    @property
+    def returned(self) -> int:
+        """The offset after the last record that was handed out, and not only collected."""
+        return self.position if self._mark is None else self._mark.position
 
     @property
     def before_last(self) -> int:
@@ -54,6 +91,8 @@ class HandedOut:
         self._finish()
         rows = chunk.messages()
         self._current = chunk, rows, end
+        if self._mark is not None:
+            self._mark.chunks.append((chunk, 0))
         return rows
 
     def add(self, chunk: Chunk, end: int) -> None:
@@ -61,6 +100,32 @@ class HandedOut:
         self._finish()
         self._position = end
         self._records += len(chunk.acknowledged)
+        if self._mark is not None:
+            self._mark.chunks.append((chunk, 0))
+
+    def collect(self) -> None:
+        """What is handed out from now on is collected by a call, which may return it later."""
+        if self._mark is None:
+            self._mark = _Mark(self.position, self.before_last, self.records)
+            if self._current is not None:
+                self._mark.chunks.append((self._current[0], self._rows))
+
+    def confirm(self) -> None:
+        """What was collected is returned."""
+        self._mark = None
+
+    def take_back(self) -> list[tuple[Chunk, int]]:
+        """What was collected is not handed out; there is no current chunk.
+
+        Returns:
+            The chunks that it is of, each with its first row.
+        """
+        mark, self._mark = self._mark, None
+        if mark is None:
+            return []
+        self._position, self._before_last = mark.position, mark.before_last
+        self._records = mark.records
+        return mark.chunks
 
     def pass_to(self, offset: int) -> None:
         """All up to an offset is handed out."""
@@ -75,7 +140,9 @@ class HandedOut:
         """
         if self._current is None:
             return None
-        chunk, rows = self._current[0], self._rows
+        chunk, left, _ = self._current
+        # Emptied and counted at once: another thread may be about to take a message.
+        rows = len(chunk.acknowledged) - len(list(left.rest))
         self._before_last = self._position_at(max(rows - 1, 0))
         self._position, self._current = self._position_at(rows), None
         self._records += rows

@@ -128,6 +128,32 @@ class SharedDelivery(Delivery):
         """The offset after the last record that was handed out."""
         return self._parts[-1].delivery.position if self._parts else self.start.stable
 
+    @property
+    def returned(self) -> int:
+        """The offset after the last record that was returned, and is not only collected."""
+        return self._parts[-1].delivery.returned if self._parts else self.start.stable
+
+    def collect(self) -> None:
+        """What is handed out of the last part from now on is collected by a call."""
+        self._parts[-1].delivery.collect()
+
+    def confirm(self) -> None:
+        """What was collected is returned."""
+        for part in self._parts:
+            part.delivery.confirm()
+
+    def take_back(self) -> None:
+        """What was collected is handed out again: the parts that were begun meanwhile are new."""
+        collected = [part for part in self._parts if part.delivery.is_collected]
+        if not collected:
+            self.stop()
+            return
+        first = self._parts.index(collected[0])
+        later, self._parts = self._parts[first + 1 :], self._parts[: first + 1]
+        self._parts[-1].delivery.take_back()
+        self.finished -= sum(part.is_counted for part in later)
+        self._new = union([self._new, *(part.offsets for part in later)])
+
     def begin(self, chunk: Chunk, end: int) -> Rows:
         """Hand out the next chunk of the last part."""
         return self._parts[-1].delivery.begin(chunk, end)
@@ -147,7 +173,7 @@ class SharedDelivery(Delivery):
             part.delivery.stop()
 
     def settle(self) -> None:
-        """In implicit mode, what was handed out so far is processed."""
+        """In implicit mode, what was returned so far is processed."""
         for part in self._parts:
             part.delivery.settle()
         self.count()
@@ -167,12 +193,12 @@ class SharedDelivery(Delivery):
             part.delivery.acknowledge(offsets)
 
     def acknowledge_below(self, offset: int) -> None:
-        """What was handed out below an offset is processed.
+        """What was returned below an offset is processed.
 
         Raises:
-            ValueError: Nothing was handed out there.
+            ValueError: Nothing was returned there.
         """
-        positions = [part.delivery.position for part in self._parts]
+        positions = [part.delivery.returned for part in self._parts]
         if offset > max(positions, default=self.start.stable):
             raise ValueError(
                 f"{self.topic_partition}: cannot commit offset {offset}: what was returned ends "

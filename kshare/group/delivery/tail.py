@@ -7,6 +7,7 @@ partition; buffers are those of :class:`~kshare.wire.reader.tail_reader.TailRead
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 
 import pyarrow as pa
 
@@ -21,7 +22,7 @@ from kshare.group.delivery.load_meter import LoadMeter
 from kshare.group.delivery.metrics import delivery_metrics
 from kshare.group.delivery.next_delivery import NextDelivery
 from kshare.group.delivery.read_options import read_options
-from kshare.group.message import NO_ROWS, Chunk, Rows, batch_of, rows_of
+from kshare.group.message import NO_ROWS, Chunk, Message, Rows, batch_of, rows_of
 from kshare.group.metrics import PartitionMetrics
 from kshare.group.session.interface import Session
 from kshare.options import SOURCE_COLUMNS
@@ -225,10 +226,15 @@ class Tail:
         """What is read and not handed out is to be read again."""
         self._reader.drop(topic_partition)
         self.deliveries[topic_partition].stop()
-        limit = self._limits.of(topic_partition)
-        if limit is not None and self._hand.partition == topic_partition:
-            limit.ready.extendleft(self.rows.messages)  # let out for its key, and not taken
+        if self._hand.partition == topic_partition:
+            self._put_back(topic_partition, list(self.rows.messages))
         self._hand.drop(topic_partition)
+
+    def _put_back(self, topic_partition: TopicPartition, messages: list[Message]) -> None:
+        """Messages that were let out for their keys, and are not returned, come next."""
+        limit = self._limits.of(topic_partition)
+        if limit is not None:
+            limit.ready.extendleft(reversed(messages))
 
     def _read(self, topic_partition: TopicPartition) -> None:
         """Read a partition from its position on."""
@@ -330,26 +336,37 @@ class Tail:
             hand.is_clean = True
         return hand.batch is not None
 
-    def take_batch(self) -> pa.RecordBatch:
-        """Hand out the record batch that is ready."""
-        records, self._hand.batch = self._hand.batch, None
-        assert records is not None
-        chunk = Chunk(records.topic_partition, records.batch)
-        self.deliveries[records.topic_partition].hand_out(chunk, records.end)
-        if self.meter is not None:
-            self.meter.begun(chunk)
-        return records.batch.select(self._config.columns or SOURCE_COLUMNS[:-1])
+    @property
+    def has_batch(self) -> bool:
+        """Whether there is something for :meth:`collect_batch`."""
+        return self.rows.left > 0 if self.limits_keys else self._hand.batch is not None
 
-    def take_ready(self) -> pa.RecordBatch:
-        """Hand out what :attr:`rows` has, and all of its partition that may go out with it."""
-        limit = self._limits.of(self.current)
-        assert limit is not None
-        ready = limit.ready
-        messages = [*self.rows.messages, *ready]
-        batch = batch_of(messages).select(self._config.columns or SOURCE_COLUMNS[:-1])
-        ready.clear()
-        self._hand.rows = NO_ROWS
-        return batch
+    def collect_batch(self) -> tuple[TopicPartition, list[Message], pa.RecordBatch]:
+        """Hand out the record batch that is ready, until it is known what becomes of it.
+
+        With limits, what :attr:`rows` has, and all of its partition that may go out with it.
+
+        Returns:
+            Its partition, and with limits its messages; and the batch.
+        """
+        partition, messages = self.current, list[Message]()
+        if self.limits_keys:
+            limit = self._limits.of(partition)
+            assert limit is not None
+            messages = [*self.rows.messages, *limit.ready]
+            limit.ready.clear()
+            self._hand.rows = NO_ROWS
+            batch = batch_of(messages)
+        else:
+            records, self._hand.batch = self._hand.batch, None
+            assert records is not None
+            chunk = Chunk(partition, records.batch)
+            self.deliveries[partition].collect()
+            self.deliveries[partition].hand_out(chunk, records.end)
+            if self.meter is not None:
+                self.meter.begun(chunk)
+            batch = records.batch
+        return partition, messages, batch.select(self._config.columns or SOURCE_COLUMNS[:-1])
 
     def metrics(self, *, is_batch: bool) -> dict[TopicPartition, PartitionMetrics]:
         """What is owned, and how far it is.
@@ -406,6 +423,35 @@ class Tail:
         for topic_partition, delivery in self.deliveries.items():
             if self._hand.is_clean and not self._hand.holds(topic_partition):
                 delivery.pass_to(self._reader.delivered(topic_partition))
+
+    # -- what a call collects ---------------------------------------------------------------
+
+    def collect(self, most: int) -> tuple[TopicPartition, list[Message]]:
+        """Hand out messages of :attr:`rows`, at least one, until it is known what becomes of them.
+
+        Returns:
+            Their partition, and at most so many of them.
+        """
+        partition = self.current
+        if self._limits.of(partition) is None:
+            self.deliveries[partition].collect()
+        return partition, list(islice(self.rows.messages, most))
+
+    def take_back(self, topic_partition: TopicPartition, messages: list[Message]) -> None:
+        """What was collected of a partition is handed out again, as if it had not been fetched."""
+        self._give_up(topic_partition)
+        self._put_back(topic_partition, messages)
+        self.deliveries[topic_partition].take_back()
+        self._read(topic_partition)
+
+    def are_in_place(self, deliveries: Mapping[TopicPartition, Delivery]) -> bool:
+        """Whether some deliveries go on, by what the session says now."""
+        started = self._session.started()
+        return all(
+            self.deliveries.get(topic_partition) is delivery
+            and (delivery.is_provisional or started.get(topic_partition) is delivery.start)
+            for topic_partition, delivery in deliveries.items()
+        )
 
     # -- acknowledgement --------------------------------------------------------------------
 

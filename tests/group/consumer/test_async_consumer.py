@@ -95,10 +95,8 @@ def test_a_cancelled_call_loses_nothing(cluster: FakeCluster, run: Callable[...,
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(consumer.poll(), 0.3)
         fill(cluster, 3)
-        with pytest.raises(RuntimeError, match=r"poll\(\) was cancelled"):
-            await consumer.consume(1)
-        seen = []
-        for _ in range(3):
+        seen = [message.offset() for message in await consumer.consume(1, 10)]
+        for _ in range(2):
             message = await consumer.poll()
             assert message is not None
             seen.append(message.offset())

@@ -61,6 +61,30 @@ class Model:
         self._receive(number % 10)
         self.is_batch = True
 
+    def goes_back(self, number: int) -> None:
+        """A call collects some, of several chunks, and others commit meanwhile; it returns none."""
+        self.delivery.settle()
+        self.settled |= self.last
+        self.last, self.is_batch = set(), True
+        returned, position = dict(self.messages), self.delivery.position
+        self.delivery.collect()
+        self._collect(number % 10)
+        self.delivery.settle()
+        assert self.processed() == (self.acknowledged if self.delivery.explicit else self.settled)
+        assert self.delivery.returned == position
+        self.delivery.take_back()
+        assert self.delivery.position == position
+        self.rows, self.messages, self.last = iter(()), returned, set()
+
+    def confirmed(self, number: int) -> None:
+        """A call collects some, and returns them."""
+        self.delivery.settle()
+        self.settled |= self.last
+        self.last, self.is_batch = set(), True
+        self.delivery.collect()
+        self._collect(number % 10)
+        self.delivery.confirm()
+
     def batch(self, _: int) -> None:
         self.stop(0)
         self._receive(0)
@@ -102,6 +126,9 @@ class Model:
         self.delivery.settle()
         self.settled |= self.last
         self.last, self.is_batch = set(), False
+        self._collect(most)
+
+    def _collect(self, most: int) -> None:
         while len(self.last) < most:
             message = next(self.rows, None)
             if message is not None:
@@ -118,7 +145,17 @@ class Model:
         self.messages[message.offset()] = message
 
 
-STEPS = ["poll", "poll", "consume", "batch", "acknowledge", "acknowledge_batch", "stop"]
+STEPS = [
+    "poll",
+    "poll",
+    "consume",
+    "batch",
+    "goes_back",
+    "confirmed",
+    "acknowledge",
+    "acknowledge_batch",
+    "stop",
+]
 
 
 @given(

@@ -126,6 +126,33 @@ def test_a_commit_up_to_an_offset() -> None:
     assert processed(each) == (0, 10, 40, 42)
 
 
+@pytest.mark.parametrize("explicit", [False, True])
+def test_what_a_call_has_collected_of_several_parts_is_begun_again(explicit: bool) -> None:
+    each = delivery(explicit=explicit)
+    each.update(share(0, 10, 40, 50))
+    each.next_part()
+    each.hand_out(returned := chunk(*range(5)), 5)
+    each.settle()
+    each.collect()
+    each.hand_out(chunk(*range(5, 10), *range(40, 50)), 50)
+    each.update(share(0, 10, 40, 50, 70, 90))
+    each.next_part()
+    each.collect()
+    each.hand_out(chunk(70, 71), 72)
+    assert each.returned == 70
+    each.settle()
+    returned.acknowledged[:] = b"\1" * 5
+    assert processed(each) == (0, 5)
+    each.take_back()
+    assert each.position == each.returned == 5
+    assert [stripe.bounds for stripe in each.wanted(1 << 62)] == [(5, 10, 40, 50)]
+    assert (each.unacknowledged, processed(each)) == (0, (0, 5))
+    assert each.has_new
+    each.hand_out(chunk(*range(5, 10), *range(40, 50)), 50)
+    each.next_part()
+    assert [stripe.bounds for stripe in each.wanted(1 << 62)] == [(70, 90)]
+
+
 bounds = st.sets(st.integers(0, 40)).map(lambda some: union((i, i + 1) for i in some))
 
 

@@ -1,0 +1,389 @@
+"""A call returns what it has a right to at the moment of its return; all else goes back."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+
+from kshare.core.progress import Progress, TopicPartition
+from kshare.errors import FencedError
+from kshare.group.consumer import consumer as consumer_module
+from kshare.group.consumer import receiver as receiver_module
+from kshare.group.consumer.async_consumer import AsyncKeySharedConsumer
+from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.message import Message
+from kshare.group.model import ConsumerClosedError
+from kshare.testing import FakeCluster
+from tests.support.fake_session import FakeSessions, fake_consumers
+from tests.support.policies import FakePolicies
+
+ORDERS = TopicPartition("orders", 0)
+OTHER = TopicPartition("orders", 1)
+FENCED = FencedError("taken over", topic="orders", partition=0, hashes=((0, 5),), other="m2")
+RECORDS = 4
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"orders": 2}) as running:
+        fill(running, RECORDS)
+        yield running
+
+
+@pytest.fixture
+def group() -> FakeSessions:
+    return FakeSessions()
+
+
+@pytest.fixture
+def make(cluster: FakeCluster, group: FakeSessions) -> Iterator[Callable[..., KeySharedConsumer]]:
+    with fake_consumers(cluster, group) as consumers:
+        yield consumers
+
+
+def fill(cluster: FakeCluster, records: int, partition: int = 0) -> None:
+    rows = [(f"k{i % 2}", str(i)) for i in range(records)]
+    cluster.produce("orders", rows, partition=partition)
+
+
+def offsets(messages: list[Message]) -> list[int]:
+    return [message.offset() for message in messages]
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Call:
+    """``consume`` in a thread of its own, which waits for more than there is."""
+
+    def __init__(self, consumer: KeySharedConsumer, seconds: float, records: int = RECORDS) -> None:
+        self._executor = ThreadPoolExecutor(1)
+        self._future: Future[list[Message]] = self._executor.submit(
+            consumer.consume, records + 1, seconds
+        )
+        wait_until(lambda: has_collected(consumer, records) or self._future.done())
+
+    def answer(self) -> list[int]:
+        try:
+            return offsets(self._future.result(20))
+        finally:
+            self._executor.shutdown()
+
+
+def has_collected(consumer: KeySharedConsumer, records: int) -> bool:
+    return len(consumer.receiver._collected.messages) == records
+
+
+# -- the right is lost amid a call ---------------------------------------------------------------
+
+
+def test_a_fence_amid_a_call_is_raised_and_nothing_is_returned(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make()
+    consumer.assign([ORDERS])
+    call = Call(consumer, 20)
+    group.members[0].error = FENCED
+    group.members[0].change()
+    with pytest.raises(FencedError):
+        call.answer()
+    group.members[0].error = None
+    assert offsets(consumer.consume(RECORDS, 10)) == list(range(RECORDS))
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_a_right_that_has_lapsed_by_the_end_of_a_call_returns_nothing(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer], mode: str
+) -> None:
+    consumer = make(acknowledgement__mode=mode)
+    consumer.assign([ORDERS])
+    call = Call(consumer, 0.5)
+    group.members[0].can_deliver = False
+    assert call.answer() == []
+    assert consumer.position() == {ORDERS: 0}
+    assert consumer.commit() == {ORDERS: 0}
+    group.members[0].can_deliver = True
+    again = consumer.consume(RECORDS, 10)
+    assert offsets(again) == list(range(RECORDS))
+    for message in again:
+        consumer.acknowledge(message)
+    assert consumer.commit() == {ORDERS: RECORDS}
+
+
+def test_a_right_that_is_there_again_by_the_end_of_a_call_loses_nothing(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make()
+    consumer.assign([ORDERS])
+    call = Call(consumer, 20)
+    group.members[0].can_deliver = False
+    group.members[0].change()
+    fill(cluster, 1)
+    time.sleep(0.1)
+    group.members[0].can_deliver = True
+    group.members[0].change()
+    assert call.answer() == list(range(RECORDS + 1))
+
+
+def test_a_close_amid_a_call_returns_nothing_and_commits_nothing(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make(enable__auto__commit=True)
+    consumer.assign([ORDERS])
+    call = Call(consumer, 20)
+    consumer.close()
+    with suppress(ConsumerClosedError):
+        assert call.answer() == []
+    assert group.done.get(ORDERS, Progress.at(0)) == Progress.at(0)
+
+
+def test_a_signal_handler_that_closes_amid_a_call_lets_nothing_out(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make(enable__auto__commit=True)
+    consumer.assign([ORDERS])
+    before = signal.signal(signal.SIGUSR1, lambda *_: consumer.close())
+
+    def interrupt() -> None:
+        wait_until(lambda: has_collected(consumer, RECORDS))
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        assert consumer.consume(RECORDS + 1, 20) == []
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert consumer.is_closed
+    assert group.done.get(ORDERS, Progress.at(0)) == Progress.at(0)
+
+
+def test_offsets_that_are_reset_amid_a_call_count_from_the_new_start(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make()
+    consumer.assign([ORDERS])
+    call = Call(consumer, 1)
+    group.members[0].restart(ORDERS, Progress.at(2))
+    assert call.answer() == [2, 3]
+
+
+@pytest.mark.parametrize("what", ["pause", "seek", "assign"])
+def test_what_is_read_changes_amid_a_call(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer], what: str
+) -> None:
+    fill(cluster, RECORDS, partition=1)
+    consumer = make()
+    consumer.assign([ORDERS, OTHER])
+    call = Call(consumer, 0.7, 2 * RECORDS)
+    if what == "pause":
+        consumer.pause([ORDERS])
+    elif what == "seek":
+        consumer.seek(ORDERS, 3)
+    else:
+        consumer.assign([OTHER])
+    answer = call.answer()
+    expected = {"pause": [], "seek": [3], "assign": []}[what]
+    assert sorted(answer) == sorted([*range(RECORDS), *expected])
+    if what == "pause":
+        consumer.resume([ORDERS])
+        assert offsets(consumer.consume(RECORDS, 10)) == list(range(RECORDS))
+
+
+def test_a_callback_that_raises_amid_a_call_loses_nothing(
+    make: Callable[..., KeySharedConsumer],
+) -> None:
+    faults = [ValueError("no")]
+
+    def on_commit(*_: object) -> None:
+        if faults and has_collected(consumer, RECORDS):
+            raise faults.pop()
+
+    consumer = make(enable__auto__commit=True, auto__commit__interval__ms=100, on_commit=on_commit)
+    consumer.assign([ORDERS])
+    with pytest.raises(ValueError, match="no"):
+        consumer.consume(RECORDS + 1, 20)
+    assert offsets(consumer.consume(RECORDS, 10)) == list(range(RECORDS))
+
+
+def test_with_a_limit_for_each_key_what_goes_back_comes_again_in_order(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make(acknowledgement__mode="explicit", max__in__flight__per__key=2)
+    consumer.assign([ORDERS])
+    for _ in range(2):
+        call = Call(consumer, 0.5)
+        group.members[0].can_deliver = False
+        assert call.answer() == []
+        group.members[0].can_deliver = True
+    messages = consumer.consume(RECORDS, 10)
+    assert offsets(messages) == list(range(RECORDS))
+    for message in messages:
+        consumer.acknowledge(message)
+    assert consumer.commit() == {ORDERS: RECORDS}
+
+
+# -- the process sleeps between any two looks at the clock ---------------------------------------
+
+WAYS: dict[str, Callable[[KeySharedConsumer], object]] = {
+    "poll": lambda consumer: consumer.poll(0.3),
+    "consume": lambda consumer: consumer.consume(RECORDS, 0.3),
+    "consume without a timeout": lambda consumer: consumer.consume(1),
+    "consume_batch": lambda consumer: consumer.consume_batch(0.3),
+    "iteration": lambda consumer: next(iter(consumer)),
+}
+
+
+@pytest.mark.parametrize("way", ["poll", "consume", "consume_batch"])
+def test_a_process_that_was_stopped_returns_nothing_it_had_got_before(
+    group: FakeSessions,
+    make: Callable[..., KeySharedConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+) -> None:
+    """Whichever look at the clock it was stopped before: by then, the session is over."""
+    stops = 0
+    for number in range(1, 12):
+        consumer = make()
+        session, looks = group.members[-1], 0
+        consumer.assign([ORDERS])
+
+        def clock(number: int = number, session: Any = session) -> float:
+            nonlocal looks
+            looks += 1
+            if looks == number:
+                session.can_deliver = False
+            return time.time() + (100.0 if looks >= number else 0.0)
+
+        monkeypatch.setattr(receiver_module, "wall_time", clock)
+        monkeypatch.setattr(consumer_module, "wall_time", clock)
+        answer = WAYS[way](consumer)
+        if looks >= number:
+            stops += 1
+            assert not answer
+        monkeypatch.undo()
+    assert stops > 1
+
+
+# -- commits amid a call -------------------------------------------------------------------------
+
+
+def test_a_commit_counts_what_calls_have_returned_and_not_what_one_holds(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make()
+    consumer.assign([ORDERS])
+    assert offsets(consumer.consume(1, 10)) == [0]
+    call = Call(consumer, 0.5, RECORDS - 1)
+    assert consumer.position() == {ORDERS: 1}
+    assert consumer.commit() == {ORDERS: 1}
+    with pytest.raises(ValueError, match="beyond the position 1"):
+        consumer.commit(offsets={ORDERS: 2})
+    assert call.answer() == [1, 2, 3]
+    assert group.done[ORDERS] == Progress.at(1)
+    assert consumer.commit() == {ORDERS: RECORDS}
+
+
+# -- asyncio -------------------------------------------------------------------------------------
+
+
+def run(cluster: FakeCluster, group: FakeSessions, test: Callable[..., Any], **given: Any) -> None:
+    config = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g"} | given
+
+    async def main() -> None:
+        make = partial(KeySharedConsumer, session=group, policies=FakePolicies())
+        async with AsyncKeySharedConsumer(config, consumer=make) as consumer:
+            await consumer.assign([ORDERS])
+            await test(consumer)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+async def cancelled(consumer: AsyncKeySharedConsumer, way: str) -> None:
+    """Cancel a call: consume when it has collected all; others before they get what is there."""
+    ended, is_there = consumer._ended, asyncio.Event()
+
+    async def never(future: Any) -> Any:
+        assert await ended(future)
+        is_there.set()
+        await asyncio.Event().wait()
+
+    if way == "consume":
+        task = asyncio.create_task(consumer.consume(RECORDS + 1, 20))
+        core = consumer._consumer
+        await asyncio.to_thread(wait_until, lambda: has_collected(core, RECORDS))
+    else:
+        consumer._ended = never  # type: ignore[method-assign]
+        task = asyncio.create_task(getattr(consumer, way)(20))
+        await is_there.wait()
+        consumer._ended = ended  # type: ignore[method-assign]
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("way", ["poll", "consume", "consume_batch"])
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_a_cancelled_call_has_returned_nothing(
+    cluster: FakeCluster, group: FakeSessions, way: str, mode: str
+) -> None:
+    async def test(consumer: AsyncKeySharedConsumer) -> None:
+        await cancelled(consumer, way)
+        assert await consumer.commit() == {ORDERS: 0}
+        await cancelled(consumer, way)
+        message = await consumer.poll(10)
+        assert message is not None
+        rest = await consumer.consume(RECORDS - 1, 10)
+        assert offsets([message, *rest]) == list(range(RECORDS))
+        for each in [message, *rest]:
+            consumer.acknowledge(each)
+        assert await consumer.commit() == {ORDERS: RECORDS}
+
+    run(cluster, group, test, **{"acknowledgement.mode": mode, "enable.auto.commit": False})
+
+
+@pytest.mark.parametrize("way", ["poll", "consume", "consume_batch"])
+def test_a_close_after_a_cancelled_call_commits_nothing_of_it(
+    cluster: FakeCluster, group: FakeSessions, way: str
+) -> None:
+    run(cluster, group, partial(cancelled, way=way))
+    assert group.done.get(ORDERS, Progress.at(0)) == Progress.at(0)
+
+
+@pytest.mark.parametrize("way", ["poll", "consume", "consume_batch"])
+def test_the_right_is_looked_at_when_the_task_gets_the_records(
+    cluster: FakeCluster, group: FakeSessions, way: str
+) -> None:
+    """The event loop was busy while the session lapsed."""
+
+    async def test(consumer: AsyncKeySharedConsumer) -> None:
+        session = group.members[0]
+        ended = consumer._ended
+
+        async def late(future: Any) -> Any:
+            has_some = await ended(future)
+            session.can_deliver = False
+            consumer._consumer.receiver.look_again()  # as time would
+            return has_some
+
+        consumer._ended = late  # type: ignore[method-assign]
+        arguments = (RECORDS, 0.5) if way == "consume" else (0.5,)
+        assert not await getattr(consumer, way)(*arguments)
+        consumer._ended = ended  # type: ignore[method-assign]
+        session.can_deliver = True
+        assert offsets(await consumer.consume(RECORDS, 10)) == list(range(RECORDS))
+
+    run(cluster, group, test)
