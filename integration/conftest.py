@@ -27,6 +27,7 @@ LONG = (
     "test_group_faults",
     "test_group_transaction_faults",
     "test_group_transactions",
+    "test_late_requests",
     "test_sink",
     "test_checkpoint",
     "test_group_log_members",

@@ -114,6 +114,7 @@ class KafkaBroker(Topics):
         controller: The controller of the cluster; ``None``: this one.
         new_archive: Where its JVM leaves an archive of classes, when it stops. ``None``: it loads
             them from one.
+        features: Levels of features, such as transaction.version; the others are the latest.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class KafkaBroker(Topics):
         cluster_id: str | None = None,
         controller: str | None = None,
         new_archive: Path | None = None,
+        features: Mapping[str, int] | None = None,
     ) -> None:
         self.listeners = tuple(dict.fromkeys(("PLAINTEXT", *listeners)))
         self.config = dict(config or {})
@@ -142,6 +144,7 @@ class KafkaBroker(Topics):
         own = f"{node_id}@{HOST}:{self.ports.get('CONTROLLER')}"
         self.controller = controller or own
         self._new_archive = new_archive
+        self._features = dict(features or {})
         self.start_s: float | None = None  # how long the last start took
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -340,6 +343,8 @@ class KafkaBroker(Topics):
             command.append(f"-XX:SharedArchiveFile={class_archive()}")
         command += ["-cp", class_path(), "kafka.tools.StorageTool", "format", "-t", self.cluster_id]
         command += ["-c", str(self._properties)]
+        for name, level in self._features.items():
+            command += ["--feature", f"{name}={level}"]
         with self.log_file.open("ab") as log:
             done = subprocess.run(command, stdout=log, stderr=log, check=False)
         if done.returncode:

@@ -13,6 +13,7 @@
     │   ├── AuthenticationError      credentials, certificates, host names
     │   ├── AuthorizationError       the principal may not read
     │   ├── UnknownTopicError        topic or partition does not exist
+    │   ├── RecordRefusedError       a record is too large, or not as its topic wants it
     │   └── FetchTimeoutError        no progress within the stated time
     ├── TransactionAbortedError a consumer's transaction was aborted, its records come again
     ├── FencedError             another member of the group has taken key hashes
@@ -44,6 +45,7 @@ __all__ = [
     "OptionsError",
     "PlanError",
     "RecordError",
+    "RecordRefusedError",
     "TaskAssignmentException",
     "TransactionAbortedError",
     "UnknownTopicError",
@@ -157,6 +159,10 @@ class AuthorizationError(KafkaError):
 
 class UnknownTopicError(KafkaError):
     """The topic or the partition does not exist."""
+
+
+class RecordRefusedError(KafkaError):
+    """A record cannot be written: it is too large, or not as its topic wants it. Not retried."""
 
 
 class FetchTimeoutError(KafkaError):

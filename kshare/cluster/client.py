@@ -21,6 +21,7 @@ from kshare.errors import (
     AuthorizationError,
     KafkaError,
     Location,
+    RecordRefusedError,
     UnknownTopicError,
 )
 from kshare.options import KafkaConfig
@@ -241,6 +242,8 @@ def kafka_error(
     if kind is Kind.UNKNOWN_TOPIC:
         missing = missing or f"cannot {action}: the topic or its partition does not exist"
         return UnknownTopicError(f"{missing}: {text}", **facts)
+    if kind is Kind.RECORD:
+        return RecordRefusedError(f"cannot {action}{where}: {text}{hint}", **facts)
     if kind is Kind.FENCED:
         return KafkaError(
             f"cannot {action}: fenced by a later producer of the same query: {text}", **facts

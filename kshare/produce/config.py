@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from kshare.options import KafkaConfig
 from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions
+from kshare.produce.commit import with_late_repetitions
 from kshare.security.librdkafka import librdkafka_config
 
 __all__ = [
@@ -58,7 +59,7 @@ def consumer_producer_config(
     """What the producer of a transactional consumer is made with."""
     config = {**librdkafka_config(kafka), **_DEFAULTS, **_REQUIRED}
     config.pop("client.rack", None)  # a consumer's
-    return _transactional(config, transactional_id, timeout_ms)
+    return with_late_repetitions(_transactional(config, transactional_id, timeout_ms))
 
 
 def _transactional(

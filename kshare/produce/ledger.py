@@ -19,8 +19,9 @@ from confluent_kafka import KafkaException, Producer
 from kshare.cluster.client import Client, kafka_error
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.topics import LEDGER_TOPIC, TopicSpec
-from kshare.errors import UnknownTopicError
+from kshare.errors import KafkaError, UnknownTopicError
 from kshare.options.sink import SinkOptions
+from kshare.produce.commit import commit_transaction, with_late_repetitions
 from kshare.produce.config import transactional_config
 from kshare.produce.ledger_state import State, decode, encode
 from kshare.produce.sender import connect
@@ -63,6 +64,7 @@ class Ledger:
         )
         self._partition = self._found_or_made()
         self._producer: Producer | None = None
+        self._is_producer_fit = False  # whether it may begin a transaction
         self._state: State | None = None
 
     def __enter__(self) -> Self:
@@ -100,6 +102,7 @@ class Ledger:
             raise kafka_error(
                 error, "open the ledger of exactlyOnce", topic=LEDGER_TOPIC
             ) from error
+        self._is_producer_fit = True
 
     def write(self, state: State) -> None:
         """Replace the query's state.
@@ -109,10 +112,13 @@ class Ledger:
         """
         if self._producer is None:
             raise RuntimeError("write() before take_over()")
+        if not self._is_producer_fit:
+            self._take_over_again()
+        self._is_producer_fit = False
         try:
             self._producer.begin_transaction()
             self._producer.produce(LEDGER_TOPIC, encode(state), self._key, self._partition)
-            self._producer.commit_transaction(self._seconds)
+            self._is_producer_fit = commit_transaction(self._producer, self._seconds)
         except KafkaException as error:
             raise kafka_error(
                 error,
@@ -127,8 +133,25 @@ class Ledger:
         self._topic.close()
         self._producer = None
 
+    def _take_over_again(self) -> None:
+        """Get another epoch, as an earlier request to commit may still arrive.
+
+        Another driver may have decided something in between, and is shut out only now.
+        """
+        known = self._state
+        self.take_over()
+        if self.read() != known:
+            raise KafkaError(
+                "cannot write the ledger of exactlyOnce: another driver of the query has written "
+                "it meanwhile",
+                topic=LEDGER_TOPIC,
+                partition=self._partition,
+            )
+
     def _producer_config(self) -> dict[str, Any]:
-        config = transactional_config(self._options, f"kshare-ledger-{self._key.decode()}")
+        config = with_late_repetitions(
+            transactional_config(self._options, f"kshare-ledger-{self._key.decode()}")
+        )
         del config["statistics.interval.ms"]
         return config | {
             "linger.ms": 0,

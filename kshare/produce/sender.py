@@ -23,17 +23,18 @@ import pyarrow as pa
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException, Producer
 
-from kshare.cluster.client import Client, kafka_error, kind_of
+from kshare.cluster.client import Client, code_of, kafka_error, kind_of
 from kshare.errors import KafkaError
 from kshare.options import KafkaConfig
 from kshare.options.sink import SinkOptions
 from kshare.produce.config import producer_config
 from kshare.produce.rows import Rows, rows_of
-from kshare.wire.protocol.error_codes import Kind
+from kshare.wire.protocol.error_codes import ErrorCode, Kind
 
-__all__ = ["Sender", "connect", "first_topic", "write_rows"]
+__all__ = ["Sender", "connect", "first_topic", "write_error", "write_rows"]
 
 
+_TOO_LARGE: Final = {ErrorCode.MESSAGE_SIZE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE}
 _POLL_SECONDS: Final = 0.1
 _REPORT_SECONDS: Final = 1.0
 _CONNECT_SECONDS: Final = 1.0
@@ -42,11 +43,12 @@ _STEP_SECONDS: Final = 10.0
 
 
 class _Undelivered(NamedTuple):
-    """The first row that was not delivered."""
+    """The first row that was not delivered; its size is that of key and value, in bytes."""
 
     error: RdKafkaError
     topic: str | None
     partition: int | None
+    size: int
 
 
 class Sender:
@@ -149,13 +151,13 @@ class Sender:
     def raise_faults(self) -> None:
         """Raise what was not delivered, or a login that was refused."""
         if self._first_undelivered is not None:
-            error, topic, partition = self._first_undelivered
+            error, topic, partition, size = self._first_undelivered
             others = self._undelivered - 1
             more = f" ({others:,} more rows too)" if others else ""
             fault = self._client.last_fault
             if fault is not None and kind_of(fault) is Kind.AUTHENTICATION:
                 error = fault
-            raise _write_error(error, topic, partition, more)
+            raise write_error(error, topic, partition, more=more, size=size)
         self._client.raise_refusal()
 
     def _send(self, rows: Rows) -> None:
@@ -213,7 +215,8 @@ class Sender:
         if self._first_undelivered is None:
             partition = message.partition()
             number = None if partition is None or partition < 0 else partition
-            self._first_undelivered = _Undelivered(error, message.topic(), number)
+            size = len(message.key() or b"") + len(message.value() or b"")
+            self._first_undelivered = _Undelivered(error, message.topic(), number, size)
 
 
 def write_rows(
@@ -310,11 +313,33 @@ def _not_taken(rows: Rows, row: int, error: KafkaException) -> KafkaError:
     """What librdkafka says of a row that it did not take."""
     topic = rows.topics if isinstance(rows.topics, str) else rows.topics[row]
     partition = rows.partitions[row] if rows.partitions else None
-    return _write_error(error, topic, None if partition == -1 else partition)
+    return write_error(error, topic, None if partition == -1 else partition)
 
 
-def _write_error(
-    error: object, topic: str | None, partition: int | None, more: str = ""
+def write_error(
+    error: object,
+    topic: str | None,
+    partition: int | None,
+    *,
+    more: str = "",
+    size: int | None = None,
 ) -> KafkaError:
+    """Return the error of a record that was not written.
+
+    Args:
+        error: What librdkafka says.
+        topic: The record's topic.
+        partition: Its partition; None if it has none yet.
+        more: Supplement to librdkafka's text.
+        size: Size of its key and value, in bytes.
+    """
     target = f"topic {topic}" if partition is None else f"topic {topic}, partition {partition}"
-    return kafka_error(error, f"write to {target}", more=more, topic=topic, partition=partition)
+    hint = ""
+    if code_of(error) in _TOO_LARGE and size is not None:
+        hint = (
+            f"; its key and value have {size:,} bytes, more than the topic (max.message.bytes) or "
+            "the client (message.max.bytes) takes in a batch"
+        )
+    return kafka_error(
+        error, f"write to {target}", more=more, hint=hint, topic=topic, partition=partition
+    )

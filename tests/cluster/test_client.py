@@ -8,7 +8,13 @@ from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException
 
 from kshare.cluster.client import Client, kafka_error, kind_of
-from kshare.errors import AuthenticationError, AuthorizationError, KafkaError, UnknownTopicError
+from kshare.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    KafkaError,
+    RecordRefusedError,
+    UnknownTopicError,
+)
 from kshare.options import KafkaConfig
 from kshare.options.frozen import Secret
 from kshare.security.librdkafka import TokenRefresh
@@ -92,7 +98,7 @@ def test_what_librdkafka_itself_says(error: Exception | RdKafkaError, kind: Kind
                 "be more than the brokers' transaction.max.timeout.ms; hint"
             ),
         ),
-        (87, KafkaError, "cannot write to topic t on h:1: no (more); hint"),
+        (87, RecordRefusedError, "cannot write to topic t on h:1: no (more); hint"),
     ],
 )
 def test_an_error_names_what_was_tried(code: int, kind: type[KafkaError], text: str) -> None:

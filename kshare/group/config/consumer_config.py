@@ -54,6 +54,9 @@ LOG_TOPIC: Final = "__individual_commit_offsets"
 _SESSION_MS: Final = 45_000
 _BEAT_MS: Final = 3_000
 """Kafka's defaults; with a shorter session, a heartbeat at each third of it."""
+_TRANSACTION_MS: Final = 60_000
+_REQUEST_EXCESS_MS: Final = 100
+"""By how much more librdkafka lets ``request.timeout.ms`` be than ``transaction.timeout.ms``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +137,7 @@ class ConsumerConfig:
     queued_max_kbytes: int = 64 << 10
     offset_reset: Literal["earliest", "latest", "error"] = "latest"
     transactional_id: str | None = None
-    transaction_timeout_ms: int = 60_000
+    transaction_timeout_ms: int = _TRANSACTION_MS
     purgatory: Purgatory = "stable"
     client_id: str = "kshare"
     session_timeout_ms: int = _SESSION_MS
@@ -233,17 +236,11 @@ class _ConsumerParser:
                 "without it, a record is processed when the next poll begins",
             )  # fmt: skip
         self._check_times(fields)
+        self._check_transaction(fields, kafka)
         self._check_order(fields)
         self._check_strategy(fields)
         self._check_idle(fields)
         fields |= check_assignors(fields, self._assignor_texts, self._faults)
-        if fields.get("transactional_id") is not None:
-            if fields.get("auto_commit"):
-                self._faults.add(
-                    "enable.auto.commit", None, "contradicts transactional.id",
-                    "what is processed is committed with each transaction",
-                )  # fmt: skip
-            fields["auto_commit"] = False
         for warning in self._faults.warnings:
             _log.warning("%s", _PREFIXED.sub("", warning))
         if self._faults.problems:
@@ -257,6 +254,23 @@ class _ConsumerParser:
             on_commit=self._on_commit,
             **{name: value for name, value in fields.items() if value is not None},
         )
+
+    def _check_transaction(self, fields: dict[str, Any], kafka: KafkaConfig | None) -> None:
+        if fields.get("transactional_id") is None:
+            return
+        if fields.get("auto_commit"):
+            self._faults.add(
+                "enable.auto.commit", None, "contradicts transactional.id",
+                "what is processed is committed with each transaction",
+            )  # fmt: skip
+        fields["auto_commit"] = False
+        timeout = fields.get("transaction_timeout_ms") or _TRANSACTION_MS
+        given = kafka is not None and "request.timeout.ms" in kafka.properties
+        if kafka and given and kafka.request_timeout_ms > timeout + _REQUEST_EXCESS_MS:
+            self._faults.add(
+                "request.timeout.ms", None, "must not be higher than transaction.timeout.ms",
+                f"{timeout} at most; without it, brokers have as long as is right",
+            )  # fmt: skip
 
     def _check_order(self, fields: dict[str, Any]) -> None:
         if fields.get("order") != "none":

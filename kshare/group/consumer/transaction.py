@@ -10,8 +10,9 @@ Guarantees: facts are written last, so that other readers of the log wait for an
 longer than its commit takes. After an abort, or an answer that was lost, delivery goes on from what
 the log says once the transaction is decided.
 
-Cost: one producer for each consumer; a new one after an abort. A commit of a new producer waits
-until the log was read once, 0.5 s at most.
+Cost: one producer for each consumer; a new one after an abort, and after a commit that may have
+been asked for twice (:mod:`kshare.produce.commit`). A commit of a new producer waits until the log
+was read once, 0.5 s at most.
 """
 
 import logging
@@ -29,7 +30,9 @@ from kshare.errors import (
     AuthorizationError,
     KafkaError,
     KshareError,
+    RecordRefusedError,
     TransactionAbortedError,
+    UnknownTopicError,
 )
 from kshare.group.config.consumer_config import ConsumerConfig
 from kshare.group.delivery.tail import Tail
@@ -38,8 +41,9 @@ from kshare.group.protocol.transaction import patience
 from kshare.group.session.fencing import fence_ids
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.group.session.work import Work
+from kshare.produce.commit import commit_transaction
 from kshare.produce.config import consumer_producer_config
-from kshare.produce.sender import Sender
+from kshare.produce.sender import Sender, write_error
 from kshare.wire.protocol.error_codes import Kind
 
 __all__ = ["Transaction", "TransactionWork", "Transactions"]
@@ -51,6 +55,13 @@ _FLUSH_SECONDS: Final = 2.0
 _POLL_SECONDS: Final = 0.1
 _MANY: Final = 5_000
 _LOOK_SECONDS: Final = 0.02
+_LASTING: Final = (
+    AuthenticationError,
+    AuthorizationError,
+    RecordRefusedError,
+    UnknownTopicError,
+)
+"""Errors that the same records meet again in the next transaction."""
 
 Headers = dict[str, str | bytes | None] | Sequence[tuple[str, str | bytes | None]]
 
@@ -80,10 +91,16 @@ class Transaction:
             timestamp: Milliseconds since 1970; 0 for now.
             headers: Names and values.
 
+        Records are sent in the background: an error of an earlier one comes with a later call, or
+        with the end of the transaction. In any case the transaction is aborted.
+
         Raises:
-            TransactionAbortedError: Another process has taken over the transactional id, or the
-                transaction has timed out.
-            KafkaError: The record was refused.
+            TransactionAbortedError: Another process has taken over the transactional id, the
+                transaction has timed out, or brokers do not answer: begin the next one.
+            UnknownTopicError: The topic or the partition does not exist.
+            AuthorizationError: The principal may not write to the topic.
+            RecordRefusedError: The record is too large, or not as the topic wants it. The text
+                names topic, partition and size.
             RuntimeError: The transaction is over.
         """
         self._produce(topic, value, key, partition, timestamp, headers)
@@ -328,7 +345,10 @@ class _Producer:
                 self._call("write", lambda: producer.poll(_POLL_SECONDS))
                 self._raise_faults()
             except KafkaException as error:
-                raise self._failure(error, "write") from error
+                self._raise_reported()
+                number = None if partition < 0 else partition
+                size = _size(key) + _size(value)
+                raise self._judged(write_error(error, topic, number, size=size)) from error
             else:
                 return
 
@@ -344,8 +364,14 @@ class _Producer:
         """Commit the transaction, once all its records are delivered."""
         assert self._sender is not None
         producer: Producer = self._sender.producer
-        self._call("commit", lambda: producer.commit_transaction(max(seconds, 1.0)))
+        until = time.monotonic() + seconds
+        self._call("write", lambda: producer.flush(max(seconds, 0)))
+        self._raise_faults()
+        left = until - time.monotonic()
+        may_go_on = self._call("commit", lambda: commit_transaction(producer, left))
         self.is_open = False
+        if not may_go_on:
+            self.drop()
 
     def abort(self) -> bool:
         """Abort the transaction, and let the producer go; whether it is surely decided."""
@@ -364,33 +390,43 @@ class _Producer:
         """Let the producer go."""
         self._sender, self.is_open = None, False
 
-    def _call(self, what: str, call: Callable[[], Any]) -> None:
+    def _call(self, what: str, call: Callable[[], Any]) -> Any:
         assert self._sender is not None
         try:
-            call()
-        except KafkaException as error:
-            with suppress(KafkaException):  # it raises a fatal error once
-                self._sender.producer.poll(0)
-            self._raise_faults()
-            raise self._failure(error, what) from error
+            return call()
+        except (KafkaException, SystemError) as error:  # a flush "returned NULL", and no more
+            self._raise_reported()
+            fault = kafka_error(error, f"{what} a transaction of {self._id}")
+            raise self._judged(fault) from error
+
+    def _raise_reported(self) -> None:
+        """Raise the cause of a failure, if it was reported: what was not delivered."""
+        assert self._sender is not None
+        with suppress(KafkaException):  # it raises a fatal error once
+            self._sender.producer.poll(0)
+        self._raise_faults()
 
     def _raise_faults(self) -> None:
         """Raise what was not delivered."""
         assert self._sender is not None
         try:
             self._sender.raise_faults()
-        except (AuthenticationError, AuthorizationError):
-            raise
         except KafkaError as error:
-            raise self._aborted(str(error)) from error
+            fault = self._judged(error)
+            if fault is error:
+                raise
+            raise fault from error
 
-    def _failure(self, error: KafkaException, what: str) -> KshareError:
-        fault = kafka_error(error, f"{what} a transaction of {self._id}")
-        if isinstance(fault, AuthenticationError | AuthorizationError):
-            return fault
-        return self._aborted(str(fault))
-
-    def _aborted(self, why: str) -> TransactionAbortedError:
+    def _judged(self, error: KafkaError) -> KshareError:
+        """The error itself if another transaction would not get over it."""
+        is_log = error.topic == self._config.log_topic  # one that is lost is made again
+        if isinstance(error, _LASTING) and not (is_log and isinstance(error, UnknownTopicError)):
+            return error
         return TransactionAbortedError(
-            f"group {self._config.group}: the transaction is aborted: {why}"
+            f"group {self._config.group}: the transaction is aborted: {error}"
         )
+
+
+def _size(field: str | bytes | None) -> int:
+    """The number of bytes of a key or a value."""
+    return len(field.encode() if isinstance(field, str) else field or b"")

@@ -23,6 +23,7 @@ class Kind(Enum):
     CORRUPT = "the broker reports damage in its own log, or in what it was sent"
     AUTHENTICATION = "the login was not accepted"
     AUTHORIZATION = "the principal lacks a right"
+    RECORD = "a record is refused: it is too large, or not as the topic wants it"
     FENCED = "a later producer has taken over the transactional id"
     TRANSACTION_ENDED = "the transaction is over: it was ended the other way, or has expired"
     PERMANENT = "any other error: asking again changes nothing"
@@ -50,10 +51,12 @@ class ErrorCode(IntEnum):
     REQUEST_TIMED_OUT = 7, Kind.TRANSIENT
     BROKER_NOT_AVAILABLE = 8, Kind.TRANSIENT
     REPLICA_NOT_AVAILABLE = 9, Kind.TRANSIENT
+    MESSAGE_SIZE_TOO_LARGE = 10, Kind.RECORD
     NETWORK_EXCEPTION = 13, Kind.TRANSIENT
     COORDINATOR_LOAD_IN_PROGRESS = 14, Kind.TRANSIENT
     COORDINATOR_NOT_AVAILABLE = 15, Kind.TRANSIENT
     NOT_COORDINATOR = 16, Kind.TRANSIENT
+    RECORD_LIST_TOO_LARGE = 18, Kind.RECORD
     NOT_ENOUGH_REPLICAS = 19, Kind.TRANSIENT
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, Kind.TRANSIENT
     ILLEGAL_GENERATION = 22, Kind.PERMANENT
@@ -64,6 +67,7 @@ class ErrorCode(IntEnum):
     TOPIC_AUTHORIZATION_FAILED = 29, Kind.AUTHORIZATION
     GROUP_AUTHORIZATION_FAILED = 30, Kind.AUTHORIZATION
     CLUSTER_AUTHORIZATION_FAILED = 31, Kind.AUTHORIZATION
+    INVALID_TIMESTAMP = 32, Kind.RECORD
     UNSUPPORTED_SASL_MECHANISM = 33, Kind.AUTHENTICATION
     ILLEGAL_SASL_STATE = 34, Kind.AUTHENTICATION
     UNSUPPORTED_VERSION = 35, Kind.PERMANENT
@@ -84,6 +88,7 @@ class ErrorCode(IntEnum):
     GROUP_MAX_SIZE_REACHED = 81, Kind.PERMANENT
     FENCED_INSTANCE_ID = 82, Kind.PERMANENT
     UNSTABLE_OFFSET_COMMIT = 88, Kind.TRANSIENT
+    INVALID_RECORD = 87, Kind.RECORD
     PRODUCER_FENCED = 90, Kind.FENCED
     UNKNOWN_TOPIC_ID = 100, Kind.UNKNOWN_TOPIC
 

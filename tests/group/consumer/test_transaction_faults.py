@@ -1,0 +1,154 @@
+"""Transactions of a consumer that fail: which errors last, and after what a new epoch is needed.
+
+On the mock cluster; requests that arrive late are tested on a real broker.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from kshare.errors import (
+    AuthorizationError,
+    OptionsError,
+    RecordRefusedError,
+    TransactionAbortedError,
+    UnknownTopicError,
+)
+from kshare.group import KeySharedConsumer
+from kshare.group.config.consumer_config import consumer_config
+from kshare.testing import FakeCluster
+from tests.support.clock import until
+from tests.support.groups import GROUP, LOG, T0
+from tests.support.requests import times_asked
+
+BASE = {"bootstrap.servers": "b:1", "group.id": "g", "transactional.id": "t"}
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"orders": 2, "invoices": 1, LOG: 1}) as running:
+        running.produce("orders", [(b"k", b"%d" % number) for number in range(50)], partition=0)
+        yield running
+
+
+@contextmanager
+def started(cluster: FakeCluster, **given: Any) -> Iterator[KeySharedConsumer]:
+    """A consumer that has committed a transaction."""
+    config = {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "group.id": GROUP,
+        "auto.offset.reset": "earliest",
+        "claim.timeout.ms": 300,
+        "check.crcs": False,
+        "transactional.id": "billing-1",
+    }
+    with KeySharedConsumer(config | given) as consumer:
+        consumer.assign({T0: []})
+        assert copy(consumer) == list(range(5))
+        cluster.track_requests()
+        yield consumer
+
+
+def copy(
+    consumer: KeySharedConsumer, size: int = 1, wait: Callable[[], object] = lambda: None
+) -> list[int]:
+    with consumer.transaction() as transaction:
+        messages = consumer.consume(5, 20.0)
+        for message in messages:
+            transaction.produce("invoices", b"x" * size, message.key())
+        wait()
+    return [message.offset() for message in messages]
+
+
+def fail(cluster: FakeCluster, consumer: KeySharedConsumer, error: str, size: int = 1) -> None:
+    """Let the outputs of a transaction be refused, before its facts are written."""
+    cluster.fail("Produce", [error] * 5)
+    cluster.track_requests()
+    try:
+        copy(consumer, size, lambda: until(lambda: times_asked(cluster, "Produce") == 1))
+    finally:
+        cluster.stop_failing("Produce")
+
+
+# -- a new epoch -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", ["_TRANSPORT", "COORDINATOR_NOT_AVAILABLE"])
+def test_after_a_commit_that_was_asked_for_twice_comes_a_new_epoch(
+    cluster: FakeCluster, error: str
+) -> None:
+    with started(cluster) as consumer:
+        assert copy(consumer) == list(range(5, 10))
+        assert times_asked(cluster, "InitProducerId") == 0
+        cluster.fail("EndTxn", [error])
+        assert copy(consumer) == list(range(10, 15))
+        assert times_asked(cluster, "EndTxn") == 3
+        assert times_asked(cluster, "InitProducerId") == 0
+        assert copy(consumer) == list(range(15, 20))
+        assert times_asked(cluster, "InitProducerId") == 1
+        assert copy(consumer) == list(range(20, 25))
+        assert times_asked(cluster, "InitProducerId") == 1
+
+
+@pytest.mark.parametrize("given", [{"retry.backoff.ms": 1}, {"retry.backoff.max.ms": 10}])
+def test_no_setting_lets_requests_be_repeated_before_that_is_noticed(
+    cluster: FakeCluster, given: dict[str, Any]
+) -> None:
+    with started(cluster, **given) as consumer:
+        for _ in range(2):
+            cluster.fail("EndTxn", ["_TRANSPORT"])
+            copy(consumer)
+        assert times_asked(cluster, "InitProducerId") == 1
+
+
+# -- errors that last ------------------------------------------------------------------------------
+
+
+def test_a_partition_that_does_not_exist_is_named(cluster: FakeCluster) -> None:
+    with started(cluster) as consumer:
+        with (
+            pytest.raises(UnknownTopicError, match="topic invoices, partition 7") as caught,
+            consumer.transaction() as transaction,
+        ):
+            transaction.produce("invoices", b"x", partition=7)
+        assert (caught.value.topic, caught.value.partition) == ("invoices", 7)
+        assert copy(consumer) == list(range(5, 10))
+
+
+def test_a_right_that_is_missing_is_named(cluster: FakeCluster) -> None:
+    with (
+        started(cluster) as consumer,
+        pytest.raises(AuthorizationError, match="not authorized to write to topic invoices"),
+    ):
+        fail(cluster, consumer, "TOPIC_AUTHORIZATION_FAILED")
+
+
+def test_a_record_that_is_too_large_is_named_with_its_size(cluster: FakeCluster) -> None:
+    with started(cluster) as consumer:
+        wanted = r"topic invoices, partition 0.*too large.*key and value have 101 bytes"
+        with pytest.raises(RecordRefusedError, match=wanted) as caught:
+            fail(cluster, consumer, "MSG_SIZE_TOO_LARGE", size=100)
+        assert (caught.value.topic, caught.value.partition) == ("invoices", 0)
+        with pytest.raises(RecordRefusedError, match=r"key and value have 2,000,001 bytes"):
+            copy(consumer, size=2_000_000)  # the client refuses it
+
+
+@pytest.mark.parametrize("error", ["INVALID_TXN_STATE", "OUT_OF_ORDER_SEQUENCE_NUMBER"])
+def test_what_may_pass_is_begun_again(cluster: FakeCluster, error: str) -> None:
+    with started(cluster) as consumer:
+        with pytest.raises(TransactionAbortedError):
+            fail(cluster, consumer, error)
+        assert copy(consumer) == list(range(5, 10))
+
+
+# -- configurations --------------------------------------------------------------------------------
+
+
+def test_a_request_lasts_no_longer_than_its_transaction() -> None:
+    given = {**BASE, "transaction.timeout.ms": 10_000}
+    consumer_config({**given, "request.timeout.ms": 10_100})
+    with pytest.raises(OptionsError, match=r"request\.timeout\.ms.*transaction\.timeout\.ms"):
+        consumer_config({**given, "request.timeout.ms": 10_101})
+    consumer_config({"bootstrap.servers": "b:1", "group.id": "g", "request.timeout.ms": 90_000})
