@@ -11,8 +11,8 @@ from contextlib import suppress
 from importlib.metadata import entry_points
 from typing import Final
 
-from kshare._version import __version__
 from kshare.cli.arguments import add_commands
+from kshare.cli.help import GroupedHelp, ShowVersions, add_examples
 from kshare.errors import KshareError
 
 __all__ = ["main"]
@@ -67,11 +67,22 @@ def _discard_output() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="kshare", description="Many key-ordered Spark tasks on one Kafka partition."
+        prog="kshare",
+        description="Many key-ordered Spark tasks on one Kafka partition.",
+        epilog="kshare COMMAND --help has examples.",
+        formatter_class=GroupedHelp,
     )
-    parser.add_argument("--version", action="version", version=f"kshare {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    parser.add_argument(
+        "--version",
+        action=ShowVersions,
+        nargs=0,
+        help="show kshare's version and those of what it stands on, and exit",
+    )
+    commands = parser.add_subparsers(
+        required=True, metavar="COMMAND", dest="command", title="commands"
+    )
     for plugin in entry_points(group=_ENTRY_POINTS):
         plugin.load()(commands)
     add_commands(commands)
+    add_examples(commands.choices)
     return parser

@@ -23,6 +23,7 @@ def add_commands(commands: "argparse._SubParsersAction[Any]") -> None:
         _add_policy,
         _add_assign,
         _add_warm,
+        _add_doctor,
     ):
         add(commands)
 
@@ -299,10 +300,30 @@ def _add_warm(commands: "argparse._SubParsersAction[Any]") -> None:
     _set_module(warm, "warm")
 
 
+def _add_doctor(commands: "argparse._SubParsersAction[Any]") -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        help="whether everything is there that a query needs, and what to do if it is not",
+        description="Look at the Python and the PySpark that Spark's workers will use, at the "
+        "modules that Spark looks for data sources in, at Java and at kshare's compiled code. With "
+        "a broker: login, rights on a topic and on kshare's own topics, clocks, and whether tasks "
+        "can report to a planner. Nothing is changed. Exit code 1 if something is red.",
+    )
+    doctor.add_argument("--topic", help="a topic that a query shall read")
+    doctor.add_argument(
+        "--spark",
+        action="store_true",
+        help="start a Spark session, too, and let it find the source (takes some 20 s)",
+    )
+    doctor.add_argument("--json", action="store_true", help="for programs")
+    add_connection(doctor)
+    _set_module(doctor, "doctor")
+
+
 def add_connection(parser: argparse.ArgumentParser) -> None:
     """Add the options by which a command reaches Kafka."""
     group = parser.add_argument_group(
-        "connection", "What is given further up wins over what is given further down."
+        "connection", "If an option is given in several of these ways, the first one counts."
     )
     group.add_argument(
         "--bootstrap-servers", metavar="HOST:PORT,...", help="one broker of the cluster, or more"

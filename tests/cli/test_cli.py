@@ -1,17 +1,21 @@
 """The command line: help, version and faults."""
 
+import argparse
+import shlex
 import subprocess
 import sys
-from typing import Any
+from importlib.metadata import version
+from typing import Any, cast
 
 import pytest
 
 import kshare
 from kshare import cli
+from kshare.cli.help import EXAMPLES
 from kshare.errors import KshareError
 from spark_plugin.demo import run as demo
 
-COMMANDS = ("demo", "park", "unpark", "parked", "status", "offsets", "groups", "owners")
+COMMANDS = tuple(EXAMPLES)
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -26,7 +30,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_version() -> None:
     done = run("--version")
-    assert (done.returncode, done.stdout) == (0, f"kshare {kshare.__version__}\n")
+    first, second, *others = done.stdout.splitlines()
+    assert (done.returncode, first) == (0, f"kshare {kshare.__version__}")
+    assert second.startswith("Python 3.")
+    named = dict(line.split(" ") for line in others)
+    assert named["pyspark"] == version("pyspark")
+    assert {"confluent-kafka", "kafka-python", "numpy", "pyarrow", "pydantic"} <= named.keys()
+    assert "pandas" not in named
 
 
 def test_help_names_the_command_and_its_options() -> None:
@@ -38,6 +48,24 @@ def test_help_names_the_command_and_its_options() -> None:
     assert done.returncode == 0
     for option in ("bootstrap-servers", "topic", "records", "key-ranges", "seconds"):
         assert f"--{option}" in done.stdout
+
+
+def test_each_command_is_in_a_group_and_has_examples_that_parse() -> None:
+    parser = cli._parser()
+    choices = cast(
+        "dict[str, argparse.ArgumentParser]",
+        next(a for a in parser._actions if a.dest == "command").choices,
+    )
+    assert set(choices) == set(EXAMPLES)
+    shown = parser.format_help()
+    assert "others" not in shown
+    assert shown.index("of a query:") < shown.index("    status ") < shown.index("of a consumer")
+    for name, lines in EXAMPLES.items():
+        for line in lines:
+            program, *arguments = shlex.split(line)
+            assert (program, arguments[0]) == ("kshare", name)
+            parser.parse_args(arguments)
+            assert f"\n  {line}\n" in choices[name].format_help()
 
 
 def test_help_loads_nothing_heavy() -> None:

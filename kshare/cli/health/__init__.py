@@ -1,0 +1,1 @@
+"""What ``kshare doctor`` looks at: each check is a finding, and no check changes anything."""

@@ -1,0 +1,109 @@
+"""How help and version are printed: commands in groups, an example for each.
+
+Cost: argparse and the metadata of packages; nothing of them is imported.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Any, Final
+
+from kshare._version import __version__
+
+__all__ = ["EXAMPLES", "GroupedHelp", "ShowVersions", "add_examples"]
+
+_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "to begin with": ("demo", "doctor", "warm"),
+    "of a query": ("status", "park", "unpark", "parked", "checkpoint"),
+    "of a consumer group": ("groups", "owners", "offsets", "policy"),
+    "of a task assignor": ("assign",),
+}
+
+_AT: Final = "--bootstrap-servers localhost:9092"
+EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "demo": ("kshare demo", "kshare demo --group"),
+    "doctor": ("kshare doctor", f"kshare doctor --topic orders {_AT}"),
+    "warm": ("kshare warm",),
+    "status": (
+        "kshare status --checkpoint /data/orders-checkpoint",
+        f"kshare status --checkpoint /data/orders-checkpoint --slowest {_AT}",
+    ),
+    "park": (f"kshare park --topic orders --why 'bad JSON' {_AT} customer-7",),
+    "unpark": (f"kshare unpark --topic orders {_AT} customer-7",),
+    "parked": (f"kshare parked {_AT}",),
+    "checkpoint": ("kshare checkpoint drop-ranges /data/orders-checkpoint",),
+    "groups": (f"kshare groups {_AT}", f"kshare groups --group billing {_AT}"),
+    "owners": (f"kshare owners --group billing --topic orders --key customer-7 {_AT}",),
+    "offsets": (
+        f"kshare offsets --group billing {_AT}",
+        f"kshare offsets reset --group billing --to earliest --dry-run {_AT}",
+    ),
+    "policy": (
+        f"kshare policy list {_AT}",
+        f"kshare policy set accept.range.fetch false --topic orders {_AT}",
+    ),
+    "assign": ("kshare assign --explain situations.jsonl",),
+}
+"""Command lines that work, by command."""
+
+
+class _Examples(argparse.HelpFormatter):
+    """Leaves the lines of examples as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith("example") else super()._fill_text(text, width, indent)
+
+
+class GroupedHelp(argparse.HelpFormatter):
+    """Lists the commands in groups."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Add an argument to the section; of the commands, a section for each group."""
+        if not isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - has no public name
+            super().add_argument(action)
+            return
+        commands = {each.dest: each for each in action._get_subactions()}  # noqa: SLF001 - as above
+        for heading, names in _GROUPS.items():
+            self.start_section(heading)
+            self.add_arguments([commands.pop(name) for name in names if name in commands])
+            self.end_section()
+        self.start_section("others")
+        self.add_arguments(commands.values())
+        self.end_section()
+
+
+def add_examples(commands: Mapping[str, argparse.ArgumentParser]) -> None:
+    """Give each command its examples."""
+    for name, lines in EXAMPLES.items():
+        if name in commands:
+            heading = "example" if len(lines) == 1 else "examples"
+            commands[name].epilog = "\n  ".join([f"{heading}:", *lines])
+            commands[name].formatter_class = _Examples
+
+
+class ShowVersions(argparse.Action):
+    """``--version``: kshare's own, on a line of its own, and those of what it stands on."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
+        """Print them, and end the program."""
+        sys.stdout.write(f"kshare {__version__}\n")
+        sys.stdout.write(f"Python {'.'.join(map(str, sys.version_info[:3]))}\n")
+        for name in _requirements():
+            try:
+                sys.stdout.write(f"{name} {version(name)}\n")
+            except PackageNotFoundError:
+                sys.stdout.write(f"{name}: not installed\n")
+        parser.exit()
+
+
+def _requirements() -> list[str]:
+    """The packages that kshare needs in any case, by name."""
+    stated = requires("kshare") or []
+    names = (each.partition(";")[0] for each in stated if "extra ==" not in each)
+    return sorted(_name(each) for each in names)
+
+
+def _name(requirement: str) -> str:
+    end = next((at for at, c in enumerate(requirement) if c in " <>=!~["), len(requirement))
+    return requirement[:end]

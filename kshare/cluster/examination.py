@@ -1,0 +1,71 @@
+"""What can be seen of a cluster before a query runs: brokers, rights on topics, the newest time."""
+
+from collections.abc import Collection, Iterable
+
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as RdTopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from kshare.cluster.cluster import Cluster
+from kshare.core.progress import TopicPartition
+from kshare.errors import KafkaError
+
+__all__ = ["ExaminedCluster"]
+
+
+class ExaminedCluster(Cluster):
+    """A cluster, and what its brokers allow whom the options log in as.
+
+    Every method raises a :class:`~kshare.errors.KafkaError` if the cluster does not answer within
+    ``default.api.timeout.ms``, or refuses.
+    """
+
+    def brokers(self) -> list[str]:
+        """The brokers, as ``host:port``, sorted."""
+        deadline = self._deadline()
+        client = self._client.handle
+        future = client.describe_cluster(request_timeout=max(deadline.seconds_left, 1.0))
+        self._wait([future], deadline)
+        try:
+            nodes = future.result(timeout=0).nodes
+        except (KafkaException, TimeoutError) as error:
+            raise self._error(error, "list the brokers") from None
+        self._client.answered()
+        return sorted(f"{node.host}:{node.port}" for node in nodes)
+
+    def rights(self, topics: Collection[str]) -> dict[str, frozenset[str] | KafkaError | None]:
+        """What may be done with topics, by name.
+
+        Returns:
+            Operations such as ``READ``; the error if the broker does not describe the topic; None
+            if it does not say what may be done.
+        """
+        deadline = self._deadline()
+        futures = self._client.handle.describe_topics(
+            TopicCollection([*topics]),
+            include_authorized_operations=True,
+            request_timeout=max(deadline.seconds_left, 1.0),
+        )
+        self._wait(futures.values(), deadline)
+        found: dict[str, frozenset[str] | KafkaError | None] = {}
+        for topic, future in futures.items():
+            try:
+                operations = future.result(timeout=0).authorized_operations
+            except (KafkaException, TimeoutError) as error:
+                found[topic] = self._error(error, "describe the partitions", topic)
+            else:
+                # Without an authorizer, librdkafka's list is None or empty.
+                found[topic] = frozenset(each.name for each in operations) if operations else None
+        return found
+
+    def newest_ms(self, partitions: Iterable[TopicPartition]) -> int | None:
+        """The latest timestamp in some partitions, in milliseconds; None if brokers do not say."""
+        newest = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
+        specs = {RdTopicPartition(*each): newest for each in partitions}
+        deadline = self._deadline()
+        futures = self._client.handle.list_offsets(
+            specs, request_timeout=max(deadline.seconds_left, 1.0)
+        )
+        self._wait(futures.values(), deadline)
+        done = [future for future in futures.values() if future.done() and not future.exception()]
+        return max((time for each in done if (time := each.result().timestamp) >= 0), default=None)

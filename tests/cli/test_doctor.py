@@ -1,0 +1,255 @@
+"""``kshare doctor``: what it finds, and that it changes nothing."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kshare
+from kshare.cli import main
+from kshare.cli.health.cluster import examine_cluster, examine_feedback
+from kshare.cli.health.environment import (
+    examine_compiled_code,
+    examine_java,
+    examine_workers,
+)
+from kshare.cli.health.finding import Finding
+from kshare.cluster.examination import ExaminedCluster
+from kshare.cluster.topics import LEDGER_TOPIC, PARKED_TOPIC
+from kshare.errors import AuthorizationError
+from kshare.feedback.report import TaskReport
+from kshare.options import KafkaConfig, parse_options
+from kshare.testing import FakeCluster, Record
+
+
+def workers(tmp_path: Path, **variables: str) -> dict[str, Finding]:
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path), **variables}
+    return {found.check: found for found in examine_workers(environment)}
+
+
+def script(folder: Path, text: str, name: str = "python3") -> str:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def answer(folder: Path, **changes: Any) -> str:
+    """A Python that answers the probe."""
+    seen: dict[str, Any] = {
+        "python": list(sys.version_info[:3]),
+        "prefix": "/x",
+        "pyspark": "4.2.1",
+    }
+    seen |= {"kshare": kshare.__version__, "broken": {}, **changes}
+    return script(folder, f"echo noise; echo '{json.dumps(seen)}'")
+
+
+# -- the machine -----------------------------------------------------------------------------------
+
+
+def test_the_python_of_this_environment_is_in_order(tmp_path: Path) -> None:
+    found = workers(tmp_path, PYSPARK_PYTHON=sys.executable)
+    assert {check: each.level for check, each in found.items()} == {
+        "workers' Python": "green",
+        "PySpark": "green",
+        "kshare": "green",
+        "data sources": "green",
+    }
+
+
+def test_a_broken_neighbour_hides_all_sources_and_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pyspark_broken.py").write_text("import nowhere\n")
+    (tmp_path / "pyspark_rude.py").write_text("raise SystemExit('no')\n")
+    (tmp_path / "pyspark_talks.py").write_text("print('{')\n")
+    found = workers(tmp_path, PYSPARK_PYTHON=sys.executable)["data sources"]
+    assert found.level == "red"
+    assert "pyspark_broken: ModuleNotFoundError: No module named 'nowhere'" in found.text
+    assert "pyspark_rude: SystemExit: no" in found.text
+    assert found.remedy == "repair or uninstall pyspark_broken, pyspark_rude"
+
+
+def test_a_python_that_is_not_there(tmp_path: Path) -> None:
+    (found,) = workers(tmp_path, PYSPARK_PYTHON="/bin/kshare-python").values()
+    assert (found.level, found.text) == ("red", "PYSPARK_PYTHON=/bin/kshare-python is no program")
+    assert "$(command -v kshare-python)" in found.remedy
+    (found,) = workers(tmp_path, PATH=str(tmp_path)).values()
+    assert found.text == "there is no python3 on the PATH"
+    fails = script(tmp_path, "echo no room >&2; exit 3")
+    (found,) = workers(tmp_path, PYSPARK_PYTHON=fails).values()
+    assert found.text == f"{fails} does not run: no room"
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "level", "text"),
+    [
+        ({"python": [3, 10, 2]}, "workers' Python", "red", "is Python 3.10.2"),
+        ({"python": [3, 99, 0]}, "workers' Python", "red", "Spark wants the same minor version"),
+        ({"pyspark": "4.1.3"}, "PySpark", "red", "4.1.3"),
+        ({"pyspark": "99.0.0"}, "PySpark", "red", "99.0.0 where workers run, "),
+        ({"pyspark": None}, "PySpark", "yellow", "Spark lends them its own"),
+        ({"kshare": None}, "kshare", "red", "format('kshare') will not be found"),
+        ({"kshare": "0.0.1"}, "kshare", "red", "0.0.1 where workers run"),
+    ],
+)
+def test_what_is_wrong_with_it(
+    tmp_path: Path, changes: dict[str, Any], check: str, level: str, text: str
+) -> None:
+    found = workers(tmp_path, PYSPARK_PYTHON=answer(tmp_path, **changes))[check]
+    assert found.level == level
+    assert text in found.text
+    assert found.remedy
+
+
+def test_without_pyspark_python_the_first_python_counts(tmp_path: Path) -> None:
+    first = answer(tmp_path)
+    found = workers(tmp_path, PATH=f"{tmp_path}:{os.environ['PATH']}")["workers' Python"]
+    assert found.level == "yellow"
+    assert first in found.text
+
+
+def test_the_drivers_python_should_be_the_same(tmp_path: Path) -> None:
+    python = answer(tmp_path)
+    variables = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+    assert "driver's Python" not in workers(tmp_path, **variables)
+    other = workers(tmp_path, **variables | {"PYSPARK_DRIVER_PYTHON": sys.executable})
+    assert other["driver's Python"].level == "yellow"
+    missing = workers(tmp_path, **variables | {"PYSPARK_DRIVER_PYTHON": "/nowhere"})
+    assert missing["driver's Python"].level == "red"
+
+
+@pytest.mark.parametrize(
+    ("says", "level", "text"),
+    [
+        ('openjdk version "17.0.9" 2023-10-17', "green", "Java 17"),
+        ('openjdk version "21-ea" 2023-09-19', "green", "Java 21"),
+        ('java version "1.8.0_392"', "red", "is Java 8"),
+        ("nothing of use", "yellow", "says no version"),
+    ],
+)
+def test_the_version_of_java(tmp_path: Path, says: str, level: str, text: str) -> None:
+    (tmp_path / "bin").mkdir()
+    java = script(tmp_path / "bin", f"echo '{says}' >&2", "java")
+    found = examine_java({"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+    assert found.level == level
+    assert java in found.text
+    assert text in found.text
+
+
+def test_no_java(tmp_path: Path) -> None:
+    assert examine_java({"PATH": str(tmp_path)}).text == "there is none"
+
+
+def test_the_compiled_code_loads() -> None:
+    assert examine_compiled_code().level == "green"
+
+
+# -- Kafka -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"orders": 2, PARKED_TOPIC: 1}) as running:
+        yield running
+
+
+def config(servers: str) -> KafkaConfig:
+    options = {"kafka.bootstrap.servers": servers, "subscribe": "none"}
+    options["kafka.default.api.timeout.ms"] = "5000"
+    return parse_options(options, streaming=False).options.kafka
+
+
+def found_of(fake: FakeCluster, topic: str | None = "orders") -> dict[str, Finding]:
+    return {found.check: found for found in examine_cluster(config(fake.bootstrap_servers), topic)}
+
+
+def test_a_cluster_in_order(fake: FakeCluster) -> None:
+    fake.produce("orders", [Record(b"k", b"v")], partition=0)
+    found = found_of(fake)
+    assert {each.level for each in found.values()} == {"green"}
+    assert found["brokers"].text == f"1 answer: {fake.bootstrap_servers}"
+    assert found["topic orders"].text == "2 partitions, 1 offsets"
+    assert "may be used" in found[PARKED_TOPIC].text
+    assert "made when it is first written" in found[LEDGER_TOPIC].text
+
+
+def test_no_broker_and_no_topic(fake: FakeCluster) -> None:
+    (found,) = examine_cluster(config("localhost:1"), "orders")
+    assert (found.check, found.level) == ("brokers", "red")
+    assert "localhost:1" in found.text
+    missing = found_of(fake, "ordres")["topic ordres"]
+    assert missing.level == "red"
+    assert "does not exist" in missing.text
+
+
+def test_rights_that_lack(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    may: dict[str, Any] = {
+        "orders": frozenset({"DESCRIBE", "READ"}),
+        PARKED_TOPIC: frozenset({"DESCRIBE"}),
+        LEDGER_TOPIC: AuthorizationError("not authorized"),
+    }
+    rights = {"__kshare_policies": None, "__individual_commit_offsets": frozenset({"READ"}), **may}
+    monkeypatch.setattr(ExaminedCluster, "rights", lambda _, topics: rights)
+    found = found_of(fake)
+    levels = {check: each.level for check, each in found.items()}
+    assert levels == {
+        "brokers": "green",
+        "topic orders": "yellow",
+        PARKED_TOPIC: "red",
+        "__kshare_policies": "green",
+        "__individual_commit_offsets": "yellow",
+        LEDGER_TOPIC: "yellow",
+    }
+    assert "DescribeConfigs" in found["topic orders"].remedy
+    assert found[PARKED_TOPIC].remedy == f"grant Read on {PARKED_TOPIC}"
+    assert "no Write; " in found["__individual_commit_offsets"].text
+    may["orders"] = rights["orders"] = frozenset({"DESCRIBE"})
+    assert found_of(fake)["topic orders"].remedy == "grant Read on it"
+
+
+@pytest.mark.parametrize(("ahead", "level"), [(-3.0, "green"), (4.0, "green"), (60.0, "yellow")])
+def test_a_clock_that_differs(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch, ahead: float, level: str
+) -> None:
+    newest = int(1000 * (time.time() + ahead))
+    monkeypatch.setattr(ExaminedCluster, "newest_ms", lambda *_: newest)
+    found = found_of(fake)["clocks"]
+    assert found.level == level
+    assert ("in the future" in found.text) is (level == "yellow")
+
+
+def test_the_way_back_to_a_planner(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka = config(fake.bootstrap_servers)
+    assert examine_feedback(kafka).level == "green"
+    monkeypatch.setattr(TaskReport, "begin", lambda *_: None)
+    assert examine_feedback(kafka).level == "yellow"
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def test_the_command_says_all_and_ends_with_1_if_something_is_red(
+    fake: FakeCluster, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    at = ["doctor", "--bootstrap-servers", fake.bootstrap_servers, "--topic"]
+    assert main([*at, "orders"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"green  workers' Python: {sys.executable}, Python ")
+    assert main([*at, "ordres", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    (red,) = [each for each in found if each["level"] == "red"]
+    assert red["check"] == "topic ordres"
+    assert red["remedy"]
+
+
+def test_a_topic_needs_a_broker(capsys: Any) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["doctor", "--topic", "orders"])
+    assert "give --bootstrap-servers" in capsys.readouterr().err
