@@ -58,6 +58,10 @@ class NextLimits:
         """The limits of a partition's ranges."""
         return tuple(speed.limit for speed in self.speeds[partition])
 
+    def by_range(self, partition: TopicPartition) -> tuple[tuple[HashRange, int], ...]:
+        """A partition's ranges with their limits, ascending; empty if it has none."""
+        return tuple((speed.hashes, speed.limit) for speed in self.speeds.get(partition, ()))
+
 
 def plan_limits(
     last: LastBatch,

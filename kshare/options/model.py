@@ -4,6 +4,7 @@ Guarantee: values only. They were checked by :func:`kshare.options.parse_options
 value, they pickle, and no text form of them holds a secret.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
@@ -220,6 +221,8 @@ class SourceOptions:
             task for each slice.
         keys: Read only the records of these keys; None: all records.
         parked_keys: Keys whose records wait (streams only).
+        max_time_ahead_seconds: How far a batch may read ahead of what it leaves, in event time;
+            infinite for ``off``, None if not given (streams only).
         commit_offsets: Whether stable offsets are committed to the group, or all that the query
             has processed, as a member of a key-shared group (streams only).
         individual_commit_topic: The log of the group's individual commits; None: the default.
@@ -248,6 +251,7 @@ class SourceOptions:
     parked_keys: tuple[bytes, ...] = ()
     max_ranges_in_checkpoint: int = 10_000
     max_offsets_ahead: int | None = None
+    max_time_ahead_seconds: float | None = None
     commit_offsets: bool | Literal["individual"] = False
     individual_commit_topic: str | None = None
     max_bytes_key_range_results: int = 200 << 20
@@ -270,6 +274,12 @@ class SourceOptions:
     def limits_records(self) -> bool:
         """Whether a task of a stream reads no more than a number of records."""
         return self.max_records_per_task is not None or self.target_task_seconds is not None
+
+    @property
+    def max_time_ahead_ms(self) -> int | None:
+        """``maxTimeAhead`` in milliseconds, at least 1; None for no bound."""
+        seconds = self.max_time_ahead_seconds
+        return None if seconds is None or math.isinf(seconds) else max(int(seconds * 1000), 1)
 
 
 @dataclass(frozen=True, slots=True)

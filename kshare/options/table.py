@@ -22,6 +22,7 @@ from kshare.options.kinds import (
 from kshare.options.table_kinds import (
     COLUMNS,
     COMMITS,
+    DURATION_OR_OFF,
     FUNCTION,
     KEYS,
     RANGE_ASSIGNOR,
@@ -251,6 +252,16 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             _STREAM,
             _COUNT,
             "max_offsets_ahead",
+        ),
+        Option(
+            "maxTimeAhead",
+            "Maximum time by which a micro-batch may read ahead of the oldest record that it "
+            "leaves pending, by the records' timestamps. Behind a watermark, give its delay "
+            "([slow-keys.md](slow-keys.md#event-time)). `off`: no bound, and no warning.",
+            _STREAM,
+            DURATION_OR_OFF,
+            "max_time_ahead_seconds",
+            default="no bound, and a warning with `maxRecordsPerTask` or `targetTaskDuration`",
         ),
         Option(
             "maxRangesInCheckpoint",

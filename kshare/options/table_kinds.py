@@ -1,12 +1,22 @@
 """Kinds of values that options of ``format("kshare")`` alone have: see :mod:`.kinds`."""
 
+import math
 from typing import Any, Final
 
-from kshare.options.kinds import BOOLEAN, BadValueError, Kind, parse_keys
+from kshare.options.kinds import BOOLEAN, BadValueError, Kind, parse_duration, parse_keys
 from kshare.options.model import SOURCE_COLUMNS
 from kshare.ranges import load_range_assignor
 
-__all__ = ["COLUMNS", "COMMITS", "FUNCTION", "KEYS", "RANGE_ASSIGNOR", "SOME_KEYS", "auto_or"]
+__all__ = [
+    "COLUMNS",
+    "COMMITS",
+    "DURATION_OR_OFF",
+    "FUNCTION",
+    "KEYS",
+    "RANGE_ASSIGNOR",
+    "SOME_KEYS",
+    "auto_or",
+]
 
 _KEYS: Final = 'JSON such as `["customer-7", {"hex": "00ff"}]`'
 _COMMITS: Final[dict[str, bool | str]] = {"true": True, "false": False, "individual": "individual"}
@@ -84,6 +94,15 @@ def _parse_commits(text: str) -> bool | str:
     return _COMMITS[word]
 
 
+def _parse_duration_or_off(text: str) -> float:
+    if text.strip().lower() == "off":
+        return math.inf
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or off") from None
+
+
 COLUMNS: Final = Kind(", ".join(f"`{name}`" for name in SOURCE_COLUMNS), _parse_columns)
 """Names of a row's columns, in any case; none of them twice."""
 KEYS: Final = Kind(_KEYS, parse_keys)
@@ -94,3 +113,5 @@ RANGE_ASSIGNOR: Final = Kind("name or dotted path", _parse_range_assignor)
 FUNCTION: Final = Kind("`package.module:function`", _parse_function)
 COMMITS: Final = Kind(f"{BOOLEAN.values}, `individual`", _parse_commits)
 """Whether offsets are committed, and how."""
+DURATION_OR_OFF: Final = Kind("time such as `10m`, or `off`", _parse_duration_or_off)
+"""Seconds, infinite for ``off``."""

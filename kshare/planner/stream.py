@@ -27,7 +27,7 @@ and the ends of limited batches, are in the dict or follow from it and the log.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from kshare.cluster.group_offsets import committer
@@ -51,6 +51,7 @@ from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.rate import NextLimits
 from kshare.core.slicing import PartitionLoad, plan_ranges
 from kshare.core.tasks import PlannedSlice, Task
+from kshare.core.time_bound import surely_read
 from kshare.options import FromGroup, SourceOptions
 from kshare.planner.batch_history import BatchHistory
 from kshare.planner.cluster_view import ClusterView, Parking
@@ -67,6 +68,7 @@ from kshare.planner.recent_batches import RecentBatch, batch_name
 from kshare.planner.retention import RetentionWatch
 from kshare.planner.stream_report import StreamReport
 from kshare.planner.task_plan import TaskPlan
+from kshare.planner.time_alignment import TimeAlignment, Times
 from kshare.planner.trigger_gate import TriggerGate
 from kshare.ranges import load_range_assignor
 
@@ -89,6 +91,8 @@ class StreamPlanner:
             so.
         policies: What operators do not allow; None: they are not looked at.
         commits: Makes what commits stable offsets, if the options ask for it.
+        times: Timestamps in the log; None for Kafka's.
+        wall_clock: Seconds since 1970, for timestamps in the future.
     """
 
     def __init__(
@@ -103,6 +107,8 @@ class StreamPlanner:
         group: GroupMember | None = None,
         policies: PolicyView | None = None,
         commits: Callable[[SourceOptions], Commits | None] = committer,
+        times: Times | None = None,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._options = options
         self._keys = KeySelection.of(options)
@@ -114,6 +120,7 @@ class StreamPlanner:
         self._report = StreamReport(RetentionWatch(cluster))
         self._group = QueryGroup(options, self._keys, self._view, group, commits)
         self._policies = policies
+        self._alignment = TimeAlignment(options, self._view, times, wall_clock=wall_clock)
 
     def initial_offsets(self) -> dict[str, Any]:
         """Where the query starts: partitions that have started, but made no progress yet.
@@ -156,7 +163,11 @@ class StreamPlanner:
             self._report.wait(available)
             return self._idle(start)
         earliest = self._view.earliest(needs_earliest(before, reached, available))
-        keys = self._keys.with_parked(self._view.parked({tp.topic for tp in available}))
+        parked = self._view.parked({tp.topic for tp in available})
+        keys = self._keys.with_parked(parked)
+        self._alignment.name_parked(
+            (topic, key) for topic in parked for key in {*parked[topic], *self._options.parked_keys}
+        )
 
         batch = begin(before, reached, available, earliest)
         if batch.new:
@@ -166,15 +177,8 @@ class StreamPlanner:
         report_losses(batch.losses, fail=self._options.fail_on_data_loss)
         available = {tp: available[tp] for tp in batch.progress}
         starting = unwritten_gaps(before, batch.progress)
-        ends = batch_ends(
-            {tp: progress for tp, progress in batch.progress.items() if tp not in starting},
-            available,
-            keys,
-            max_offsets=max_offsets,
-            max_ahead=self._options.max_offsets_ahead,
-            max_gaps=self._options.max_ranges_in_checkpoint,
-        )
-        written = self._write(batch, available, ends, keys, starting)
+        ends, limits = self._ends(batch, available, starting, keys, max_offsets)
+        written = self._write(batch, available, ends, limits, keys, starting)
         return written if written != start else self._idle(written)
 
     def seen_offsets(self) -> dict[str, Any] | None:
@@ -250,20 +254,57 @@ class StreamPlanner:
 
     # -- the next batch ---------------------------------------------------------------------
 
+    def _ends(
+        self,
+        batch: BatchStart,
+        available: Mapping[TopicPartition, int],
+        starting: Collection[TopicPartition],
+        keys: KeySelection,
+        max_offsets: int | None,
+    ) -> tuple[Mapping[TopicPartition, int], NextLimits]:
+        """Below which offset each partition is read, and the record limits of its ranges.
+
+        A batch that is cut by ``maxTimeAhead`` leaves room, which the other partitions get in a
+        second round; what that leaves behind is looked at again.
+        """
+        tops, cut = dict(available), False
+        while True:
+            ends: Mapping[TopicPartition, int] = batch_ends(
+                {tp: at for tp, at in batch.progress.items() if tp not in starting},
+                tops,
+                keys,
+                max_offsets=max_offsets,
+                max_ahead=self._options.max_offsets_ahead,
+                max_gaps=self._options.max_ranges_in_checkpoint,
+            )
+            limits = self._plan_limits(batch, ends, keys)
+            if not self._alignment.is_on:
+                return ends, limits
+            sure = {
+                tp: surely_read(batch.progress[tp], end, limits.by_range(tp), keys.parked(tp))
+                for tp, end in ends.items()
+            }
+            aligned = self._alignment.cut(batch.progress, available, ends, sure, keys)
+            if cut or max_offsets is None or aligned == ends:
+                return aligned, limits
+            tops |= {tp: end for tp, end in aligned.items() if end < ends[tp]}
+            cut = True
+
     def _write(
         self,
         batch: BatchStart,
         available: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
+        limits: NextLimits,
         keys: KeySelection,
         starting: Mapping[TopicPartition, Progress],
     ) -> dict[str, Any]:
         """The dict of a batch that begins and ends somewhere; ``starting`` is only noted."""
+        limited: list[LimitedSlice] = []
         if self._options.limits_records:
-            after, limited, limits = self._limited(batch, ends, keys)
+            after, limited = self._limited(batch, ends, limits, keys)
         else:
             after = Offsets(advanced(batch.progress, ends, keys), batch.started)
-            limited, limits = [], NextLimits()
         if starting:
             after = with_gaps(after, starting)
         self._report.batch(batch, available, after)
@@ -271,10 +312,12 @@ class StreamPlanner:
         self._history.add(RecentBatch(batch_name(written), after, limited, limits))
         return written
 
-    def _limited(
+    def _plan_limits(
         self, batch: BatchStart, ends: Mapping[TopicPartition, int], keys: KeySelection
-    ) -> tuple[Offsets, list[LimitedSlice], NextLimits]:
-        """A batch with record limits: its offsets, its slices, and the limits as planned."""
+    ) -> NextLimits:
+        """The ranges of a batch with record limits, and what each may read; else none."""
+        if not self._options.limits_records:
+            return NextLimits()
         pending = {
             tp: progress.pending_of(ends[tp], keys.readable(tp))
             for tp, progress in batch.progress.items()
@@ -286,17 +329,21 @@ class StreamPlanner:
             min_tasks=self._tasks.options.min_partitions,
             key_ranges=self._options.key_ranges,
         )
-        limits = self._rates.limits(ranges)
+        return self._rates.limits(ranges)
+
+    def _limited(
+        self,
+        batch: BatchStart,
+        ends: Mapping[TopicPartition, int],
+        limits: NextLimits,
+        keys: KeySelection,
+    ) -> tuple[Offsets, list[LimitedSlice]]:
+        """A batch with record limits: its offsets and its slices."""
         limited = {
-            tp: limit_ranges(
-                tp,
-                batch.progress[tp],
-                ends[tp],
-                zip(parts, limits.of(tp), strict=True),
-                keys.parked(tp),
-            )
-            for tp, parts in ranges.items()
+            tp: limit_ranges(tp, batch.progress[tp], ends[tp], limits.by_range(tp), keys.parked(tp))
+            for tp in limits.speeds
         }
+        limited = {tp: entries for tp, entries in limited.items() if entries}
         # Records vanish from the middle of a compacted log, which would change where a limit ends.
         compacted = [
             entry
@@ -309,7 +356,7 @@ class StreamPlanner:
             limits={tp: tuple(limit for limit, _ in entries) for tp, entries in limited.items()},
             read_committed=bool(limited) and self._options.kafka.read_committed,
         )
-        return offsets, [entry for tp in sorted(limited) for entry in limited[tp]], limits
+        return offsets, [entry for tp in sorted(limited) for entry in limited[tp]]
 
     def _loads(
         self, pending: Mapping[TopicPartition, tuple[Rectangle, ...]]

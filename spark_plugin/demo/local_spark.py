@@ -75,6 +75,7 @@ class LocalSpark:
             .option("startingOffsets", "earliest")
             .option("keyRanges", key_ranges)
             .option("maxRecordsPerTask", per_task)
+            .option("maxTimeAhead", "off")
             .load()
             .select("topic", "partition", "offset", "key", F.spark_partition_id().alias("task"))
         )

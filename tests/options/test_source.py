@@ -56,6 +56,7 @@ def test_defaults_of_a_stream() -> None:
         "parked_keys": (),
         "max_ranges_in_checkpoint": 10_000,
         "max_offsets_ahead": None,
+        "max_time_ahead_seconds": None,
         "commit_offsets": False,
         "individual_commit_topic": None,
         "max_bytes_key_range_results": 209_715_200,
@@ -292,6 +293,20 @@ def test_a_delay_of_whole_milliseconds_is_exact(number: int, unit: tuple[str, in
     name, ms = unit
     assert parse_delay(f"{number}{name}") == number * ms / 1000
     assert parse_duration(f"{number} {name}") == pytest.approx(number * ms / 1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("10m", 600_000), ("1.5 h", 5_400_000), ("20us", 1), ("off", None)]
+)
+def test_how_far_ahead_in_time_is_a_duration_or_off(text: str, ms: int | None) -> None:
+    found = options({"maxTimeAhead": text})
+    assert found.max_time_ahead_ms == ms
+    assert found.max_time_ahead_seconds is not None  # it is given, and not warned of
+    assert options().max_time_ahead_ms is options().max_time_ahead_seconds is None
+
+
+def test_how_far_ahead_is_neither() -> None:
+    assert "10s, 500ms, 2 minutes, or off" in problem({"maxTimeAhead": "never"})
 
 
 def test_a_limit_on_records_limits_records() -> None:

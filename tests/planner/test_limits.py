@@ -27,6 +27,7 @@ option_sets = st.fixed_dictionaries(
         "targetTaskDuration": st.sampled_from(["1s", "10s"]),
         "rangeAssignor": st.sampled_from(["round-robin", "lag-weighted", "adaptive"]),
         "maxOffsetsAhead": st.integers(1, 60).map(str),
+        "maxTimeAhead": st.sampled_from(["1ms", "7ms", "40ms", "off"]),
         "maxRangesInCheckpoint": st.integers(1, 5).map(str),
         "parkedKeys": st.sampled_from(['["key-3"]', '["key-0", "key-7"]']),
         "minPartitions": st.integers(1, 6).map(str),

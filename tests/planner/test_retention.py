@@ -268,7 +268,9 @@ def told_of(query: Query) -> bool:
 
 
 @pytest.mark.parametrize("old", [True, False])
-@pytest.mark.parametrize("options", [{}, {"keyRanges": "2", "maxRecordsPerTask": "10"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"keyRanges": "2", "maxRecordsPerTask": "10", "maxTimeAhead": "off"}]
+)
 def test_a_run_that_goes_on_tells_log_and_report_in_its_first_trigger(
     options: dict[str, str], old: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

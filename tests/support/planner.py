@@ -13,6 +13,7 @@ from kshare.core.hashing import key_hash
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import PlannedSlice, Ticket
+from kshare.core.time_bound import StampedOffset
 from kshare.errors import DataLossError
 from kshare.feedback.messages import Executor
 from kshare.options import SourceOptions, Topics, parse_options
@@ -23,7 +24,10 @@ T0 = TopicPartition("t", 0)
 
 
 class Log:
-    """A topic ``t``: the keys of each partition's records; offsets before ``first`` are gone."""
+    """A topic ``t``: the keys of each partition's records; offsets before ``first`` are gone.
+
+    The timestamp of a record is in ``times``; else it is the record's offset.
+    """
 
     def __init__(self, partitions: int = 1) -> None:
         self.keys: dict[TopicPartition, list[bytes]] = {
@@ -31,12 +35,21 @@ class Log:
         }
         self.first = dict.fromkeys(self.keys, 0)
         self.aborted: set[int] = set()  # offsets that read_committed leaves out
+        self.times: dict[tuple[TopicPartition, int], int] = {}
         self.compacted = False
         self.subscribed = set(self.keys)
 
     def grow(self, keys: Iterable[bytes]) -> None:
         for number, key in enumerate(keys):
             self.keys[TopicPartition("t", number % len(self.keys))].append(key)
+
+    def append(self, partition: TopicPartition, key: bytes, timestamp_ms: int) -> None:
+        """Add a record with a time."""
+        self.times[partition, len(self.keys[partition])] = timestamp_ms
+        self.keys[partition].append(key)
+
+    def timestamp(self, partition: TopicPartition, offset: int) -> int:
+        return self.times.get((partition, offset), offset)
 
     def partitions(self, _: Topics, /) -> tuple[TopicPartition, ...]:
         return tuple(sorted(self.keys.keys() & self.subscribed))
@@ -50,7 +63,18 @@ class Log:
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int], /
     ) -> dict[TopicPartition, int | None]:
-        raise NotImplementedError
+        """Of all records, whether they are processed, aborted, or neither."""
+        return {
+            tp: next(
+                (
+                    offset
+                    for offset in range(self.first[tp], len(self.keys[tp]))
+                    if self.timestamp(tp, offset) >= ms
+                ),
+                None,
+            )
+            for tp, ms in timestamps_ms.items()
+        }
 
     def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
         return {topic: TopicPolicy(compacted=self.compacted, retention_ms=None) for topic in topics}
@@ -87,6 +111,33 @@ def _holds(slice_: Slice, offset: int, hash_: int) -> bool:
         piece.offsets.start <= offset < piece.offsets.end and hash_ in piece.hashes
         for piece in slice_.rectangles
     )
+
+
+class LogTimes:
+    """The timestamps of a log."""
+
+    def __init__(self, log: Log, *, committed: bool) -> None:
+        self.log, self.committed = log, committed
+        self.passes = self.looks = 0  # for first records; for later ones
+
+    def first(self, slices: Sequence[Slice], /) -> list[StampedOffset | None]:
+        self.passes += 1
+        places = [
+            (s.topic_partition, o) for s in slices for o in range(s.offsets.start, s.offsets.end)
+        ]
+        assert len(set(places)) == len(places)  # the reader tells them apart by offset
+        return [self._first(slice_) for slice_ in slices]
+
+    def later(self, slice_: Slice, than_ms: int, /) -> int | None:
+        self.looks += 1
+        tp = slice_.topic_partition
+        offsets, _ = self.log.read(slice_, None, lenient=True, committed=self.committed)
+        return next((at for at in offsets if self.log.timestamp(tp, at) > than_ms), None)
+
+    def _first(self, slice_: Slice) -> StampedOffset | None:
+        offsets, _ = self.log.read(slice_, 1, lenient=True, committed=self.committed)
+        tp = slice_.topic_partition
+        return StampedOffset(offsets[0], self.log.timestamp(tp, offsets[0])) if offsets else None
 
 
 class Parking:
@@ -140,6 +191,7 @@ class Query:
         self.lost_messages = random.Random(0)
         self.loss = 0.0
         self.now = 0.0
+        self.today = 2e9  # seconds since 1970: later than the records of most tests
         self.pace: Callable[[bytes], float] = lambda key: 0.0
         self.restart()
         self.at = self.planner.initial_offsets()
@@ -159,6 +211,7 @@ class Query:
         parsed = parse_options(options, streaming=True).options
         self.committed = parsed.kafka.read_committed
         self.feedback = Feedback()
+        self.times = LogTimes(self.log, committed=self.committed)
         self.planner = StreamPlanner(
             parsed,
             self.log,
@@ -166,6 +219,8 @@ class Query:
             feedback=self.feedback,
             scan=self.scan,
             clock=lambda: self.now,
+            times=self.times,
+            wall_clock=lambda: self.today,
         )
 
     def scan(self, limited: Sequence[tuple[Slice, int]], options: SourceOptions) -> list[int]:

@@ -1,0 +1,126 @@
+"""How far in event time a batch may read, against plain Python."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.core.hashing import WHOLE, split
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.core.time_bound import PartitionTimes, StampedOffset, surely_read, time_bound
+
+stamps = st.integers(-1, 1000)
+records = st.lists(stamps, max_size=12)
+A, B, C = (TopicPartition("t", number) for number in range(3))
+
+
+def times(*found: tuple[int | None, int | None]) -> dict[TopicPartition, PartitionTimes]:
+    """Partitions by the times of the next record, and of the first that is left."""
+    return {
+        TopicPartition("t", number): PartitionTimes(
+            *(None if ms is None else StampedOffset(number, ms) for ms in pair)
+        )
+        for number, pair in enumerate(found)
+    }
+
+
+def left_from(pending: list[int], read: int) -> PartitionTimes:
+    """A partition with records of these times, of which so many are surely read."""
+    at = [StampedOffset(offset, ms) for offset, ms in enumerate(pending)]
+    return PartitionTimes(at[0] if at else None, at[read] if read < len(at) else None)
+
+
+@given(
+    st.lists(st.tuples(records, st.integers(0, 12)), min_size=1, max_size=3),
+    st.integers(1, 300),
+    st.integers(0, 1200),
+)
+def test_reading_goes_on_and_stays_near_what_is_left(
+    partitions: list[tuple[list[int], int]], ahead: int, now: int
+) -> None:
+    found = {
+        TopicPartition("t", number): left_from(pending, read)
+        for number, (pending, read) in enumerate(partitions)
+    }
+    bound = time_bound(found, max_ahead_ms=ahead, now_ms=now)
+    # The twin: the time of what is left rises only, and what has none is nowhere.
+    left = []
+    for pending, read in partitions:
+        if read < len(pending):
+            seen = [ms for ms in (pending[0], pending[read]) if ms >= 0]
+            left += [max(seen)] if seen else []
+    if not left or min(left) + ahead >= now:
+        assert bound is None
+        return
+    assert bound is not None
+    assert min(left) + ahead * 3 / 4 <= bound <= min(left) + ahead
+    due = [each.next.timestamp_ms for each in found.values() if each.next and each.left]
+    assert any(ms <= bound for ms in due)
+
+
+def test_it_moves_in_quarters() -> None:
+    bounds = {
+        time_bound(times((ms, ms)), max_ahead_ms=400, now_ms=10_000) for ms in range(1000, 1200)
+    }
+    assert bounds == {1400, 1500}
+
+
+def test_the_oldest_record_that_is_left_counts() -> None:
+    found = times((100, 900), (300, 500), (50, None))
+    assert time_bound(found, max_ahead_ms=4, now_ms=10_000) == 504
+
+
+def test_a_record_behind_a_later_one_counts_as_late_as_that() -> None:
+    assert time_bound(times((900, 100)), max_ahead_ms=4, now_ms=10_000) == 904
+
+
+def test_there_is_no_bound_where_nothing_is_left_or_nothing_has_a_time() -> None:
+    for found in ({}, times((5, None)), times((-1, -1)), times((None, None))):
+        assert time_bound(found, max_ahead_ms=4, now_ms=10_000) is None
+
+
+def test_there_is_no_bound_once_all_that_is_left_is_of_now_or_later() -> None:
+    assert time_bound(times((996, 996)), max_ahead_ms=4, now_ms=1000) is None
+    assert time_bound(times((995, 995)), max_ahead_ms=4, now_ms=1000) == 999
+    assert time_bound(times((5000, 5000)), max_ahead_ms=4, now_ms=1000) is None
+
+
+RANGES = split(WHOLE, 3)
+
+
+@given(
+    st.lists(st.integers(0, 2), min_size=1, max_size=40),
+    st.tuples(*[st.integers(0, 15)] * 3),
+    st.tuples(*[st.integers(1, 9)] * 3),
+    st.integers(0, 40),
+)
+def test_what_is_surely_read_is_read(
+    owners: list[int], positions: tuple[int, int, int], limits: tuple[int, int, int], end: int
+) -> None:
+    """A log by the range of each record; each range reads so many from its position on."""
+    done = [
+        Rectangle(OffsetRange(0, position), hashes)
+        for hashes, position in zip(RANGES, positions, strict=True)
+        if position
+    ]
+    reached = Progress.of(0, done)
+    end = max(min(end, len(owners)), reached.stable)
+    sure = surely_read(reached, end, zip(RANGES, limits, strict=True), frozenset())
+    read = set()
+    for number, (position, limit) in enumerate(zip(positions, limits, strict=True)):
+        pending = [at for at in range(position, end) if at < len(owners) and owners[at] == number]
+        read |= set(pending[:limit])
+    below = range(min(sure, len(owners)))
+    assert all(at in read or at < positions[owners[at]] for at in below)
+    assert reached.stable <= sure <= end
+    slowest = min(zip(positions, limits, strict=True))
+    assert sure > slowest[0] or sure == end
+
+
+def test_parked_keys_and_ranges_that_hold_nothing_else_do_not_count() -> None:
+    low, middle, _ = RANGES
+    reached = Progress.of(0, [Rectangle(OffsetRange(0, 50), middle)])
+    parked = frozenset({low.lo})
+    assert surely_read(reached, 90, [(middle, 7)], parked) == 57
+    point = type(low)(low.lo, low.lo + 1)
+    assert surely_read(reached, 90, [(point, 7)], parked) == 90
+    assert surely_read(reached, 90, [], parked) == 90
