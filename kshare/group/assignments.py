@@ -1,14 +1,17 @@
 """Partitions and key ranges as users write them: tuples, or objects of confluent-kafka."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET_STORED
 
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.progress import TopicPartition
+from kshare.group.batch_mark import BatchMark
 from kshare.group.message import Message
 from kshare.options.kinds import topic_fault
 
@@ -21,6 +24,8 @@ __all__ = [
     "partition_and_offset",
     "rows_by_partition",
 ]
+
+Offsets: TypeAlias = npt.NDArray[np.int64]
 
 
 def parse_assignment(
@@ -168,26 +173,31 @@ def offsets_to_commit(
     return limits
 
 
-def rows_by_partition(
-    batch: Any, assignment: Mapping[TopicPartition, object]
-) -> Iterator[tuple[TopicPartition, Any]]:
+def rows_by_partition(batch: Any) -> Iterator[tuple[TopicPartition, Offsets, frozenset[int]]]:
     """Divide the rows of a batch by partition.
 
     Args:
-        batch: A record batch or a table.
-        assignment: The assigned partitions: if there is one, all rows are of it.
+        batch: A record batch or a table, with columns ``topic`` and ``partition``, or with the mark
+            of :meth:`.KeySharedConsumer.consume_batch`.
+
+    Returns:
+        Partitions, the offsets of their rows, and the chunks that these are of; none if that
+        is not known.
 
     Raises:
-        ValueError: The columns are missing.
+        ValueError: It is not said which records they are.
     """
-    names = batch.schema.names
-    if "offset" not in names or not ({"topic", "partition"} <= set(names) or len(assignment) == 1):
-        raise ValueError(
-            "acknowledge_batch needs the column offset, and topic and partition where several "
-            f"partitions are assigned; the batch has {', '.join(names)}"
-        )
-    if len(assignment) == 1:
-        yield next(iter(assignment)), batch
+    names, mark = batch.schema.names, BatchMark.of(batch)
+    if "offset" not in names:
+        raise ValueError(f"acknowledge_batch needs the column offset; there is {', '.join(names)}")
+    offsets = batch.column("offset").to_numpy()
+    if not {"topic", "partition"} <= set(names):
+        if mark is None or isinstance(batch, pa.Table) or not mark.holds(offsets):
+            raise ValueError(
+                "acknowledge_batch needs the columns topic and partition, but for a batch that "
+                f"consume_batch returned, or some rows of one; there is {', '.join(names)}"
+            )
+        yield mark.partition, offsets, mark.chunks
         return
     columns = [batch.column("topic"), batch.column("partition")]
     pairs = pa.table(columns, ["topic", "partition"]).group_by(["topic", "partition"])
@@ -195,4 +205,7 @@ def rows_by_partition(
         is_of = pc.and_(
             pc.equal(columns[0], pair["topic"]), pc.equal(columns[1], pair["partition"])
         )
-        yield TopicPartition(pair["topic"], pair["partition"]), batch.filter(is_of)
+        partition = TopicPartition(pair["topic"], pair["partition"])
+        of_pair = offsets[is_of.to_numpy(zero_copy_only=False)]
+        is_marked = mark is not None and mark.partition == partition and mark.holds(of_pair)
+        yield partition, of_pair, mark.chunks if mark and is_marked else frozenset()

@@ -6,7 +6,7 @@ asked for it; values are converted ahead. A message keeps its chunk alive, 2,048
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import groupby, repeat
+from itertools import count, groupby, repeat
 from operator import itemgetter, length_hint
 from typing import Any, Final, NamedTuple
 
@@ -36,6 +36,9 @@ def _integers(array: pa.Array) -> list[int]:
 _CONVERSIONS: Final = {"timestamp": _milliseconds, "offset": _integers}
 
 
+_numbers = count()
+
+
 class Chunk:
     """Some rows of a partition, in offset order.
 
@@ -48,11 +51,20 @@ class Chunk:
         topic_partition: The partition.
         batch: The rows.
         epochs: As given.
+        number: Another one for each chunk of this process.
         acknowledged: For each row, 1 if it is acknowledged. Any thread may set it.
         offsets: The offset of each row.
     """
 
-    __slots__ = ("_columns", "acknowledged", "batch", "epochs", "offsets", "topic_partition")
+    __slots__ = (
+        "_columns",
+        "acknowledged",
+        "batch",
+        "epochs",
+        "number",
+        "offsets",
+        "topic_partition",
+    )
 
     def __init__(
         self,
@@ -63,6 +75,7 @@ class Chunk:
         self.topic_partition = topic_partition
         self.batch = batch
         self.epochs = epochs
+        self.number = next(_numbers)
         self.acknowledged = bytearray(batch.num_rows)
         self.offsets: npt.NDArray[np.int64] = batch.column("offset").to_numpy()
         self._columns: dict[str, list[Any]] = {}

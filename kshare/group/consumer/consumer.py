@@ -236,9 +236,12 @@ class KeySharedConsumer:
     def acknowledge_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
         """All records of a batch are processed. From any thread, in any order.
 
+        Rows whose partition or key hashes have gone to others meanwhile change nothing.
+
         Args:
-            batch: What :meth:`consume_batch` returned, or some of its rows; with the column
-                ``offset``, and ``topic`` and ``partition`` if several partitions are assigned.
+            batch: What :meth:`consume_batch` returned, or some of its rows, with the column
+                ``offset``. A table, or a batch without the metadata of the schema that
+                ``consume_batch`` sets, also needs ``topic`` and ``partition``.
 
         Raises:
             ValueError: The columns are missing.

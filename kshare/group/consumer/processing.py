@@ -87,13 +87,13 @@ class Processing:
         Raises:
             ValueError: Columns are missing that say which records they are.
         """
+        rows = list(rows_by_partition(batch))
         with self._state.lock:
-            for topic_partition, rows in rows_by_partition(batch, self._tail.assignment):
+            for topic_partition, offsets, chunks in rows:
                 delivery = self._tail.deliveries.get(topic_partition)
                 if delivery is not None:
-                    offsets = rows.column("offset").to_numpy()
-                    delivery.acknowledge(offsets)
-                    self._tail.acknowledge(topic_partition, offsets.tolist())
+                    found = delivery.acknowledge(offsets, chunks)
+                    self._tail.acknowledge(topic_partition, found.tolist())
 
     def allowed(
         self, processed: Mapping[TopicPartition, Progress]

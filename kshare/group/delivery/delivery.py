@@ -19,7 +19,7 @@ Guarantees: no record counts as processed that was not handed out, or that was a
 acknowledged. No I/O, no clock. Cost: a byte a record until all of its chunk are acknowledged.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -261,9 +261,17 @@ class Delivery:
 
     # -- what is processed ------------------------------------------------------------------
 
-    def acknowledge(self, offsets: Offsets) -> None:
-        """Records are acknowledged, by their offsets; unknown ones change nothing."""
-        self._open.acknowledge(offsets)
+    def acknowledge(self, offsets: Offsets, chunks: Collection[int] = ()) -> Offsets:
+        """Records are acknowledged, by their offsets; unknown ones change nothing.
+
+        Args:
+            offsets: The offsets.
+            chunks: Numbers of the chunks that they are of; none: of any.
+
+        Returns:
+            Those that were found.
+        """
+        return self._open.acknowledge(offsets, chunks)
 
     def acknowledge_below(self, offset: int) -> None:
         """What was returned below an offset is processed, in both modes.

@@ -8,6 +8,7 @@
          +------- take_back() -------+
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -194,16 +195,26 @@ class OpenChunks:
         self._sweep()
         return tuple(self._chunks)
 
-    def acknowledge(self, offsets: Offsets) -> None:
-        """Acknowledge records by their offsets; unknown offsets change nothing."""
+    def acknowledge(self, offsets: Offsets, chunks: Collection[int] = ()) -> Offsets:
+        """Acknowledge records by their offsets, and return those that were found.
+
+        Args:
+            offsets: The offsets.
+            chunks: Numbers of the chunks that they are of; none: of any.
+        """
         wanted = np.sort(offsets)
+        found = [wanted[:0]]
         for chunk in self._chunks:
+            if chunks and chunk.number not in chunks:
+                continue
             low, high = np.searchsorted(wanted, (chunk.offsets[0], chunk.offsets[-1] + 1))
             if low == high:
                 continue
             rows = np.searchsorted(chunk.offsets, wanted[low:high])
             matches = chunk.offsets[rows] == wanted[low:high]
             np.frombuffer(chunk.acknowledged, np.uint8)[rows[matches]] = 1
+            found.append(wanted[low:high][matches])
+        return np.concatenate(found)
 
     def acknowledge_between(self, start: int, end: int) -> None:
         """All records with offsets ``[start, end)`` are acknowledged."""

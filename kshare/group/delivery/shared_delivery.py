@@ -10,8 +10,10 @@ any partition is (:class:`.Delivery`). It is forgotten when the log says that it
 I/O, no clock.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import Bounds, complement, intersect, subtract, union
@@ -187,10 +189,10 @@ class SharedDelivery(Delivery):
 
     # -- what is processed ------------------------------------------------------------------
 
-    def acknowledge(self, offsets: Offsets) -> None:
-        """Records are acknowledged, by their offsets."""
-        for part in self._parts:
-            part.delivery.acknowledge(offsets)
+    def acknowledge(self, offsets: Offsets, chunks: Collection[int] = ()) -> Offsets:
+        """Records are acknowledged, by their offsets, of some chunks or of any."""
+        found = [part.delivery.acknowledge(offsets, chunks) for part in self._parts]
+        return np.concatenate(found) if found else offsets[:0]
 
     def acknowledge_below(self, offset: int) -> None:
         """What was returned below an offset is processed.

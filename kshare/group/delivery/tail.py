@@ -14,6 +14,7 @@ import pyarrow as pa
 from kshare.core.hashing import WHOLE, HashRange, common
 from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Progress, Slice, TopicPartition
+from kshare.group.batch_mark import marked
 from kshare.group.config.consumer_config import ConsumerConfig
 from kshare.group.delivery.delivery import Carried, Delivery
 from kshare.group.delivery.in_hand import InHand
@@ -356,7 +357,7 @@ class Tail:
             messages = [*self.rows.messages, *limit.ready]
             limit.ready.clear()
             self._hand.rows = NO_ROWS
-            batch = batch_of(messages)
+            batch, chunks = batch_of(messages), [message[0] for message in messages]
         else:
             records, self._hand.batch = self._hand.batch, None
             assert records is not None
@@ -365,8 +366,9 @@ class Tail:
             self.deliveries[partition].hand_out(chunk, records.end)
             if self.meter is not None:
                 self.meter.begun(chunk)
-            batch = records.batch
-        return partition, messages, batch.select(self._config.columns or SOURCE_COLUMNS[:-1])
+            batch, chunks = records.batch, [chunk]
+        batch = marked(batch, chunks).select(self._config.columns or SOURCE_COLUMNS[:-1])
+        return partition, messages, batch
 
     def metrics(self, *, is_batch: bool) -> dict[TopicPartition, PartitionMetrics]:
         """What is owned, and how far it is.

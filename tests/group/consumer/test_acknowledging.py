@@ -1,0 +1,116 @@
+"""An acknowledgement counts for the records that were acknowledged, and for no others."""
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from kshare.core.progress import TopicPartition
+from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.testing import FakeCluster
+from tests.support.fake_session import FakeSessions, fake_consumers
+
+ORDERS = TopicPartition("orders", 0)
+OTHER = TopicPartition("orders", 1)
+RECORDS = 10
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., KeySharedConsumer]]:
+    rows = [(f"k{i % 3}", str(i)) for i in range(RECORDS)]
+    with FakeCluster(topics={"orders": 2}) as cluster:
+        for partition in range(2):
+            cluster.produce("orders", rows, partition=partition)
+        with fake_consumers(cluster, FakeSessions()) as consumers:
+            yield lambda **config: consumers(acknowledgement__mode="explicit", **config)
+
+
+def batch_of(consumer: KeySharedConsumer) -> pa.RecordBatch:
+    """All of the partition, as one batch."""
+    batch = consumer.consume_batch(20)
+    assert batch is not None
+    assert batch.num_rows == RECORDS
+    return batch
+
+
+def batches_of_both(consumer: KeySharedConsumer) -> dict[TopicPartition, pa.RecordBatch]:
+    batches = {}
+    for tp in (ORDERS, OTHER):
+        consumer.assign([ORDERS, OTHER])
+        consumer.pause([OTHER if tp is ORDERS else ORDERS])
+        batches[tp] = batch_of(consumer)
+        consumer.resume([ORDERS, OTHER])
+    return batches
+
+
+@pytest.mark.parametrize("columns", [None, "key,value,offset"])
+def test_a_batch_of_a_partition_that_has_gone_counts_for_no_other(
+    make: Callable[..., KeySharedConsumer], columns: str | None
+) -> None:
+    consumer = make(**({} if columns is None else {"columns": columns}))
+    batches = batches_of_both(consumer)
+    consumer.assign([ORDERS])
+    consumer.acknowledge_batch(batches[OTHER])
+    assert consumer.commit() == {ORDERS: 0}
+    consumer.acknowledge_batch(batches[ORDERS].slice(0, 3))
+    assert consumer.commit() == {ORDERS: 3}
+
+
+def test_a_batch_of_before_a_partition_went_and_came_back_is_not_what_is_handed_out_now(
+    make: Callable[..., KeySharedConsumer],
+) -> None:
+    consumer = make()
+    consumer.assign([ORDERS])
+    before = batch_of(consumer)
+    consumer.unassign()
+    consumer.assign([ORDERS])
+    again = batch_of(consumer)
+    consumer.acknowledge_batch(before)
+    assert consumer.commit() == {ORDERS: 0}
+    consumer.acknowledge_batch(again.filter(pa.array([True, False] * 5)))
+    assert consumer.commit() == {ORDERS: 1}
+    consumer.acknowledge_batch(again)
+    assert consumer.commit() == {ORDERS: RECORDS}
+
+
+def test_without_columns_only_one_batch_or_rows_of_it_are_known(
+    make: Callable[..., KeySharedConsumer],
+) -> None:
+    consumer = make(columns="key,value,offset")
+    batches = list(batches_of_both(consumer).values())
+    wrong = [
+        pa.Table.from_batches(batches),
+        pa.concat_batches(batches),
+        batches[0].replace_schema_metadata(None),
+        batches[0].select(["key"]),
+    ]
+    for each in wrong:
+        with pytest.raises(ValueError, match="acknowledge_batch needs"):
+            consumer.acknowledge_batch(each)
+    assert set((consumer.commit() or {}).values()) == {0}
+    reversed_ = batches[1].take(pa.array(range(RECORDS - 1, -1, -1)))
+    consumer.acknowledge_batch(reversed_)
+    assert consumer.commit() == {ORDERS: 0, OTHER: RECORDS}
+
+
+def test_several_batches_as_one_table_are_told_apart_by_their_columns(
+    make: Callable[..., KeySharedConsumer],
+) -> None:
+    consumer = make()
+    table = pa.Table.from_batches(batches_of_both(consumer).values())
+    consumer.acknowledge_batch(table.filter(pa.array(([True] * 4 + [False] * 6) * 2)))
+    assert consumer.commit() == {ORDERS: 4, OTHER: 4}
+
+
+def test_with_a_limit_for_each_key_a_batch_has_rows_of_several_chunks(
+    make: Callable[..., KeySharedConsumer],
+) -> None:
+    consumer = make(max__in__flight__per__key=1, columns="key,offset")
+    consumer.assign([ORDERS])
+    rows = 0
+    while rows < RECORDS:
+        batch = consumer.consume_batch(20)
+        assert batch is not None
+        rows += batch.num_rows
+        consumer.acknowledge_batch(batch)
+    assert consumer.commit() == {ORDERS: RECORDS}
