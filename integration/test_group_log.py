@@ -15,7 +15,13 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as RdTopicPartition
-from confluent_kafka.admin import AclOperation, ConfigResource, ConfigSource
+from confluent_kafka.admin import (
+    AclOperation,
+    AdminClient,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+)
 
 from integration.cluster import KafkaCluster
 from integration.group_log import (
@@ -37,6 +43,7 @@ from kshare.group import KeySharedConsumer
 from kshare.group.config.consumer_config import ConsumerConfig, consumer_config
 from kshare.group.log.topic import log_partition
 from kshare.group.offsets import list_offsets
+from kshare.group.session import log_inspector
 from kshare.group.session.session import GroupSession
 from kshare.testing import check_order
 from tests.support.key_owners import Delivery, Events, OwnerChange, key_owner_faults
@@ -286,6 +293,32 @@ def test_living_members_write_a_lost_log_again(
         rectangle(20, 55, UPPER),
         rectangle(60, 70, UPPER),
     )
+
+
+def test_partitions_that_are_added_to_the_log_and_a_policy_that_deletes(
+    broker: KafkaBroker, at: TopicPartition, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "kshare.group")
+    log, group = unique("log"), unique("group")
+    broker.create_topic(log, partitions=1, config={"cleanup.policy": "delete"})
+    settings = config(broker.bootstrap_servers, group, log)
+    count = next(count for count in range(2, 20) if log_partition(group, count))
+    with session(settings, at, LOWER) as member, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_inspector, "_PAUSE_SECONDS", 0.2)
+        member.commit({at: [Rectangle(OffsetRange(0, 10), LOWER)]}, SECONDS)
+        member._thread._follower._inspector._due = 0.0
+        before = member.started()[at]
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.create_partitions([NewPartitions(log, count)])[log].result(SECONDS)
+        eventually(lambda: (starts(member, at) or before) is not before)
+        # Who comes now meets it.
+        with session(settings, at, UPPER) as other:
+            other.commit({at: [Rectangle(OffsetRange(0, 20), UPPER)]}, SECONDS)
+            done = {at: [Rectangle(OffsetRange(0, 10), LOWER)]}
+            eventually(lambda: member.commit(done, SECONDS) == {at: 10})
+    texts = " ".join(caplog.messages)
+    assert "Set its cleanup.policy to compact" in texts
+    assert "partitions were added to its topic" in texts
 
 
 def test_a_log_that_was_deleted_while_nobody_lived(

@@ -72,6 +72,7 @@ class TopicPolicy:
             does not matter.
         segment_bytes: Maximum size of a segment.
         batch_bytes: Maximum size of a batch of records.
+        compaction_lag_ms: Age below which no record vanishes.
     """
 
     compacted: bool
@@ -80,6 +81,32 @@ class TopicPolicy:
     retention_bytes: int | None = None
     segment_bytes: int = _SEGMENT_BYTES
     batch_bytes: int = _BATCH_BYTES
+    compaction_lag_ms: int = 0
+
+    @property
+    def deletes_last_values(self) -> bool:
+        """Whether the last record of a key may vanish: the topic is no table."""
+        return not self.compacted or (self.retention_ms, self.retention_bytes) != (None, None)
+
+    @classmethod
+    def of(cls, values: Mapping[str, str | None]) -> "TopicPolicy":
+        """The policy that the values of a topic's configuration mean."""
+        policy = values.get("cleanup.policy") or "delete"
+        deletes = "delete" in policy
+
+        def limit(name: str) -> int | None:
+            value = int(values.get(name) or -1)
+            return value if deletes and value >= 0 else None
+
+        return cls(
+            compacted="compact" in policy,
+            retention_ms=limit("retention.ms"),
+            log_append_time=values.get("message.timestamp.type") == "LogAppendTime",
+            retention_bytes=limit("retention.bytes"),
+            segment_bytes=int(values.get("segment.bytes") or _SEGMENT_BYTES),
+            batch_bytes=int(values.get("max.message.bytes") or _BATCH_BYTES),
+            compaction_lag_ms=int(values.get("min.compaction.lag.ms") or 0),
+        )
 
 
 class Cluster:
@@ -182,7 +209,7 @@ class Cluster:
         for resource, future in futures.items():
             if future.done() and future.exception(timeout=0) is None:
                 values = {name: entry.value for name, entry in future.result().items()}
-                policies[resource.name] = _policy(values)
+                policies[resource.name] = TopicPolicy.of(values)
         return policies
 
     def shorten_timeout(self, seconds: float) -> None:
@@ -366,24 +393,6 @@ class Cluster:
             partition=partition,
             broker=brokers,
         )
-
-
-def _policy(values: Mapping[str, str | None]) -> TopicPolicy:
-    policy = values.get("cleanup.policy") or "delete"
-    deletes = "delete" in policy
-
-    def limit(name: str) -> int | None:
-        value = int(values.get(name) or -1)
-        return value if deletes and value >= 0 else None
-
-    return TopicPolicy(
-        compacted="compact" in policy,
-        retention_ms=limit("retention.ms"),
-        log_append_time=values.get("message.timestamp.type") == "LogAppendTime",
-        retention_bytes=limit("retention.bytes"),
-        segment_bytes=int(values.get("segment.bytes") or _SEGMENT_BYTES),
-        batch_bytes=int(values.get("max.message.bytes") or _BATCH_BYTES),
-    )
 
 
 def _failure(future: Future[Any]) -> BaseException | None:

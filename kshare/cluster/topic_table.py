@@ -95,7 +95,7 @@ class TopicTable(Generic[KeyT, ValueT]):
     def _check_topic(self) -> None:
         """Warn of a topic that someone has made in another way."""
         policy = self._topic.policy()
-        if policy is not None and (not policy.compacted or policy.retention_ms is not None):
+        if policy is not None and policy.deletes_last_values:
             _log.warning(
                 "%s: topic %s deletes old records. Set its cleanup.policy to compact.",
                 self._loss,

@@ -21,6 +21,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType, TopicDescription
 
 from kshare.cluster.client import Client, code_of, kafka_error, kind_of
+from kshare.cluster.cluster import TopicPolicy
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.coordinator import find_coordinator
 from kshare.cluster.topics import TopicSpec
@@ -106,6 +107,15 @@ class LogTopic:
         topic_id = "" if found.topic_id is None else str(found.topic_id)
         number = log_partition(self._group, len(found.partitions))
         return TopicPartition(self.name, number), topic_id
+
+    def policy(self) -> TopicPolicy | None:
+        """How the topic is configured; None if this client is not authorized to know.
+
+        Raises:
+            KafkaError: The cluster did not answer.
+        """
+        values = self._config_of(self.name)
+        return TopicPolicy.of(values) if values else None
 
     def make(self) -> None:
         """Make the topic, unless it exists.

@@ -21,6 +21,7 @@ from kshare.group.log.tail import LogLostError, LogTail
 from kshare.group.log.topic import LogTopic, LogWriter
 from kshare.group.model import SessionConfig
 from kshare.group.protocol.log import GroupLog
+from kshare.group.session.log_inspector import LogInspector
 from kshare.group.session.shared import Shared
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.broker_pool import BrokerPool
@@ -60,11 +61,12 @@ class LogFollower:
         self._config = config
         self._shared = shared
         self._now = now
-        self._topic = LogTopic(brief, config.log_topic, config.log_segment_bytes, config.group)
+        self._topic = _log_topic(config, brief)
         kafka = config.kafka
         self._pauses = Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms)
         self._find_at = 0.0
         self._writer = LogWriter(kafka, timeout_ms=ANSWER_MS)  # of the next link
+        self._inspector = LogInspector(lambda: _log_topic(config, brief), config.group, now)
 
     @property
     def fileno(self) -> int | None:
@@ -92,6 +94,9 @@ class LogFollower:
             self._find()
         link = self.link
         if link is None or not link.is_sure:
+            return
+        if self._inspector.has_moved(link.partition, link.topic_id):
+            self._find()
             return
         if link.tail.is_overdue(self._config.claim_timeout_ms / 1000):
             self._doubt(link, OSError("the log's broker does not answer"))
@@ -172,6 +177,9 @@ class LogFollower:
                 self._follow(partition, topic_id, self._shared.ownerships.log)
         elif (link.partition, link.topic_id) == (partition, topic_id):
             link.is_sure = True
+        elif topic_id == link.topic_id:
+            why = f"partitions were added to its topic, and the group's log is {partition} now"
+            self._lose(why, partition, topic_id)
         else:
             self._lose("it was deleted and made again", partition, topic_id)
 
@@ -197,3 +205,7 @@ class LogFollower:
         link.tail.drop()
         link.is_sure = False
         self._find_at = self._now() + link.tail.pause_left
+
+
+def _log_topic(config: SessionConfig, kafka: KafkaConfig) -> LogTopic:
+    return LogTopic(kafka, config.log_topic, config.log_segment_bytes, config.group)
