@@ -2,14 +2,20 @@
 
 import argparse
 import sys
+import time
+from typing import Final
 
 from kshare.monitor.drop_ranges import Dropped, drop_ranges
+from kshare.monitor.offset_log import OffsetLog
 
 __all__ = ["run"]
+
+_RECENT_SECONDS: Final = 60.0
 
 
 def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Run the command, and return its exit code."""
+    age = time.time() - OffsetLog.open(arguments.directory).written_at
     result = drop_ranges(arguments.directory)
     log = result.log
     if not result.dropped:
@@ -23,6 +29,12 @@ def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     sys.stdout.write(f"at most {sum(known):,} records come again{more}\n")
     names = " and ".join(f"offsets/{batch}" for batch in sorted(result.replaced))
     sys.stdout.write(f"{names} as before: {result.backup}\n")
+    if age < _RECENT_SECONDS:
+        sys.stderr.write(
+            f"warning: the query wrote its checkpoint {max(age, 0):.0f} s ago. One "
+            "that still runs goes on from its memory, and writes ranges again: stop it, and repeat "
+            "the command\n"
+        )
     return 0
 
 

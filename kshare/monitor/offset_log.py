@@ -65,6 +65,14 @@ class OffsetLog:
         """Whether the newest planned batch is done."""
         return self.committed is not None and self.committed >= self.planned
 
+    @property
+    def written_at(self) -> float:
+        """When the query wrote last, in seconds since 1970."""
+        files = [self.file(self.planned)]
+        if self.committed is not None:
+            files.append(self.root / "commits" / str(self.committed))
+        return max(file.stat().st_mtime for file in files if file.exists())
+
     def file(self, batch: int) -> Path:
         """The file of a batch."""
         return self.root / "offsets" / str(batch)

@@ -27,6 +27,7 @@ from kshare.options.offset_specs import OffsetSpecParser
 from kshare.options.pattern import java_pattern
 from kshare.options.raw import RawOptions
 from kshare.options.table import NO_EFFECT, NOT_BUILT, OPTIONS
+from kshare.ranges import RANGE_ASSIGNORS
 
 __all__ = ["parse_options"]
 
@@ -214,6 +215,12 @@ class _SourceParser:
                     self._raw.fault(name, f"{does}, which contradicts splitBy=offset")
             if "rangeAssignor" in self._raw:
                 self._faults.warn("rangeAssignor", "has no effect with splitBy=offset")
+        elif self._raw.value("rangeAssignor") in RANGE_ASSIGNORS and not (
+            self._raw.keys() & {"keyRanges", "minPartitions"} or isinstance(topics, Assign)
+        ):
+            self._faults.warn(
+                "rangeAssignor", "has no effect without keyRanges or minPartitions: nothing is cut"
+            )
         if not isinstance(topics, Assign) or not any(topics.partitions.values()):
             return
         if by_offset:

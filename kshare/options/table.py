@@ -167,7 +167,8 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
         ),
         Option(
             "keyRanges",
-            "Split every partition into this many key ranges.",
+            "Split every partition into this many key ranges. With `minPartitions`, into more if "
+            "these are fewer tasks than that.",
             kind=integer(1, 1 << 16),
             field="key_ranges",
         ),

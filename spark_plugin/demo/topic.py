@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
 from kshare.cluster.cluster import Cluster
+from kshare.cluster.examination import ExaminedCluster
 from kshare.cluster.parked_keys import ParkedKeys
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
@@ -110,9 +111,23 @@ def _parked_keys(servers: str, name: str) -> frozenset[bytes]:
         return frozenset(key for topic, key in keys.parked() if topic == name)
 
 
+def _connect(servers: str) -> None:
+    """Ask who is there.
+
+    Raises:
+        KafkaError: No broker answers within 5 s; the text says why.
+    """
+    seconds = {f"kafka.{name}.timeout.ms": "5000" for name in ("default.api", "request")}
+    options = {"kafka.bootstrap.servers": servers, "subscribe": "none", **seconds}
+    kafka = parse_options(options, streaming=False).options.kafka
+    with closing(ExaminedCluster(kafka)) as cluster:
+        cluster.brokers()
+
+
 @contextmanager
 def _temporary_topic(servers: str) -> Iterator[str]:
     """Create a topic of one partition on a real cluster, and delete it at the end."""
+    _connect(servers)
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})
     name = f"kshare-demo-{uuid.uuid4().hex[:12]}"
     try:

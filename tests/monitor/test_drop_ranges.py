@@ -1,7 +1,9 @@
 """Setting a checkpoint back to its stable offsets: nothing is lost, and nothing else changes."""
 
 import json
+import os
 import tempfile
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -291,3 +293,15 @@ def test_wrong_arguments(arguments: list[str], capsys: Any) -> None:
     assert ended.value.code == 2
     assert main(["checkpoint", "drop-ranges", "/nowhere"]) == 1
     assert "kshare checkpoint: /nowhere: there is no such directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("age", "warned"), [(5.0, True), (3600.0, False)])
+def test_a_query_that_may_still_run_is_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], age: float, warned: bool
+) -> None:
+    folder = write_checkpoint(tmp_path, [Offsets({T0: AHEAD})], 0)
+    written = time.time() - age
+    for file in ("offsets/0", "commits/0"):
+        os.utime(tmp_path / file, (written, written))
+    assert main(["checkpoint", "drop-ranges", folder]) == 0
+    assert ("stop it, and repeat" in capsys.readouterr().err) is warned

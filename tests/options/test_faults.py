@@ -444,7 +444,15 @@ def test_a_prefix_of_groups_is_accepted() -> None:
 
 @pytest.mark.parametrize("name", ["round-robin", "lag-weighted", "adaptive", "json.dumps"])
 def test_a_range_assignor_is_found_by_name_or_path(name: str) -> None:
-    assert options({"rangeAssignor": name}).range_assignor == name
+    assert options({"rangeAssignor": name, "keyRanges": "2"}).range_assignor == name
+
+
+@pytest.mark.parametrize("more", [{}, {"targetTaskDuration": "5s"}])
+def test_a_range_assignor_without_ranges_has_no_effect(more: dict[str, str]) -> None:
+    (found,) = warnings({"rangeAssignor": "adaptive", **more})
+    assert found.startswith("option rangeAssignor has no effect without keyRanges or minPartitions")
+    assert options({"rangeAssignor": "adaptive", "minPartitions": "2", **more})
+    assert options({"rangeAssignor": "json.dumps", **more})  # it may cut as it likes
 
 
 def test_a_range_assignor_that_is_not_there_is_a_fault() -> None:

@@ -43,3 +43,13 @@ def test_the_demo_gets_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
             bootstrap_servers="x:1", topic="t", records=100, key_ranges=3, seconds_max=1.5
         ),
     ]
+
+
+def test_a_cluster_that_does_not_answer_ends_the_demo_with_the_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Within 5 s, and not after a question for each of the client's timeouts."""
+    assert cli.main(["demo", "--bootstrap-servers", "localhost:1"]) == 1
+    said = capsys.readouterr().err
+    assert "within 5 s" in said
+    assert "Connection refused" in said
