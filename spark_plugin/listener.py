@@ -45,7 +45,8 @@ class KshareListener(StreamingQueryListener):
 
     For each batch it logs to the logger ``kshare``: a line for each source and for each partition
     at level INFO, a line for each range at DEBUG, and a WARNING for each partition of which
-    retention is about to take pending records.
+    retention is about to take pending records, and for rows that Spark has dropped behind a
+    watermark.
 
     Args:
         callback: Called with every :class:`QueryReport`, in Spark's listener thread.
@@ -117,6 +118,15 @@ class KshareListener(StreamingQueryListener):
 
 def _log_report(report: QueryReport) -> None:
     query = f"{report.name or report.query} batch {report.batch}"
+    if report.dropped_rows:
+        _log.warning(
+            "%s: Spark has dropped %d rows that came behind the watermark "
+            "(numRowsDroppedByWatermark). They are counted after partial aggregation, so they may "
+            "stand for many more records. Ranges, partitions and unparked keys that are behind "
+            "come late: set maxTimeAhead to the watermark's delay",
+            query,
+            report.dropped_rows,
+        )
     for source in report.sources:
         if source.metrics:
             _log.info(

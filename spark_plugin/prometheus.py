@@ -18,7 +18,7 @@ from spark_plugin.reports import QueryReport, SourceReport
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry
-    from prometheus_client.core import GaugeMetricFamily, Metric
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
@@ -65,11 +65,13 @@ class ReportCollector(Collector):
         self._lock = threading.Lock()
         self._reports: dict[str, QueryReport] = {}
         self._too_many: set[str] = set()
+        self._dropped: Counter[str] = Counter()  # rows of a query that came behind its watermark
 
     def show(self, report: QueryReport) -> None:
         """Replace a query's report."""
         with self._lock:
             self._reports[report.query] = report
+            self._dropped[report.query] += report.dropped_rows
             count = _count(report)
             first = count > self.ranges_max and report.query not in self._too_many
             if first:
@@ -88,25 +90,34 @@ class ReportCollector(Collector):
         with self._lock:
             self._reports.pop(query, None)
             self._too_many.discard(query)
+            self._dropped.pop(query, None)
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics, for a scrape."""
         with self._lock:
             reports = list(self._reports.values())
+            dropped = self._dropped.copy()
         families = {
             name: GaugeMetricFamily(f"kshare_{name}", help_, labels=labels)
             for name, (labels, help_) in _METRICS.items()
         }
+        late = CounterMetricFamily(
+            "kshare_rows_dropped_by_watermark",
+            "Rows, after partial aggregation, that came behind the watermark.",
+            labels=_QUERY,
+        )
         # People know queries by name, but queries of two sessions may have the same one.
         names = Counter(report.name for report in reports)
         for report in reports:
             unique = report.name if names[report.name] == 1 else None
             query = (unique or report.query,)
             families["batch_duration_seconds"].add_metric(query, report.seconds)
+            late.add_metric(query, dropped[report.query])
             for source in report.sources:
                 labels = (*query, str(source.number))
                 _add_source(families, labels, source, ranges=_count(report) <= self.ranges_max)
         yield from families.values()
+        yield late
 
 
 def _count(report: QueryReport) -> int:

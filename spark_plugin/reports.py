@@ -70,6 +70,9 @@ class QueryReport:
         batch: The number of the batch.
         seconds: The duration of the batch.
         sources: The query's kshare sources; at least one.
+        dropped_rows: Number of rows that stateful operators have dropped in the batch, as they came
+            behind the watermark. Spark counts them after partial aggregation: one row may stand for
+            thousands of records.
     """
 
     query: str
@@ -77,6 +80,7 @@ class QueryReport:
     batch: int
     seconds: float
     sources: tuple[SourceReport, ...]
+    dropped_rows: int = 0
 
     @property
     def partitions(self) -> Mapping[TopicPartition, PartitionReport]:
@@ -143,6 +147,7 @@ def report_of(progress: Any) -> QueryReport | None:
         batch=progress.batchId,
         seconds=taken_ms / 1000,
         sources=sources,
+        dropped_rows=sum(each.numRowsDroppedByWatermark for each in progress.stateOperators),
     )
 
 

@@ -20,6 +20,11 @@ from kshare.options import KafkaConfig, Subscribe
 
 __all__ = ["run"]
 
+_LATE: Final = (
+    "What has waited comes now, and behind a watermark it comes late: stateful operators drop it. "
+    "Count it with a batch read of these keys (option keys) into the same sink: see 'Unpark behind "
+    "a watermark' in docs/slow-keys.md.\n"
+)
 _HEX: Final = re.compile("(?:[0-9a-fA-F]{2})*")
 
 
@@ -55,6 +60,8 @@ def _unpark(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
         before = {key for topic, key in parked.parked() if topic == arguments.topic}
         parked.unpark(arguments.topic, arguments.keys)
     _say(arguments, lambda key: "unparked" if key in before else "was not parked")
+    if before.intersection(arguments.keys):
+        sys.stderr.write(_LATE)
     return 0
 
 

@@ -60,11 +60,10 @@ def test_park_and_unpark(run: Run, monkeypatch: Any) -> None:
     assert run("park", "--topic", "orders", "c", "b")[1] == (
         "orders c: parked\norders b: was parked already\n"
     )
-    assert run("unpark", "--topic", "orders", "b", "x", "b") == (
-        0,
-        "orders b: unparked\norders x: was not parked\n",
-        "",
-    )
+    code, out, told = run("unpark", "--topic", "orders", "b", "x", "b")
+    assert (code, out) == (0, "orders b: unparked\norders x: was not parked\n")
+    assert "behind a watermark it comes late" in told
+    assert run("unpark", "--topic", "orders", "b") == (0, "orders b: was not parked\n", "")
     assert [one["key"] for one in parked(run)] == ["a", "c"]
     code, out, _ = run("parked")
     assert (code, out.splitlines()[0].split()) == (0, ["topic", "key", "since", "by", "why"])

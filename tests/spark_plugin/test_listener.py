@@ -35,6 +35,13 @@ HOT = RangeReport((HIGH,), 10, 20, records=1000, seconds=1.0, limit=1000)
 ENDED = QueryTerminatedEvent.fromJson(
     {"id": QUERY, "runId": QUERY, "exception": None, "errorClassOnException": None}
 )
+OPERATOR = {
+    "operatorName": "stateStoreSave",
+    **dict.fromkeys(("numRowsTotal", "numRowsUpdated", "numRowsRemoved"), 1),
+    **dict.fromkeys(("allUpdatesTimeMs", "allRemovalsTimeMs", "commitTimeMs"), 1),
+    **dict.fromkeys(("memoryUsedBytes", "numShufflePartitions", "numStateStoreInstances"), 1),
+    "customMetrics": {},
+}
 TOLD = {T0: PartitionReport(30, 10, 1, 44, ranges=(SLOW, HOT))}
 
 
@@ -42,6 +49,7 @@ def event(
     *sources: tuple[Any, Any] | tuple[Any, Any, str],
     query: str = QUERY,
     name: str | None = "orders",
+    dropped: tuple[int, ...] = (),
 ) -> QueryProgressEvent:
     """A progress event: for each source its end offset, its latest offset, its description."""
     written = [
@@ -65,7 +73,7 @@ def event(
         "batchDuration": 9000,
         "durationMs": {"triggerExecution": 10_000},
         "eventTime": {},
-        "stateOperators": [],
+        "stateOperators": [{**OPERATOR, "numRowsDroppedByWatermark": rows} for rows in dropped],
         "sources": written,
         "sink": {"description": "noop", "numOutputRows": -1},
         "observedMetrics": {},
@@ -251,6 +259,7 @@ def test_prometheus_metrics() -> None:
     first, second = (*source, "t", "0"), (*source, "t", "1")
     assert series(registry) == {
         ("kshare_batch_duration_seconds", "orders"): 10.0,
+        ("kshare_rows_dropped_by_watermark_total", "orders"): 0.0,
         ("kshare_min_offsets_behind_latest", *source): 1.0,
         ("kshare_max_offsets_behind_latest", *source): 20.0,
         ("kshare_avg_offsets_behind_latest", *source): 10.5,
@@ -275,6 +284,27 @@ def test_prometheus_metrics() -> None:
         ("kshare_range_limit_records", *first, low): 10.0,
         ("kshare_range_limit_records", *first, high): 1000.0,
     }
+
+
+def test_rows_behind_the_watermark_are_counted_and_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry = CollectorRegistry()
+    listener = KshareListener(prometheus=registry)
+    for dropped in ((), (3, 4), (), (5,)):
+        listener.onQueryProgress(event(({"t": {"0": 5}}, None), dropped=dropped))
+        assert listener.last[QUERY].dropped_rows == sum(dropped)
+    assert series(registry)["kshare_rows_dropped_by_watermark_total", "orders"] == 12
+    lines = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert [line.getMessage().split(" rows")[0] for line in lines] == [
+        "orders batch 4: Spark has dropped 7",
+        "orders batch 4: Spark has dropped 5",
+    ]
+    assert "after partial aggregation" in caplog.text
+    assert "maxTimeAhead" in caplog.text
+    listener.onQueryTerminated(ENDED)
+    listener.onQueryProgress(event(({"t": {"0": 5}}, None)))
+    assert series(registry)["kshare_rows_dropped_by_watermark_total", "orders"] == 0
 
 
 def test_series_go_with_their_ranges_and_queries() -> None:
