@@ -243,3 +243,8 @@ def test_every_extra_and_every_script_exists() -> None:
         for extra in re.findall(r"pip install '(?:kshare|\.)\[(\w+)\]'", text):
             assert re.search(rf"^{extra} = \[", project, re.MULTILINE), f"{document.path}: {extra}"
     assert Path(ROOT / "LICENSE").read_text().lstrip().startswith("Apache License")
+
+
+def test_the_table_of_tests_is_on_its_own_page() -> None:
+    """A guarantee is for users: a row for each test goes to docs/tested-situations.md."""
+    assert not [code for code in page("docs/guarantees.md").codes if "::" in code]
