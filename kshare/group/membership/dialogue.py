@@ -22,12 +22,17 @@ from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.liveness import Liveness
 from kshare.group.protocol.membership import Join, Leave, Membership, Plan, State, Sync
 from kshare.wire.protocol import error_codes
+from kshare.wire.protocol.error_codes import ErrorCode
 
 __all__ = ["MemberDialogue"]
 
 _log = logging.getLogger("kshare.group")
 
 _CODES: Final = {code.value: code for code in Code}
+_TOO_LARGE: Final = {ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.MESSAGE_TOO_LARGE}
+"""What brokers answer to SyncGroup if the record is larger than they take: mostly the first."""
+_RECORD_BYTES: Final = 800_000
+"""Brokers take 1 MB, unless they are told otherwise; what they add is not counted."""
 
 
 class MemberDialogue:
@@ -196,7 +201,10 @@ class MemberDialogue:
             name = error_codes.name(answer.error_code)
             raise KshareError(f"cannot join group {self._config.group}: {name}")
         with self._lock:
-            self._core.refused(code, getattr(answer, "member_id", ""))
+            if self._is_too_large(answer.error_code):
+                self._core.end(self._too_large())
+            else:
+                self._core.refused(code, getattr(answer, "member_id", ""))
             self._hear_of_loss()
         if code in {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE}:
             self._link.forget()
@@ -204,6 +212,20 @@ class MemberDialogue:
             what = "JoinGroup" if is_joining else "SyncGroup"
             self._say(f"{what} was refused: {error_codes.name(answer.error_code)}")
             self.pause()
+
+    def _is_too_large(self, number: int) -> bool:
+        """Whether the coordinator cannot keep what this member has planned as the leader."""
+        is_size = number in _TOO_LARGE
+        is_syncing = self._core.state is State.SYNCING
+        return is_syncing and is_size and self._core.metadata_bytes >= _RECORD_BYTES
+
+    def _too_large(self) -> KafkaError:
+        return KafkaError(
+            f"group {self._config.group}: the coordinator does not keep what its members say and "
+            f"are assigned, about {self._core.metadata_bytes:,} bytes, as one record of "
+            "__consumer_offsets: take fewer members, or fewer partitions and topics of shorter "
+            "names, or raise max.message.bytes of that topic"
+        )
 
     # -- heartbeats --------------------------------------------------------------------------
 

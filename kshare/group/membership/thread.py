@@ -31,6 +31,7 @@ from kshare.group.protocol.liveness import Liveness
 from kshare.group.protocol.membership import Membership, State
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import Subscription
+from kshare.group.protocol.user_data import COMPRESSED
 from kshare.wire.protocol.waker import Waker
 
 __all__ = ["MemberThread"]
@@ -71,6 +72,7 @@ class MemberThread:
             rack=config.kafka.client_rack or None,
             ordered=config.lease_records is None,
             report=config.report,
+            reads=COMPRESSED,
         )
         self._group = config.group
         self._on_change = on_change

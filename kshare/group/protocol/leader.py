@@ -18,6 +18,7 @@ from kshare.group.protocol.subscription import (
     encode_assignment,
     in_order,
 )
+from kshare.group.protocol.user_data import COMPRESSED
 
 __all__ = ["Generation", "Policy", "fits_topics", "plan_generation", "topics_of"]
 
@@ -35,12 +36,14 @@ class Generation:
         plan: Who gets what.
         refusals: Why members take no part, by their ids.
         denied: The topics of members that the leader may not describe, by the members' ids.
+        compressed: Whether all members read compressed user data.
     """
 
     epoch: Epoch
     plan: GroupPlan
     refusals: Mapping[str, str]
     denied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    compressed: bool = False
 
     def assignments(self, epoch: int | None, topic_id: str) -> dict[str, bytes]:
         """What each member is sent, by its id.
@@ -59,7 +62,9 @@ class Generation:
             now = self.plan.now[member]
             later = in_order(target) if is_more else None
             denied = self.denied.get(member, ())
-            assignment = MemberAssignment(in_order(now), epoch, later, topic_id, denied=denied)
+            assignment = MemberAssignment(
+                in_order(now), epoch, later, topic_id, denied=denied, compressed=self.compressed
+            )
             sent[member] = encode_assignment(assignment)
         return sent
 
@@ -95,7 +100,9 @@ def plan_generation(
         for member, said in sorted(subscriptions.items(), key=lambda pair: (pair[1].name, pair[0]))
     )
     hidden = {member: denied_to(said.topics, denied) for member, said in subscriptions.items()}
-    return Generation(Epoch(generation, leader, listed), plan, refusals, hidden)
+    compressed = all(said.reads >= COMPRESSED for said in subscriptions.values())
+    epoch = Epoch(generation, leader, listed)
+    return Generation(epoch, plan, refusals, hidden, compressed and not refusals)
 
 
 def _refuse_other_orders(subscriptions: dict[str, Subscription]) -> dict[str, str]:

@@ -128,6 +128,7 @@ class Membership:
         fault: Why it cannot be a member; None if it can.
         measured: What it reports when it joins; None for what it says always.
         denied: Topics that the leader may not describe, and the user was not told yet.
+        metadata_bytes: About how much the coordinator has to keep of what it has planned.
     """
 
     group: str
@@ -141,6 +142,7 @@ class Membership:
     fault: KshareError | None = None
     measured: Callable[[], MemberReport] | None = None
     denied: tuple[str, ...] = ()
+    metadata_bytes: int = 0
     _next: MemberAction | None = None  # decided, and not taken yet
     _last: MemberAssignment | None = None  # of the last generation
     _protocol: str = PROTOCOL  # that was voted for
@@ -249,7 +251,7 @@ class Membership:
         if self.state is not State.JOINING:
             return
         self.member_id, self.generation, self.state = member_id, generation, State.SYNCING
-        self._protocol = protocol
+        self._protocol, self.metadata_bytes = protocol, _size(members)
         self._next = (
             Plan(generation, members, protocol, instances or {})
             if leader == member_id and not is_assigned
@@ -263,6 +265,7 @@ class Membership:
     def planned(self, generation: int, assignments: Mapping[str, bytes]) -> None:
         """The generation is planned, and its epoch is in the log."""
         if self.awaits_plan(generation):
+            self.metadata_bytes += _size(assignments)
             self._next = Sync(self.member_id, generation, assignments)
 
     def synced(self, assignment: bytes) -> None:
@@ -360,7 +363,9 @@ class Membership:
             self.state, self._must_join = State.JOINING, False
             # The next generation says it again, or otherwise.
             self.holdings = self.holdings.forget_received()
-            said = encode_subscription(self._subscription())
+            last = self._last
+            reads = last is not None and last.compressed
+            said = encode_subscription(self._subscription(), compressed=reads)
             return Join(self.member_id, said, self.protocols)
         return None
 
@@ -388,11 +393,12 @@ class Membership:
     def _subscription(self) -> Subscription:
         """What it says: all that it owns, or is about to own."""
         last = self._last
+        owned = in_order(self.holdings.named)
         target = None if last is None else last.target or last.assigned
         return replace(
             self.said,
-            owned=in_order(self.holdings.named),
-            target=target,
+            owned=owned,
+            target=None if target == owned else target,
             epoch=None if last is None else last.epoch,
             report=self.said.report if self.measured is None else self.measured(),
         )
@@ -410,3 +416,7 @@ class Membership:
     def _fail(self, fault: KshareError) -> None:
         self.lose()
         self.state, self.fault = State.ENDED, fault
+
+
+def _size(data: Mapping[str, bytes]) -> int:
+    return sum(len(member) + len(each) for member, each in data.items())

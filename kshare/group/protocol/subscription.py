@@ -7,7 +7,7 @@ empty: brokers would otherwise convert the group to one that assigns whole parti
 ``decode_x(encode_x(value)) == value``, and equal values have equal bytes.
 """
 
-import json
+import zlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -21,14 +21,20 @@ from kshare.group.protocol.consumer_protocol import (
     encode_partitions,
     encode_topics,
 )
-from kshare.group.protocol.json_fields import count_of, dumps, flag_of, text_of
+from kshare.group.protocol.json_fields import count_of, flag_of, text_of
 from kshare.group.protocol.record_codec import assignment_of, assignment_value
 from kshare.group.protocol.report import NO_REPORT, MemberReport, report_of, report_value
+from kshare.group.protocol.user_data import (
+    COMPRESSED,
+    PLAIN,
+    ForeignMemberError,
+    check_fields,
+    encoded,
+    fields_of,
+)
 
 __all__ = [
-    "HASH",
     "PROTOCOL",
-    "VERSION",
     "Assigned",
     "Assignment",
     "ForeignMemberError",
@@ -46,11 +52,7 @@ __all__ = [
 PROTOCOL: Final = "kshare-range-v1"
 """The name of the assignment protocol: members vote for it."""
 
-VERSION: Final = 1
-"""The version of the user data that this code writes, and the only one that it reads."""
-
-HASH: Final = "murmur3-x64-128/2"
-"""The key hash: the first 64 bits of MurmurHash3 x64-128, seed 0, shifted right by one."""
+_DAMAGE: Final = (KeyError, TypeError, ValueError, RecursionError, zlib.error, KshareError)
 
 Assigned: TypeAlias = Mapping[TopicPartition, tuple[HashRange, ...]]
 """Key hashes of each partition, ascending, not adjacent; empty for all."""
@@ -58,10 +60,6 @@ Assigned: TypeAlias = Mapping[TopicPartition, tuple[HashRange, ...]]
 
 Assignment: TypeAlias = tuple[tuple[TopicPartition, tuple[HashRange, ...]], ...]
 """The same as pairs, in the order of the partitions."""
-
-
-class ForeignMemberError(KshareError):
-    """A member of the group shares key ranges in another way, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +78,7 @@ class Subscription:
         rack: Its rack (``client.rack``); None if it has none.
         ordered: Whether it keeps the order of each key (``consumption.order``).
         report: What it tells the leader beside that.
+        reads: The latest version of user data that it reads.
     """
 
     name: str
@@ -92,6 +91,7 @@ class Subscription:
     rack: str | None = None
     ordered: bool = True
     report: MemberReport = NO_REPORT
+    reads: int = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,7 @@ class MemberAssignment:
         refusal: Why the member takes no part; empty if it does.
         is_plain: Whether it is that of another client, which knows no key ranges.
         denied: Topics of its subscription that the leader may not describe; nobody has them.
+        compressed: Whether all members of the generation read compressed user data.
     """
 
     assigned: Assignment
@@ -115,13 +116,17 @@ class MemberAssignment:
     refusal: str = ""
     is_plain: bool = False
     denied: tuple[str, ...] = ()
+    compressed: bool = False
 
 
-def encode_subscription(subscription: Subscription) -> bytes:
-    """The bytes of a subscription."""
+def encode_subscription(subscription: Subscription, *, compressed: bool = False) -> bytes:
+    """The bytes of a subscription.
+
+    Args:
+        subscription: What is said.
+        compressed: Whether all members of the group read compressed user data.
+    """
     user_data = {
-        "kshare": VERSION,
-        "hash": HASH,
         "name": subscription.name,
         "individual": subscription.individual,
         "owned": assignment_value(subscription.owned),
@@ -131,8 +136,9 @@ def encode_subscription(subscription: Subscription) -> bytes:
         "rack": subscription.rack,
         **({} if subscription.ordered else {"ordered": False}),
         **report_value(subscription.report),
+        **({} if subscription.reads == PLAIN else {"reads": subscription.reads}),
     }
-    return encode_topics(subscription.topics, dumps(user_data))
+    return encode_topics(subscription.topics, encoded(user_data, compressed=compressed))
 
 
 def decode_subscription(data: bytes, member: str) -> Subscription:
@@ -147,13 +153,13 @@ def decode_subscription(data: bytes, member: str) -> Subscription:
     """
     try:
         topics, user_data = decode_topics(data)
-        fields = _user_data(user_data)
+        fields = fields_of(user_data)
         if fields is None:
             raise ForeignMemberError(
                 f"member {member} of the group shares no key ranges: it is another client than "
                 "kshare, or its subscription is damaged"
             )
-        _check_version(fields, member)
+        check_fields(fields, member)
         epoch, rack = fields["epoch"], fields["rack"]
         subscription = Subscription(
             text_of(fields["name"]),
@@ -166,8 +172,9 @@ def decode_subscription(data: bytes, member: str) -> Subscription:
             None if rack is None else text_of(rack),
             flag_of(fields.get("ordered", True)),
             report_of(fields),
+            count_of(fields.get("reads", PLAIN)),
         )
-    except (KeyError, TypeError, ValueError, KshareError) as error:
+    except _DAMAGE as error:
         if isinstance(error, ForeignMemberError):
             raise
         raise ForeignMemberError(
@@ -179,8 +186,6 @@ def decode_subscription(data: bytes, member: str) -> Subscription:
 def encode_assignment(assignment: MemberAssignment) -> bytes:
     """The bytes of an assignment."""
     user_data = {
-        "kshare": VERSION,
-        "hash": HASH,
         "assigned": assignment_value(assignment.assigned),
         **_target(assignment.target),
         "epoch": assignment.epoch,
@@ -188,7 +193,8 @@ def encode_assignment(assignment: MemberAssignment) -> bytes:
         **({"refusal": assignment.refusal} if assignment.refusal else {}),
         **({"denied": assignment.denied} if assignment.denied else {}),
     }
-    return encode_partitions((tp for tp, _ in assignment.assigned), dumps(user_data))
+    data = encoded(user_data, compressed=assignment.compressed)
+    return encode_partitions((tp for tp, _ in assignment.assigned), data)
 
 
 def decode_assignment(data: bytes, *, is_plain_allowed: bool = False) -> MemberAssignment:
@@ -205,7 +211,7 @@ def decode_assignment(data: bytes, *, is_plain_allowed: bool = False) -> MemberA
         if not data and is_plain_allowed:
             return MemberAssignment((), None, is_plain=True)
         partitions, user_data = decode_partitions(data)
-        fields = _user_data(user_data)
+        fields = fields_of(user_data)
         # librdkafka's assignors send each member the user data of its own subscription.
         if is_plain_allowed and (fields is None or "assigned" not in fields):
             return MemberAssignment(in_order(dict.fromkeys(partitions, ())), None, is_plain=True)
@@ -214,7 +220,7 @@ def decode_assignment(data: bytes, *, is_plain_allowed: bool = False) -> MemberA
                 "the group's leader assigns no key ranges: it is another client than kshare, or "
                 "the group was converted to group.protocol=consumer"
             )
-        _check_version(fields, "that leads the group")
+        check_fields(fields, "that leads the group")
         epoch = fields["epoch"]
         return MemberAssignment(
             assignment_of(fields["assigned"]),
@@ -223,8 +229,9 @@ def decode_assignment(data: bytes, *, is_plain_allowed: bool = False) -> MemberA
             text_of(fields["topic_id"]),
             text_of(fields.get("refusal", "")),
             denied=tuple(map(text_of, fields.get("denied", ()))),
+            compressed=fields["kshare"] == COMPRESSED,
         )
-    except (KeyError, TypeError, ValueError, KshareError) as error:
+    except _DAMAGE as error:
         if isinstance(error, ForeignMemberError):
             raise
         raise ForeignMemberError(f"the group's assignment cannot be read: {error!r}") from error
@@ -243,30 +250,10 @@ def _target_of(fields: Mapping[str, Any]) -> Assignment | None:
 
 def is_of_kshare(user_data: bytes) -> bool:
     """Whether the user data of a subscription or an assignment are those of some kshare member."""
-    return _user_data(user_data) is not None
-
-
-def _user_data(data: bytes) -> dict[str, Any] | None:
-    """The user data; None if they are not kshare's."""
     try:
-        fields = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return fields if isinstance(fields, dict) and "kshare" in fields else None
-
-
-def _check_version(fields: Mapping[str, Any], member: str) -> None:
-    version, hash_ = fields["kshare"], fields.get("hash")
-    if version != VERSION or type(version) is not int:
-        raise ForeignMemberError(
-            f"the member {member} speaks version {version!r} of kshare's group protocol, this one "
-            f"version {VERSION}: install the same version on all members"
-        )
-    if hash_ != HASH:
-        raise ForeignMemberError(
-            f"the member {member} hashes keys by {hash_!r}, this one by {HASH!r}: the members of "
-            "a group need the same hash"
-        )
+        return fields_of(user_data) is not None
+    except _DAMAGE:
+        return True
 
 
 def denied_to(topics: Iterable[str], denied: Collection[str]) -> tuple[str, ...]:

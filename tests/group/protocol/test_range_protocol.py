@@ -128,10 +128,10 @@ def test_each_kind_of_member_reads_its_own_assignment() -> None:
 
 
 def test_members_of_another_version_are_refused_and_the_others_are_assigned() -> None:
-    members = {"c1": OURS.replace(b'"kshare":1', b'"kshare":2'), "c2": OURS, "c3": b"?"}
+    members = {"c1": OURS.replace(b'"kshare":1', b'"kshare":3'), "c2": OURS, "c3": b"?"}
     planned = plan_range(members, {"a": 3}, {})
     assert planned.refusals.keys() == {"c1", "c3"}
-    assert "version 2" in decode_assignment(planned.assignments["c1"]).refusal
+    assert "version 3" in decode_assignment(planned.assignments["c1"]).refusal
     assert len(decode_assignment(planned.assignments["c2"]).assigned) == 3
 
 
