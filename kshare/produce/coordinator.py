@@ -40,6 +40,8 @@ _log = logging.getLogger(__name__)
 _AT_ONCE: Final = 4
 _TRANSACTION: Final = 1  # a kind of coordinator
 _GONE: Final = {Kind.FENCED, Kind.TRANSACTION_ENDED}
+_FENCE_TIMEOUTS_MS: Final = (60_000, 10_000, 1_000)
+"""Of a transaction that is never begun: the first one that transaction.max.timeout.ms allows."""
 # The coordinator is ending the transaction.
 _BEING_ENDED: Final = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS})
 
@@ -125,12 +127,17 @@ class Coordinators:
 
         def ask() -> int:
             connection = self._coordinator(transactional_id)
-            request = InitProducerIdRequest(
-                version=connection.version(InitProducerIdRequest, 0, 4),
-                transactional_id=transactional_id,
-                transaction_timeout_ms=60_000,
-            )
-            return int(connection.call(request).error_code)
+            code = int(ErrorCode.NONE)
+            for timeout_ms in _FENCE_TIMEOUTS_MS:
+                request = InitProducerIdRequest(
+                    version=connection.version(InitProducerIdRequest, 0, 4),
+                    transactional_id=transactional_id,
+                    transaction_timeout_ms=timeout_ms,
+                )
+                code = int(connection.call(request).error_code)
+                if code != ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+                    break
+            return code
 
         what = f"fence transactional id {transactional_id}"
         # An abort that has begun is mostly all that is wanted.

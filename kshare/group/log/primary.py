@@ -14,8 +14,9 @@ from kshare.cluster.cluster import Cluster
 from kshare.cluster.committed_offset import CommittedOffset, CommittedOffsets
 from kshare.cluster.coordinator import fetch_offsets
 from kshare.cluster.offset_writer import OffsetWriter
+from kshare.core.listing import named
 from kshare.core.progress import TopicPartition
-from kshare.errors import KafkaError, KshareError
+from kshare.errors import KafkaError, KshareError, UnknownTopicError
 from kshare.group.model import OffsetReset
 from kshare.group.protocol.start import Anchor, Primary
 from kshare.options import KafkaConfig
@@ -87,8 +88,10 @@ class PrimaryOffsets:
         start = self._log.earliest([partition])[partition]
         return start, self._log.latest([partition])[partition]
 
-    def initial(self, partition: TopicPartition, reset: OffsetReset) -> int:
-        """What ``auto.offset.reset`` means for a partition.
+    def initial(
+        self, partitions: Collection[TopicPartition], reset: OffsetReset
+    ) -> dict[TopicPartition, int | KafkaError]:
+        """What ``auto.offset.reset`` means for some partitions; an error for those of no topic.
 
         Raises:
             NoOffsetError: The reset is ``error``.
@@ -96,16 +99,22 @@ class PrimaryOffsets:
         """
         if reset == "error":
             raise NoOffsetError(
-                f"group {self._group} has no committed offset for {partition}, and "
-                "auto.offset.reset is error: set it to earliest or latest, or set the offsets "
+                f"group {self._group} has no committed offset for {named(partitions)}, "
+                "and auto.offset.reset is error: set it to earliest or latest, or set the offsets "
                 "with kshare offsets reset"
             )
+        answers: dict[TopicPartition, int | KafkaError] = {}
         if callable(reset):
-            wanted = reset(partition)
-            if wanted is not None:
-                return wanted
+            chosen = {tp: reset(tp) for tp in partitions}
+            answers |= {tp: offset for tp, offset in chosen.items() if offset is not None}
         ask = self._cluster.latest if reset == "latest" else self._cluster.earliest
-        return ask([partition])[partition]
+        while left := [tp for tp in partitions if tp not in answers]:
+            try:
+                answers |= ask(left)
+            except UnknownTopicError as error:  # the others start all the same
+                gone = [tp for tp in left if tp.topic == error.topic]
+                answers |= dict.fromkeys(gone or left, error)
+        return answers
 
     def store(self, offsets: Mapping[TopicPartition, Primary]) -> "Future[Any]":
         """Begin to commit offsets with their anchors; :func:`stored` reads the answer."""

@@ -8,7 +8,7 @@
           +---------------------- the owner's next action <--------------+
 
 Guarantees: nothing here waits for brokers in the session's thread; an answer to an action that the
-owner no longer waits for is dropped.
+owner no longer waits for is dropped. What several partitions want at a time is one question.
 """
 
 import threading
@@ -46,8 +46,9 @@ from kshare.wire.protocol.error_codes import Kind
 
 __all__ = ["BrokerActions"]
 
-Asked = Sequence[tuple[Ownership, int]]
-"""Ownerships that wait for an answer, each with the number of its actions."""
+Waiting = tuple[Ownership, int]
+"""An ownership that waits for an answer, with the number of its actions."""
+Asked = Sequence[Waiting]
 
 
 class BrokerActions:
@@ -106,22 +107,44 @@ class BrokerActions:
                 for action in actions
             ]
             self._shared.changed.notify_all()
-        fetches, offsets = [], {}
+        self._do(link, todo)
+
+    def _do(self, link: LogLink, todo: Sequence[tuple[Ownership, int, Action]]) -> None:
+        fetches: list[Waiting] = []
+        initials: list[Waiting] = []
+        fences: dict[frozenset[str], list[Waiting]] = {}
+        unblocked: set[frozenset[str]] = set()
+        offsets: dict[TopicPartition, tuple[Primary, Waiting]] = {}
         for ownership, number, action in todo:
             match action:
                 case FetchPrimary():
                     fetches.append((ownership, number))
+                case ResolveInitial():
+                    initials.append((ownership, number))
+                case Fence(ids):
+                    fences.setdefault(ids, []).append((ownership, number))
+                case Unblock(ids):
+                    unblocked.add(ids)
                 case WritePrimary(offset, anchor, leader_epoch):
                     primary = Primary(offset, anchor, leader_epoch)
                     offsets[ownership.owner.partition] = (primary, (ownership, number))
                 case _:
-                    self._do(link, ownership, number, action)
+                    self._write(link, ownership, number, action)
+        for ids in unblocked:
+            self.unblock(ids)
+        for ids, fencing in fences.items():
+            fenced = partial(self._fence, ids)
+            self._ask(fenced, lambda _, each: each.owner.former_fenced(), fencing)
         if fetches:
             self._fetch(fetches, link.partition)
+        if initials:
+            self._resolve(initials)
         if offsets:
             self._store(offsets)
 
-    def _do(self, link: LogLink, ownership: Ownership, number: int, action: Action) -> None:
+    def _write(
+        self, link: LogLink, ownership: Ownership, number: int, action: Write | Delete | Append
+    ) -> None:
         match action:
             case Write(records):
                 failed = partial(self._not_written, link, ownership, number)
@@ -132,23 +155,6 @@ class BrokerActions:
                     self.delete(link, key)
             case Append(key, record):
                 self._append(link, ownership, key, record)
-            case Fence(ids):
-                self._ask(
-                    partial(self._fence, ids),
-                    lambda _, each: each.owner.former_fenced(),
-                    [(ownership, number)],
-                )
-            case Unblock(ids):
-                self.unblock(ids)
-            case ResolveInitial():
-                partition, reset = ownership.owner.partition, self._config.offset_reset
-
-                def found(offset: int, each: Ownership) -> None:
-                    each.owner.initial_found(offset)
-
-                self._ask(
-                    lambda: self.primary.initial(partition, reset), found, [(ownership, number)]
-                )
 
     def unblock(self, transactional_ids: frozenset[str]) -> None:
         """Abort the transactions of some ids, which may hide records; nobody waits for it."""
@@ -199,7 +205,19 @@ class BrokerActions:
 
         self._ask(work, read, asked)
 
-    def _store(self, offsets: dict[TopicPartition, tuple[Primary, tuple[Ownership, int]]]) -> None:
+    def _resolve(self, asked: Asked) -> None:
+        partitions = [ownership.owner.partition for ownership, _ in asked]
+
+        def found(answers: dict[TopicPartition, int | KafkaError], each: Ownership) -> None:
+            answer = answers[each.owner.partition]
+            if isinstance(answer, KafkaError):
+                self._failed([(each, each.action)], answer)
+            else:
+                each.owner.initial_found(answer)
+
+        self._ask(lambda: self.primary.initial(partitions, self._config.offset_reset), found, asked)
+
+    def _store(self, offsets: dict[TopicPartition, tuple[Primary, Waiting]]) -> None:
         answer = self.primary.store({tp: primary for tp, (primary, _) in offsets.items()})
 
         def stored() -> None:
