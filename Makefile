@@ -10,7 +10,7 @@ unexport SPARK_HOME
 # Every query starts fresh interpreters: let them keep what they compile.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-core prepare soak lint bench docs pictures clean
+.PHONY: setup demo test test-core test-spark prepare soak lint bench docs pictures clean
 
 setup: $(VENV)/.ready
 
@@ -46,6 +46,10 @@ test-core: setup
 prepare: setup
 	-$(BIN)/python -m pytest --collect-only --quiet tests integration > /dev/null
 	$(BIN)/python -m integration.prepare
+
+# The parity scenarios on the newest Spark 4.0, 4.1, 4.2 and 4.3, each in an environment of its own.
+test-spark: setup
+	$(BIN)/python -m integration.spark_versions
 
 # Kills a query 50 times (driver, planner, workers), and says whether a record was lost or doubled.
 soak: setup

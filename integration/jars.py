@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,6 +42,20 @@ class JarSet:
     holds: tuple[str, ...] = ()
 
 
+def _peer(connector: str, tokens: str) -> JarSet:
+    """Return Spark's own kafka source, for a Spark of about that version."""
+    return JarSet(
+        (
+            f"org.apache.spark:spark-sql-kafka-0-10_2.13:{connector}",
+            f"org.apache.spark:spark-token-provider-kafka-0-10_2.13:{tokens}",
+            "org.apache.kafka:kafka-clients:3.9.2",
+            "org.apache.commons:commons-pool2:2.13.1",
+        ),
+        transitive=False,
+        holds=("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2"),
+    )
+
+
 JARS = {
     "broker": JarSet(
         (
@@ -59,18 +74,18 @@ JARS = {
         ),
         holds=("kafka_2.13-4.1.1", "kafka-tools-4.1.1", "kafka-clients-4.1.1", "scala-library"),
     ),
-    # Newer ones were not to be had on 2026-11-21; these run under pyspark 4.3.
-    "peer": JarSet(
-        (
-            "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-            "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1",
-            "org.apache.kafka:kafka-clients:3.9.2",
-            "org.apache.commons:commons-pool2:2.13.1",
-        ),
-        transitive=False,
-        holds=("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2"),
-    ),
+    "peer-4.0": _peer("4.0.2", "4.0.0"),
+    "peer-4.1": _peer("4.1.1", "4.1.1"),
+    # Newer ones were not to be had on 2026-11-21; these run under pyspark 4.2 and 4.3.
+    "peer": _peer("4.2.0", "4.1.0-preview1"),
 }
+
+
+def peer() -> tuple[Path, ...]:
+    """Return the jars of Spark's own kafka source, for the Spark that is installed."""
+    release = ".".join(version("pyspark").split(".")[:2])
+    name = f"peer-{release}"
+    return fetched(name if name in JARS else "peer")
 
 
 def java() -> str:

@@ -11,6 +11,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from integration.spark_versions import environment, variables
 from integration.streaming_job import Kill
 from kshare.testing import OrderReport, check_order
 from spark_plugin.interpreter import worker_python
@@ -24,10 +25,17 @@ class Driver:
     Args:
         folder: for its log.
         master: as Spark's; a change counts from the next start.
+        version: of another Spark than this environment's; see :mod:`integration.spark_versions`.
     """
 
-    def __init__(self, folder: Path, master: str = "local[2]") -> None:
+    def __init__(self, folder: Path, master: str = "local[2]", version: str | None = None) -> None:
         self.log_file = folder / "spark.log"
+        self._python = sys.executable if version is None else str(environment(version))
+        self._variables = (
+            {**os.environ, "PYSPARK_PYTHON": worker_python()}
+            if version is None
+            else variables(Path(self._python))
+        )
         self.master = master
         self.starts = 0
         self._process: subprocess.Popen[str] | None = None
@@ -84,9 +92,9 @@ class Driver:
         mine, its = os.pipe()
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "integration.streaming_job", str(its), self.master],
+                [self._python, "-m", "integration.streaming_job", str(its), self.master],
                 cwd=ROOT,
-                env={**os.environ, "PYSPARK_PYTHON": worker_python(), "PYTHONPATH": str(ROOT)},
+                env={**self._variables, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -16,7 +16,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from integration.jars import CACHE, ROOT, fetched, java, locked
+from integration.jars import CACHE, ROOT, java, locked, peer
 from spark_plugin.interpreter import worker_python
 
 # For few rows: interpreting a query takes less time than compiling it.
@@ -53,7 +53,7 @@ def start_spark(
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
-        "spark.driver.extraClassPath": os.pathsep.join(map(str, fetched("peer"))),
+        "spark.driver.extraClassPath": os.pathsep.join(map(str, peer())),
         "spark.log.level": "WARN",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
@@ -77,7 +77,7 @@ def archive_option() -> str:
     if making := os.environ.get(_ARCHIVE_MAKER):
         return f"-XX:ArchiveClassesAtExit={making}"
     jars = Path(sys.modules["pyspark"].__path__[0]) / "jars"
-    what = f"{Path(java()).resolve()}{jars}{fetched('peer')}"
+    what = f"{Path(java()).resolve()}{jars}{peer()}"
     archive = CACHE / f"spark-{hashlib.sha256(what.encode()).hexdigest()[:12]}.jsa"
     with locked(CACHE / "spark-archive.lock"):
         if not archive.exists():

@@ -21,7 +21,6 @@ counted from 0 in this start:
 """
 
 import importlib
-import itertools
 import json
 import logging
 import os
@@ -35,12 +34,15 @@ from typing import Any, NoReturn
 import psutil
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from integration.spark import INTERPRETED, start_spark
 from spark_plugin.source import KshareDataSource, StreamReader
+from spark_plugin.spark_api import TELLS_START
 
 DRIVER = "integration.streaming_job"
 PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
+WATCHED = "kshare-watched"
 Kill = dict[str, Any]
 
 
@@ -141,14 +143,19 @@ def keep_log(file: str) -> None:
 
 
 def source_of(kill: Kill, log: str | None) -> type[KshareDataSource]:
-    """``format("kshare")`` with :class:`Reader`."""
+    """Make ``format("kshare")`` with :class:`Reader`."""
 
     class Source(KshareDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return WATCHED  # Spark 4.0 lets no other source take the name of one that it has found
+
         def streamReader(self, schema: Any) -> Any:
-            reader: Any = super().streamReader(schema)
+            made: Any = super().streamReader(schema)
+            reader = getattr(made, "reader", made)  # Spark before 4.2 has one around it
             reader.__class__ = Reader
             reader.kill, reader.log = kill, log
-            return reader
+            return made
 
     return Source
 
@@ -156,10 +163,12 @@ def source_of(kill: Kill, log: str | None) -> type[KshareDataSource]:
 def run_query(spark: SparkSession, job: dict[str, Any]) -> None:
     """Run a query until it has read all that is there, or fails, or kills this process."""
     kill: Kill = job.get("kill") or {}
-    where, numbers, enough = kill.get("where"), itertools.count(), threading.Event()
+    where, enough = kill.get("where"), threading.Event()
+    ran: list[int] = []
     spark.dataSource.register(source_of(kill, job.get("log")))
+    source = job.get("source", "kshare")
     reader = (
-        spark.readStream.format(job.get("source", "kshare"))
+        spark.readStream.format(WATCHED if source == "kshare" else source)
         .option("kafka.bootstrap.servers", job["servers"])
         .option("startingOffsets", "earliest")
     )
@@ -168,7 +177,8 @@ def run_query(spark: SparkSession, job: dict[str, Any]) -> None:
     frame = reader.options(**job.get("options", {})).load()
 
     def sink(rows: DataFrame, batch: int) -> None:
-        number = next(numbers)
+        number = len(ran)
+        ran.append(batch)
         is_time = number >= kill.get("batch", 0)
         if number >= job.get("batches", number + 1):
             enough.set()
@@ -192,16 +202,28 @@ def run_query(spark: SparkSession, job: dict[str, Any]) -> None:
     writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", job["checkpoint"])
     timer = threading.Timer(kill.get("seconds", 0), strike, [kill])
     timer.daemon = True
-    query = writer.trigger(availableNow=True).start()
     try:
         if where == "any-time":
             timer.start()
-        while not query.awaitTermination(0.1):  # type: ignore[arg-type]
-            if enough.is_set():
-                query.stop()
+        _read_all(writer, ran, enough)
     finally:
         timer.cancel()
-        query.stop()
+
+
+def _read_all(writer: DataStreamWriter, ran: list[int], enough: threading.Event) -> None:
+    """Start a query until it has read all there is, or ``enough``; ``ran`` grows by its batches."""
+    while not enough.is_set():
+        before = len(ran)
+        query = writer.trigger(availableNow=True).start()
+        try:
+            while not query.awaitTermination(0.1):  # type: ignore[arg-type]
+                if enough.is_set():
+                    query.stop()
+        finally:
+            query.stop()
+        # Before Spark 4.2, AvailableNow is one batch.
+        if TELLS_START or len(ran) == before:
+            return
 
 
 def run(job: dict[str, Any]) -> None:

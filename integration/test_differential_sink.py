@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from integration.differential import FORMATS, error_of, read, rows_of
+from integration.differential import FORMATS, READS_ALL, error_of, read, read_all, rows_of
 from integration.kafka import KafkaBroker
 from kshare.testing import Record
 
@@ -214,11 +214,10 @@ def test_a_stream_and_its_restart(spark: SparkSession, broker: KafkaBroker, tmp_
                 .option("kafka.bootstrap.servers", servers)
                 .option("topic", out)
                 .option("checkpointLocation", str(tmp_path / source))
-                .trigger(availableNow=True)
+                .trigger(**READS_ALL)
                 .start()
             )
-            assert query.awaitTermination(120)
-            query.stop()
+            read_all(query)
     results = {source: written(spark, servers, out) for source, out in outs.items()}
     assert results["kshare"] == results["kafka"]
     assert len(results["kafka"]) == 40

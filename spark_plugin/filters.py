@@ -5,40 +5,32 @@ applies all filters again.
 """
 
 from collections.abc import Iterable
-from typing import Any, Final
-
-from pyspark.sql.datasource import (
-    ColumnPath,
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-)
+from typing import TYPE_CHECKING, Any, Final
 
 from kshare.planner.filters import Comparison, Condition
 
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import ColumnPath, Filter
+
 __all__ = ["conditions_of"]
 
-_COMPARISONS: Final[dict[type[Filter], Comparison]] = {
-    EqualTo: "=",
-    EqualNullSafe: "=",  # `<=> NULL` has no value of the column's type, and excludes nothing
-    LessThan: "<",
-    LessThanOrEqual: "<=",
-    GreaterThan: ">",
-    GreaterThanOrEqual: ">=",
-    In: "in",
+# By name, as Spark 4.0 has none of these classes.
+_COMPARISONS: Final[dict[str, Comparison]] = {
+    "EqualTo": "=",
+    "EqualNullSafe": "=",  # `<=> NULL` has no value of the column's type, and excludes nothing
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "In": "in",
 }
 
 
-def conditions_of(filters: Iterable[Filter]) -> list[Condition]:
+def conditions_of(filters: "Iterable[Filter]") -> list[Condition]:
     """Return the filters that compare a column with literals."""
     conditions = []
     for pushed in filters:
-        comparison = _COMPARISONS.get(type(pushed))
+        comparison = _COMPARISONS.get(type(pushed).__name__)
         path: ColumnPath = getattr(pushed, "attribute", ())
         if comparison is not None and len(path) == 1:
             value: Any = getattr(pushed, "value", None)

@@ -27,6 +27,7 @@ from kshare.core.listing import named, show_key
 from kshare.core.progress import TopicPartition
 from kshare.monitor.report import PartitionReport, RangeReport, hottest, slowest
 from spark_plugin.reports import QueryReport, SourceReport, report_of
+from spark_plugin.spark_api import REPORTS_LATEST, SPARK
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -79,6 +80,12 @@ class KshareListener(StreamingQueryListener):
 
             registry = None if prometheus is True else prometheus
             self._collector = collector_of(registry, ranges_max=prometheus_ranges_max)
+        if not REPORTS_LATEST:
+            _log.warning(
+                "%s shows no report of a source in its events: lags, records and times of ranges "
+                "are not known. Use `kshare status`, commitOffsets=true, or Spark 4.2 or later",
+                SPARK,
+            )
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Do nothing: there is no batch yet."""

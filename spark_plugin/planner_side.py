@@ -4,8 +4,9 @@ A call costs one call of :mod:`kshare.planner`. Tasks do not import this module.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import Filter, InputPartition
+from pyspark.sql.datasource import InputPartition
 
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.policies import PolicyWatch
@@ -17,10 +18,13 @@ from kshare.planner.key_selection import KeySelection
 from spark_plugin.filters import conditions_of
 from spark_plugin.planning import as_partitions
 
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
 __all__ = ["batch_partitions", "open_planner"]
 
 
-def batch_partitions(options: SourceOptions, filters: Sequence[Filter]) -> list[InputPartition]:
+def batch_partitions(options: SourceOptions, filters: "Sequence[Filter]") -> list[InputPartition]:
     """Plan a batch query.
 
     Args:

@@ -23,6 +23,7 @@ from kshare.monitor.report import (
     partition_report,
     slowest,
 )
+from spark_plugin.spark_api import REPORTS_LATEST, shown_offsets
 
 __all__ = ["QueryReport", "SourceReport", "report_of"]
 
@@ -133,7 +134,12 @@ class QueryReport:
 def report_of(progress: Any) -> QueryReport | None:
     """Convert a ``StreamingQueryProgress``; None if it has no kshare source."""
     reports = [
-        _source(number, source.endOffset, source.latestOffset)
+        _source(
+            number,
+            shown_offsets(source.endOffset),
+            # Without reports of sources, it is the end of the batch, and says nothing of the log.
+            shown_offsets(source.latestOffset) if REPORTS_LATEST else None,
+        )
         for number, source in enumerate(progress.sources)
         if not source.description.startswith(_OTHERS)
     ]
@@ -180,7 +186,7 @@ def _source(number: int, end: str | None, latest: str | None) -> SourceReport | 
 
 def _decoded(offsets: str | dict[str, Any] | None) -> OffsetDict | None:
     """Decode an offset dict; None if it is not one of kshare's."""
-    if not offsets or offsets == "None":
+    if not offsets:
         return None
     try:
         decoded = decode(offsets)

@@ -15,16 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from kshare.errors import KafkaError, OptionsError
 from kshare.options.sink import SinkOptions, parse_sink_options
 from spark_plugin.logs import show_log
+from spark_plugin.spark_api import DataSourceStreamArrowWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,15 +14,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    Filter,
     InputPartition,
-)
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import (
     ArrayType,
@@ -41,9 +33,18 @@ from kshare.options import SourceOptions, parse_options
 from spark_plugin.logs import show_log
 from spark_plugin.planning import SlicePartition, as_partitions
 from spark_plugin.read_info import filters_may_be_pushed
+from spark_plugin.spark_api import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+    stream_reader,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
 
     from kshare.planner import StreamPlanner
     from spark_plugin.sink import BatchSink, StreamSink
@@ -103,7 +104,7 @@ class KshareDataSource(DataSource):
         would be the last line that users see.
         """
         try:
-            return StreamReader(_parse(self.options, schema, streaming=True))
+            return stream_reader(StreamReader(_parse(self.options, schema, streaming=True)))
         except OptionsError as error:
             return _RefusedReader(error)
 
@@ -171,7 +172,7 @@ class _TaskReader:
 
 
 class _BatchReader(_TaskReader, DataSourceReader):
-    _filters: tuple[Filter, ...] = ()
+    _filters: "tuple[Filter, ...]" = ()
 
     def partitions(self) -> list[InputPartition]:
         # Tasks unpickle this class, and need no planner (0.2 s of imports).
@@ -183,7 +184,7 @@ class _BatchReader(_TaskReader, DataSourceReader):
 class _FilteredReader(_BatchReader):
     """A reader to which Spark may push filters: see :mod:`spark_plugin.read_info`."""
 
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802
+    def pushFilters(self, filters: "list[Filter]") -> "list[Filter]":  # noqa: N802
         """Note the filters for planning, and leave all of them for Spark to apply."""
         self._filters = tuple(filters)
         return filters
@@ -193,6 +194,11 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     """The reader of a streaming query. It lives in the planner's process."""
 
     _opened: "StreamPlanner | None" = None
+
+    @property
+    def options(self) -> SourceOptions:
+        """The query's options."""
+        return self._options
 
     @property
     def _planner(self) -> "StreamPlanner":
@@ -248,6 +254,11 @@ class _RefusedReader(StreamReader):
 
     def __init__(self, error: OptionsError) -> None:
         self._error = error
+
+    @property
+    def options(self) -> SourceOptions:
+        """The query's options."""
+        return self._options
 
     @property
     def _planner(self) -> "StreamPlanner":

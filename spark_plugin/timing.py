@@ -11,26 +11,23 @@ completion of tasks), and ``pyspark.daemon``'s child waits for that, and exits::
     reader done ............ rows on their way ............ task ends
     worker: END_OF_DATA_SECTION -> waits for the JVM ------> socket closed -> exits
 
-A worker answers END_OF_DATA_SECTION, "do not use me again", if ``pyspark.worker`` cannot read the
-finish signal. So this module makes it believe that, in a process that is about to exit.
+A worker answers END_OF_DATA_SECTION, "do not use me again", if it cannot read the finish signal.
+So :func:`spark_plugin.spark_api.refuse_reuse` makes it believe that, in a process that is about to
+exit.
 """
 
 import logging
 import os
 import sys
-from typing import Any, NoReturn
+from typing import Any
+
+from spark_plugin.spark_api import SPARK, refuse_reuse
 
 __all__ = ["end_worker_with_task"]
 
 _log = logging.getLogger("kshare")
 
 _DAEMONS = {"pyspark.daemon", "spark_plugin.daemon"}
-_RECEIVER = "SparkSocketMessageReceiver"
-_FINISH = "get_finish_signal_from_stream"
-
-
-class _EndsWithTaskError(Exception):
-    """``pyspark.worker`` takes it for a finish signal that cannot be read."""
 
 
 def end_worker_with_task() -> bool:
@@ -42,17 +39,9 @@ def end_worker_with_task() -> bool:
     """
     if not os.environ.get("SPARK_REUSE_WORKER") or not _is_daemon(sys.modules.get("__main__")):
         return False
-    receiver = getattr(sys.modules.get("pyspark.worker"), _RECEIVER, None)
-    finish = getattr(receiver, _FINISH, None)
-    if receiver is None or finish is None:
-        _log.debug("this version of Spark's Python worker is not known: no task times")
+    if not refuse_reuse():
+        _log.debug("the Python worker of %s is not known: no task times", SPARK)
         return False
-
-    def finish_and_end(self: Any) -> NoReturn:
-        finish(self)
-        raise _EndsWithTaskError("this worker ends with its task")
-
-    setattr(receiver, _FINISH, finish_and_end)
     return True
 
 

@@ -382,3 +382,28 @@ def test_it_is_exported() -> None:
     assert spark_plugin.KshareListener is KshareListener
     with pytest.raises(AttributeError, match="no attribute 'KshareWriter'"):
         spark_plugin.KshareWriter  # noqa: B018
+
+
+@pytest.fixture
+def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Spark before 4.2, whose events show the end of the batch as the latest offset."""
+    monkeypatch.setattr("spark_plugin.reports.REPORTS_LATEST", False)
+    monkeypatch.setattr("spark_plugin.listener.REPORTS_LATEST", False)
+
+
+@pytest.mark.usefixtures("without_reports")
+def test_an_end_that_spark_shows_as_the_latest_is_no_lag(caplog: pytest.LogCaptureFixture) -> None:
+    end = encode(Offsets({T1: Progress.at(3)}))
+    report = heard((end, end))
+    assert report is not None
+    assert report.partitions[T1].end == 3
+    assert report.sources[0].metrics == {}
+    assert "Spark " in caplog.text
+    assert "lags, records and times of ranges are not known" in caplog.text
+
+
+def test_offsets_in_the_way_of_python() -> None:
+    """As Spark 4.0 and 4.1 show them in a session of Spark Connect."""
+    report = heard((str(encode(Offsets({T1: Progress.at(3)}))), str({"t": {"1": 8}})))
+    assert report is not None
+    assert report.sources[0].metrics["maxOffsetsBehindLatest"] == "5"

@@ -1,0 +1,199 @@
+"""A query whose checkpoint goes to and fro between Spark 4.0 and 4.3, with ranges that stand apart.
+
+The two versions are played here, by the calls that each makes. Every record is read once.
+"""
+
+import itertools
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kshare.core.checkpoint import decode
+from kshare.errors import KshareError
+from kshare.testing import FakeCluster, Record
+from spark_plugin.logged_end import WRAPPER
+from spark_plugin.plain_reader import PlainReader
+from spark_plugin.source import KshareDataSource, StreamReader
+from tests.support.options import BASE
+
+Offsets = dict[str, Any]
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster() as running:
+        yield running
+
+
+def new_topic(cluster: FakeCluster, partitions: int = 1) -> str:
+    return cluster.create_topic(f"t{next(_numbers)}", partitions=partitions)
+
+
+def new_reader(options: dict[str, str]) -> StreamReader:
+    source = KshareDataSource(options)
+    made: Any = source.streamReader(source.schema())
+    reader: StreamReader = getattr(made, "reader", made)
+    return reader
+
+
+class Query:
+    """A query's logs, and the offsets of the records that its batches have read."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self.options = options
+        self.log: list[str] = []
+        self.done = 0
+        self.seen: Counter[tuple[int, int]] = Counter()
+        self.pending: list[tuple[int, int]] = []
+
+    def run(self, *, old: bool, batches: int, fails: bool) -> None:
+        """Run some batches, of which the last one's tasks may fail when they have read."""
+        reader = new_reader(self.options)
+        try:
+            (self._old if old else self._new)(reader, batches, fails=fails)
+        finally:
+            reader.stop()
+
+    def _old(self, inner: StreamReader, batches: int, *, fails: bool) -> None:
+        reader = PlainReader(inner)
+        start = None
+        if self.log:
+            start = json.loads(self.log[-1])
+            assert reader.partitions(start, start) == []
+        for number in range(batches):
+            if self.done == len(self.log):
+                end = reader.latestOffset()
+                if self._is_old(end):
+                    return
+                self.log.append(json.dumps(end))
+                if start is not None:
+                    reader.commit(start)
+            self._batch(reader, fails=fails and number == batches - 1)
+            start = json.loads(self.log[-1])
+
+    def _new(self, reader: StreamReader, batches: int, *, fails: bool) -> None:
+        limit = reader.getDefaultReadLimit()
+        for number in range(batches):
+            if self.done == len(self.log):
+                start = json.loads(self.log[-1]) if self.log else reader.initialOffset()
+                end = reader.latestOffset(start, limit)
+                if self._is_old(end):
+                    return
+                self.log.append(json.dumps(end))
+            self._batch(reader, fails=fails and number == batches - 1)
+
+    def _is_old(self, end: Offsets) -> bool:
+        return bool(self.log) and json.dumps(end) == self.log[-1]
+
+    def _batch(self, reader: Any, *, fails: bool) -> None:
+        start = json.loads(self.log[-2]) if len(self.log) > 1 else reader.initialOffset()
+        read = [
+            place
+            for task in reader.partitions(start, json.loads(self.log[-1]))
+            for batch in reader.read(task)
+            for place in zip(
+                batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True
+            )
+        ]
+        if not fails:
+            self.seen.update(read)
+            self.done = len(self.log)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    runs=st.lists(st.tuples(st.booleans(), st.integers(1, 4), st.booleans()), max_size=6),
+    old_last=st.booleans(),
+    most=st.sampled_from([None, "3"]),
+)
+def test_each_record_once(
+    cluster: FakeCluster, runs: list[tuple[bool, int, bool]], old_last: bool, most: str | None
+) -> None:
+    topic = new_topic(cluster, partitions=2)
+    options = {
+        "kafka.bootstrap.servers": cluster.bootstrap_servers,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "keyRanges": "2",
+        "maxOffsetsPerTrigger": "16",
+        **({} if most is None else {"maxRecordsPerTask": most}),
+    }
+    query = Query(options)
+    records = [Record(b"k%d" % (i % 5), b"v") for i in range(12)]
+    produced = 0
+    for old, batches, fails in [*runs, (old_last, 99, False)]:
+        cluster.produce(topic, records, partition=0)
+        cluster.produce(topic, records, partition=1)
+        produced += len(records)
+        query.run(old=old, batches=batches, fails=fails)
+    assert query.seen == Counter((p, i) for p in (0, 1) for i in range(produced))
+
+
+def test_ranges_stand_apart_in_what_moves(cluster: FakeCluster) -> None:
+    """Else the law above says nothing of them."""
+    topic = new_topic(cluster)
+    cluster.produce(topic, [Record(b"k%d" % (i % 5 if i < 40 else 0), b"v") for i in range(60)])
+    query = Query(
+        {
+            "kafka.bootstrap.servers": cluster.bootstrap_servers,
+            "subscribe": topic,
+            "startingOffsets": "earliest",
+            "keyRanges": "2",
+            "maxRecordsPerTask": "7",
+        }
+    )
+    query.run(old=True, batches=3, fails=True)
+    assert not all(reached.is_level for reached in decode(query.log[-1]).progress.values())
+    query.run(old=False, batches=2, fails=False)
+    query.run(old=True, batches=99, fails=False)
+    assert query.seen == Counter((0, i) for i in range(60))
+
+
+def test_a_new_query_starts_where_it_was_first_told_to(cluster: FakeCluster) -> None:
+    """``latest`` moves on while batch 0 is planned."""
+    topic = new_topic(cluster)
+    cluster.produce(topic, [Record(b"k", b"v")] * 5)
+    reader = PlainReader(
+        new_reader({"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic})
+    )
+    end = reader.latestOffset()
+    cluster.produce(topic, [Record(b"k", b"v")] * 5)
+    start = reader.initialOffset()
+    assert start["@kshare"]["start"] == {topic: {"0": 5}}
+    assert reader.partitions(start, end) == []
+    after = reader.latestOffset()
+    assert after == {topic: {"0": 10}}
+    reader.commit(end)
+    assert len(reader.partitions(end, after)) == 1
+    reader.stop()
+
+
+def test_the_wrapper_is_refused_before_anything_is_read(cluster: FakeCluster) -> None:
+    topic = new_topic(cluster)
+    reader = PlainReader(
+        new_reader({"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic})
+    )
+    reader.latestOffset()
+    with pytest.raises(KshareError, match=WRAPPER):
+        reader.partitions({topic: {"0": 3}}, {topic: {"0": 3}})
+    reader.stop()
+
+
+def test_limits_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "kshare")
+    limits = {"maxOffsetsPerTrigger": "5", "targetTaskDuration": "3s", "keyRanges": "2"}
+    at = {"t": {"0": 3}}
+    for options in ({}, limits):
+        reader = PlainReader(new_reader({**BASE, **options}))
+        for _ in range(2):
+            reader.partitions(at, at)
+    warned = [text for text in caplog.messages if "Trigger.AvailableNow" in text]
+    assert len(warned) == 1
+    assert "maxOffsetsPerTrigger, targetTaskDuration" in warned[0]
