@@ -1,14 +1,17 @@
 """A store's state from its changelog, for key ranges that a process has gained: :func:`restore`.
 
 The changelog is not divided: one partition holds the state of all key ranges of its task. What is
-read is what is pending of the gained ranges.
+read is what is pending of the gained ranges, up to the high watermark: with ``read_committed``, the
+end of transactions that are open is waited for, as a later one may be committed already.
 
 Cost: one pass over the pending offsets, with the reader of the source: no Python per record.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any, Final, Self
 
 import pyarrow as pa
 
@@ -16,6 +19,7 @@ from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
+from kshare.errors import DataLossError
 from kshare.group.assignments import parse_assignment
 from kshare.group.config.consumer_config import ConsumerConfig, consumer_config
 from kshare.options import EARLIEST, KafkaConfig, SourceOptions
@@ -24,6 +28,11 @@ from kshare.options.model import Assign
 from kshare.wire.reader.read_slice import read_slice
 
 __all__ = ["Restoration", "restore"]
+
+_log = logging.getLogger("kshare.group")
+
+_AFTER_TIMEOUT_MS: Final = 30_000
+"""For so long after its time-out, a transaction may still be open."""
 
 
 class Restoration(Iterator[pa.RecordBatch]):
@@ -85,16 +94,20 @@ def restore(
         ranges: The key ranges that were gained: ``(lo, hi)``, half-open; none for all.
         done: What the store has, as :attr:`Restoration.progress` says; None for nothing.
         config: The configuration of a consumer, as :class:`.KeySharedConsumer` takes it. With
-            ``isolation.level=read_committed``, aborted records are left out.
+            ``transactional.id``, ``isolation.level`` is ``read_committed`` unless it is set.
 
     Returns:
         An iterator of ``pyarrow.RecordBatch`` with the columns of :meth:`.consume_batch`, in offset
-        order, up to the end that the changelog has now; a value that is null is a tombstone.
+        order, up to the high watermark that the changelog has now; a value that is null is a
+        tombstone. With ``read_committed`` aborted records are left out, and it waits until what is
+        open below that is decided.
 
     Raises:
         OptionsError: The configuration cannot be used.
         UnknownTopicError: The partition does not exist.
-        KafkaError: The cluster did not answer in time, or refused; also while batches are taken.
+        DataLossError: ``done`` is beyond the end of the changelog, which is another one by now.
+        KafkaError: The cluster did not answer in time, or refused; also while batches are taken, as
+            when a transaction stays open for ``transaction.timeout.ms`` and 30 s.
         ValueError: A range is wrong, or two overlap.
     """
     kafka = _kafka_config(config)
@@ -102,6 +115,8 @@ def restore(
     ((topic_partition, parsed),) = assignment.items()
     hashes = parsed or (WHOLE,)
     first, end = _bounds(kafka, topic_partition)
+    if done is not None:
+        _check_done(topic_partition, done, hashes, (first, end))
     # What was deleted or compacted away below the first offset is not there for anybody.
     progress = (done or Progress.at(first)).advance(first)
     pending = progress.pending_stripes(end, hashes)
@@ -112,8 +127,47 @@ def restore(
     return Restoration(batches, progress, end, hashes)
 
 
+def _check_done(
+    partition: TopicPartition,
+    done: Progress,
+    hashes: Sequence[HashRange],
+    bounds: tuple[int, int],
+) -> None:
+    """Compare what a store has with the first offset and the end of the changelog.
+
+    Raises:
+        DataLossError: It has more than there is.
+    """
+    first, end = bounds
+    highest = max([done.stable, *(piece.offsets.end for piece in done.individual_commits)])
+    if highest > end:
+        raise DataLossError(
+            f"{partition}: the store has offsets up to {highest}, and the changelog ends at {end}: "
+            "it was made again or truncated. Empty the store, and restore with done=None",
+            wanted=(end, highest),
+            available=bounds,
+            topic=partition.topic,
+            partition=partition.partition,
+        )
+    position = done.position_of(hashes)
+    if position < first:
+        _log.warning(
+            "%s: the store has offsets up to %d, and the changelog begins at %d: keys that were "
+            "deleted between them stay in the store, unless it is emptied and restored with "
+            "done=None",
+            partition,
+            position,
+            first,
+        )
+
+
 def _bounds(kafka: KafkaConfig, partition: TopicPartition) -> tuple[int, int]:
-    with closing(Cluster(kafka)) as cluster:
+    """The first offset and the high watermark.
+
+    The last stable offset would be too low: what was committed after an open transaction began
+    lies beyond it.
+    """
+    with closing(Cluster(replace(kafka, read_committed=False))) as cluster:
         return cluster.earliest([partition])[partition], cluster.latest([partition])[partition]
 
 
@@ -122,4 +176,10 @@ def _kafka_config(config: Mapping[str, Any] | ConsumerConfig | KafkaConfig) -> K
         return config
     if not isinstance(config, ConsumerConfig):
         config = consumer_config({"group.id": "kshare-restore", **config})
-    return config.kafka
+    kafka = config.kafka
+    if config.transactional_id is not None and "isolation.level" not in kafka.properties:
+        kafka = replace(kafka, read_committed=True)
+    if kafka.read_committed:
+        patience = config.transaction_timeout_ms + _AFTER_TIMEOUT_MS
+        kafka = replace(kafka, poll_timeout_ms=max(kafka.read_timeout_ms, patience))
+    return kafka

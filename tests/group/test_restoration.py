@@ -11,8 +11,9 @@ import kshare.group
 from kshare.core.hashing import WHOLE, HashRange, key_hash, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
-from kshare.errors import OptionsError, UnknownTopicError
-from kshare.group import restore
+from kshare.errors import DataLossError, OptionsError, UnknownTopicError
+from kshare.group import restoration, restore
+from kshare.group.config.consumer_config import consumer_config
 from kshare.testing import FakeCluster
 
 RECORDS = 60
@@ -47,16 +48,16 @@ def test_all_of_a_changelog(servers: str) -> None:
 
 
 def test_an_empty_changelog(servers: str) -> None:
-    restoration = restore("balances-changelog", 0, [], None, config(servers))
-    assert list(restoration) == []
-    assert (restoration.end, restoration.progress) == (0, Progress.at(0))
+    restored = restore("balances-changelog", 0, [], None, config(servers))
+    assert list(restored) == []
+    assert (restored.end, restored.progress) == (0, Progress.at(0))
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sets(st.sampled_from(PARTS), min_size=1),
     st.lists(
-        st.tuples(st.sampled_from(PARTS), st.integers(0, RECORDS), st.integers(1, RECORDS)),
+        st.tuples(st.sampled_from(PARTS), st.integers(0, RECORDS - 1), st.integers(1, RECORDS)),
         max_size=4,
     ),
     st.integers(0, RECORDS),
@@ -64,10 +65,13 @@ def test_an_empty_changelog(servers: str) -> None:
 def test_what_is_pending_of_the_gained_ranges_comes_once(
     servers: str, gained: set[HashRange], had: list[tuple[HashRange, int, int]], stable: int
 ) -> None:
-    pieces = [Rectangle(OffsetRange(start, start + count), part) for part, start, count in had]
+    pieces = [
+        Rectangle(OffsetRange(start, min(start + count, RECORDS)), part)
+        for part, start, count in had
+    ]
     done = Progress.of(stable, pieces)
     ranges = [(part.lo, part.hi) for part in gained]
-    restoration = restore("balances-changelog", 1, ranges, done, config(servers))
+    restored = restore("balances-changelog", 1, ranges, done, config(servers))
     wanted = [
         at
         for at, key in enumerate(KEYS)
@@ -77,20 +81,58 @@ def test_what_is_pending_of_the_gained_ranges_comes_once(
             for piece in done.pending(RECORDS)
         )
     ]
-    assert offsets(restoration) == wanted
-    again = restore("balances-changelog", 1, ranges, restoration.progress, config(servers))
+    assert offsets(restored) == wanted
+    again = restore("balances-changelog", 1, ranges, restored.progress, config(servers))
     assert offsets(again) == []
-    assert not restoration.progress.minus(done.commit(done.pending_of(RECORDS, sorted(gained))))
+    assert not restored.progress.minus(done.commit(done.pending_of(RECORDS, sorted(gained))))
 
 
 def test_progress_says_what_was_returned(servers: str) -> None:
-    restoration = restore("balances-changelog", 1, [PARTS[0]], None, config(servers))
-    assert restoration.progress == Progress.at(0)
-    last = next(restoration).column("offset")[-1].as_py()
-    assert restoration.progress.position(PARTS[0]) == last + 1
-    assert list(restoration) == []
-    assert restoration.progress.position(PARTS[0]) == RECORDS
-    assert restoration.progress.position(PARTS[1]) == 0
+    restored = restore("balances-changelog", 1, [PARTS[0]], None, config(servers))
+    assert restored.progress == Progress.at(0)
+    last = next(restored).column("offset")[-1].as_py()
+    assert restored.progress.position(PARTS[0]) == last + 1
+    assert list(restored) == []
+    assert restored.progress.position(PARTS[0]) == RECORDS
+    assert restored.progress.position(PARTS[1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "is_committed"),
+    [
+        ({}, False),
+        ({"isolation.level": "read_committed"}, True),
+        ({"transactional.id": "billing-1"}, True),
+        ({"transactional.id": "billing-1", "isolation.level": "read_uncommitted"}, False),
+    ],
+)
+def test_what_is_aborted_is_left_out_by_default_where_the_consumer_is_transactional(
+    given: dict[str, str], is_committed: bool
+) -> None:
+    config = {"bootstrap.servers": "b:9092", "group.id": "g", "enable.auto.commit": False, **given}
+    for each in (config, consumer_config(config)):
+        kafka = restoration._kafka_config(each)
+        assert kafka.read_committed == is_committed
+        assert kafka.read_timeout_ms == (90_000 if is_committed else 60_000)
+
+
+def test_a_store_that_has_more_than_the_changelog_is_an_error(servers: str) -> None:
+    ahead = Progress.at(10).commit([Rectangle(OffsetRange(20, RECORDS + 5), PARTS[0])])
+    for done in (ahead, Progress.at(RECORDS + 1)):
+        with pytest.raises(DataLossError, match=rf"the changelog ends at {RECORDS}"):
+            restore("balances-changelog", 1, [], done, config(servers))
+
+
+def test_a_store_that_ends_before_the_changelog_begins_is_a_warning(
+    servers: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(restoration, "_bounds", lambda *_: (30, RECORDS))
+    with caplog.at_level("WARNING", "kshare.group"):
+        assert offsets(restore("balances-changelog", 1, [], Progress.at(30), config(servers)))
+        assert not caplog.messages
+        read = offsets(restore("balances-changelog", 1, [], Progress.at(5), config(servers)))
+    assert read == list(range(30, RECORDS))
+    assert "up to 5, and the changelog begins at 30" in caplog.text
 
 
 def test_what_is_wrong_is_said_at_the_call(servers: str) -> None:

@@ -157,10 +157,12 @@ class AsyncKeySharedConsumer:
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
+        on_started: Listener | None = None,
     ) -> None:
         """Join the group; the callbacks are plain functions, called by the thread that polls."""
         subscribe = self._consumer.subscribe
-        await asyncio.to_thread(subscribe, topics, on_assigned, on_revoked, on_lost)
+        listeners = on_assigned, on_revoked, on_lost, on_started
+        await asyncio.to_thread(subscribe, topics, *listeners)
 
     async def unsubscribe(self) -> None:
         """Give up all partitions, and leave the group."""

@@ -350,6 +350,7 @@ class KeySharedConsumer:
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
+        on_started: Listener | None = None,
     ) -> None:
         """Join the group, and read what its leader assigns: key ranges of partitions.
 
@@ -362,12 +363,14 @@ class KeySharedConsumer:
             on_assigned: Called with what is gained; its records come after that.
             on_revoked: Called with what others shall get, before it is committed and given up.
             on_lost: Called with what others may have already; until they have claimed it, it may
-                still be committed.
+                still be committed. Without it, ``on_revoked`` is called.
+            on_started: Called when what was gained is claimed in the group's log: no former owner
+                commits any more, and no transaction of one is open. Restore state here.
 
         Raises:
             ValueError: A topic is wrong, or partitions were assigned by :meth:`assign`.
         """
-        self._reading.subscribe(topics, Callbacks(on_assigned, on_revoked, on_lost))
+        self._reading.subscribe(topics, Callbacks(on_assigned, on_revoked, on_lost, on_started))
 
     def unsubscribe(self) -> None:
         """Commit (with ``enable.auto.commit``), give up all partitions, and leave the group."""

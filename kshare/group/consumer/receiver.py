@@ -371,6 +371,8 @@ class Receiver:
                 self._waker.wait(seconds)
             return False
         self.hold.over()
+        if self.subscriber is not None:
+            self.subscriber.started(self._tail.is_claimed)
         return self._took(take, min(seconds, self._commits.seconds_left)) and self._may_hand_out()
 
     def follow_group(self, *, continues: bool) -> bool:

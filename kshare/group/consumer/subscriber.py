@@ -3,7 +3,7 @@
 ::
 
     a change --> on_revoked --> commit ----------------> claim --> tell the group --> on_assigned
-                                (what stays is read on)
+                                (what stays is read on)        the claim is in place --> on_started
     a loss   --> on_lost ----------------------> claim nothing --> join again
 """
 
@@ -19,7 +19,7 @@ from kshare.core.hashing import HashRange
 from kshare.core.listing import named
 from kshare.core.progress import TopicPartition
 from kshare.group.membership.thread import MemberThread
-from kshare.group.protocol.holdings import Change, minus
+from kshare.group.protocol.holdings import Change, minus, union
 from kshare.options.kinds import topic_fault
 
 __all__ = ["Callbacks", "Host", "Listener", "Subscriber", "partitions_only", "topics_to_subscribe"]
@@ -34,11 +34,19 @@ _Consumer = TypeVar("_Consumer")
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """What the user wants to be told."""
+    """What the user wants to be told.
+
+    Attributes:
+        on_assigned: What is gained.
+        on_revoked: What is given up.
+        on_lost: What is lost; None to tell ``on_revoked``.
+        on_started: What was gained, when its claim is in place.
+    """
 
     on_assigned: Listener | None = None
     on_revoked: Listener | None = None
     on_lost: Listener | None = None
+    on_started: Listener | None = None
 
 
 class Host(Protocol):
@@ -96,6 +104,7 @@ class Subscriber:
         self.is_rebalancing = False
         self._host = host
         self._under_way: _Handover | None = None
+        self._starting: dict[TopicPartition, tuple[HashRange, ...]] = {}  # gained, not in place
 
     @property
     def has_work(self) -> bool:
@@ -131,7 +140,10 @@ class Subscriber:
 
     def _begin(self, change: Change) -> None:
         faults: list[Exception] = []
-        revoked = self.callbacks.on_lost if change.is_lost else self.callbacks.on_revoked
+        revoked = self.callbacks.on_revoked
+        if change.is_lost and self.callbacks.on_lost is not None:
+            revoked = self.callbacks.on_lost
+        self._starting = dict(minus(self._starting, change.revoked))
         if change.revoked:
             self._tell(change.revoked, "lost" if change.is_lost else "revoked")
             _call(revoked, change.revoked, faults)
@@ -150,11 +162,42 @@ class Subscriber:
         epoch = None if change.epoch is None else (change.epoch, change.topic_id)
         self._host.take_over(change.assigned, epoch)
         self.member.applied()
+        for tp, hashes in change.gained.items():
+            self._starting[tp] = union(self._starting.get(tp), hashes)
         if change.gained:
             self._tell(change.gained, "assigned")
-            _call(self.callbacks.on_assigned, change.gained, faults)
+        on_assigned = self.callbacks.on_assigned
+        gained = change.gained
+        if isinstance(on_assigned, _PartitionsOnly):
+            stays = {tp: change.assigned[tp] for tp in change.revoked if tp in change.assigned}
+            gained = {**gained, **stays}
+        if gained:
+            _call(on_assigned, gained, faults)
         for fault in faults:
             raise fault
+
+    def started(self, is_in_place: Callable[[TopicPartition], bool]) -> None:
+        """Tell of claims that are in place now; their records come after that.
+
+        Args:
+            is_in_place: Whether all that is assigned of a partition is claimed.
+
+        Raises:
+            Exception: What the callback has raised.
+        """
+        if not self._starting:
+            return
+        started = {tp: hashes for tp, hashes in self._starting.items() if is_in_place(tp)}
+        if not started:
+            return
+        for topic_partition in started:
+            del self._starting[topic_partition]
+        if self.callbacks.on_started is not None:
+            self.is_rebalancing = True
+            try:
+                self.callbacks.on_started(started)
+            finally:
+                self.is_rebalancing = False
 
     def _tell(self, changed: Mapping[TopicPartition, tuple[HashRange, ...]], what: str) -> None:
         """Write a line for people, as Java's consumer does."""
@@ -194,22 +237,30 @@ def partitions_only(
 def partitions_only(listener: Callable[..., None], consumer: Any = None) -> Listener:
     """A listener that takes partitions, for code that knows no key ranges.
 
-    A partition of which only some key hashes have changed is among them, too.
+    A partition of which only some key hashes have changed is among them, too. If some are revoked
+    and others stay, it is assigned again after that.
 
     Args:
         listener: Called with the partitions; or with ``consumer`` and partitions of the class
             ``confluent_kafka.TopicPartition``, as confluent_kafka calls its listeners.
         consumer: What the listener is called with; None for one that takes partitions alone.
     """
+    return _PartitionsOnly(listener, consumer)
 
-    def with_ranges(changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+
+@dataclass(frozen=True, slots=True)
+class _PartitionsOnly:
+    """A listener that knows no key ranges."""
+
+    listener: Callable[..., None]
+    consumer: Any
+
+    def __call__(self, changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
         partitions = sorted(changed)
-        if consumer is None:
-            listener(partitions)
+        if self.consumer is None:
+            self.listener(partitions)
         else:
-            listener(consumer, [RdTopicPartition(*each) for each in partitions])
-
-    return with_ranges
+            self.listener(self.consumer, [RdTopicPartition(*each) for each in partitions])
 
 
 def topics_to_subscribe(topics: Iterable[Any]) -> tuple[str, ...]:

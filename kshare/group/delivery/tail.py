@@ -129,6 +129,11 @@ class Tail:
         """Whether what is read is claimed."""
         return not any(delivery.is_provisional for delivery in self.deliveries.values())
 
+    def is_claimed(self, topic_partition: TopicPartition) -> bool:
+        """Whether all that is assigned of a partition is claimed, so that its delivery begins."""
+        delivery = self.deliveries.get(topic_partition)
+        return delivery is not None and not delivery.is_provisional
+
     def _carry(self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
         """End a delivery; the next one goes on where it was."""
         delivery, limit = self.deliveries[topic_partition], self._limits.of(topic_partition)

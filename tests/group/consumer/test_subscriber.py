@@ -1,0 +1,124 @@
+"""Which callbacks are called, with what, and when."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.core.progress import TopicPartition
+from kshare.group.consumer.subscriber import Callbacks, Host, Subscriber, partitions_only
+from kshare.group.membership.thread import MemberThread
+from kshare.group.protocol.holdings import Change
+
+ORDERS, AUDIT = TopicPartition("orders", 0), TopicPartition("orders", 1)
+LOWER, UPPER = split(WHOLE, 2)
+Hashes = Mapping[TopicPartition, tuple[HashRange, ...]]
+
+
+class FakeMember:
+    """A member with changes to take; it owns what they say."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+
+    def take(self) -> Change | None:
+        return self.changes.pop(0) if self.changes else None
+
+    def applied(self) -> None:
+        pass
+
+    def owned(self) -> dict[TopicPartition, Any]:
+        return {}
+
+
+class FakeHost:
+    """A consumer that claims what it is told to."""
+
+    def __init__(self) -> None:
+        self.claimed: list[Hashes] = []
+
+    def commit_before_revocation(self) -> None:
+        return None
+
+    def take_over(self, assignment: Hashes, epoch: object) -> None:
+        self.claimed.append(assignment)
+
+
+@pytest.fixture
+def member() -> FakeMember:
+    return FakeMember()
+
+
+@pytest.fixture
+def subscriber(member: FakeMember) -> Subscriber:
+    return Subscriber(cast("MemberThread", member), cast("Host", FakeHost()), "g")
+
+
+def apply(subscriber: Subscriber, member: FakeMember, *changes: Change) -> None:
+    for change in changes:
+        member.changes.append(change)
+        subscriber.follow()
+
+
+def test_what_is_gained_has_started_once_its_claim_is_in_place(
+    subscriber: Subscriber, member: FakeMember
+) -> None:
+    told: list[tuple[str, Hashes]] = []
+    subscriber.callbacks = Callbacks(
+        on_assigned=lambda gained: told.append(("assigned", gained)),
+        on_started=lambda started: told.append(("started", started)),
+    )
+    in_place: set[TopicPartition] = set()
+    apply(
+        subscriber, member, Change({}, {ORDERS: (LOWER,), AUDIT: ()}, {ORDERS: (LOWER,), AUDIT: ()})
+    )
+    subscriber.started(in_place.__contains__)
+    assert told == [("assigned", {ORDERS: (LOWER,), AUDIT: ()})]
+    in_place.add(AUDIT)
+    subscriber.started(in_place.__contains__)
+    assert told[1:] == [("started", {AUDIT: ()})]
+    apply(subscriber, member, Change({}, {ORDERS: (UPPER,)}, {ORDERS: (), AUDIT: ()}))
+    in_place.add(ORDERS)
+    for _ in range(2):
+        subscriber.started(in_place.__contains__)
+    assert told[3:] == [("started", {ORDERS: ()})]
+
+
+def test_what_goes_before_it_has_started_never_starts(
+    subscriber: Subscriber, member: FakeMember
+) -> None:
+    told: list[Hashes] = []
+    subscriber.callbacks = Callbacks(on_started=told.append)
+    gained = Change({}, {ORDERS: (), AUDIT: ()}, {ORDERS: (), AUDIT: ()})
+    revoked = Change({ORDERS: (LOWER,), AUDIT: ()}, {}, {ORDERS: (UPPER,)})
+    apply(subscriber, member, gained, revoked)
+    subscriber.started(lambda _: True)
+    assert told == [{ORDERS: (UPPER,)}]
+
+
+@pytest.mark.parametrize("has_on_lost", [True, False])
+def test_what_is_lost_is_revoked_for_those_who_make_no_difference(
+    subscriber: Subscriber, member: FakeMember, has_on_lost: bool
+) -> None:
+    told: list[str] = []
+    subscriber.callbacks = Callbacks(
+        on_revoked=lambda _: told.append("revoked"),
+        on_lost=(lambda _: told.append("lost")) if has_on_lost else None,
+    )
+    apply(subscriber, member, Change({ORDERS: ()}, {}, {}, is_lost=True))
+    assert told == ["lost" if has_on_lost else "revoked"]
+
+
+def test_partitions_of_which_some_hashes_stay_are_assigned_again(
+    subscriber: Subscriber, member: FakeMember
+) -> None:
+    """A listener closes a partition that is revoked: what stays of it is read on."""
+    told: list[tuple[str, list[TopicPartition]]] = []
+    subscriber.callbacks = Callbacks(
+        on_assigned=partitions_only(lambda some: told.append(("assigned", some))),
+        on_revoked=partitions_only(lambda some: told.append(("revoked", some))),
+    )
+    change = Change({ORDERS: (UPPER,), AUDIT: ()}, {}, {ORDERS: (LOWER,)})
+    apply(subscriber, member, change)
+    assert told == [("revoked", [ORDERS, AUDIT]), ("assigned", [ORDERS])]
