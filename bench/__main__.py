@@ -29,6 +29,7 @@ from bench import (
     range_jobs,
     sink_jobs,
     slow_key,
+    time_jobs,
     transaction_jobs,
 )
 from bench.ready_made import read_ready_made
@@ -394,6 +395,7 @@ GROUPS: dict[str, Callable[[str, int], list[Row]]] = {
     "groups": group_rows,
     "sink": sink_rows,
     "slow": slow_rows,
+    "time": time_jobs.rows,
 }
 WITHOUT_BROKER = {"core", "assign", "elastic"}
 

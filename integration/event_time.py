@@ -7,16 +7,17 @@
 import random
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from integration.kafka import KafkaBroker
 from integration.spark import start_spark
+from integration.topics import Topics
 from kshare.testing import Record
 
 BEGIN_MS = 1_700_000_000_000
@@ -34,12 +35,14 @@ class Outcome:
         batches: Number of batches.
         dropped: Rows after partial aggregation that Spark dropped as late.
         seconds: How long the query ran.
+        watermark: The watermark of its last batch, as a timestamp of ISO 8601.
     """
 
     counted: int
     batches: int
     dropped: int
     seconds: float
+    watermark: str
 
 
 def keys(count: int, hot_share: float = 0.6) -> Iterator[bytes]:
@@ -76,7 +79,7 @@ def other_hours(count: int) -> list[list[Record]]:
     return [list(spread(count // 2, n, BEGIN_MS + n * half, half)) for n in range(2)]
 
 
-def fill(broker: KafkaBroker, partitions: list[list[Record]]) -> str:
+def fill(broker: Topics, partitions: list[list[Record]]) -> str:
     """Make a topic of some partitions' records, and return its name."""
     topic = broker.create_topic(partitions=len(partitions))
     for number, records in enumerate(partitions):
@@ -86,7 +89,7 @@ def fill(broker: KafkaBroker, partitions: list[list[Record]]) -> str:
 
 def count_windows(
     spark: SparkSession,
-    broker: KafkaBroker,
+    broker: Topics,
     topic: str,
     folder: Path,
     *,
@@ -121,8 +124,7 @@ def count_windows(
     frame = spark.readStream.format(source).options(**given).load()
     if slow:
         frame = frame.where(_slowly(slow)("key"))
-    counted = frame.withWatermark("timestamp", "10 minutes")
-    counted = counted.groupBy(F.window("timestamp", "5 minutes")).count()
+    counted = windows_of(frame.withWatermark("timestamp", "10 minutes"))
     writer = counted.writeStream.outputMode("update").foreachBatch(keep)
     began = time.monotonic()
     query = (
@@ -133,14 +135,20 @@ def count_windows(
     query.awaitTermination()
     error = query.exception()
     assert error is None, error
-    progress: Iterable[Mapping[str, Any]] = query.recentProgress
+    progress: Sequence[Mapping[str, Any]] = query.recentProgress
     dropped = sum(
         int(state["numRowsDroppedByWatermark"])
         for each in progress
         for state in each["stateOperators"]
     )
     batches = sum(1 for each in progress if each["numInputRows"])
-    return Outcome(sum(counts.values()), batches, dropped, time.monotonic() - began)
+    watermark = progress[-1]["eventTime"]["watermark"]
+    return Outcome(sum(counts.values()), batches, dropped, time.monotonic() - began, watermark)
+
+
+def windows_of(frame: DataFrame) -> DataFrame:
+    """The number of records of each window of five minutes."""
+    return frame.groupBy(F.window("timestamp", "5 minutes")).count()
 
 
 def _slowly(seconds: float) -> Any:

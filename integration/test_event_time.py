@@ -7,20 +7,24 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from integration.event_time import (
     ALIGNED,
     BEGIN_MS,
     SPAN_MS,
+    Outcome,
     count_windows,
     fill,
     one_partition,
     other_hours,
     spread,
     uneven_partitions,
+    windows_of,
 )
 from integration.kafka import KafkaBroker
 from kshare.cluster.cluster import Cluster
@@ -55,6 +59,35 @@ def test_no_row_is_dropped_behind_a_watermark(
     assert without.dropped > 0
     assert (aligned.counted, aligned.dropped) == (records, 0)
     assert aligned.batches <= 1.5 * without.batches
+
+
+def test_what_is_unparked_comes_late_and_a_batch_query_counts_it(
+    spark: SparkSession, broker: KafkaBroker, tmp_path: Path
+) -> None:
+    topic = fill(broker, one_partition(COUNT))
+    windows: dict[Any, int] = {}
+
+    def run(**options: str) -> Outcome:
+        return count_windows(spark, broker, topic, tmp_path, windows=windows, options=options)
+
+    parked = run(parkedKeys='["key-0"]')
+    assert parked.counted < 0.5 * COUNT
+    waited = (
+        spark.read.format("kshare")
+        .option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        .option("subscribe", topic)
+        .option("keys", '["key-0"]')
+        .load()
+    )
+    closed = windows_of(waited).where(
+        F.col("window.end") <= F.lit(parked.watermark).cast("timestamp")
+    )
+    for row in closed.collect():
+        windows[row["window"]] += row["count"]
+    assert sum(windows.values()) < COUNT
+    unparked = run()
+    assert unparked.dropped > 0
+    assert unparked.counted == COUNT
 
 
 # -- topics of every kind, without Spark ----------------------------------------------------------

@@ -140,6 +140,11 @@ class TimeAlignment:
         for tp in asked:
             end = self._end(tp, times[tp], progress[tp], later[tp], bound, ends[tp], keys)
             cut[tp] = max(min(ends[tp], end), progress[tp].stable)
+        waiting = [tp for tp in asked if cut[tp] < ends[tp]]
+        if waiting:
+            _log.info(
+                "maxTimeAhead: nothing after timestamp %d is read; cut: %s", bound, named(waiting)
+            )
         return cut
 
     def _pending_times(
