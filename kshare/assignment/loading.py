@@ -30,22 +30,26 @@ TASK_ASSIGNORS: Final[dict[str, str]] = {
 
 
 def load_task_assignor(
-    name: str = DEFAULT_TASK_ASSIGNOR, configs: Mapping[str, Any] | None = None
+    name: str | type = DEFAULT_TASK_ASSIGNOR, configs: Mapping[str, Any] | None = None
 ) -> TaskAssignor:
     """Load a task assignor and configure it.
 
     Args:
         name: A built-in name, also with Kafka's package in front; or the dotted path of a class, of
             an instance, or of a function that returns one: ``package.module.name`` or
-            ``package.module:name``.
+            ``package.module:name``; or a class.
         configs: The configs, passed to the assignor's ``configure`` if it has one.
 
     Raises:
         ValueError: there is no such assignor, or it cannot be made or configured; the text says why
             and names the built-in ones.
     """
-    kafka = name.rpartition(".")[2] if name.startswith("org.apache.kafka.") else name
-    target = find(TASK_ASSIGNORS.get(kafka, name), "task assignor", TASK_ASSIGNORS)
+    target: Any = name
+    if isinstance(name, type):
+        name = f"{name.__module__}:{name.__qualname__}"
+    else:
+        kafka = name.rpartition(".")[2] if name.startswith("org.apache.kafka.") else name
+        target = find(TASK_ASSIGNORS.get(kafka, name), "task assignor", TASK_ASSIGNORS)
     try:
         # A class has the method assign, too.
         is_factory = isinstance(target, type) or not _is_assignor(target)

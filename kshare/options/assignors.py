@@ -41,7 +41,11 @@ def is_assignor_config(name: str) -> bool:
 
 
 def parse_task_assignor(
-    raw: Mapping[str, str], faults: Faults, *, makes_assignor: bool
+    raw: Mapping[str, str],
+    faults: Faults,
+    *,
+    makes_assignor: bool,
+    given: type | None = None,
 ) -> tuple[str | None, FrozenMapping[str, str]]:
     """Parse the name of the assignor and its configs.
 
@@ -49,6 +53,7 @@ def parse_task_assignor(
         raw: The options by documented name.
         faults: Takes what is wrong.
         makes_assignor: Whether to make the assignor, so that its faults are found.
+        given: The class that is named; None to look for it.
 
     Returns:
         The assignor's name, None if none is given; and its configs, names in lower case.
@@ -73,7 +78,7 @@ def parse_task_assignor(
         name = name.strip()
     if name is not None and makes_assignor:
         try:
-            made = load_task_assignor(name, configs)
+            made = load_task_assignor(given or name, configs)
         except ValueError as error:
             faults.add(_OPTION, name, str(error))
     return name, _Configs(configs, made)

@@ -3,6 +3,7 @@
 import pickle
 import traceback
 import uuid
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -286,3 +287,17 @@ class TestLoading:
         with pytest.raises(ValueError, match=r"cannot be made: ValueError\('tell=no'\)") as caught:
             load_task_assignor(f"{__name__}.Telling", {"tell": "no", "password": "s3cret"})
         assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_a_deadline_is_a_time() -> None:
+    entry = KafkaStreamsAssignment(ProcessId("p"))
+    when = datetime(2026, 7, 1, 12, tzinfo=UTC)
+    later = entry.with_followup_rebalance(when)
+    assert later.followup_rebalance_deadline == int(when.timestamp() * 1000)
+    given = KafkaStreamsAssignment(ProcessId("p"), followup_rebalance_deadline=5.5)  # type: ignore[arg-type]
+    assert given.followup_rebalance_deadline == 5
+    with pytest.raises(ValueError, match="has no time zone"):
+        entry.with_followup_rebalance(when.replace(tzinfo=None))
+    for wrong in ("soon", True, timedelta(minutes=5)):
+        with pytest.raises(TypeError, match="wanted ms since 1970, or a datetime"):
+            entry.with_followup_rebalance(wrong)  # type: ignore[arg-type]

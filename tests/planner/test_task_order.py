@@ -5,6 +5,7 @@ import pickle
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -378,7 +379,10 @@ def test_an_assignor_is_asked_again_when_its_deadline_has_passed(recorder: Recor
     def with_deadlines(state: ApplicationState) -> TaskAssignment:
         first, second = all_on_first(state).assignment
         return TaskAssignment(
-            (first.with_followup_rebalance(1_060_000), second.with_followup_rebalance(1_030_000))
+            (
+                first.with_followup_rebalance(1_060_000),
+                second.with_followup_rebalance(datetime.fromtimestamp(1_030, UTC)),
+            )
         )
 
     recorder.answer = with_deadlines

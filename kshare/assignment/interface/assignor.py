@@ -4,6 +4,7 @@ Guarantees: answers are frozen values, and no process has a task both as active 
 Cost: linear in the tasks.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -25,6 +26,17 @@ __all__ = [
     "TaskAssignor",
     "TaskType",
 ]
+
+
+class Instant(Protocol):
+    """A ``datetime.datetime`` that has a time zone."""
+
+    @property
+    def tzinfo(self) -> Any:
+        """Its time zone."""
+
+    def timestamp(self) -> float:
+        """Seconds since 1970."""
 
 
 class TaskType(Enum):
@@ -50,10 +62,11 @@ class KafkaStreamsAssignment:
         active: The tasks that it processes.
         standby: The tasks whose state it keeps warm, warm-ups among them.
         followup_rebalance_deadline: When this process asks for another rebalance, in ms since 1970;
-            0 for as soon as possible, None for no follow-up.
+            0 for as soon as possible, None for no follow-up. A datetime is converted.
 
     Raises:
-        ValueError: a task is both active and standby.
+        TypeError: the deadline is no time.
+        ValueError: a task is both active and standby, or a datetime has no time zone.
     """
 
     process_id: ProcessId
@@ -66,6 +79,9 @@ class KafkaStreamsAssignment:
             raise ValueError(
                 f"process {self.process_id} has task {min(both)} both as active and as standby"
             )
+        object.__setattr__(
+            self, "followup_rebalance_deadline", _milliseconds(self.followup_rebalance_deadline)
+        )
 
     @classmethod
     def of(
@@ -83,13 +99,20 @@ class KafkaStreamsAssignment:
             process_id, frozenset(by_type[TaskType.ACTIVE]), frozenset(by_type[TaskType.STANDBY])
         )
 
-    def with_followup_rebalance(self, rebalance_deadline: int) -> "KafkaStreamsAssignment":
+    def with_followup_rebalance(
+        self, rebalance_deadline: "int | Instant"
+    ) -> "KafkaStreamsAssignment":
         """Return the same assignment with a follow-up rebalance.
 
         Args:
-            rebalance_deadline: When to rebalance again, in ms since 1970.
+            rebalance_deadline: When to rebalance again: ms since 1970, or a datetime with a time
+                zone.
+
+        Raises:
+            TypeError, ValueError: It is something else.
         """
-        return replace(self, followup_rebalance_deadline=rebalance_deadline)
+        deadline = _milliseconds(rebalance_deadline)
+        return replace(self, followup_rebalance_deadline=deadline)
 
     @property
     def tasks(self) -> dict[TaskId, AssignedTask]:
@@ -103,6 +126,20 @@ class KafkaStreamsAssignment:
     def assignment(self) -> frozenset[AssignedTask]:
         """All tasks with their types, as a set."""
         return frozenset(self.tasks.values())
+
+
+def _milliseconds(deadline: Any) -> int | None:
+    """A deadline in ms since 1970."""
+    if callable(getattr(deadline, "timestamp", None)):  # this package knows no clock's module
+        if deadline.tzinfo is None:
+            raise ValueError(f"the deadline {deadline} has no time zone, as datetime.now(UTC) has")
+        return math.floor(deadline.timestamp() * 1000)
+    if deadline is None:
+        return None
+    if isinstance(deadline, bool) or not isinstance(deadline, int | float):
+        wanted = "ms since 1970, or a datetime"
+        raise TypeError(f"the deadline of a follow-up rebalance is {deadline!r}; wanted {wanted}")
+    return math.floor(deadline)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,10 @@ def is_assignor_text(name: str) -> bool:
 
 
 def check_assignors(
-    fields: Mapping[str, Any], texts: Mapping[str, str], faults: Faults
+    fields: Mapping[str, Any],
+    texts: Mapping[str, str],
+    faults: Faults,
+    given: type | None = None,
 ) -> dict[str, Any]:
     """Check what concerns assignors.
 
@@ -61,6 +64,7 @@ def check_assignors(
         fields: What the configurations of the consumer itself have been parsed to.
         texts: ``taskAssignor.NAME`` and ``client.tag.NAME``.
         faults: Takes what is wrong.
+        given: The task assignor's class, if it was given as one.
 
     Returns:
         The fields that follow.
@@ -71,7 +75,9 @@ def check_assignors(
     found: dict[str, Any] = {"client_tags": tuple(sorted(tags.items()))}
     if task_assignor is not None:
         named = {"taskAssignor": task_assignor, **configs}
-        _, found["task_assignor_configs"] = parse_task_assignor(named, faults, makes_assignor=True)
+        _, found["task_assignor_configs"] = parse_task_assignor(
+            named, faults, makes_assignor=True, given=given
+        )
     else:
         without = [*configs, *(name for field, name in _OF_TASKS.items() if fields.get(field))]
         for name in without:

@@ -177,6 +177,7 @@ class ConsumerConfig:
 _BY_NAME: Final = {
     name.lower(): entry for entry in CONFIGS.values() for name in (entry.name, *entry.aliases)
 }
+_TASK_ASSIGNOR: Final = {n for n, entry in _BY_NAME.items() if entry.field == "task_assignor"}
 _TOKEN_PROVIDER: Final = "oauthTokenProvider"  # noqa: S105
 
 _NO_EFFECT: Final = {*NO_EFFECT_NAMES, *NO_EFFECT, *(set(CONSUMER_NO_EFFECT) - _BY_NAME.keys())}
@@ -217,6 +218,7 @@ class _ConsumerParser:
         self._faults = faults
         self._fields: dict[str, Any] = {}
         self._assignor_texts: dict[str, str] = {}
+        self._assignor_class: type | None = None
         self._on_commit = given.get("on_commit")
         self._token_provider: str | None = None
         # From here on no local variable's text shows a secret, in any traceback.
@@ -240,7 +242,7 @@ class _ConsumerParser:
         self._check_order(fields)
         self._check_strategy(fields)
         self._check_idle(fields)
-        fields |= check_assignors(fields, self._assignor_texts, self._faults)
+        fields |= check_assignors(fields, self._assignor_texts, self._faults, self._assignor_class)
         for warning in self._faults.warnings:
             _log.warning("%s", _PREFIXED.sub("", warning))
         if self._faults.problems:
@@ -334,6 +336,9 @@ class _ConsumerParser:
             plain = name.lower().removeprefix("kafka.")
             if plain == "on_commit" or self._is_answered(plain, value):
                 continue
+            if isinstance(value, type) and plain in _TASK_ASSIGNOR:
+                self._assignor_class = value
+                value = f"{value.__module__}:{value.__qualname__}"  # noqa: PLW2901 - as it is named
             if not isinstance(value, str | int | float):
                 wrong = f"must be a string or a number, not {type(value).__name__}"
                 self._faults.add(plain, None, wrong)

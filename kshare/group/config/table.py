@@ -258,8 +258,8 @@ CONFIGS: Final = {
             TASK_ASSIGNOR,
             "task_assignor",
             "What assigns partitions and key ranges to members (`subscribe`), as in Kafka Streams: "
-            "a built-in one, or the dotted path of a class; `taskAssignor.NAME` are its configs, "
-            "and `client.tag.NAME` the member's client tags. The leader's counts.",
+            "a built-in one, a class, or the dotted path of one; `taskAssignor.NAME` are its "
+            "configs, and `client.tag.NAME` the member's client tags. The leader's counts.",
             ("task.assignor.class",),
         ),
         Config(

@@ -57,6 +57,7 @@ class GroupPlanner:
         self._wall_clock = wall_clock
         self._task_assignor: TaskAssignor | None = None
         self._followup_ms: int | None = None  # since 1970
+        self._has_failed = False  # the task assignor, when it was asked last
         self._target: Mapping[str, Assigned] = {}  # of the last plan
         self._told: set[str] = set()
         self._lock = threading.Lock()
@@ -125,13 +126,17 @@ class GroupPlanner:
     def _next_followup(self, sharing: "LoadSharing | TaskSharing", *, is_same: bool) -> int | None:
         """When to plan again, in ms since 1970.
 
-        An assignor that wants to be asked again at once is, as long as its answers differ.
+        An assignor that wants to be asked again at once is, as long as its answers differ. One that
+        has failed is asked again at once, too, and then from time to time.
         """
         now_ms = int(1000 * self._wall_clock())
         probing_ms = now_ms + self._config.probing_interval_ms
         if isinstance(sharing, LoadSharing):
             return probing_ms if sharing.wants_followup else None
         wanted = self._followup_ms if sharing.is_unfinished else sharing.followup_ms
+        had_failed, self._has_failed = self._has_failed, sharing.has_failed
+        if sharing.has_failed:
+            return probing_ms if had_failed else now_ms
         if wanted is not None and wanted <= now_ms and is_same and not sharing.is_unfinished:
             wanted = probing_ms
         if self._config.range_assignor == ROUND_ROBIN:

@@ -10,8 +10,9 @@ Each member is a process with one thread; its previous tasks are the ranges of w
 Topics with the same subscribers are one application, each topic a subtopology of it.
 
 Laws: the ranges of a partition tile its hash space, and each has one member. An answer that is
-wrong (an exception, a task that is missing or there twice, an unknown process) is told, and the
-plan is that of members without a task assignor. A round in which members give hashes up is finished
+wrong (an exception, a task that is missing or there twice, an unknown process) is told, and members
+keep what they have; what nobody has any more goes to one of those that have some of its partition.
+A round in which members give hashes up is finished
 before the assignor is asked again, so it is the last one.
 """
 
@@ -31,7 +32,7 @@ from kshare.assignment import (
     TaskTopicPartition,
 )
 from kshare.assignment.asking import ask
-from kshare.core.hashing import WHOLE, HashRange, merged
+from kshare.core.hashing import WHOLE, HashRange, merged, minus
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeAssignor, RangeRequest, plan_ranges
 from kshare.group.protocol.assignor import Dealt, Holdings, deal
@@ -84,6 +85,7 @@ class TaskSharing:
         faults: Why answers could not be used.
         followup_ms: When the assignor wants to be asked again, in ms since 1970; None: not before
             something changes.
+        has_failed: Whether the assignor gave no answer that can be used.
         is_unfinished: Whether a round is finished as it was planned before, so that the assignor
             was not asked.
     """
@@ -91,6 +93,7 @@ class TaskSharing:
     def __init__(self, subscriptions: Mapping[str, Subscription], planning: TaskPlanning) -> None:
         self.faults: list[str] = []
         self.followup_ms: int | None = None
+        self.has_failed = False
         self.is_unfinished = False
         self._subscriptions = subscriptions
         self._planning = planning
@@ -117,7 +120,9 @@ class TaskSharing:
             ranges = dict.fromkeys(partitions, (WHOLE,))
         assigned = self._assigned(ranges, members, holdings)
         if assigned is None:
-            yield from deal(partitions, members, sharers, holdings)
+            self.has_failed = True
+            kept = _kept(partitions, members, sharers, holdings)
+            yield from deal(partitions, members, sharers, holdings) if kept is None else kept
             return
         for member, parts in assigned.items():
             for partition, hashes in parts.items():
@@ -226,6 +231,39 @@ class TaskSharing:
             },
             tasks_by_consumer={member: previous},
         )
+
+
+def _kept(
+    partitions: Sequence[TopicPartition],
+    members: Sequence[str],
+    sharers: Collection[str],
+    holdings: Holdings,
+) -> list[tuple[str, TopicPartition, Hashes]] | None:
+    """What members have, and what nobody has; None if they have nothing, or may not keep it."""
+    owned = {
+        partition: {m: hashes for m, hashes in holdings.get(partition, {}).items() if m in members}
+        for partition in partitions
+    }
+    if not any(owned.values()):
+        return None
+    widths = dict.fromkeys(members, 0)
+    for held in owned.values():
+        for member, hashes in held.items():
+            widths[member] += sum(part.width for part in hashes)
+    kept = []
+    for partition, held in owned.items():
+        parts: dict[str, Hashes] = dict(held)
+        for free in minus((WHOLE,), [part for hashes in held.values() for part in hashes]):
+            member = min(held or members, key=lambda each: (widths[each], each))
+            parts[member] = merged([*parts.get(member, ()), free])
+            widths[member] += free.width
+        if len(parts) > 1 and not parts.keys() <= set(sharers):
+            return None
+        kept += [
+            (member, partition, () if hashes == (WHOLE,) else hashes)
+            for member, hashes in parts.items()
+        ]
+    return kept
 
 
 def _as_cut(

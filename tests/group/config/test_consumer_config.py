@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from kshare.assignment import StickyTaskAssignor
 from kshare.errors import OptionsError
 from kshare.group.config.consumer_config import ConsumerConfig, consumer_config
 from kshare.group.config.table import CONFIGS
+from kshare.options.assignors import made_task_assignor
 
 BASE: dict[str, Any] = {"bootstrap.servers": "kafka.ssl.example:9092", "group.id": "billing"}
 
@@ -21,6 +23,21 @@ def problems(given: dict[str, Any]) -> list[str]:
         consumer_config(given)
     assert "the consumer's configuration" in str(caught.value)
     return list(caught.value.problems)
+
+
+class Mine(StickyTaskAssignor):
+    """An assignor that no path leads to, if it is made in a notebook."""
+
+
+@pytest.mark.parametrize("name", ["taskAssignor", "task.assignor.class"])
+def test_a_task_assignor_may_be_given_as_a_class(name: str) -> None:
+    parsed = consumer_config({**BASE, name: Mine})
+    assert parsed.task_assignor == f"{__name__}:Mine"
+    assert isinstance(made_task_assignor(parsed.task_assignor_configs), Mine)
+    (problem,) = problems({**BASE, name: dict})
+    assert "dict has no method assign" in problem
+    (problem,) = problems({**BASE, "group.instance.id": Mine})
+    assert "must be a string or a number" in problem
 
 
 def test_defaults_are_those_of_kafka_and_of_the_proposal() -> None:

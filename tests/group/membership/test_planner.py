@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Collection, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from kshare.assignment import (
 from kshare.core.hashing import WHOLE
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation, RangeRequest
+from kshare.errors import TaskAssignmentException
 from kshare.group.membership.planned_topics import SeenTopics
 from kshare.group.membership.planner import GroupPlanner
 from kshare.group.protocol.leader import Generation
@@ -41,6 +43,26 @@ class Asking(TaskAssignor):
                 deadline
             )
         return TaskAssignment((first, *others))
+
+
+class Failing(StickyTaskAssignor):
+    """Kafka's sticky assignor, which cannot answer now and then."""
+
+    is_down = False
+
+    def assign(self, application_state: ApplicationState) -> TaskAssignment:
+        if self.is_down:
+            raise TaskAssignmentException("not now")
+        return super().assign(application_state)
+
+
+class Dating(StickyTaskAssignor):
+    """Kafka's sticky assignor, which wants to be asked again in five minutes."""
+
+    def assign(self, application_state: ApplicationState) -> TaskAssignment:
+        first, *others = super().assign(application_state).assignment
+        now = datetime.fromtimestamp(application_state.now_ms / 1000, UTC)
+        return TaskAssignment((first.with_followup_rebalance(now + timedelta(minutes=5)), *others))
 
 
 def no_ranges(request: RangeRequest) -> dict[TopicPartition, Any]:
@@ -126,6 +148,21 @@ def test_a_round_that_is_finished_keeps_the_deadline() -> None:
     leader.clock.sleep(2.0)
     assert leader.plan().plan.target == planned.plan.target
     assert leader.planner.followup_seconds == 3.0
+
+
+def test_an_assignor_that_fails_is_asked_again_at_once_and_then_from_time_to_time() -> None:
+    leader = Leader("a", "b", taskAssignor=Failing, probing_rebalance_interval_ms=9_000)
+    seconds = []
+    for Failing.is_down in (False, True, True, True, False, True):
+        leader.give(leader.plan())
+        seconds.append(leader.planner.followup_seconds)
+    assert seconds == [None, 0.0, 9.0, 9.0, None, 0.0]
+
+
+def test_the_deadline_may_be_a_datetime() -> None:
+    leader = Leader("a", "b", taskAssignor=Dating)
+    leader.plan()
+    assert leader.planner.followup_seconds == 300.0
 
 
 def test_what_is_wrong_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

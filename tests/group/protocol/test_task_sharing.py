@@ -25,6 +25,7 @@ from kshare.assignment import (
 )
 from kshare.core.hashing import HASH_SPACE, WHOLE, split
 from kshare.core.progress import TopicPartition
+from kshare.errors import TaskAssignmentException
 from kshare.group.protocol.assignor import GroupPlan, plan_group
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import Assigned, Subscription, in_order
@@ -257,7 +258,48 @@ def test_a_wrong_answer_is_told_and_the_plan_is_that_of_always(answer: str, text
     assert planned == plan_group(group, {"t": 1})
     assert set(sharing.faults) == {sharing.faults[0]}
     assert sharing.faults[0].startswith(f"taskAssignor mine {text}")
-    assert sharing.followup_ms is None
+    assert sharing.has_failed
+
+
+def fails(_: ApplicationState) -> TaskAssignment:
+    raise TaskAssignmentException("not now")
+
+
+FAILING = TaskPlanning(Recorder(fails), "mine", round_robin)
+
+
+@given(
+    st.integers(1, 4),
+    st.sets(st.sampled_from("abcdef"), min_size=1),
+    st.sets(st.sampled_from("abcdef"), min_size=1),
+)
+@settings(deadline=None)
+def test_what_members_have_stays_while_the_assignor_fails(
+    number: int, before: set[str], after: set[str]
+) -> None:
+    """What the dead had goes to others, and who has joined waits, if the others have anything."""
+    partitions = {"t": number}
+    group = group_of(sorted(before))
+    had, _ = plan(group, partitions)
+    said = settled(group, had, 1)
+    later = {name: said.get(name, group_of([name])[name]) for name in sorted(after)}
+    planned, sharing = plan(later, partitions, FAILING)
+    assert sharing.has_failed
+    check_tiles(planned.target, partitions)
+    check_no_overlap(later, planned)
+    for member in before & after:
+        assert both(had.target[member], planned.target[member]) == width(had.target[member])
+    if any(had.target[member] for member in before & after) and before <= after:
+        assert {m: a for m, a in planned.target.items() if a} == {
+            m: a for m, a in had.target.items() if a
+        }
+
+
+def test_who_may_not_share_keeps_no_part_while_the_assignor_fails() -> None:
+    group = group_of(["a", "b"])
+    had, _ = plan(group, {"t": 1})
+    planned, _ = plan(settled(group, had, 1), {"t": 1}, FAILING, whole_topics=["t"])
+    assert sorted(map(width, planned.target.values())) == [0, HASH_SPACE]
 
 
 def test_wrong_ranges_are_told_and_partitions_stay_whole() -> None:
