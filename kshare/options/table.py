@@ -89,7 +89,7 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             "startingOffsets",
             'Where a new query starts: `earliest`, `latest`, or JSON `{"orders": {"0": 23, "1": '
             "-2}}` (-2 earliest, -1 latest). `group`: with what the group `kafka.group.id` has not "
-            "processed ([key-shared.md](key-shared.md#spark-and-groups)). A restart goes on where "
+            "processed ([spark-and-groups.md](spark-and-groups.md)). A restart goes on where "
             "the query left off.",
             default="`latest` in streams, `earliest` in batch",
         ),
@@ -322,7 +322,7 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             "Commit the offset below which all is processed to the group `kafka.group.id` after "
             "each batch. It is never read back. `individual`: as a member of that key-shared "
             "group, commit what each key range has processed "
-            "([key-shared.md](key-shared.md#spark-and-groups)).",
+            "([spark-and-groups.md](spark-and-groups.md)).",
             _STREAM,
             COMMITS,
             "commit_offsets",

@@ -90,7 +90,7 @@ def test_a_python_that_is_not_there(tmp_path: Path) -> None:
     [
         ({"python": [3, 10, 2]}, "workers' Python", "red", "is Python 3.10.2"),
         ({"python": [3, 99, 0]}, "workers' Python", "red", "Spark wants the same minor version"),
-        ({"pyspark": "4.1.3"}, "PySpark", "red", "4.1.3"),
+        ({"pyspark": "3.5.6"}, "PySpark", "red", "3.5.6"),
         ({"pyspark": "99.0.0"}, "PySpark", "red", "99.0.0 where workers run, "),
         ({"pyspark": None}, "PySpark", "yellow", "Spark lends them its own"),
         ({"kshare": None}, "kshare", "red", "format('kshare') will not be found"),

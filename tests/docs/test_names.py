@@ -22,7 +22,7 @@ NAMES = [document.path for document in documents()]
 USER_PAGES = [name for name in NAMES if name not in {"CHANGELOG.md", "DESIGN.md"}]
 SERVERS = {"kafka.bootstrap.servers": "broker:9092"}
 OF_BROKERS = {"message.timestamp.type"}
-FOLDERS = ("kshare", "spark_plugin", "tests", "integration", "bench", "docs", "docker")
+FOLDERS = ("kshare", "spark_plugin", "tests", "integration", "bench", "docs", "docker", "examples")
 
 
 def page(name: str) -> Document:
@@ -248,3 +248,10 @@ def test_every_extra_and_every_script_exists() -> None:
 def test_the_table_of_tests_is_on_its_own_page() -> None:
     """A guarantee is for users: a row for each test goes to docs/tested-situations.md."""
     assert not [code for code in page("docs/guarantees.md").codes if "::" in code]
+
+
+def test_no_situation_is_told_twice() -> None:
+    lines = (ROOT / "docs/tested-situations.md").read_text().splitlines()
+    rows = [line for line in lines if "::" in line]
+    assert len(rows) > 100
+    assert len(rows) == len(set(rows))

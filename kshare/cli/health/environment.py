@@ -17,7 +17,7 @@ from kshare.cli.health.program import run_program
 __all__ = ["examine_compiled_code", "examine_java", "examine_workers"]
 
 _KSHARE_PYTHON: Final = "export PYSPARK_PYTHON=$(command -v kshare-python)"
-_PYSPARK_MIN: Final = (4, 2)
+_PYSPARK_MIN: Final = (4, 0)
 _JAVA_MIN: Final = 17
 _SECONDS_MAX: Final = 60.0
 _PROBE: Final = Path(__file__).with_name("probe.py")
