@@ -183,6 +183,8 @@ class Feedback:
 class Query:
     """A query with a sink that keeps what it gets; restarted at will."""
 
+    make_feedback: type["Feedback"] = Feedback
+
     def __init__(self, log: Log, **given: str) -> None:
         self.log, self.given = log, given
         self.parking = Parking()
@@ -210,7 +212,7 @@ class Query:
         """Go on with a new planner, that has these options and no others."""
         parsed = parse_options(options, streaming=True).options
         self.committed = parsed.kafka.read_committed
-        self.feedback = Feedback()
+        self.feedback = self.make_feedback()
         self.times = LogTimes(self.log, committed=self.committed)
         self.planner = StreamPlanner(
             parsed,
