@@ -101,6 +101,7 @@ def test_without_min_partitions_a_partition_is_one_range() -> None:
 
 def test_without_a_target_a_batch_reads_all_there_is() -> None:
     busy, trickle, again = phases(**without("targetTaskDuration"))
-    assert busy == ([1], [pytest.approx(60)])
+    assert busy[0] == [1]
+    assert busy[1] == pytest.approx([60])
     assert set(trickle[0]) == {1}
     assert again[0] == [SLOTS]
