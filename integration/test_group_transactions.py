@@ -7,6 +7,8 @@ a key in order.
 import random
 import signal
 import time
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -217,3 +219,32 @@ def test_a_handler_that_hangs_amid_a_transaction(processes: Processes) -> None:
     eventually(lambda: all_more([file], before, 0))
     assert hanging.poll() is None
     processes.check()
+
+
+def test_what_a_killed_process_has_left_open_is_ended_by_another_group(
+    broker: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    """Groups share the log's partition. Nobody takes over the dead one's key hashes."""
+    log = broker.create_topic(f"{topic}-log", config={"cleanup.policy": "compact"})
+    config = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": f"{topic}-neighbour",
+        "auto.offset.reset": "earliest",
+        "individual.commit.topic": log,
+    }
+    with (
+        closing(Processes(broker, topic, tmp_path, log=log)) as group,
+        KeySharedConsumer(config) as neighbour,
+    ):
+        group.fill(RECORDS)
+        neighbour.assign({(topic, 0): []})
+        assert neighbour.consume(10, 20.0)
+        neighbour.commit()
+        dead, _ = group.start(WHOLE, "dead", dies=3, **{"transaction.timeout.ms": 60_000})
+        assert dead.wait(60) == -signal.SIGKILL
+        began = time.monotonic()
+        assert neighbour.consume(10, 20.0)
+        neighbour.commit()
+        assert time.monotonic() - began < 20
+        group.start(WHOLE, "next")
+        group.check()

@@ -117,12 +117,20 @@ class Coordinators:
         what = f"{'commit' if commit else 'abort'} transaction {transaction.id}"
         return self._found(ask, what)
 
-    def fence(self, transactional_id: str, *, until_ended: bool = False) -> None:
+    def fence(
+        self,
+        transactional_id: str,
+        *,
+        until_ended: bool = False,
+        producer: tuple[int, int] = (-1, -1),
+    ) -> None:
         """Abort the transaction that an id may have, and shut out its producer.
 
         Args:
             transactional_id: The id.
             until_ended: Whether to wait until the transaction is ended, in all its partitions.
+            producer: Id and epoch of the producer: a later one of that id is left alone. The
+                default is any.
         """
 
         def ask() -> int:
@@ -133,6 +141,8 @@ class Coordinators:
                     version=connection.version(InitProducerIdRequest, 0, 4),
                     transactional_id=transactional_id,
                     transaction_timeout_ms=timeout_ms,
+                    producer_id=producer[0],
+                    producer_epoch=producer[1],
                 )
                 code = int(connection.call(request).error_code)
                 if code != ErrorCode.INVALID_TRANSACTION_TIMEOUT:
@@ -149,7 +159,15 @@ class Coordinators:
 
         Empty with brokers before Kafka 3.0, which cannot tell.
         """
-        return self._retried(lambda: self._open_ids(prefix), "list transactions")
+        names = self._retried(self._open_ids, "list transactions")
+        return [name for name in names if name.startswith(prefix)]
+
+    def ids_of(self, producer_id: int) -> list[str]:
+        """The transactional id of a producer's open transaction; empty as with :meth:`open_ids`.
+
+        Ids that the principal may not describe are left out.
+        """
+        return self._retried(lambda: self._open_ids([producer_id]), "list transactions")
 
     def each(
         self,
@@ -229,7 +247,7 @@ class Coordinators:
             raise self._fault(response.error_code, what)
         return self._connection((response.host, response.port))
 
-    def _open_ids(self, prefix: str) -> list[str]:
+    def _open_ids(self, producer_ids: Sequence[int] = ()) -> list[str]:
         first = self._any()
         version = first.version(MetadataRequest, 4, 9)
         brokers = first.call(
@@ -245,14 +263,16 @@ class Coordinators:
                 return []
             response = connection.call(
                 ListTransactionsRequest(
-                    version=version, state_filters=["Ongoing"], producer_id_filters=[]
+                    version=version,
+                    state_filters=["Ongoing"],
+                    producer_id_filters=list(producer_ids),
                 )
             )
             if response.error_code:
                 raise self._fault(response.error_code, "list transactions")
             states: list[Any] = response.transaction_states
             ids += [state.transactional_id for state in states]
-        return [name for name in ids if name.startswith(prefix)]
+        return ids
 
     def _any(self) -> Connection:
         """A connection to any broker."""

@@ -75,6 +75,7 @@ class LogTail:
         caught_up: Whether all records that the last answer knew of have been read, up to the last
             stable offset.
         log_start: The first offset of the log, by the last answer.
+        bounds: The last stable offset and the high watermark, by the last answer.
         read_at: When the last request that was answered was sent; minus infinity before.
     """
 
@@ -90,6 +91,7 @@ class LogTail:
         self.position: int | None = None
         self.caught_up = False
         self.log_start = 0
+        self.bounds = (0, 0)
         self.read_at = float("-inf")
         self._partition = partition
         self._brokers = brokers
@@ -173,8 +175,9 @@ class LogTail:
         if answer is None:
             raise OSError(f"broker {connection.broker} answered without {self._partition}")
         rows = list(self._rows(answer))
-        stable = answer.last_stable_offset
-        self.caught_up = self.position >= (stable if stable >= 0 else answer.high_watermark)
+        end, stable = answer.high_watermark, answer.last_stable_offset
+        self.bounds = (stable if stable >= 0 else end, end)
+        self.caught_up = self.position >= self.bounds[0]
         self.log_start = answer.log_start
         self.read_at = sent_at
         self._pause.clear()

@@ -38,6 +38,7 @@ from kshare.group.protocol.record_codec import encode, encode_key
 from kshare.group.protocol.records import Key, Record
 from kshare.group.protocol.start import Primary
 from kshare.group.session.fencing import fence_ids
+from kshare.group.session.hidden_end import HiddenEnd
 from kshare.group.session.log_follower import LogFollower
 from kshare.group.session.ownership import Ownership
 from kshare.group.session.shared import Shared
@@ -81,6 +82,7 @@ class BrokerActions:
         self._follower = follower
         self._now = now
         self._wake = wake
+        self._hidden_end = HiddenEnd(brief, config.group, now)
         self._events: deque[Callable[[], None]] = deque()
 
     @property
@@ -97,6 +99,7 @@ class BrokerActions:
 
     def act(self, link: LogLink) -> None:
         """Do what owners want now."""
+        self._hidden_end.look(link.partition, link.tail)
         with self._shared.changed:
             ownerships = self._shared.ownerships
             for key in ownerships.give_up():
