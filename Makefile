@@ -10,7 +10,7 @@ unexport SPARK_HOME
 # Every query starts fresh interpreters: let them keep what they compile.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-core test-spark prepare soak lint bench docs pictures clean
+.PHONY: setup demo test test-core test-spark prepare soak lint bench docs pictures dist clean
 
 setup: $(VENV)/.ready
 
@@ -66,5 +66,11 @@ docs: setup
 pictures: setup
 	$(BIN)/python docs/pictures.py
 
+# What is released: built, and installed in an environment that has nothing else.
+dist: setup
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m integration.clean_install dist
+
 clean:
-	rm -rf site $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf dist site $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
