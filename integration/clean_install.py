@@ -1,8 +1,8 @@
 """What ``make dist`` has built, installed as a user would: a check of releases.
 
-``python -m integration.clean_install DIST`` makes a virtual environment that has nothing but the wheel
-and what it asks for, away from the clone, and runs there what the README begins with: the doctor, and
-the ten lines. Needs a package index.
+``python -m integration.clean_install DIST`` makes a virtual environment that has nothing but the
+wheel and what it asks for, away from the clone, and runs there what the README begins with: the
+doctor, and the ten lines. Needs a package index.
 """
 
 import os
