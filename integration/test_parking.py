@@ -1,11 +1,15 @@
 """Parked keys on a real broker: the compacted topic that they are kept in."""
 
+from typing import Any
+
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from integration.kafka import KafkaBroker
+from integration.members import eventually
 from kshare.cli import main as kshare_command
 from kshare.cluster.parked_keys import PARKED_TOPIC, ParkedKeys, ParkWatch
+from kshare.group import KeySharedConsumer
 from kshare.options import parse_options
 
 
@@ -36,3 +40,44 @@ def test_parked_keys_are_kept_in_a_compacted_topic(
     assert topic in printed
     assert "bad JSON" in printed
     assert kshare_command(["unpark", *where, "--topic", topic, "b"]) == 0
+
+
+def test_members_of_a_group_pass_over_a_parked_key(broker: KafkaBroker) -> None:
+    """Also while they hand key hashes to each other."""
+    topic = broker.create_topic()
+    keys = ["a", "b", "c", "d"]
+    broker.produce(topic, [(key, f"{i}") for i in range(20) for key in keys], partition=0)
+    where = ["--bootstrap-servers", broker.bootstrap_servers]
+    config = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": topic,
+        "auto.offset.reset": "earliest",
+        "session.timeout.ms": 6_000,
+        "heartbeat.interval.ms": 200,
+    }
+    assert kshare_command(["park", *where, "--topic", topic, "b"]) == 0
+    returned: list[tuple[bytes, int]] = []
+    with KeySharedConsumer(config) as first, KeySharedConsumer(config) as second:
+        consumers = [first]
+
+        def receive() -> int:
+            for consumer in consumers:
+                messages: Any = consumer.consume(100, 0.1)
+                returned.extend((message.key(), message.offset()) for message in messages)
+            return len(returned)
+
+        first.subscribe([topic])
+        eventually(lambda: receive() >= 1)
+        second.subscribe([topic])
+        consumers.append(second)
+        eventually(lambda: receive() and all(each.assignment() for each in consumers))
+        eventually(lambda: receive() >= 60)
+        for _ in range(5):
+            receive()
+        assert {key for key, _ in returned} == {b"a", b"c", b"d"}
+        assert kshare_command(["unpark", *where, "--topic", topic, "b"]) == 0
+        eventually(lambda: receive() >= 80)
+    by_key = {
+        key.encode(): [offset for one, offset in returned if one == key.encode()] for key in keys
+    }
+    assert by_key == {key.encode(): list(range(i, 80, 4)) for i, key in enumerate(keys)}

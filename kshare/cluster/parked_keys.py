@@ -157,12 +157,20 @@ class ParkWatch:
             KafkaError: the list has never been read, and cannot be within
                 ``default.api.timeout.ms``. The next call tries again.
         """
+        return [key for key in self.everywhere() if key[0] in topics]
+
+    def everywhere(self) -> frozenset[ParkedKey]:
+        """The parked keys of all topics, as :meth:`current`.
+
+        Raises:
+            KafkaError: As of :meth:`current`.
+        """
         parked = frozenset(self._watch.current())
         for what, keys in (("parked", parked - self._known), ("unparked", self._known - parked)):
             for topic, key in sorted(keys):
                 _log.info("%s: key %r of topic %s", what, key, topic)
         self._known = parked
-        return [key for key in parked if key[0] in topics]
+        return parked
 
     def close(self) -> None:
         """Let go of the cluster."""

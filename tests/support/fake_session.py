@@ -15,6 +15,7 @@ from kshare.group.membership.planned_topics import WholeTopics
 from kshare.group.membership.thread import MemberThread
 from kshare.group.session.session import OffsetAndMetadata
 from kshare.testing import FakeCluster
+from tests.support.parked_keys import FakeParked
 from tests.support.policies import FakePolicies
 
 __all__ = ["FakeSession", "FakeSessions", "fake_consumers"]
@@ -143,7 +144,10 @@ class FakeSessions:
 
 @contextmanager
 def fake_consumers(
-    cluster: FakeCluster, group: FakeSessions, policies: FakePolicies | None = None
+    cluster: FakeCluster,
+    group: FakeSessions,
+    policies: FakePolicies | None = None,
+    parked: FakeParked | None = None,
 ) -> Iterator[Callable[..., KeySharedConsumer]]:
     """Makes consumers of a group; ``__`` in the names of their configuration stands for a dot."""
     with ExitStack() as stack:
@@ -157,7 +161,10 @@ def fake_consumers(
                 "enable.auto.commit": False,
             }
             made = KeySharedConsumer(
-                base | given, session=group, policies=policies or FakePolicies()
+                base | given,
+                session=group,
+                policies=policies or FakePolicies(),
+                parked=parked or FakeParked(),
             )
             return stack.enter_context(made)
 

@@ -1,11 +1,11 @@
 """What the tests of parked keys share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 
 from confluent_kafka.admin import AdminClient
 
-from kshare.cluster.parked_keys import ParkedKeys
+from kshare.cluster.parked_keys import ParkedKey, ParkedKeys
 from kshare.options import KafkaConfig
 from kshare.testing import FakeCluster
 
@@ -21,3 +21,22 @@ def kafka(cluster: FakeCluster, *, timeout_ms: int = 20_000) -> KafkaConfig:
 
 def keys_of(cluster: FakeCluster, admin: Callable[..., AdminClient] = AdminClient) -> ParkedKeys:
     return ParkedKeys(kafka(cluster), now=lambda: NOON, admin=admin)
+
+
+class FakeParked:
+    """Parked keys that live in memory; called to make what reads them."""
+
+    def __init__(self, *keys: ParkedKey) -> None:
+        self.keys = set(keys)
+        self.looks = 0
+        self.is_closed = False
+
+    def __call__(self, kafka: KafkaConfig) -> "FakeParked":
+        return self
+
+    def everywhere(self) -> Collection[ParkedKey]:
+        self.looks += 1
+        return frozenset(self.keys)
+
+    def close(self) -> None:
+        self.is_closed = True

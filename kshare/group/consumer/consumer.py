@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from kshare.cluster.parked_keys import ParkWatch
 from kshare.cluster.policies import PolicyWatch
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
@@ -26,6 +27,7 @@ from kshare.group.consumer.restrictions import PolicyView, Restrictions
 from kshare.group.consumer.subscriber import Callbacks, Listener
 from kshare.group.consumer.transaction import Transaction, Transactions, TransactionWork
 from kshare.group.delivery.load_meter import meter_of
+from kshare.group.delivery.parking import Parking, ParkView
 from kshare.group.delivery.shared_tail import SharedTail
 from kshare.group.delivery.tail import Tail
 from kshare.group.message import Message
@@ -62,6 +64,7 @@ class KeySharedConsumer:
             Kafka's Java client, and those of docs/consumer.md.
         session: Makes the session with the group's log.
         policies: Makes what reads the policies of operators.
+        parked: Makes what reads the keys that operators have parked.
 
     Raises:
         OptionsError: The configuration cannot be used; every fault is listed.
@@ -73,6 +76,7 @@ class KeySharedConsumer:
         *,
         session: Callable[..., Session] = GroupSession,
         policies: Callable[[KafkaConfig], PolicyView] = PolicyWatch,
+        parked: Callable[[KafkaConfig], ParkView] = ParkWatch,
     ) -> None:
         if not isinstance(config, ConsumerConfig):
             config = consumer_config(config)
@@ -80,6 +84,8 @@ class KeySharedConsumer:
         self._waker = Waker().open()
         self._session = session(config, on_change=self._interrupt)
         self._tail = self._new_tail(config)
+        if config.order == "key":
+            self._tail.parking = Parking(parked(config.kafka), self._interrupt)
         self._session.look_up_leader_epochs(self._tail.leader_epochs)
         self._state = CallState(self._shut_down)
         restrictions = Restrictions(policies(config.kafka), config.group)

@@ -92,7 +92,12 @@ class Reading:
             self._session.claim(assignment)
             for topic_partition, offset in offsets.items():
                 self._tail.seek(topic_partition, offset)
-            self._state.has_begun = True
+            self._begin()
+
+    def _begin(self) -> None:
+        self._state.has_begun = True
+        if self._tail.parking is not None:
+            self._tail.parking.start()
 
     def _end_transactions(self, what: str) -> None:
         """Wait until it is known what became of the last transaction.
@@ -126,7 +131,7 @@ class Reading:
             if self._config.order == "none":
                 self._restrictions.check_shared(names)
             subscriber = self._receiver.subscriber = self._join()
-        self._state.has_begun = True
+        self._begin()
         with self._state.call():
             subscriber.subscribe(names, callbacks)
 

@@ -269,7 +269,7 @@ class TransactionWork:
         """
         self._check()
         with self._lock:
-            self._tail.refresh()
+            self._tail.refresh(begins=True)
             self._stops = self._tail.stops
 
     def end(self) -> Work:

@@ -12,6 +12,9 @@ handed out, or was processed before, or is not there; and *processed* is everyth
 what has been handed out and is not acknowledged. In implicit mode, what the last call returned is
 not acknowledged; a call acknowledges what the calls before it returned.
 
+The records of parked keys are not handed out, and stay pending from where their keys were parked.
+When they are unparked, another delivery goes on there, as after a rebalance.
+
 A seek is one of the key hashes that are owned then. Hashes that come later begin from what is
 committed, and those of the seek go on where they were: what it has passed over stays pending.
 
@@ -19,7 +22,7 @@ Guarantees: no record counts as processed that was not handed out, or that was a
 acknowledged. No I/O, no clock. Cost: a byte a record until all of its chunk are acknowledged.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -100,11 +103,13 @@ class Delivery:
         hashes: The key hashes that the consumer owns; empty for all.
         explicit: Whether records are acknowledged one by one.
         carried: What was handed out before, of hashes that the consumer has kept.
+        parked: The key hashes of parked keys that the consumer owns.
 
     Attributes:
         start: What had been processed when delivery started.
         explicit: Whether records are acknowledged one by one.
-        owned: The key hashes that the consumer owns, ascending.
+        owned: The key hashes that the consumer owns, ascending, parked or not.
+        parked: Those of parked keys.
         is_provisional: Whether it goes on with what a consumer keeps until its next claim is in
             place, from which another delivery begins.
     """
@@ -117,6 +122,7 @@ class Delivery:
         *,
         explicit: bool,
         carried: Carried | None = None,
+        parked: tuple[HashRange, ...] = (),
     ) -> None:
         carried = carried or Carried(())
         self.topic_partition = topic_partition
@@ -125,10 +131,12 @@ class Delivery:
         self.owned = tuple(sorted(hashes)) or (WHOLE,)
         self.is_provisional = False
         self._sought = sought = carried.sought
-        self._others: tuple[HashRange, ...] = self.owned  # those that go on from what is committed
+        self.parked = parked
+        # Those that go on from what is committed.
+        self._others: tuple[HashRange, ...] = minus(self.owned, parked) if parked else self.owned
         done, offsets = start.commit(carried.pieces), None
         if sought is not None:
-            self._others = minus(self.owned, sought.hashes)
+            self._others = minus(self._others, sought.hashes)
             offsets = sought.offset, sought.position
         self._first = self._lowest(start, offsets and offsets[0])
         self._settled = self._lowest(done, offsets and offsets[1])
@@ -154,7 +162,7 @@ class Delivery:
         return self._handed_out.records
 
     def wanted(self, end: int) -> tuple[Stripe, ...]:
-        """What is still to be read of the offsets below ``end``; never empty."""
+        """What is still to be read of the offsets below ``end``; empty if all keys are parked."""
         position = self.position
         again: tuple[Stripe, ...] = ()
         if self._sought is not None:
@@ -179,11 +187,33 @@ class Delivery:
         chunks = self._open.chunks()
         if any("key" not in chunk.batch.schema.names for chunk in chunks):
             return None
+        return self._carried_on(chunks).within(hashes)
+
+    def park(self, parked: Sequence[HashRange], kept_back: Mapping[HashRange, int]) -> Carried:
+        """What a delivery takes over that owns the same hashes, of which others are parked.
+
+        Args:
+            parked: The hashes of the keys that are parked then.
+            kept_back: Of keys with records that were kept back, the first such offset.
+        """
+        self.stop()
+        carried = self._carried_on(self._open.chunks())
+        pieces = list(carried.pieces)
+        for hashes, first in kept_back.items():
+            pieces = [part for piece in pieces for part in _ended(piece, hashes, first)]
+        sought = carried.sought
+        leaves = common(sought.hashes, parked) if sought is not None else ()
+        if sought is not None and leaves:
+            pieces += _returned_since(sought, leaves, kept_back)
+            sought = sought.within(minus(sought.hashes, leaves))
+        return replace(carried, pieces=tuple(pieces), sought=sought)
+
+    def _carried_on(self, chunks: tuple[Chunk, ...]) -> Carried:
         end, sought = self.position, self._sought
         pieces = [Rectangle(OffsetRange(0, end), part) for part in self._others] if end else []
         if sought is not None:
             sought = replace(sought, position=max(end, sought.position))
-        return Carried((*self._carried, *pieces), chunks, sought).within(hashes)
+        return Carried((*self._carried, *pieces), chunks, sought)
 
     def seek(self, offset: int) -> None:
         """Hand out what comes from an offset on, whether it is processed or not.
@@ -195,7 +225,8 @@ class Delivery:
         self._open.acknowledge_between(offset, OFFSET_MAX)  # what is handed out again counts then
         self._handed_out.seek(offset)
         self._first = self._settled = offset
-        self._sought, self._others = Sought(self.owned, offset, offset, passed), ()
+        self._sought = Sought(minus(self.owned, self.parked), offset, offset, passed)
+        self._others = ()
 
     # -- handing out ------------------------------------------------------------------------
 
@@ -306,7 +337,19 @@ class Delivery:
             again = since(bounds, self._sought.offset)
             layers += [Stripe(part, again) for part in self._sought.hashes if again]
             layers += self._sought.passed
-        return [*layers, *self._ahead()]
+        return [*layers, *self._ahead(), *self._before_parking()]
+
+    def _before_parking(self) -> Iterator[Stripe]:
+        """What was handed out of parked keys, and is processed."""
+        pieces = clip(self._carried, self.parked) if self.parked else ()
+        if not pieces:
+            return
+        offsets = self._open.offsets().tolist() if self.explicit else []
+        waiting = from_pairs(offsets, [offset + 1 for offset in offsets])
+        for piece in pieces:
+            bounds = subtract((piece.offsets.start, piece.offsets.end), waiting)
+            if bounds:
+                yield Stripe(piece.hashes, bounds)
 
     def _ahead(self) -> Iterator[Stripe]:
         """What the delivery before has handed out beyond the position, and is processed."""
@@ -367,4 +410,31 @@ class Delivery:
     def _lowest(self, done: Progress, sought: int | None) -> int:
         """The lower one of a seek's offset and of where the other hashes stand."""
         positions = [done.position_of(self._others)] if self._others else []
-        return min(positions if sought is None else [*positions, sought])
+        if sought is not None:
+            positions.append(sought)
+        return min(positions, default=done.stable)  # of none, if all keys are parked
+
+
+def _returned_since(
+    sought: Sought, hashes: Sequence[HashRange], kept_back: Mapping[HashRange, int]
+) -> Iterator[Rectangle]:
+    """What of some key hashes is not to be handed out again, if a seek counts for them no more."""
+    for part in hashes:
+        end = min(sought.position, kept_back.get(part, sought.position))
+        if sought.offset < end:
+            yield Rectangle(OffsetRange(sought.offset, end), part)
+    for stripe in sought.passed:
+        bounds = subtract(stripe.bounds, (sought.offset, OFFSET_MAX))
+        for part in common((stripe.hashes,), hashes):
+            for start, end in zip(bounds[::2], bounds[1::2], strict=True):
+                yield Rectangle(OffsetRange(start, end), part)
+
+
+def _ended(piece: Rectangle, hashes: HashRange, end: int) -> Iterator[Rectangle]:
+    """A piece, of some hashes only as far as an offset."""
+    for part in minus((piece.hashes,), (hashes,)):
+        yield Rectangle(piece.offsets, part)
+    shared = piece.hashes.intersect(hashes)
+    start, last = piece.offsets.start, min(piece.offsets.end, end)
+    if shared is not None and start < last:
+        yield Rectangle(OffsetRange(start, last), shared)

@@ -59,6 +59,25 @@ class KeyLimit:
             self._waiting = {key: each for key, each in self._waiting.items() if key in kept}
             self._in_flight = {at: key for at, key in self._in_flight.items() if key in kept}
 
+    def take_out(self, hashes: Sequence[HashRange]) -> list[Message]:
+        """Forget what is kept back of some key hashes; those in flight stay so.
+
+        Returns:
+            The messages, in offset order for each key.
+        """
+        with self._lock:
+            taken = [m for m in self.ready if _is_of(m.key(), m.offset(), hashes)]
+            offsets = {m.offset() for m in taken}
+            self.ready = deque(m for m in self.ready if m.offset() not in offsets)
+            for offset in offsets & self._in_flight.keys():  # let out, and not handed out
+                key = self._in_flight.pop(offset)
+                self._counts[key] -= 1
+                if not self._counts[key]:
+                    del self._counts[key]
+            for key in [key for key in self._waiting if _is_of(key, 0, hashes)]:
+                taken += self._waiting.pop(key)
+            return taken
+
     def acknowledge(self, offset: int) -> None:
         """A record is acknowledged; it may be so already, or unknown."""
         with self._lock:

@@ -70,9 +70,9 @@ class SharedTail(Tail):
             delivery.count()
         return self._stopped_chunks + sum(each.finished for each in self._shared().values())
 
-    def refresh(self, *, continues: bool = False) -> None:
+    def refresh(self, *, continues: bool = False, begins: bool = False) -> None:
         """Follow the session: start what has started, drop what has not, and go on."""
-        super().refresh(continues=continues)
+        super().refresh(continues=continues, begins=begins)
         for topic_partition, delivery in self._shared().items():
             share = self._sharing.share(topic_partition)
             if share is not None and topic_partition not in self.paused:

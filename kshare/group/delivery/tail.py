@@ -5,13 +5,13 @@ once. What an interrupted call has fetched is fetched again. Cost: one fetch for
 partition; buffers are those of :class:`~kshare.wire.reader.tail_reader.TailReader`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
 import pyarrow as pa
 
-from kshare.core.hashing import WHOLE, HashRange, common
+from kshare.core.hashing import WHOLE, HashRange, common, key_hash
 from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.group.batch_mark import marked
@@ -22,6 +22,7 @@ from kshare.group.delivery.key_limit import KeyLimits
 from kshare.group.delivery.load_meter import LoadMeter
 from kshare.group.delivery.metrics import delivery_metrics
 from kshare.group.delivery.next_delivery import NextDelivery
+from kshare.group.delivery.parking import ParkedHashes, Parking
 from kshare.group.delivery.read_options import read_options
 from kshare.group.message import NO_ROWS, Chunk, Message, Rows, batch_of, rows_of
 from kshare.group.metrics import PartitionMetrics
@@ -57,6 +58,7 @@ class Tail:
         deliveries: What is handed out of the partitions that have started.
         stops: How often the delivery of a partition has ended, or was begun again.
         meter: Measures the load; None if nobody looks at it.
+        parking: The parked keys; None if nobody parks any.
     """
 
     def __init__(self, config: ConsumerConfig, session: Session, waker: Waker) -> None:
@@ -65,6 +67,8 @@ class Tail:
         self.deliveries: dict[TopicPartition, Delivery] = {}
         self.stops = 0
         self.meter: LoadMeter | None = None
+        self.parking: Parking | None = None
+        self._parked: ParkedHashes | None = None  # as they are obeyed
         self._config = config
         self._session = session
         self._reader = TailReader(read_options(config), config.offset_reset, waker)
@@ -146,13 +150,17 @@ class Tail:
             limit.keep(hashes)
             self._limits.begin(topic_partition, limit)
 
-    def refresh(self, *, continues: bool = False) -> None:
-        """Follow the session: start what has started, drop what has not.
+    def refresh(self, *, continues: bool = False, begins: bool = False) -> None:
+        """Follow the session: start what has started, drop what has not; park and unpark keys.
 
         Args:
+            begins: Whether a transaction begins: amid one, no key is parked or unparked.
             continues: Whether a call has got records that it has not returned yet: then a delivery
                 that is provisional goes on, as the next one takes what came before for processed.
         """
+        may_park = not continues and (begins or self._config.transactional_id is None)
+        if may_park or self._parked is None:
+            self._obey_parking()
         started = self._session.started()
         for topic_partition, hashes in self.assignment.items():
             start = started.get(topic_partition)
@@ -167,8 +175,41 @@ class Tail:
             ):
                 self._stop(topic_partition)
                 delivery = None
-            if delivery is None and start is not None:
+            knows_parked = self.parking is None or self._parked is not None
+            if delivery is None and start is not None and knows_parked:
                 self._start(topic_partition, start, hashes)
+
+    def _obey_parking(self) -> None:
+        """Let the deliveries whose keys were parked or unparked go on without or with them."""
+        if self.parking is None or self.parking.hashes is self._parked:
+            return
+        self._parked = self.parking.hashes
+        for topic_partition, delivery in list(self.deliveries.items()):
+            parked = self._parked_of(topic_partition, delivery.owned)
+            if parked != delivery.parked:
+                self._repark(topic_partition, delivery, parked)
+
+    def _parked_of(
+        self, topic_partition: TopicPartition, owned: Sequence[HashRange]
+    ) -> tuple[HashRange, ...]:
+        return common(owned, (self._parked or {}).get(topic_partition.topic, ()))
+
+    def _repark(
+        self, topic_partition: TopicPartition, delivery: Delivery, parked: tuple[HashRange, ...]
+    ) -> None:
+        limit, kept_back = self._limits.of(topic_partition), dict[HashRange, int]()
+        self._give_up(topic_partition)
+        for message in [] if limit is None else limit.take_out(parked):
+            message[0].acknowledged[message[1]] = 1  # what was not handed out is no gap
+            hashed = key_hash(message.key(), message.offset())
+            hashes = HashRange(hashed, hashed + 1)
+            kept_back[hashes] = min(message.offset(), kept_back.get(hashes, message.offset()))
+        carried = delivery.park(parked, kept_back)
+        self.stops += 1
+        again = self._new_delivery(topic_partition, delivery.start, delivery.owned, carried)
+        again.is_provisional = delivery.is_provisional
+        self.deliveries[topic_partition] = again
+        self._read(topic_partition)
 
     def _start(
         self, topic_partition: TopicPartition, start: Progress, hashes: tuple[HashRange, ...]
@@ -192,7 +233,10 @@ class Tail:
         carried: Carried | None,
     ) -> Delivery:
         explicit = self._config.explicit
-        return Delivery(topic_partition, start, hashes, explicit=explicit, carried=carried)
+        parked = self._parked_of(topic_partition, hashes or (WHOLE,))
+        return Delivery(
+            topic_partition, start, hashes, explicit=explicit, carried=carried, parked=parked
+        )
 
     def _stop(self, topic_partition: TopicPartition) -> None:
         self._give_up(topic_partition)
@@ -246,6 +290,8 @@ class Tail:
         """Read a partition from its position on."""
         if topic_partition not in self.paused:
             wanted = self.deliveries[topic_partition].wanted(NO_END)
+            if not wanted:  # all of it is parked
+                return
             self._reader.read(Slice(*topic_partition, stripes=wanted))
 
     @property
@@ -471,4 +517,6 @@ class Tail:
 
     def close(self) -> None:
         """Give back all connections."""
+        if self.parking is not None:
+            self.parking.close()
         self._reader.close()
