@@ -16,6 +16,7 @@ import kshare
 from integration.certs import KEY_PASSWORD, STORE_PASSWORD, Certificates, make_client_jks
 from integration.differential import error_of
 from integration.kafka import MECHANISMS, USERS, KafkaBroker, jaas
+from kshare.cli.health.cluster import examine_cluster
 from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import WHOLE
 from kshare.errors import AuthenticationError, KafkaError
@@ -233,3 +234,26 @@ def test_a_wrong_password_in_a_query(
     assert errors.count("AuthenticationError") >= 2
     printed = capfd.readouterr()
     assert_no_secret(errors + printed.out + printed.err)
+
+
+def test_the_doctor_says_which_rights_lack(secure_broker: KafkaBroker, quiet: None) -> None:
+    may, may_not = secure_broker.create_topic(), secure_broker.create_topic()
+    secure_broker.deny(may_not)
+    secure_broker.produce(may, [(b"k", b"v")], partition=0)
+    given = secure_broker.client_options("SASL_PLAINTEXT", user="stranger")
+    kafka = parse_options({**given, "subscribe": may}, streaming=False).options.kafka
+    found = {topic: list(examine_cluster(kafka, topic)) for topic in (may, may_not)}
+    of_topic = {topic: findings[1] for topic, findings in found.items()}
+    assert (of_topic[may].level, of_topic[may].text) == ("green", "1 partitions, 1 offsets")
+    assert (of_topic[may_not].level, of_topic[may_not].remedy) == ("red", "grant Read on it")
+    assert [(each.check, each.level) for each in found[may]][2] == ("clocks", "green")
+
+
+def test_the_doctor_says_that_a_login_is_refused(secure_broker: KafkaBroker, quiet: None) -> None:
+    given = secure_broker.client_options("SASL_PLAINTEXT") | {
+        "kafka.sasl.jaas.config": jaas("PLAIN", "nobody", "wrong-secret")
+    }
+    kafka = parse_options({**given, "subscribe": "t"}, streaming=False).options.kafka
+    (found,) = examine_cluster(kafka, None)
+    assert (found.check, found.level) == ("brokers", "red")
+    assert "refused SASL PLAIN" in found.text
