@@ -39,6 +39,9 @@ def as_json(status: Status) -> dict[str, Any]:
         "checkpoint": status.checkpoint.directory,
         "planned": status.checkpoint.planned,
         "committed": status.checkpoint.committed,
+        "sources": [
+            {"source": source.number, "name": source.name} for source in status.checkpoint.sources
+        ],
         "partitions": [_partition_json(partition) for partition in status.partitions],
         "parked": [
             {
@@ -117,6 +120,10 @@ def as_text(status: Status) -> str:
     lines = [
         f"{checkpoint.directory}: batch {checkpoint.planned} planned, {committed} committed\n\n"
     ]
+    names = {source.number: source.name for source in checkpoint.sources if source.name}
+    if names:
+        said = ", ".join(f"{number} is {name}" for number, name in names.items())
+        lines.append(f"sources by name: {said}\n\n")
     several = len(checkpoint.sources) > 1
     lines += [partition_text(partition, several=several) + "\n" for partition in status.partitions]
     if not status.partitions:

@@ -10,7 +10,6 @@ Cost: at most two files are read and written.
 """
 
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +19,7 @@ from kshare.core.checkpoint import EXTRA_KEY, Offsets, decode, encode
 from kshare.core.offsets import length, union
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import CheckpointError, CheckpointVersionError
-from kshare.monitor.offset_log import OffsetLog, checksum
+from kshare.monitor.offset_log import OffsetLog
 
 __all__ = ["DropResult", "Dropped", "drop_ranges"]
 
@@ -57,7 +56,7 @@ class DropResult:
     log: OffsetLog
     dropped: tuple[Dropped, ...]
     replaced: tuple[int, ...] = ()
-    backup: Path | None = None
+    backup: Path | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ def drop_ranges(
     """Set a checkpoint back to its stable offsets. The query must not run.
 
     Args:
-        directory: The query's ``checkpointLocation``: a path, or a URI ``file:/...``.
+        directory: The query's ``checkpointLocation``: a path, or a URI such as ``file:/...`` or ``s3://...``.
         now: Time of day, by which the backup is named.
 
     Raises:
@@ -165,7 +164,7 @@ def _empty_batch(
     records for a repetition. So the batch ends where it begins.
     """
     begun: dict[int, _Entry] = {}
-    if log.planned > 0 and log.file(log.planned - 1).exists():
+    if log.has(log.planned - 1):
         begun = _entries(log, log.planned - 1)
     ends: dict[int, Offsets] = {}
     starts: dict[int, Offsets] = {}
@@ -216,16 +215,10 @@ def _line(offsets: Offsets) -> str:
     return json.dumps(encode(offsets), separators=(",", ":"))
 
 
-def _back_up(log: OffsetLog, batches: Mapping[int, object], now: datetime) -> Path:
+def _back_up(log: OffsetLog, batches: Mapping[int, object], now: datetime) -> Path | str:
     """Copy the files of some batches into a directory of their own."""
     stamp = now.astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    backup = log.root / f"offsets-before-drop-ranges-{stamp}"
-    try:
-        backup.mkdir()
-        for batch in batches:
-            for file in (log.file(batch), checksum(log.file(batch))):
-                if file.exists():
-                    shutil.copy2(file, backup / file.name)
-    except OSError as error:
-        raise CheckpointError(f"{backup}: {error.strerror}") from error
-    return backup
+    backup = f"offsets-before-drop-ranges-{stamp}"
+    for batch in batches:
+        log.back_up(batch, backup)
+    return log.folder.place(backup)

@@ -1,27 +1,28 @@
 """Spark's offset log, as files in a query's checkpoint directory: read and replaced.
 
-A file ``offsets/N`` holds the version, a line of metadata, and a line of JSON for each source:
-where batch N ends. ``commits/N`` says that the batch is done. Spark reads a hidden ``.N.crc``
-beside a file, if there is one, and refuses a file that does not match it.
+A file ``offsets/N`` holds the version, a line of metadata, and a line for each source: where
+batch N ends. In version 1 that is JSON, in the order of the sources. Version 2, which Spark 4.2
+writes if sources have names (``readStream.name("orders")``), has the name and a colon before it.
+Sources are numbered here: those with names in the order of their names in the newest batch.
+``commits/N`` says that the batch is done. Spark reads a hidden ``.N.crc`` beside a local file, if
+there is one, and refuses a file that does not match it.
 
-Cost: reading takes two listings and two files.
+Cost: reading takes two listings and three files.
 """
 
-import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from kshare.core.checkpoint import EXTRA_KEY, Offsets, decode
 from kshare.errors import CheckpointError, CheckpointVersionError
+from kshare.monitor.folder import Folder, open_folder
 
 __all__ = ["OffsetLog"]
 
-_REMOTE: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):/")
 _NO_OFFSET: Final = "-"
-_VERSION: Final = "v1"
+_UNNAMED: Final = "v1"
+_NAMED: Final = "v2"
 _HEAD_LINES: Final = 2
 
 
@@ -31,13 +32,13 @@ class OffsetLog:
 
     Attributes:
         directory: The checkpoint's directory as it was named.
-        root: The same as a path.
+        folder: The same, opened.
         planned: Number of the newest planned batch.
         committed: Number of the newest committed batch; None before the first.
     """
 
     directory: str
-    root: Path
+    folder: Folder
     planned: int
     committed: int | None
 
@@ -46,19 +47,20 @@ class OffsetLog:
         """Look at a checkpoint; its query may be running.
 
         Args:
-            directory: Its ``checkpointLocation``: a path, or a URI ``file:/...``.
+            directory: Its ``checkpointLocation``: a path, or a URI such as ``file:/...`` or, with
+                the extra ``remote``, ``s3://...``.
 
         Raises:
             CheckpointError: there is no checkpoint, or no batch was planned yet.
         """
-        root = _local(directory)
-        planned = _newest(root / "offsets")
+        folder = open_folder(directory)
+        planned = _newest(folder, "offsets")
         if planned is None:
-            what = "no batch is planned yet" if root.is_dir() else "there is no such directory"
+            what = "no batch is planned yet" if folder.exists() else "there is no such directory"
             raise CheckpointError(
                 f"{directory}: {what}; wanted the checkpointLocation of a query that was started"
             )
-        return cls(directory, root, planned, _newest(root / "commits"))
+        return cls(directory, folder, planned, _newest(folder, "commits"))
 
     @property
     def is_committed(self) -> bool:
@@ -68,40 +70,67 @@ class OffsetLog:
     @property
     def written_at(self) -> float:
         """When the query wrote last, in seconds since 1970."""
-        files = [self.file(self.planned)]
-        if self.committed is not None:
-            files.append(self.root / "commits" / str(self.committed))
-        return max(file.stat().st_mtime for file in files if file.exists())
+        committed = self.folder.written_at(f"commits/{self.committed}")
+        return max(self.folder.written_at(_file(self.planned)), committed)
 
-    def file(self, batch: int) -> Path:
-        """The file of a batch."""
-        return self.root / "offsets" / str(batch)
+    def file(self, batch: int) -> Path | str:
+        """The place of a batch's file."""
+        return self.folder.place(_file(batch))
 
-    def lines(self, batch: int) -> list[str]:
+    def has(self, batch: int) -> bool:
+        """Whether there is a batch's file; Spark deletes old ones."""
+        return batch >= 0 and self.folder.exists(_file(batch))
+
+    def source_name(self, number: int) -> str | None:
+        """The name of a source; None if it has none."""
+        lines = self._lines(self.planned)
+        return _names(lines)[number] if lines[0] == _NAMED else None
+
+    def _lines(self, batch: int) -> list[str]:
         """The lines of a batch's file; its sources begin at the third.
 
         Raises:
             CheckpointError: it cannot be read.
             CheckpointVersionError: a later Spark wrote it.
         """
-        file = self.file(batch)
-        try:
-            lines = file.read_text(encoding="utf-8").split("\n")
-        except OSError as error:
-            raise CheckpointError(f"{file}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise CheckpointError(f"{file}: not a file of Spark's offset log") from error
-        if lines[0] != _VERSION:
+        lines = self.folder.read(_file(batch)).split("\n")
+        if lines[0] not in {_UNNAMED, _NAMED}:
             raise CheckpointVersionError(
-                f"{file}: wanted {_VERSION} of Spark's offset log, found {lines[0][:40]!r}",
+                f"{self.file(batch)}: wanted {_UNNAMED} or {_NAMED} of Spark's offset log, found "
+                f"{lines[0][:40]!r}",
                 version=lines[0][:40],
             )
         return lines
 
+    def _places(self, batch: int) -> dict[int, tuple[int, str]]:
+        """For the number of each source its line in a batch's file, and what that begins with.
+
+        Raises:
+            CheckpointError: as :meth:`_lines`, or the batches before are of the other version.
+        """
+        lines, newest = self._lines(batch), self._lines(self.planned)
+        if lines[0] != newest[0]:
+            raise CheckpointError(
+                f"{self.file(batch)}: the query's sources got names, or lost them, after this "
+                f"batch: let the query finish batch {self.planned} first"
+            )
+        if lines[0] == _UNNAMED:
+            return {i - _HEAD_LINES: (i, "") for i in range(_HEAD_LINES, len(lines))}
+        numbers = {name: number for number, name in enumerate(_names(newest))}
+        return {
+            numbers[name]: (_HEAD_LINES + i, f"{name}:")
+            for i, name in enumerate(_names(lines, ordered=False))
+            if name in numbers
+        }
+
     def sources(self, batch: int) -> dict[int, str]:
         """The lines of a batch's sources that have one, by the number of the source."""
-        lines = enumerate(self.lines(batch)[_HEAD_LINES:])
-        return {number: line for number, line in lines if line not in {_NO_OFFSET, ""}}
+        lines = self._lines(batch)
+        texts = {
+            number: lines[at].removeprefix(start)
+            for number, (at, start) in self._places(batch).items()
+        }
+        return {number: text for number, text in texts.items() if text not in {_NO_OFFSET, ""}}
 
     def offsets(self, batch: int) -> dict[int, Offsets]:
         """The offset dicts of a batch's Kafka sources, by the number of the source.
@@ -128,46 +157,41 @@ class OffsetLog:
         Raises:
             CheckpointError: the file cannot be written.
         """
-        lines = self.lines(batch)
+        lines, places = self._lines(batch), self._places(batch)
         for number, line in sources.items():
-            lines[_HEAD_LINES + number] = line
-        file = self.file(batch)
-        new = file.with_name(f".{batch}.kshare.tmp")
-        try:
-            with new.open("w", encoding="utf-8") as opened:
-                opened.write("\n".join(lines))
-                opened.flush()
-                os.fsync(opened.fileno())
-            # First the sum of what is replaced: a file without one is in order.
-            checksum(file).unlink(missing_ok=True)
-            new.replace(file)
-        except OSError as error:
-            raise CheckpointError(f"{file}: {error.strerror}") from error
+            at, start = places[number]
+            lines[at] = start + line
+        # First the sum of what is replaced: a file without one is in order.
+        self.folder.remove(_checksum(batch))
+        self.folder.replace(_file(batch), "\n".join(lines))
+
+    def back_up(self, batch: int, folder: str) -> None:
+        """Copy a batch's file, and its checksum, into a folder of the checkpoint.
+
+        Raises:
+            CheckpointError: it cannot be copied.
+        """
+        for name in (_file(batch), _checksum(batch)):
+            if self.folder.exists(name):
+                self.folder.copy(name, f"{folder}/{name.rpartition('/')[2]}")
 
 
-def checksum(file: Path) -> Path:
+def _file(batch: int) -> str:
+    return f"offsets/{batch}"
+
+
+def _checksum(batch: int) -> str:
     """Where Hadoop's local file system keeps the checksum of a file."""
-    return file.with_name(f".{file.name}.crc")
+    return f"offsets/.{batch}.crc"
 
 
-def _local(directory: str) -> Path:
-    remote = _REMOTE.match(directory)
-    if remote is None:
-        return Path(directory)
-    if remote[1].lower() != "file":
-        raise CheckpointError(
-            f"{directory}: only local checkpoints are read; copy the folders offsets and commits "
-            "of this one to a local directory, and name that"
-        )
-    return Path(unquote(urlsplit(directory).path))
+def _names(lines: list[str], *, ordered: bool = True) -> list[str]:
+    """The names of the sources in a file of version 2."""
+    names = [line.partition(":")[0] for line in lines[_HEAD_LINES:] if line]
+    return sorted(names) if ordered else names
 
 
-def _newest(folder: Path) -> int | None:
+def _newest(folder: Folder, name: str) -> int | None:
     """The highest batch number of a log of Spark's."""
-    try:
-        names = [file.name for file in folder.iterdir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise CheckpointError(f"{folder}: {error.strerror}") from error
-    return max((int(name) for name in names if name.isdecimal()), default=None)
+    numbers = (int(name) for name in folder.names(name) if name.isdecimal())
+    return max(numbers, default=None)

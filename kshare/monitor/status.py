@@ -40,11 +40,13 @@ class Source:
         number: which of the query's sources it is, from 0.
         planned: the offset dict of the newest planned batch.
         done: what is processed for sure.
+        name: what the user calls it (``readStream.name``); None if it has no name.
     """
 
     number: int
     planned: Offsets
     done: Mapping[TopicPartition, Progress]
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ def read_checkpoint(directory: str) -> Checkpoint:
     """Read how far a query is; it may be running.
 
     Args:
-        directory: its ``checkpointLocation``: a path, or a URI ``file:/...``.
+        directory: its ``checkpointLocation``: a path, or a URI such as ``file:/...`` or ``s3://...``.
 
     Raises:
         CheckpointError: there is no checkpoint, no batch was planned yet, or none of its sources is
@@ -168,7 +170,7 @@ def read_checkpoint(directory: str) -> Checkpoint:
     log = OffsetLog.open(directory)
     written = log.offsets(log.planned)
     begun: Mapping[int, Offsets] = {}
-    if not log.is_committed and log.planned > 0 and log.file(log.planned - 1).exists():
+    if not log.is_committed and log.has(log.planned - 1):
         begun = log.offsets(log.planned - 1)
     if not written:
         raise CheckpointError(f"{directory}: the query has no Kafka source, or no offsets of one")
@@ -181,6 +183,7 @@ def read_checkpoint(directory: str) -> Checkpoint:
                 number,
                 offsets,
                 _done(offsets, None if log.is_committed else begun.get(number, Offsets({}))),
+                log.source_name(number),
             )
             for number, offsets in sorted(written.items())
         ),

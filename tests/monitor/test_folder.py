@@ -1,0 +1,154 @@
+"""Checkpoints in stores, and sources with names: what is read and written is as of a local one."""
+
+import itertools
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from kshare.core.checkpoint import EXTRA_KEY, Offsets, decode, encode
+from kshare.core.hashing import HASH_SPACE, HashRange
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, TopicPartition
+from kshare.core.region import Rectangle
+from kshare.errors import CheckpointError
+from kshare.monitor.drop_ranges import drop_ranges
+from kshare.monitor.folder import open_folder
+from kshare.monitor.offset_log import OffsetLog
+from kshare.monitor.status import read_checkpoint
+from tests.support.checkpoints import write_checkpoint
+
+T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
+LOW = HashRange(0, HASH_SPACE // 2)
+AHEAD = Progress.of(10, [Rectangle(OffsetRange(10, 20), LOW)])
+FURTHER = Progress.of(10, [Rectangle(OffsetRange(10, 30), LOW)])
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+_numbers = itertools.count()
+
+
+def in_memory(folder: Path) -> str:
+    uri = f"memory://bucket/checkpoint-{next(_numbers)}"
+    fsspec.filesystem("memory").put(str(folder), uri, recursive=True)
+    return uri
+
+
+def as_local_store(folder: Path) -> str:
+    """The same files, through fsspec."""
+    return f"local://{folder}"
+
+
+STORES: dict[str, Callable[[Path], str]] = {"memory": in_memory, "local": as_local_store}
+
+
+@pytest.fixture(params=list(STORES))
+def store(request: pytest.FixtureRequest) -> Callable[[Path], str]:
+    return STORES[request.param]
+
+
+def test_a_checkpoint_is_read(tmp_path: Path, store: Callable[[Path], str]) -> None:
+    write_checkpoint(tmp_path, [Offsets({T0: AHEAD}), Offsets({T0: FURTHER})], 0)
+    here, there = read_checkpoint(str(tmp_path)), read_checkpoint(store(tmp_path))
+    assert (there.planned, there.committed) == (here.planned, here.committed) == (1, 0)
+    assert there.sources == here.sources
+    assert there.sources[0].done[T0] == AHEAD
+
+
+@pytest.mark.parametrize("committed", [0, 1])
+def test_ranges_are_dropped(tmp_path: Path, store: Callable[[Path], str], committed: int) -> None:
+    local, other = tmp_path / "local", tmp_path / "other"
+    for folder in (local, other):
+        folder.mkdir()
+        write_checkpoint(folder, [Offsets({T0: AHEAD}), Offsets({T0: FURTHER})], committed)
+    uri = store(other)
+    here = drop_ranges(str(local), now=lambda: NOW)
+    there = drop_ranges(uri, now=lambda: NOW)
+    assert (there.dropped, there.replaced) == (here.dropped, here.replaced)
+    opened = open_folder(uri)
+    for file in sorted(file for file in local.rglob("*") if file.is_file()):
+        assert opened.read(str(file.relative_to(local))) == file.read_text()
+    assert opened.names("offsets-before-drop-ranges-20261122T120000.000000Z")
+    assert not opened.exists("offsets/.1.crc")
+    assert there.log.written_at > 0
+
+
+def test_nothing_there(store: Callable[[Path], str], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match=r"://.* no such directory|no batch is planned yet"):
+        read_checkpoint(store(tmp_path / "empty"))
+
+
+def test_a_file_that_cannot_be_read_names_its_uri(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, [Offsets({T0: AHEAD})], 0)
+    uri = in_memory(tmp_path)
+    fsspec.filesystem("memory").pipe_file(f"{uri}/offsets/0", b"\xff\xfe")
+    with pytest.raises(CheckpointError, match=f"{uri}/offsets/0: not a file of Spark"):
+        read_checkpoint(uri)
+
+
+# -- sources with names ---------------------------------------------------------------------------
+
+
+def line(name: str, offsets: Offsets | str) -> str:
+    return f"{name}:{offsets if isinstance(offsets, str) else json.dumps(encode(offsets))}"
+
+
+def named(folder: Path, *batches: list[str], committed: int) -> str:
+    """A checkpoint as Spark 4.3 writes it for sources with names."""
+    return write_checkpoint(folder, batches, committed, version="v2")
+
+
+def sources_in(folder: Path, batch: int) -> dict[str, Any]:
+    text = (folder / "offsets" / str(batch)).read_text()
+    return dict(entry.split(":", 1) for entry in text.split("\n")[2:])
+
+
+def test_named_sources_are_read(tmp_path: Path) -> None:
+    first = [line("orders", Offsets({T0: AHEAD})), line("a_b", Offsets({U0: Progress.at(5)}))]
+    named(tmp_path, first, first[::-1], committed=1)
+    read = read_checkpoint(str(tmp_path))
+    assert [(s.number, s.name, s.done) for s in read.sources] == [
+        (0, "a_b", {U0: Progress.at(5)}),
+        (1, "orders", {T0: AHEAD}),
+    ]
+
+
+def test_sources_are_known_by_name_in_the_batch_before(tmp_path: Path) -> None:
+    """In other lines, with one that is gone and one that is new."""
+    before = [line("z", Offsets({U0: Progress.at(9)})), line("orders", Offsets({T0: AHEAD}))]
+    after = [line("orders", Offsets({T0: FURTHER})), line("new", '{"logOffset":3}')]
+    named(tmp_path, before, after, committed=0)
+    (source,) = read_checkpoint(str(tmp_path)).sources
+    assert (source.name, source.done) == ("orders", {T0: AHEAD})
+
+
+def test_ranges_of_named_sources_are_dropped(tmp_path: Path) -> None:
+    other = line("files", '{"logOffset":3}')
+    before = [line("orders", Offsets({T0: AHEAD})), other]
+    after = [other, line("orders", Offsets({T0: FURTHER}))]
+    named(tmp_path, before, after, committed=0)
+    result = drop_ranges(str(tmp_path), now=lambda: NOW)
+    assert [dropped.topic_partition for dropped in result.dropped] == [T0]
+    for batch in (0, 1):
+        sources = sources_in(tmp_path, batch)
+        assert sources["files"] == '{"logOffset":3}'
+        assert EXTRA_KEY not in sources["orders"]
+        assert decode(sources["orders"]).progress == {T0: Progress.at(10)}
+    assert (tmp_path / "offsets" / "1").read_text().startswith("v2\n")
+
+
+def test_a_source_without_an_offset_has_a_line(tmp_path: Path) -> None:
+    named(tmp_path, [line("orders", Offsets({T0: AHEAD})), "other:-"], committed=0)
+    assert [source.name for source in read_checkpoint(str(tmp_path)).sources] == ["orders"]
+
+
+def test_batches_of_both_versions_are_not_mixed(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, [Offsets({T0: AHEAD})], None)
+    text = "\n".join(["v2", "{}", line("orders", Offsets({T0: FURTHER}))])
+    (tmp_path / "offsets" / "1").write_text(text)
+    with pytest.raises(CheckpointError, match=r"names, or lost them.* batch 1 first"):
+        drop_ranges(str(tmp_path))
+    assert OffsetLog.open(str(tmp_path)).planned == 1
