@@ -40,6 +40,17 @@ class PartitionMetrics:
             None if the end is not known.
         in_flight: Number of records that were returned and are not processed. With
             ``acknowledgement.mode=implicit``, the offsets among which they are.
+        stable_offset: The first offset that is not processed for all of these hashes; None before
+            it has started, and with ``consumption.order=none``.
+        gaps: Number of stretches that were returned and are not acknowledged, with processed ones
+            above them (``acknowledgement.mode=explicit``).
+        held: Number of records that are read and kept back for their keys
+            (``max.in.flight.per.key``).
+        oldest_unacknowledged_ms: Timestamp of the record with the lowest offset of those that were
+            returned and are not acknowledged (``acknowledgement.mode=explicit``); None if there is
+            none, or timestamps are not read (``columns``).
+        retention_margin: Number of offsets from the log's first one to the stable offset: so many
+            may still be deleted before what is pending is; None if that is not known.
     """
 
     hashes: tuple[HashRange, ...]
@@ -47,6 +58,11 @@ class PartitionMetrics:
     end: int | None = None
     lag: int | None = None
     in_flight: int = 0
+    stable_offset: int | None = None
+    gaps: int = 0
+    held: int = 0
+    oldest_unacknowledged_ms: int | None = None
+    retention_margin: int | None = None
 
     @property
     def share(self) -> float:

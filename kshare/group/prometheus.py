@@ -5,6 +5,7 @@ record; a scrape is linear in the partitions.
 """
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary, WeakSet
@@ -34,6 +35,11 @@ _GAUGES: Final = {
     "assigned_share": "Which part of the partition's key hashes the consumer owns, from 0 to 1.",
     "lag_offsets": "Offsets with something pending of the consumer's key hashes.",
     "in_flight_records": "Records that were returned and are not processed.",
+    "stable_offset": "The first offset that is not processed of the consumer's key hashes.",
+    "gaps": "Stretches that were returned and are not acknowledged.",
+    "held_records": "Records that are read and kept back for their keys.",
+    "oldest_unacknowledged_seconds": "Age of the oldest record that is not acknowledged.",
+    "retention_margin_offsets": "Offsets that may be deleted before what is pending is.",
 }
 _COUNTERS: Final = {
     "commit_failures": "Commits that have failed.",
@@ -111,8 +117,20 @@ def _add_partitions(
         gauges["assigned_ranges"].add_metric(labels, len(partition.hashes))
         gauges["assigned_share"].add_metric(labels, partition.share)
         gauges["in_flight_records"].add_metric(labels, partition.in_flight)
-        if partition.lag is not None:
-            gauges["lag_offsets"].add_metric(labels, partition.lag)
+        gauges["gaps"].add_metric(labels, partition.gaps)
+        gauges["held_records"].add_metric(labels, partition.held)
+        oldest_ms = partition.oldest_unacknowledged_ms
+        known = {
+            "lag_offsets": partition.lag,
+            "stable_offset": partition.stable_offset,
+            "retention_margin_offsets": partition.retention_margin,
+            "oldest_unacknowledged_seconds": (
+                None if oldest_ms is None else max(time.time() - oldest_ms / 1000, 0.0)
+            ),
+        }
+        for name, value in known.items():
+            if value is not None:
+                gauges[name].add_metric(labels, value)
 
 
 def _add_latencies(

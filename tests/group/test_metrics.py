@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -136,12 +137,32 @@ def test_records_in_flight_are_those_that_are_not_acknowledged(make: Make) -> No
     assert (partition.lag, partition.hashes) == (70, (WHOLE,))
 
 
+def test_what_individual_commits_leave_open_is_measured(cluster: FakeCluster, make: Make) -> None:
+    cluster.trim("orders", 0, 4)
+    consumer = make(acknowledgement__mode="explicit")
+    consumer.assign({("orders", 0): []})
+    messages = consumer.consume(40, 10)
+    for message in (*messages[2:10], *messages[15:]):
+        consumer.acknowledge(message)
+    partition = consumer.metrics().partitions[T0]
+    assert (partition.stable_offset, partition.gaps, partition.held) == (4, 2, 0)
+    assert partition.oldest_unacknowledged_ms == messages[0].timestamp()[1]
+    assert partition.retention_margin == 0  # the next record that is deleted is pending
+    for message in messages[:12]:
+        consumer.acknowledge(message)
+    partition = consumer.metrics().partitions[T0]
+    assert (partition.stable_offset, partition.gaps) == (16, 1)
+    assert partition.oldest_unacknowledged_ms == messages[12].timestamp()[1]
+    assert partition.retention_margin == 12
+
+
 def test_records_that_wait_for_their_key_are_not_in_flight(make: Make) -> None:
     consumer = make(acknowledgement__mode="explicit", max__in__flight__per__key=1)
     consumer.assign({("orders", 0): []})
     assert len(consumer.consume(20, 10)) == 20
     assert consumer.metrics().partitions[T0].in_flight == 20
     assert consumer.consume(1, 0) == []
+    eventually(lambda: consumer.poll(0.01) is None and consumer.metrics().partitions[T0].held == 80)
 
 
 def test_commits_are_measured(make: Make, group: FakeSessions) -> None:
@@ -243,7 +264,15 @@ def series(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
 
 def test_prometheus_metrics() -> None:
     registry = CollectorRegistry()
-    halves = PartitionMetrics((HashRange(0, 7), HashRange(HASH_SPACE // 2, HASH_SPACE)), 5, 9, 4, 2)
+    halves = PartitionMetrics(
+        (HashRange(0, 7), HashRange(HASH_SPACE // 2, HASH_SPACE)),
+        *(5, 9, 4, 2),
+        stable_offset=3,
+        gaps=1,
+        held=8,
+        oldest_unacknowledged_ms=1_000_000,
+        retention_margin=2,
+    )
     consumer = Measured("m1", {T0: halves, TopicPartition("orders", 1): PartitionMetrics((WHOLE,))})
     register_metrics(consumer, registry)
     member = ("billing", "m1")
@@ -257,6 +286,15 @@ def test_prometheus_metrics() -> None:
         ("kshare_consumer_lag_offsets", *first): 4,
         ("kshare_consumer_in_flight_records", *first): 2,
         ("kshare_consumer_in_flight_records", *second): 0,
+        ("kshare_consumer_stable_offset", *first): 3,
+        ("kshare_consumer_gaps", *first): 1,
+        ("kshare_consumer_gaps", *second): 0,
+        ("kshare_consumer_held_records", *first): 8,
+        ("kshare_consumer_held_records", *second): 0,
+        ("kshare_consumer_oldest_unacknowledged_seconds", *first): pytest.approx(
+            time.time() - 1_000, abs=60
+        ),
+        ("kshare_consumer_retention_margin_offsets", *first): 2,
         ("kshare_consumer_commit_failures_total", *member): 3,
         ("kshare_consumer_rebalances_total", *member): 4,
         ("kshare_consumer_fenced_seconds_total", *member): 5.5,

@@ -372,7 +372,13 @@ class Delivery:
     def gaps(self) -> int:
         """Number of stretches that are handed out and not acknowledged (explicit mode)."""
         waiting = self._open.offsets()
+        waiting = waiting[waiting < self.position]
         return int(np.count_nonzero(np.diff(waiting) > 1)) + bool(len(waiting))
+
+    @property
+    def oldest_unacknowledged_ms(self) -> int | None:
+        """Timestamp of the first record that is handed out and not acknowledged (explicit mode)."""
+        return self._open.oldest_ms(self.position)
 
     @property
     def unacknowledged(self) -> int:

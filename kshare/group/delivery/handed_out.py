@@ -11,6 +11,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -241,6 +242,25 @@ class OpenChunks:
         # Not np.unique: from numpy 2.3 on it hashes, which takes a hundred times as long.
         offsets.sort(kind="stable")
         return offsets[np.diff(offsets, prepend=-1) > 0]
+
+    def oldest_ms(self, below: int) -> int | None:
+        """Timestamp of the first record that is not acknowledged; None if there is none.
+
+        Args:
+            below: Records from this offset on do not count.
+        """
+        first = [
+            (int(chunk.offsets[row]), chunk, row)
+            for chunk in self._chunks
+            if (row := chunk.acknowledged.find(0)) >= 0 and chunk.offsets[row] < below
+        ]
+        if not first:
+            return None
+        _, chunk, row = min(first, key=itemgetter(0))
+        if "timestamp" not in chunk.batch.schema.names:
+            return None
+        milliseconds = int(chunk.column("timestamp")[row])
+        return milliseconds if milliseconds >= 0 else None
 
     def _sweep(self) -> None:
         """Forget the chunks that are acknowledged."""

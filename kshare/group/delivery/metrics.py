@@ -12,7 +12,7 @@ __all__ = ["delivery_metrics", "pending_offsets"]
 def delivery_metrics(
     delivery: Delivery,
     hashes: tuple[HashRange, ...],
-    end: int | None,
+    bounds: tuple[int | None, int | None],
     waiting: int,
     *,
     is_batch: bool,
@@ -22,17 +22,24 @@ def delivery_metrics(
     Args:
         delivery: What hands it out.
         hashes: The key hashes that are owned.
-        end: The end of the log; None if it is not known.
+        bounds: The first offset of the log, and its end; None if they are not known.
         waiting: Number of records that are kept back for their keys.
         is_batch: As for :meth:`.Delivery.processed`.
     """
     processed = delivery.processed(is_batch=is_batch)
+    first, end = bounds
+    stable = delivery.start.union(processed).position_of(hashes)
     return PartitionMetrics(
         hashes,
         delivery.position,
         end,
         None if end is None else pending_offsets(delivery.start, processed, end, hashes),
         max(delivery.in_flight(is_batch=is_batch) - waiting, 0),
+        stable_offset=stable,
+        gaps=delivery.gaps,
+        held=waiting,
+        oldest_unacknowledged_ms=delivery.oldest_unacknowledged_ms,
+        retention_margin=None if first is None else max(stable - first, 0),
     )
 
 

@@ -12,6 +12,7 @@ many chunks leases none before some of them are committed.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Protocol
 
 from kshare.core.hashing import WHOLE, HashRange
@@ -22,6 +23,7 @@ from kshare.group.config.consumer_config import ConsumerConfig
 from kshare.group.delivery.delivery import Carried, Delivery
 from kshare.group.delivery.shared_delivery import SharedDelivery
 from kshare.group.delivery.tail import Tail
+from kshare.group.metrics import PartitionMetrics
 from kshare.group.protocol.cooperator import Share
 from kshare.group.session.interface import Session
 from kshare.wire.protocol.waker import Waker
@@ -105,6 +107,13 @@ class SharedTail(Tail):
         carried: Carried | None,  # noqa: ARG002
     ) -> Delivery:
         return SharedDelivery(topic_partition, start, explicit=self._config.explicit)
+
+    def _metrics(
+        self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...], *, is_batch: bool
+    ) -> PartitionMetrics:
+        metrics = super()._metrics(topic_partition, hashes, is_batch=is_batch)
+        # What others have done is not known here.
+        return replace(metrics, stable_offset=None, retention_margin=None)
 
     def _stop(self, topic_partition: TopicPartition) -> None:
         delivery = self.deliveries[topic_partition]

@@ -444,8 +444,9 @@ class Tail:
             waiting = limit.held + (
                 self.rows.left if self._hand.partition == topic_partition else 0
             )
-        end = self._reader.end(topic_partition)
-        return delivery_metrics(delivery, hashes, end, waiting, is_batch=is_batch)
+        log = self._reader.bounds(topic_partition)
+        bounds = (None if log is None else log[0], self._reader.end(topic_partition))
+        return delivery_metrics(delivery, hashes, bounds, waiting, is_batch=is_batch)
 
     def _clean(self) -> None:
         """After an error or an interrupt, read again what may have been fetched and lost."""
