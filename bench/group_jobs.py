@@ -234,9 +234,10 @@ def timed(read: Callable[[], int], consumer: Any) -> Measured:
     began, cpu = time.perf_counter(), time.process_time()
     count = read()
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-    above = peak() - before
+    highest = peak()
     consumer.close()
-    return {"seconds": seconds, "cpu": cpu, "records": count, "above": above / (1 << 20)}
+    memory = {"above": (highest - before) / (1 << 20), "peak": highest / (1 << 20)}
+    return {"seconds": seconds, "cpu": cpu, "records": count, **memory}
 
 
 def peak() -> int:

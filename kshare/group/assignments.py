@@ -6,7 +6,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET_STORED
 
 from kshare.core.hashing import HASH_SPACE, HashRange
@@ -199,6 +198,8 @@ def rows_by_partition(batch: Any) -> Iterator[tuple[TopicPartition, Offsets, fro
             )
         yield mark.partition, offsets, mark.chunks
         return
+    from pyarrow import compute as pc  # noqa: PLC0415 - 9 MB, and few consumers get here
+
     columns = [batch.column("topic"), batch.column("partition")]
     pairs = pa.table(columns, ["topic", "partition"]).group_by(["topic", "partition"])
     for pair in pairs.aggregate([]).to_pylist():

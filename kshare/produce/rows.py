@@ -14,7 +14,6 @@ from itertools import repeat
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kshare.errors import KafkaError
 
@@ -97,16 +96,18 @@ def _check(columns: Mapping[str, pa.Array], topic: str | None) -> None:
         if column is None:
             raise KafkaError("no topic: set the option 'topic', or add a column 'topic'")
         if column.null_count:
-            row = pc.index(column.is_null(), value=True).as_py()
+            row = column.is_null().index(True).as_py()
             raise KafkaError(
                 f"null topic present in the data (row {row} of its batch): use the option 'topic' "
                 "to set a default topic"
             )
     partition = columns.get("partition")
     if partition is not None and partition.null_count < len(partition):
-        lowest = pc.min(partition).as_py()
+        from pyarrow import compute  # noqa: PLC0415 - 9 MB, which consumers do without
+
+        lowest = compute.min(partition).as_py()
         if lowest < 0:
-            row = pc.index(partition, value=lowest).as_py()
+            row = partition.index(lowest).as_py()
             raise KafkaError(
                 f"invalid partition {lowest} (row {row} of its batch): a partition is a number "
                 "from 0 on, or null",
@@ -139,7 +140,10 @@ def _headers(column: pa.Array) -> list[Headers] | None:
     names, values = entries.field(0), entries.field(1)
     if names.null_count or entries.null_count:
         raise KafkaError("null header key present in the data: a header needs a key")
+    from pyarrow import compute  # noqa: PLC0415 - as in _check()
+
     pairs = list(zip(names.to_pylist(), _binary(values), strict=True))
-    ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(column), 0)).to_pylist()
+    lengths = compute.list_value_length(column)
+    ends = compute.cumulative_sum(lengths.fill_null(0)).to_pylist()
     starts = [0, *ends[:-1]]
     return [pairs[a:b] if a < b else None for a, b in zip(starts, ends, strict=True)]

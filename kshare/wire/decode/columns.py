@@ -150,7 +150,8 @@ def _headers(raw: BinaryColumn, rows: int) -> pa.Array:
 def _as_text(keys: pa.Array) -> pa.Array:
     """Header keys as strings; what is not UTF-8 becomes U+FFFD as Java's ``new String`` has it."""
     try:
-        return keys.cast(pa.string())
+        text = keys.view(pa.string())  # cast() would import pyarrow.compute: 9 MB
+        text.validate(full=True)
     except pa.ArrowInvalid:
         # Java makes one U+FFFD of an encoded surrogate where Python makes three.
         return pa.array(
@@ -160,6 +161,7 @@ def _as_text(keys: pa.Array) -> pa.Array:
             ],
             pa.string(),
         )
+    return text
 
 
 class Columns:

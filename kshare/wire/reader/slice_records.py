@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -56,7 +57,10 @@ class SliceRecords:
         wanted: The slice, and how to read it.
         cursor: Which offsets are fetched and delivered.
         limit: How many records are delivered.
+        rows_max: Maximum number of rows of a record batch.
     """
+
+    rows_max: ClassVar[int] = ROWS_MAX
 
     def __init__(
         self,
@@ -79,7 +83,7 @@ class SliceRecords:
             with_keys=self._sample is not None,
             read_committed=options.kafka.read_committed,
             check_crcs=options.kafka.check_crcs,
-            max_rows=ROWS_MAX,
+            max_rows=self.rows_max,
             arena=arena,
         )
         self._decoder: Decoder | None = None  # until it is needed

