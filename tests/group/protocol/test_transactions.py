@@ -1,5 +1,6 @@
 """The laws of transactions in a small world, with seeded faults; and those of the purgatory."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -41,6 +42,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 LENGTH = 160
 LIMITS = Limits()
 NARROW = Limits(members=3, in_flight=1)
+LATE = Limits(late=True)
 
 # -- the world -------------------------------------------------------------------------------------
 
@@ -106,11 +108,24 @@ def test_a_zombie_whose_successor_has_gone_writes_nothing() -> None:
     assert a_zombie_whose_successor_has_gone() is None
 
 
+@pytest.mark.parametrize("first", range(0, 120, 30))
+def test_a_commit_that_arrives_late_decides_nothing(first: int) -> None:
+    """As librdkafka has repeated it; the next transaction has a new epoch."""
+    events: Counter[str] = Counter()
+    for seed in range(first, first + 30):
+        assert walk(LATE, LENGTH, seed, events=events) is None, f"seed {seed}"
+    assert min(events["repeat"], events["arrive"], events["put"]) > 20
+
+
 # -- faults that must be found ---------------------------------------------------------------------
 
 
 def skips_the_fence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(owner, "former_ids", lambda *_: frozenset())
+
+
+def keeps_its_epoch_after_a_repeated_commit(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(world_module, "committed_twice", lambda _: None)
 
 
 def fences_once(patch: pytest.MonkeyPatch) -> None:
@@ -261,6 +276,11 @@ FAULTS: tuple[Patch, ...] = (
 def test_a_fault_is_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
     assert any(walk(LIMITS, LENGTH, seed) is not None for seed in range(2_000))
+
+
+def test_a_fault_is_found_by_commits_that_arrive_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    keeps_its_epoch_after_a_repeated_commit(monkeypatch)
+    assert any(walk(LATE, LENGTH, seed) is not None for seed in range(200))
 
 
 @pytest.mark.parametrize(

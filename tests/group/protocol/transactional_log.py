@@ -25,6 +25,7 @@ class TransactionCoordinator:
     epochs: dict[str, int] = field(default_factory=dict)
     open: dict[str, Transaction] = field(default_factory=dict)
     begun: int = 0
+    late: tuple[str, int] | None = None  # id and epoch of a request to commit that may arrive
 
     def numbers(self) -> frozenset[int]:
         """The transactions whose outcome is not in the log yet."""
@@ -55,6 +56,12 @@ class TransactionCoordinator:
             return False
         self.open[name] = replace(current, state=state)
         return True
+
+    def arrive(self) -> None:
+        """A request to commit arrives that was repeated long since."""
+        assert self.late is not None
+        (name, epoch), self.late = self.late, None
+        self.end(name, epoch, "committing")
 
 
 @dataclass

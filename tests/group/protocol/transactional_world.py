@@ -55,6 +55,7 @@ class Member(Process):
     since: Start | None = None  # the start that its records came from
     epoch: int | None = None
     is_read: bool = False  # the log, since it has that epoch
+    begun: int = 0  # number of the transaction that holds its outputs, if they are written before
     number: int = 0  # of the transaction that holds its facts; 0 if they are not written
     records: tuple[tuple[Block, ...], tuple[Key, ...]] | None = None  # to be written, as checked
     is_doubtful: bool = False  # whether it does not know what became of its transaction
@@ -156,6 +157,7 @@ class TransactionalWorld:
             self.log.aborted,
             tuple(sorted(self.transactions.epochs.items())),
             tuple(sorted((n, t.number, t.state) for n, t in self.transactions.open.items())),
+            self.transactions.late,
             self.primary,
             tuple(_print(member) for _, member in sorted(self.members.items())),
             tuple(self.outputs),
@@ -175,6 +177,7 @@ def _print(member: Member) -> tuple[object, ...]:
     owner = member.owner
     state: tuple[object, ...] = (member.since, member.epoch, member.is_read, member.number)
     state += (member.records, member.is_doubtful, member.since is owner.start, member.passes)
+    state += (member.begun,)
     return (
         *print_of(member),
         *state,
@@ -196,12 +199,13 @@ class Limits:
     compactions: int = 1
     expired: int = 1
     doubts: bool = True
+    late: bool = False  # whether requests arrive late, and outputs are written before facts
 
 
 def may_take(member: Member) -> bool:
     """Whether its transaction may process more."""
     is_committing = member.number or member.records is not None or member.is_doubtful
-    if member.owner.phase is not Phase.RUNNING or is_committing:
+    if member.owner.phase is not Phase.RUNNING or is_committing or member.begun:
         return False
     # What it holds may have come from an older start: then it has to abort.
     return member.since is None or member.since is member.owner.start
@@ -277,6 +281,8 @@ def broker_steps(world: TransactionalWorld, limits: Limits) -> list[Step]:
             possible.append(("mark", name))
         elif world.expired < limits.expired:
             possible.append(("expire", name))
+    if world.transactions.late is not None:
+        possible.append(("arrive", ""))
     if world.compactions < limits.compactions and world.log.records:
         possible.append(("compact", ""))
     return possible
@@ -318,6 +324,10 @@ def transactional_verbs(limits: Limits, member: Member) -> list[str]:
         verbs.append("end")
         if limits.doubts:
             verbs.append("doubt")
+        if limits.late:
+            verbs.append("repeat")
+    elif limits.late and member.in_flight and member.epoch is not None and not member.begun:
+        verbs.append("put")
     if member.is_open:
         verbs.append("abort")
     return verbs
@@ -340,6 +350,8 @@ def take(world: TransactionalWorld, step: Step) -> None:
                 world.log.aborted |= {current.number}
             else:
                 world.put_out(current.outputs)
+        case "arrive":
+            world.transactions.arrive()
         case "expire":
             world.transactions.fence(name)
             world.expired += 1
@@ -355,6 +367,10 @@ def _happen(world: TransactionalWorld, member: Member, what: str) -> None:
             member.is_read = False
         case "end" | "doubt" | "abort":
             _end(world, member, what)
+        case "repeat":
+            world.transactions.late = member.transactional_id, member.epoch or 0
+            _end(world, member, "end")
+            committed_twice(member)
         case "settle":
             member.unread = ()
             member.owner.begin_commit(member.part())
@@ -413,8 +429,7 @@ def write(world: TransactionalWorld, member: Member) -> None:
     assert member.epoch is not None
     assert member.records is not None
     (blocks, keys), member.records = member.records, None
-    outputs = tuple(member.in_flight)
-    number = world.transactions.write(member.transactional_id, member.epoch, outputs)
+    number = written(world, member)
     if number is None:  # fenced: its transaction is ended
         member.epoch = None
         forget(member)
@@ -426,6 +441,32 @@ def write(world: TransactionalWorld, member: Member) -> None:
         world.log.append(key, None, number)
 
 
+def written(world: TransactionalWorld, member: Member) -> int | None:
+    """Write the outputs, unless they are written; their transaction, or None if it is not open."""
+    transactions, name = world.transactions, member.transactional_id
+    assert member.epoch is not None
+    if not member.begun:
+        return transactions.write(name, member.epoch, tuple(member.in_flight))
+    current = transactions.open.get(name)
+    is_open = current is not None and (current.number, current.state) == (member.begun, "open")
+    return member.begun if is_open and transactions.epochs[name] == member.epoch else None
+
+
+def put(world: TransactionalWorld, member: Member) -> None:
+    """Write the outputs before the facts, as ever: a transaction is open that holds them alone."""
+    number = written(world, member)
+    if number is None:
+        member.epoch = None
+        forget(member)
+    else:
+        member.begun = number
+
+
+def committed_twice(member: Member) -> None:
+    """A commit was asked for twice: the next transaction needs a new epoch."""
+    member.epoch = None
+
+
 def fact_number(number: int) -> int:
     """The number of the transaction that a fact is written in."""
     return number
@@ -435,7 +476,8 @@ def _end(world: TransactionalWorld, member: Member, what: str) -> None:
     transactions, name = world.transactions, member.transactional_id
     assert what == "abort" or member.epoch is not None
     if what == "abort":
-        clean = not member.number or transactions.end(name, member.epoch or 0, "aborting")
+        is_begun = member.number or member.begun
+        clean = not is_begun or transactions.end(name, member.epoch or 0, "aborting")
         member.is_doubtful = not clean
         if clean:
             forget(member)
@@ -451,11 +493,13 @@ def _end(world: TransactionalWorld, member: Member, what: str) -> None:
     if member.since is member.owner.start:
         member.owner.processed(processed(member).minus(member.owner.done))
     member.in_flight, member.since, member.number, member.passes = [], None, 0, False
+    member.begun = 0
 
 
 def forget(member: Member) -> None:
     """After an abort: the positions go back to what the log says."""
     member.in_flight, member.since, member.number, member.unread = [], None, 0, ()
+    member.begun = 0
     member.position, member.is_doubtful, member.records, member.passes = 0, False, None, False
     member.owner.rewind()
     member.outdated = len(member.inbox)
