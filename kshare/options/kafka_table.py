@@ -86,7 +86,7 @@ _PROPERTIES: Final = (
         TEXT,
         "group_id",
         client="consumer",
-        doc="used by `commitOffsets=true` only: no group is joined",
+        doc="the group of `commitOffsets` and `startingOffsets=group`",
     ),
     Property(
         "isolation.level",

@@ -272,7 +272,7 @@ class _SourceParser:
             self._raw.fault("startingOffsets", "needs kafka.group.id, the group to start from")
         if group is not None and not commits and not starts:
             self._faults.warn(
-                "kafka.group.id", "has no effect without commitOffsets=true: no group is joined"
+                "kafka.group.id", "has no effect without commitOffsets or startingOffsets=group"
             )
         if commits == "individual" and "keys" in self._raw:
             self._raw.fault(

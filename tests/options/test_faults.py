@@ -434,7 +434,7 @@ def test_a_start_from_a_group(streaming: bool) -> None:
 @pytest.mark.parametrize("streaming", [True, False])
 def test_a_group_without_commits_has_no_effect(streaming: bool) -> None:
     assert warnings({"kafka.group.id": "g"}, streaming=streaming) == (
-        "option kafka.group.id has no effect without commitOffsets=true: no group is joined",
+        "option kafka.group.id has no effect without commitOffsets or startingOffsets=group",
     )
 
 
