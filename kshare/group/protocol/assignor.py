@@ -4,17 +4,18 @@
 
     subscriptions --> target: who shall have what --> now: the target without what others still own
 
-Laws: targets tile the hash space of each partition exactly, and so do not overlap. With more
-sharing members than partitions, each of them has one part of one partition, the numbers of parts of
-two partitions differ by one at most, and the parts of a partition are equally wide, but for one
-hash. Else each member has whole partitions, and their numbers differ by one at most. A member that
-stays keeps its hashes, as far as balance allows. Equal input gets equal plans, and a plan that is
-made again from its own target is the same.
+Laws: targets tile the hash space of each partition exactly, and so do not overlap. Of a topic with
+more sharing members than partitions, each of them has one part of one partition, the numbers of
+parts of two partitions differ by one at most, and the parts of a partition are equally wide, but
+for one hash. Of all other topics together, each member has whole partitions, and their numbers
+differ by one at most. A member that stays keeps its hashes, as far as balance allows. Equal input
+gets equal plans, and a plan that is made again from its own target is the same.
 
 Members without key order (``consumption.order=none``) have all partitions of their topics.
 
-Topics with the same subscribers are planned together. Source: "Abstract Assignor" of the key-shared
-consumption proposal; two phases as in KIP-429, by key hash.
+Topics with the same subscribers are planned together, as far as they are not shared. Members on one
+host are an instance: parts of a partition that nobody had meet there. Source: "Abstract Assignor"
+of the key-shared consumption proposal; two phases as in KIP-429, by key hash.
 
 Cost: linear in members, partitions and hash ranges, but for sorting and lookups in what is sorted.
 """
@@ -22,8 +23,9 @@ Cost: linear in members, partitions and hash ranges, but for sorting and lookups
 import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from kshare.core.hashing import WHOLE, HashRange, minus
@@ -33,7 +35,18 @@ from kshare.group.protocol.parts import Hashes, Overlaps, divided, width
 from kshare.group.protocol.subscription import Assigned, Subscription
 from kshare.ranges.round_robin import round_robin
 
-__all__ = ["Deal", "Dealt", "Divide", "GroupPlan", "Holdings", "deal", "even_parts", "plan_group"]
+__all__ = [
+    "Deal",
+    "Dealt",
+    "Divide",
+    "GroupPlan",
+    "Holdings",
+    "deal",
+    "even_parts",
+    "instances_of",
+    "plan_group",
+    "separated",
+]
 
 Holdings: TypeAlias = Mapping[TopicPartition, Mapping[str, Hashes]]
 """The hashes that members had before, disjoint."""
@@ -90,7 +103,7 @@ def plan_group(
         deal_shared: Says who gets what of partitions that have the same subscribers; None for
             :func:`deal`.
     """
-    deal_to = deal_shared or deal
+    deal_to = deal_shared or partial(deal, instances=instances_of(subscriptions))
     members = sorted(subscriptions, key=lambda member: (subscriptions[member].name, member))
     holdings = _holdings(members, subscriptions)
     target: dict[str, dict[TopicPartition, Hashes]] = {member: {} for member in members}
@@ -111,12 +124,49 @@ def plan_group(
     return GroupPlan(target, _without_others(target, subscriptions))
 
 
+def instances_of(subscriptions: Mapping[str, Subscription]) -> dict[str, str]:
+    """The host of each member that has said one, by its id."""
+    hosts = {}
+    for member, said in subscriptions.items():
+        name, _, port = said.host.rpartition(":")
+        hosts[member] = name if name and port.isdigit() else said.host
+    return {member: host for member, host in hosts.items() if host}
+
+
+def separated(
+    partitions: Sequence[TopicPartition], members: Sequence[str], sharers: Collection[str]
+) -> Iterator[tuple[list[TopicPartition], list[str]]]:
+    """What is dealt out together: each topic that members share, and all others.
+
+    Members are in another order for each topic, so that they have the larger parts in turn.
+
+    Args:
+        partitions: The partitions, ascending.
+        members: The subscribers, in order.
+        sharers: Those of them that share partitions.
+    """
+    by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
+    for partition in partitions:
+        by_topic[partition.topic].append(partition)
+    whole: list[TopicPartition] = []
+    first = 0
+    for listed in by_topic.values():
+        if sharers and len(listed) < len(members):
+            yield listed, [*members[first:], *members[:first]]
+            first = (first + len(listed)) % len(members)
+        else:
+            whole += listed
+    if whole:
+        yield whole, list(members)
+
+
 def deal(
     partitions: Sequence[TopicPartition],
     members: Sequence[str],
     sharers: Collection[str],
     holdings: Holdings,
     divide: Divide = even_parts,
+    instances: Mapping[str, str] | None = None,
 ) -> Dealt:
     """Who gets what of partitions that have the same subscribers.
 
@@ -126,9 +176,20 @@ def deal(
         sharers: Those of them that share partitions.
         holdings: What members had before.
         divide: Divides a partition that members share.
+        instances: The host of members; None if it does not count.
     """
-    if not partitions:
-        return
+    for listed, ordered in separated(partitions, members, sharers):
+        yield from _dealt(listed, ordered, sharers, holdings, divide, instances or {})
+
+
+def _dealt(
+    partitions: Sequence[TopicPartition],
+    members: Sequence[str],
+    sharers: Collection[str],
+    holdings: Holdings,
+    divide: Divide,
+    instances: Mapping[str, str],
+) -> Dealt:
     if len(members) <= len(partitions) or not sharers:
         yield from _whole(partitions, members, holdings)
         return
@@ -138,7 +199,8 @@ def deal(
         yield member, partition, ()
     taken = set(alone.values())
     shared = [partition for partition in partitions if partition not in taken]
-    seats = _seats(shared, [member for member in members if member in sharers], holdings)
+    sharing = [member for member in members if member in sharers]
+    seats = _seats(shared, sharing, holdings, instances)
     for partition, seated in seats.items():
         parts = divide(partition, seated, holdings.get(partition, {}))
         for member, hashes in zip(seated, parts, strict=True):
@@ -285,9 +347,16 @@ class _Seats:
     count: int
     members: list[str] = field(default_factory=list)
 
+    @property
+    def free(self) -> int:
+        return self.count - len(self.members)
+
 
 def _seats(
-    partitions: Sequence[TopicPartition], members: Sequence[str], holdings: Holdings
+    partitions: Sequence[TopicPartition],
+    members: Sequence[str],
+    holdings: Holdings,
+    instances: Mapping[str, str],
 ) -> dict[TopicPartition, list[str]]:
     """The members that share each partition; each member shares one."""
     order = {member: i for i, member in enumerate(members)}
@@ -305,20 +374,37 @@ def _seats(
         held = holdings.get(partition, {})
         ranked = sorted(incumbents[partition], key=lambda m: (-width(held[m]), order[m]))
         seat.members = sorted(ranked[: seat.count], key=order.__getitem__)
-    seated = {member for seat in seats.values() for member in seat.members}
-    heap = [
-        (len(seats[partition].members), i, partition)
-        for i, partition in enumerate(partitions)
-        if len(seats[partition].members) < seats[partition].count
-    ]
-    heapq.heapify(heap)
-    for member in members:
-        if member not in seated:
-            filled, i, partition = heapq.heappop(heap)
-            seats[partition].members.append(member)
-            if filled + 1 < seats[partition].count:
-                heapq.heappush(heap, (filled + 1, i, partition))
+    _seat_others(seats, members, instances)
     return {partition: seat.members for partition, seat in seats.items()}
+
+
+def _seat_others(
+    seats: Mapping[TopicPartition, _Seats], members: Sequence[str], instances: Mapping[str, str]
+) -> None:
+    """Give each member without a seat a free one: where its instance has some, or fewest have."""
+    seated = {member for seat in seats.values() for member in seat.members}
+    near: dict[str, list[TopicPartition]] = defaultdict(list)  # of instances, where they have seats
+    for partition, seat in seats.items():
+        for member in seat.members:
+            if member in instances:
+                near[instances[member]].append(partition)
+    heap = [(len(seat.members), i, partition) for i, (partition, seat) in enumerate(seats.items())]
+    heapq.heapify(heap)
+    for member in (member for member in members if member not in seated):
+        mine = near[instances[member]] if member in instances else []
+        while mine and not seats[mine[0]].free:
+            mine.pop(0)
+        if mine:
+            partition = mine[0]
+        else:
+            filled, i, partition = heapq.heappop(heap)
+            while filled != len(seats[partition].members) or not seats[partition].free:
+                if seats[partition].free:
+                    heapq.heappush(heap, (len(seats[partition].members), i, partition))
+                filled, i, partition = heapq.heappop(heap)
+            mine.append(partition)
+            heapq.heappush(heap, (filled + 1, i, partition))
+        seats[partition].members.append(member)
 
 
 def _homes(

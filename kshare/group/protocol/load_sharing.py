@@ -21,7 +21,7 @@ from kshare.core.progress import TopicPartition
 from kshare.core.region import Rectangle
 from kshare.core.slicing import PartitionLoad, RangeAssignor, RangeObservation, plan_ranges
 from kshare.errors import PlanError
-from kshare.group.protocol.assignor import Dealt, Holdings, deal
+from kshare.group.protocol.assignor import Dealt, Holdings, deal, instances_of, separated
 from kshare.group.protocol.parts import Hashes, divided, keeping_most, tiles
 from kshare.group.protocol.report import ROUND_ROBIN
 from kshare.group.protocol.subscription import Assignment, Subscription
@@ -60,15 +60,15 @@ class LoadSharing:
         holdings: Holdings,
     ) -> Dealt:
         """Who gets what of partitions that have the same subscribers, as :func:`.assignor.deal`."""
-        if len(members) <= len(partitions) or not (partitions and sharers):
-            yield from deal(partitions, members, sharers, holdings)
-            return
-        self.wants_followup = True
-        under_way = unfinished(partitions, members, sharers, self._subscriptions)
-        if under_way is None:
-            yield from deal(partitions, members, sharers, holdings, self.divide)
-        else:
-            yield from under_way
+        together = separated(partitions, members, sharers)
+        if sharers and any(len(listed) < len(members) for listed, _ in together):
+            self.wants_followup = True
+            under_way = unfinished(partitions, members, sharers, self._subscriptions)
+            if under_way is not None:
+                yield from under_way
+                return
+        instances = instances_of(self._subscriptions)
+        yield from deal(partitions, members, sharers, holdings, self.divide, instances)
 
     def divide(
         self, partition: TopicPartition, members: Sequence[str], held: Mapping[str, Hashes]

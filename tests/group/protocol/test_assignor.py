@@ -146,6 +146,78 @@ def test_topics_that_are_not_to_be_shared() -> None:
     assert all(plan.target[m][tp(0)] for m in "abc")
 
 
+def parts_of(plan: GroupPlan, topic: str) -> dict[str, float]:
+    """How many partitions of a topic each member has, and parts of them."""
+    own = {m: {t: h for t, h in a.items() if t.topic == topic} for m, a in plan.target.items()}
+    return {member: width(assigned) / HASH_SPACE for member, assigned in own.items()}
+
+
+@pytest.mark.parametrize(("wide", "each"), [(8, 2.0), (4, 1.0), (2, 0.5)])
+def test_sharing_is_decided_topic_by_topic(wide: int, each: float) -> None:
+    """Four members: a busy topic of one partition is in quarters, whatever else they read."""
+    group = group_of(["a", "b", "c", "d"], "orders", "audit")
+    partitions = {"orders": 1, "audit": wide}
+    plan = plan_group(group, partitions)
+    assert set(parts_of(plan, "orders").values()) == {0.25}
+    assert set(parts_of(plan, "audit").values()) == {each}
+    check_tiles(plan.target, partitions)
+
+
+def test_members_have_the_larger_parts_of_topics_in_turn() -> None:
+    group = group_of(["a", "b", "c", "d"], "t", "u", "v", "w")
+    plan = plan_group(group, dict.fromkeys("tuvw", 3))
+    assert [width(plan.target[member]) / HASH_SPACE for member in "abcd"] == [3.0] * 4
+
+
+def test_parts_of_a_partition_meet_on_a_host() -> None:
+    """The proposal's example: of two instances with two members each, each has one partition."""
+    group = {
+        name: Subscription(name, ("t",), host=host)
+        for name, host in {"m1": "a:80", "m2": "b", "m3": "a:81", "m4": "b"}.items()
+    }
+    plan = plan_group(group, {"t": 2})
+    check_tiles(plan.target, {"t": 2})
+    assert plan.target["m1"].keys() == plan.target["m3"].keys()
+    assert plan.target["m2"].keys() == plan.target["m4"].keys()
+
+
+hosts = st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from(["", "x", "y:1", "z"]))
+
+
+@given(hosts, hosts, st.lists(st.integers(1, 6), min_size=1, max_size=4))
+@settings(max_examples=200, deadline=None)
+def test_laws_of_several_topics_and_hosts(
+    before: dict[str, str], after: dict[str, str], numbers: list[int]
+) -> None:
+    partitions = {f"t{i}": number for i, number in enumerate(numbers)}
+    said: Group = {}
+    for epoch, members in enumerate((before, after)):
+        if not members:
+            continue
+        group = {
+            member: replace(said.get(member, Subscription(member, tuple(partitions))), host=host)
+            for member, host in members.items()
+        }
+        plan = plan_group(group, partitions)
+        check_tiles(plan.target, partitions)
+        check_no_overlap(group, plan)
+        for topic, number in partitions.items():
+            if number < len(members):
+                own = {
+                    member: {at: hashes for at, hashes in assigned.items() if at.topic == topic}
+                    for member, assigned in plan.target.items()
+                }
+                check_balance(group, own, number)
+        whole = {topic for topic, number in partitions.items() if number >= len(members)}
+        counts = [sum(at.topic in whole for at in own) for own in plan.target.values()]
+        assert max(counts) - min(counts) <= 1
+        assert sum(counts) == sum(partitions[topic] for topic in whole)
+        second = given_up(joined(group, plan, 2 * epoch), plan)
+        again = plan_group(second, partitions)
+        assert again.target == again.now == plan.target
+        said = joined(second, again, 2 * epoch + 1)
+
+
 def test_members_with_different_topics() -> None:
     group = {
         "a": Subscription("a", ("t", "u")),
