@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 from kshare.assignment import TaskAssignor, load_task_assignor
 from kshare.core.progress import TopicPartition
@@ -59,7 +60,8 @@ class GroupPlanner:
         self._followup_ms: int | None = None  # since 1970
         self._has_failed = False  # the task assignor, when it was asked last
         self._target: Mapping[str, Assigned] = {}  # of the last plan
-        self._told: set[str] = set()
+        self._told: set[str] = set()  # of members, in the last plan
+        self._told_faults: set[str] = set()  # their kinds: texts may differ each time
         self._lock = threading.Lock()
 
     def plan(
@@ -114,14 +116,17 @@ class GroupPlanner:
         )
         for sharing in made:
             for fault in sharing.faults:
-                self._tell(f"{fault}; members keep what they have, or get equal parts")
+                kind = fault.partition(": ")[0]
+                if kind not in self._told_faults:
+                    self._told_faults.add(kind)
+                    self._warn(f"{fault}; members keep what they have, or get equal parts")
         is_same, self._target = generation.plan.target == self._target, generation.plan.target
         self._followup_ms = self._next_followup(made[0], is_same=is_same) if made else None
         if self._followup_ms is None:
             self.followup_seconds = None
         else:
             self.followup_seconds = max(self._followup_ms / 1000 - self._wall_clock(), 0.0)
-        return generation
+        return replace(generation, followup_ms=self._followup_ms)
 
     def _next_followup(self, sharing: "LoadSharing | TaskSharing", *, is_same: bool) -> int | None:
         """When to plan again, in ms since 1970.
@@ -133,7 +138,9 @@ class GroupPlanner:
         probing_ms = now_ms + self._config.probing_interval_ms
         if isinstance(sharing, LoadSharing):
             return probing_ms if sharing.wants_followup else None
-        wanted = self._followup_ms if sharing.is_unfinished else sharing.followup_ms
+        wanted = sharing.followup_ms
+        if sharing.is_unfinished and self._followup_ms is not None:
+            wanted = self._followup_ms
         had_failed, self._has_failed = self._has_failed, sharing.has_failed
         if sharing.has_failed:
             return probing_ms if had_failed else now_ms
@@ -171,18 +178,20 @@ class GroupPlanner:
     def _compare(self, subscriptions: Mapping[str, Subscription]) -> None:
         """Tell of members that would plan otherwise."""
         config = self._config
+        told: set[str] = set()
         for said in subscriptions.values():
             for name, other, own in (
                 ("rangeAssignor", said.report.range_assignor, config.range_assignor),
                 ("taskAssignor", said.report.task_assignor, config.task_assignor),
             ):
                 if other != own and said.ordered:
-                    self._tell(
+                    told.add(
                         f"member {said.name} has {name}={other or 'none'}, and the leader, whose "
                         f"counts, {own or 'none'}: give all members the same"
                     )
+        for text in sorted(told - self._told):
+            self._warn(text)
+        self._told = told
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            _log.warning("group %s: %s", self._config.group, text)
+    def _warn(self, text: str) -> None:
+        _log.warning("group %s: %s", self._config.group, text)

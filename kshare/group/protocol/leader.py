@@ -37,6 +37,8 @@ class Generation:
         refusals: Why members take no part, by their ids.
         denied: The topics of members that the leader may not describe, by the members' ids.
         compressed: Whether all members read compressed user data.
+        followup_ms: When to plan again, in ms since 1970; None for not before something changes.
+            Members are told while another round follows: its leader may be another one.
     """
 
     epoch: Epoch
@@ -44,6 +46,7 @@ class Generation:
     refusals: Mapping[str, str]
     denied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     compressed: bool = False
+    followup_ms: int | None = None
 
     def assignments(self, epoch: int | None, topic_id: str) -> dict[str, bytes]:
         """What each member is sent, by its id.
@@ -63,7 +66,13 @@ class Generation:
             later = in_order(target) if is_more else None
             denied = self.denied.get(member, ())
             assignment = MemberAssignment(
-                in_order(now), epoch, later, topic_id, denied=denied, compressed=self.compressed
+                in_order(now),
+                epoch,
+                later,
+                topic_id,
+                denied=denied,
+                compressed=self.compressed,
+                followup_ms=self.followup_ms if is_more else None,
             )
             sent[member] = encode_assignment(assignment)
         return sent

@@ -400,6 +400,7 @@ class Membership:
             owned=owned,
             target=None if target == owned else target,
             epoch=None if last is None else last.epoch,
+            followup_ms=None if last is None else last.followup_ms,
             report=self.said.report if self.measured is None else self.measured(),
         )
 

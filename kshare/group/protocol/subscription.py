@@ -79,6 +79,8 @@ class Subscription:
         ordered: Whether it keeps the order of each key (``consumption.order``).
         report: What it tells the leader beside that.
         reads: The latest version of user data that it reads.
+        followup_ms: When its last leader wanted to plan again, in ms since 1970; None if it has not
+            said so.
     """
 
     name: str
@@ -92,6 +94,7 @@ class Subscription:
     ordered: bool = True
     report: MemberReport = NO_REPORT
     reads: int = PLAIN
+    followup_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,8 @@ class MemberAssignment:
         is_plain: Whether it is that of another client, which knows no key ranges.
         denied: Topics of its subscription that the leader may not describe; nobody has them.
         compressed: Whether all members of the generation read compressed user data.
+        followup_ms: When the leader wants to plan again, in ms since 1970; said while another round
+            follows.
     """
 
     assigned: Assignment
@@ -117,6 +122,7 @@ class MemberAssignment:
     is_plain: bool = False
     denied: tuple[str, ...] = ()
     compressed: bool = False
+    followup_ms: int | None = None
 
 
 def encode_subscription(subscription: Subscription, *, compressed: bool = False) -> bytes:
@@ -137,6 +143,7 @@ def encode_subscription(subscription: Subscription, *, compressed: bool = False)
         **({} if subscription.ordered else {"ordered": False}),
         **report_value(subscription.report),
         **({} if subscription.reads == PLAIN else {"reads": subscription.reads}),
+        **_followup(subscription.followup_ms),
     }
     return encode_topics(subscription.topics, encoded(user_data, compressed=compressed))
 
@@ -173,6 +180,7 @@ def decode_subscription(data: bytes, member: str) -> Subscription:
             flag_of(fields.get("ordered", True)),
             report_of(fields),
             count_of(fields.get("reads", PLAIN)),
+            _followup_of(fields),
         )
     except _DAMAGE as error:
         if isinstance(error, ForeignMemberError):
@@ -192,6 +200,7 @@ def encode_assignment(assignment: MemberAssignment) -> bytes:
         "topic_id": assignment.topic_id,
         **({"refusal": assignment.refusal} if assignment.refusal else {}),
         **({"denied": assignment.denied} if assignment.denied else {}),
+        **_followup(assignment.followup_ms),
     }
     data = encoded(user_data, compressed=assignment.compressed)
     return encode_partitions((tp for tp, _ in assignment.assigned), data)
@@ -230,11 +239,20 @@ def decode_assignment(data: bytes, *, is_plain_allowed: bool = False) -> MemberA
             text_of(fields.get("refusal", "")),
             denied=tuple(map(text_of, fields.get("denied", ()))),
             compressed=fields["kshare"] == COMPRESSED,
+            followup_ms=_followup_of(fields),
         )
     except _DAMAGE as error:
         if isinstance(error, ForeignMemberError):
             raise
         raise ForeignMemberError(f"the group's assignment cannot be read: {error!r}") from error
+
+
+def _followup(followup_ms: int | None) -> dict[str, int]:
+    return {} if followup_ms is None else {"followup": followup_ms}
+
+
+def _followup_of(fields: Mapping[str, Any]) -> int | None:
+    return count_of(fields["followup"]) if "followup" in fields else None
 
 
 def _target(target: Assignment | None) -> dict[str, Any]:

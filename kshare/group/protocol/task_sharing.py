@@ -111,6 +111,8 @@ class TaskSharing:
         under_way = unfinished(partitions, members, sharers, self._subscriptions)
         if under_way is not None:
             self.is_unfinished = True
+            said = [self._subscriptions[member].followup_ms for member in members]
+            self._want(min((ms for ms in said if ms is not None), default=None))
             yield from under_way
             return
         try:
@@ -128,6 +130,10 @@ class TaskSharing:
             for partition, hashes in parts.items():
                 together = merged(hashes)
                 yield member, partition, () if together == (WHOLE,) else together
+
+    def _want(self, followup_ms: int | None) -> None:
+        deadlines = [ms for ms in (self.followup_ms, followup_ms) if ms is not None]
+        self.followup_ms = min(deadlines, default=None)
 
     def _ranges(
         self,
@@ -175,8 +181,7 @@ class TaskSharing:
             wrong = f"no member gets task {min(missing)}"
             self.faults.append(f"taskAssignor {planning.name} gave an invalid answer: {wrong}")
             return None
-        deadlines = [ms for ms in (self.followup_ms, answer.followup_ms) if ms is not None]
-        self.followup_ms = min(deadlines, default=None)
+        self._want(answer.followup_ms)
         assigned: dict[str, dict[TopicPartition, list[HashRange]]] = {}
         for member in members:
             parts: dict[TopicPartition, list[HashRange]] = defaultdict(list)
