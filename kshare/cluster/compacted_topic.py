@@ -114,21 +114,32 @@ class CompactedTopic:
 
     def create(self) -> None:
         """Make the topic, unless it exists, and wait until the brokers know it."""
-        seconds = self._kafka.api_timeout_ms / 1000
         client = Client(self._admin, self._kafka)
         config = {"cleanup.policy": "compact", **self._spec.config}
         replicas = [*map(list, self._spec.replicas)]
         placed: dict[str, Any] = {"replica_assignment": replicas} if replicas else {}
         new = NewTopic(self.name, self._spec.partitions, config=config, **placed)
         try:
-            made = client.handle.create_topics([new], operation_timeout=seconds)
-            made[self.name].result(seconds)
+            try:
+                self._create(client.handle, new)
+            except KafkaException as error:
+                if not replicas or code_of(error) != RdKafkaError.INVALID_REPLICA_ASSIGNMENT:
+                    raise
+                # A broker that it names is gone for good: brokers choose as many of the others.
+                count = max(map(len, replicas))
+                self._create(
+                    client.handle, NewTopic(self.name, self._spec.partitions, count, config=config)
+                )
         except (KafkaException, TimeoutError) as error:
             if code_of(error) == RdKafkaError._UNSUPPORTED_FEATURE:  # noqa: SLF001
                 return  # librdkafka's mock makes topics when they are used
             if code_of(error) != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise kafka_error(error, f"create topic {self.name}", topic=self.name) from error
         self._reader.wait_for_topic()
+
+    def _create(self, admin: AdminClient, new: NewTopic) -> None:
+        seconds = self._kafka.api_timeout_ms / 1000
+        admin.create_topics([new], operation_timeout=seconds)[self.name].result(seconds)
 
     def write(self, rows: Iterable[tuple[bytes, bytes | None]], partition: int = -1) -> None:
         """Write records, and return when the brokers have them.

@@ -1,10 +1,14 @@
 """A compacted topic as a table: several partitions, tombstones, topics that are made again."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import closing
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import NewTopic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -146,3 +150,33 @@ def test_a_topic_that_was_made_again_is_read_from_its_start(
         changes = topic.read()
         assert not changes.restarted
         assert [row.key for row in changes.rows] == [b"2", b"3"]
+
+
+class Placing:
+    """A cluster one of whose brokers is gone for good."""
+
+    asked: ClassVar[list[NewTopic]] = []
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def create_topics(self, new: list[NewTopic], **_: Any) -> dict[str, Future[None]]:
+        self.asked.extend(new)
+        answer: Future[None] = Future()
+        if new[0].replica_assignment:
+            code = RdKafkaError.INVALID_REPLICA_ASSIGNMENT
+            answer.set_exception(KafkaException(RdKafkaError(code)))
+        else:
+            answer.set_result(None)
+        return {new[0].topic: answer}
+
+
+def test_replicas_on_a_broker_that_is_gone_are_placed_by_the_others(cluster: FakeCluster) -> None:
+    """They are copied from another topic, which still names it."""
+    spec = TopicSpec("table", PARTITIONS, replicas=((1, 9), (9, 2), (1, 2)))
+    with closing(CompactedTopic(kafka(cluster), spec, admin=Placing)) as topic:  # type: ignore[arg-type]
+        topic.create()
+    first, second = Placing.asked
+    assert first.replica_assignment == [[1, 9], [9, 2], [1, 2]]
+    assert (second.num_partitions, second.replication_factor) == (PARTITIONS, 2)
+    assert second.config == first.config == {"cleanup.policy": "compact"}

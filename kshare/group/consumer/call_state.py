@@ -28,7 +28,8 @@ class CallState:
         polling: Held while a call waits for records, or changes what is read.
         lock: Held for a moment, while deliveries are looked at or changed.
         has_begun: Whether anything was ever assigned or subscribed.
-        is_closed: Whether the consumer is closed.
+        is_closed: Whether the consumer is closed, or about to be.
+        has_ended: Whether it has given up everything since then.
         is_changed: Whether the session may answer differently since it was looked at.
         is_batch: Whether all that was returned since the last call came from one call.
     """
@@ -37,7 +38,7 @@ class CallState:
         self.gate = threading.RLock()
         self.polling = threading.RLock()
         self.lock = threading.RLock()
-        self.has_begun = False
+        self.has_begun = self.has_ended = False
         self.is_closed = self.is_changed = self.is_batch = False
         self._shut_down: Callable[[], None] | None = shut_down
         self._calling: set[int] = set()  # threads
@@ -65,4 +66,7 @@ class CallState:
         with self.polling:
             shut_down, self._shut_down = self._shut_down, None
             if shut_down is not None:
-                shut_down()
+                try:
+                    shut_down()
+                finally:
+                    self.has_ended = True

@@ -278,11 +278,14 @@ class KeySharedConsumer:
             FencedError: Another consumer has claimed some of the key hashes: what was not committed
                 of them before is delivered again. All else is committed.
             FetchTimeoutError: It was not done within ``default.api.timeout.ms``.
-            RuntimeError: ``transactional.id`` is set: each transaction commits.
+            RuntimeError: ``transactional.id`` is set: each transaction commits. Or the consumer is
+                closed; callbacks amid ``close()`` may commit.
             ValueError: Both or wrong offsets were given.
         """
         if self._receiver.transactions is not None:
             raise RuntimeError("transactional.id is set: the end of consumer.transaction() commits")
+        if self._state.has_ended:
+            raise ConsumerClosedError
         if message is not None and offsets is not None:
             raise ValueError("give a message or offsets, not both")
         limits = offsets_to_commit(message, offsets)

@@ -75,6 +75,8 @@ class Reading:
             RuntimeError: The consumer is closed, or a transaction is open.
             ValueError: A range or partition is wrong, or the consumer has subscribed.
         """
+        if self._state.is_closed:  # before policies are read over a new connection
+            raise ConsumerClosedError
         if self._receiver.subscriber is not None:
             raise ValueError("subscribed: call unsubscribe() before assign()")
         assignment, offsets = parse_assignment(partitions, individual=self._config.individual)

@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -876,7 +877,10 @@ def test_faults_that_pass_do_not_show(
 
 
 def test_close_wakes_a_poll_of_another_thread(
-    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+    cluster: FakeCluster,
+    group: FakeSessions,
+    make: Callable[..., KeySharedConsumer],
+    policies: FakePolicies,
 ) -> None:
     consumer = make(fetch__max__wait__ms=20_000, request__timeout__ms=30_000)
     consumer.assign({("orders", 0): []})
@@ -891,9 +895,12 @@ def test_close_wakes_a_poll_of_another_thread(
     assert returned == [[]]
     assert group.members[0].is_closed
     consumer.close()
-    for call in (consumer.poll, consumer.consume, consumer.consume_batch):
-        with pytest.raises(RuntimeError, match="closed"):
+    policies.asked.clear()
+    ranges = partial(consumer.assign, {("orders", 0): [(0, MIDDLE)]})
+    for call in (consumer.poll, consumer.consume, consumer.consume_batch, consumer.commit, ranges):
+        with pytest.raises(RuntimeError, match="Consumer closed"):
             call()
+    assert policies.asked == []
 
 
 @pytest.mark.parametrize("call", ["poll", "consume", "consume_batch"])
