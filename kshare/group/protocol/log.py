@@ -101,6 +101,7 @@ class PartitionLog:
     stables: dict[str, Stable] = field(default_factory=dict)
     resets: dict[ResetKey, None] = field(default_factory=dict)
     overtaken: set[str] = field(default_factory=set)
+    _lead: tuple[str | None] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def has_facts(self) -> bool:
@@ -159,6 +160,7 @@ class PartitionLog:
 
     def place(self, claim: Claim, position: int) -> None:
         """A claim is at some offset of the log."""
+        self._lead = None
         placed = self.claims[claim.member] = PlacedClaim(claim, position)
         for name, other in self.claims.items():
             if any(part.intersect(own) for part in other.claim.hashes for own in claim.hashes):
@@ -169,6 +171,7 @@ class PartitionLog:
 
     def withdraw(self, member: str) -> None:
         """The claim of a member is given up, or deleted."""
+        self._lead = None
         self.claims.pop(member, None)
         self.overtaken.discard(member)
 
@@ -194,8 +197,10 @@ class PartitionLog:
     @property
     def lead(self) -> str | None:
         """The member that owns the lowest hash that is owned; None if nobody owns any."""
-        lowest = {member: owned[0].lo for member in self.claims if (owned := self.owned_by(member))}
-        return min(lowest, key=lambda member: (lowest[member], member), default=None)
+        if self._lead is None:  # asked for with each record, and claims change with few of them
+            lowest = {m: owned[0].lo for m in self.claims if (owned := self.owned_by(m))}
+            self._lead = (min(lowest, key=lambda member: (lowest[member], member), default=None),)
+        return self._lead[0]
 
 
 class GroupLog:

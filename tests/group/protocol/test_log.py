@@ -1,5 +1,8 @@
 """What the log says, also once it is compacted."""
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,3 +125,41 @@ def test_a_late_claim_of_an_older_epoch_excludes_nobody() -> None:
     part = said(epoch, epoch, new, late)
     assert not part.was_fenced("new")
     assert part.was_fenced("late")
+
+
+claims = st.builds(
+    Claim,
+    st.just(T0),
+    MEMBERS,
+    st.sampled_from([(WHOLE,), *((part,) for part in split(WHOLE, 3))]),
+    st.none() | st.integers(0, 5),
+    shared=st.booleans(),
+)
+tombstones = MEMBERS.map(lambda member: Key(0, "claim", T0, (member,)))
+
+
+@given(st.lists(claims | tombstones, max_size=10))
+def test_the_lead_is_known_after_each_record(records: list[Claim | Key]) -> None:
+    """It is kept from one record to the next, as claims change with few of them."""
+    log = GroupLog("g")
+    for position, record in enumerate(records):
+        if isinstance(record, Key):
+            log.apply(position, record, None)
+        else:
+            log.apply(position, key_of(record), record)
+        said = log.of(T0)
+        assert said.lead == replace(said).lead  # which has not been asked yet
+
+
+def test_the_lead_is_looked_for_when_claims_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hundred members without key order asked for it with each record: 64 ms each."""
+    log, asked = said(*(Claim(T0, f"m{i}", (WHOLE,), shared=True) for i in range(5))), []
+    real = PartitionLog.owned_by
+
+    def owned_by(self: PartitionLog, member: str) -> object:
+        asked.append(member)
+        return real(self, member)
+
+    monkeypatch.setattr(PartitionLog, "owned_by", owned_by)
+    assert {log.lead for _ in range(10)} == {"m0"}
+    assert len(asked) == 5
