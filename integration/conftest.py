@@ -35,6 +35,7 @@ LONG = (
     "test_group_membership",
     "test_ranges",
     "test_cooperative",
+    "test_event_time",
     "test_demo",
     "test_group_migration",
     "test_differential_sink",
