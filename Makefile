@@ -36,6 +36,7 @@ test: setup
 	$(MAKE) --jobs=3 lint docs test-core prepare
 	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore=tests/core tests
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder integration
+	$(BIN)/python -m integration.spark_versions --short 4.0.2
 
 # The core decides what is read: every branch of it is tested.
 test-core: setup
@@ -46,6 +47,7 @@ test-core: setup
 prepare: setup
 	-$(BIN)/python -m pytest --collect-only --quiet tests integration > /dev/null
 	$(BIN)/python -m integration.prepare
+	$(BIN)/python -m integration.spark_versions --install 4.0.2
 
 # The parity scenarios on the newest Spark 4.0, 4.1, 4.2 and 4.3, each in an environment of its own.
 test-spark: setup

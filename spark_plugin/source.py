@@ -104,9 +104,10 @@ class KshareDataSource(DataSource):
         would be the last line that users see.
         """
         try:
-            return stream_reader(StreamReader(_parse(self.options, schema, streaming=True)))
+            reader = StreamReader(_parse(self.options, schema, streaming=True))
         except OptionsError as error:
-            return _RefusedReader(error)
+            reader = _RefusedReader(error)
+        return stream_reader(reader)
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchSink":
         """The writer of a batch query."""
@@ -257,8 +258,8 @@ class _RefusedReader(StreamReader):
 
     @property
     def options(self) -> SourceOptions:
-        """The query's options."""
-        return self._options
+        """There are none."""
+        raise self._error
 
     @property
     def _planner(self) -> "StreamPlanner":

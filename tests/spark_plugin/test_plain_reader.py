@@ -7,7 +7,7 @@ import itertools
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kshare.core.checkpoint import decode
-from kshare.errors import KshareError
+from kshare.errors import KshareError, OptionsError
 from kshare.testing import FakeCluster, Record
 from spark_plugin.logged_end import WRAPPER
 from spark_plugin.plain_reader import PlainReader
@@ -197,3 +197,16 @@ def test_limits_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     warned = [text for text in caplog.messages if "Trigger.AvailableNow" in text]
     assert len(warned) == 1
     assert "maxOffsetsPerTrigger, targetTaskDuration" in warned[0]
+
+
+def test_wrong_options_are_told_by_the_first_call() -> None:
+    refused = new_reader({**BASE, "maxOffsetsPerTrigger": "few"})
+    at = {"t": {"0": 3}}
+    calls: list[Callable[[PlainReader], object]] = [
+        lambda reader: reader.latestOffset(),
+        lambda reader: reader.partitions(at, at),
+    ]
+    for call in calls:
+        with pytest.raises(OptionsError, match="maxOffsetsPerTrigger"):
+            call(PlainReader(refused))
+    PlainReader(refused).stop()

@@ -22,9 +22,10 @@ def test_this_spark_is_named() -> None:
 @pytest.mark.parametrize("told", [True, False])
 def test_the_reader_is_one_that_spark_can_call(monkeypatch: Any, told: bool) -> None:
     monkeypatch.setattr(spark_api, "TELLS_START", told)
-    source = KshareDataSource(BASE)
-    reader = source.streamReader(source.schema())
-    assert isinstance(reader, StreamReader if told else PlainReader)
+    for options in (BASE, {**BASE, "maxOffsetsPerTrigger": "few"}):
+        source = KshareDataSource(options)
+        reader = source.streamReader(source.schema())
+        assert isinstance(reader, StreamReader if told else PlainReader)
 
 
 @pytest.mark.parametrize(
