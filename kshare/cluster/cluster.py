@@ -145,12 +145,21 @@ class Cluster:
             case Subscribe():
                 names: Collection[str] = topics.topics
             case SubscribePattern():
-                listed = self._retried(self._list_topics)
-                names = [name for name in listed if topics.matches(name) and not is_internal(name)]
+                names = [
+                    name for name in self.topics() if topics.matches(name) and not is_internal(name)
+                ]
         names = sorted(set(names))
         if not names:
             return ()
         return tuple(sorted(self._retried(lambda: self._describe(names, self._deadline()))))
+
+    def topics(self) -> list[str]:
+        """The names of all topics that this client may see.
+
+        Raises:
+            KafkaError: the cluster did not answer in time, or refused.
+        """
+        return self._retried(self._list_topics)
 
     def replica_racks(
         self, topics: Collection[str]

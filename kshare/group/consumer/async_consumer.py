@@ -5,6 +5,7 @@ returned without leaving the event loop's thread.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -153,7 +154,7 @@ class AsyncKeySharedConsumer:
 
     async def subscribe(
         self,
-        topics: Iterable[str],
+        topics: Iterable[str | re.Pattern[str]] | re.Pattern[str],
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,

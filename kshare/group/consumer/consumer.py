@@ -1,5 +1,6 @@
 """A consumer that shares partitions with others by key range: :class:`KeySharedConsumer`."""
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -355,7 +356,7 @@ class KeySharedConsumer:
 
     def subscribe(
         self,
-        topics: Iterable[str],
+        topics: Iterable[str | re.Pattern[str]] | re.Pattern[str],
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
@@ -368,7 +369,9 @@ class KeySharedConsumer:
         :func:`kshare.group.partitions_only`.
 
         Args:
-            topics: The topics, in place of those that were subscribed before.
+            topics: The topics, in place of those that were subscribed before. A text that begins
+                with ``^``, and a compiled regular expression, are searched for in the names of
+                all topics, again each ``metadata.max.age.ms``.
             on_assigned: Called with what is gained; its records come after that.
             on_revoked: Called with what others shall get, before it is committed and given up.
             on_lost: Called with what others may have already; until they have claimed it, it may
@@ -476,6 +479,7 @@ class KeySharedConsumer:
 
     def _shut_down(self) -> None:
         try:
+            self._reading.stop_looking()
             if self._receiver.subscriber is not None:
                 self._receiver.subscriber.revoke_all()
             self._commits.close(self._processing.work)

@@ -1,5 +1,6 @@
 """Which partitions a consumer reads: those that its user assigns, or its group."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -15,7 +16,8 @@ from kshare.group.consumer.partition_lookup import check_existence, log_offsets
 from kshare.group.consumer.processing import Processing
 from kshare.group.consumer.receiver import Receiver
 from kshare.group.consumer.restrictions import Restrictions
-from kshare.group.consumer.subscriber import Callbacks, Subscriber, topics_to_subscribe
+from kshare.group.consumer.subscriber import Callbacks, Subscriber
+from kshare.group.consumer.topic_patterns import Topics
 from kshare.group.delivery.tail import Tail
 from kshare.group.model import ConsumerClosedError, OffsetAndMetadata
 from kshare.group.offsets import GroupOffsets
@@ -116,14 +118,16 @@ class Reading:
 
     # -- assigned by the group ---------------------------------------------------------------
 
-    def subscribe(self, topics: Iterable[str], callbacks: Callbacks) -> None:
+    def subscribe(
+        self, topics: Iterable[str | re.Pattern[str]] | re.Pattern[str], callbacks: Callbacks
+    ) -> None:
         """Join the group, and read what its leader assigns; or do so with other topics.
 
         Raises:
             ConsumerClosedError: The consumer is closed.
             ValueError: A topic is wrong, or partitions were assigned by the user.
         """
-        names = topics_to_subscribe(topics)
+        wanted = Topics.of(topics)
         if self._state.is_closed:
             raise ConsumerClosedError
         subscriber = self._receiver.subscriber
@@ -131,11 +135,11 @@ class Reading:
             if self._tail.assignment:
                 raise ValueError("partitions are assigned: call unassign() before subscribe()")
             if self._config.order == "none":
-                self._restrictions.check_shared(names)
+                self._restrictions.check_shared(wanted.names)
             subscriber = self._receiver.subscriber = self._join()
         self._begin()
         with self._state.call():
-            subscriber.subscribe(names, callbacks)
+            subscriber.subscribe(wanted, callbacks, self._config.kafka)
 
     def _join(self) -> Subscriber:
         receiver = self._receiver
@@ -154,6 +158,7 @@ class Reading:
         if subscriber is None:
             return
         self._end_transactions("unsubscribe")
+        subscriber.stop_looking()
         with self._state.gate:
             self._receiver.interrupt()
             with self._state.polling:
@@ -218,6 +223,11 @@ class Reading:
         kafka = replace(config.kafka, api_timeout_ms=max(int(seconds * 1000), 1))
         with closing(GroupOffsets(kafka, config.group, config.log_topic)) as offsets:
             return offsets.committed(partitions)
+
+    def stop_looking(self) -> None:
+        """Look for no topics any more, as the consumer is closed."""
+        if self._receiver.subscriber is not None:
+            self._receiver.subscriber.stop_looking()
 
     def close(self) -> None:
         """Read no policies any more."""

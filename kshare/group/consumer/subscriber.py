@@ -8,7 +8,7 @@
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar, overload
@@ -18,11 +18,12 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from kshare.core.hashing import HashRange
 from kshare.core.listing import named
 from kshare.core.progress import TopicPartition
+from kshare.group.consumer.topic_patterns import TopicPatterns, Topics
 from kshare.group.membership.thread import MemberThread
 from kshare.group.protocol.holdings import Change, minus, union
-from kshare.options.kinds import topic_fault
+from kshare.options import KafkaConfig
 
-__all__ = ["Callbacks", "Host", "Listener", "Subscriber", "partitions_only", "topics_to_subscribe"]
+__all__ = ["Callbacks", "Host", "Listener", "Subscriber", "partitions_only"]
 
 _log = logging.getLogger("kshare.group")
 
@@ -100,11 +101,11 @@ class Subscriber:
         self.member = member
         self._group = group
         self.callbacks = Callbacks()
-        self.topics: tuple[str, ...] = ()
         self.is_rebalancing = False
         self._host = host
         self._under_way: _Handover | None = None
         self._starting: dict[TopicPartition, tuple[HashRange, ...]] = {}  # gained, not in place
+        self._patterns: TopicPatterns | None = None
 
     @property
     def has_work(self) -> bool:
@@ -115,10 +116,27 @@ class Subscriber:
             return is_due and self.member.has_change
         return under_way.commit.done() or self.member.is_lost
 
-    def subscribe(self, topics: tuple[str, ...], callbacks: Callbacks) -> None:
-        """Subscribe to topics, in place of those before."""
-        self.callbacks, self.topics = callbacks, topics
-        self.member.subscribe(topics)
+    def subscribe(self, topics: Topics, callbacks: Callbacks, kafka: KafkaConfig) -> None:
+        """Subscribe to topics, in place of those before.
+
+        Args:
+            topics: The topics; those that patterns match are looked for in a thread of their own.
+            callbacks: What is called from now on.
+            kafka: How to reach the cluster.
+        """
+        self.stop_looking()
+        self.callbacks = callbacks
+        if not topics.patterns:
+            self.member.subscribe(topics.names)
+            return
+        self._patterns = TopicPatterns(kafka, self.member.subscribe)
+        self._patterns.follow(topics)
+
+    def stop_looking(self) -> None:
+        """Look for no topics any more."""
+        if self._patterns is not None:
+            self._patterns.stop()
+            self._patterns = None
 
     def follow(self) -> None:
         """Do what the group wants.
@@ -261,24 +279,6 @@ class _PartitionsOnly:
             self.listener(partitions)
         else:
             self.listener(self.consumer, [RdTopicPartition(*each) for each in partitions])
-
-
-def topics_to_subscribe(topics: Iterable[Any]) -> tuple[str, ...]:
-    """Check the topics of a subscription; a text is one topic.
-
-    Raises:
-        ValueError: There is none, or one is wrong.
-    """
-    names: Sequence[Any] = [topics] if isinstance(topics, str) else list(topics)
-    if not names:
-        raise ValueError("no topics to subscribe to; unsubscribe() ends a subscription")
-    for name in names:
-        if isinstance(name, str) and name.startswith("^"):
-            raise ValueError(f"{name!r}: patterns are not supported: name the topics")
-        wrong = topic_fault(name) if isinstance(name, str) else ("is not a text",)
-        if wrong is not None:
-            raise ValueError(f"not a topic: {name!r}: {'; '.join(wrong)}")
-    return tuple(sorted(set(names)))
 
 
 def _call(
