@@ -7,6 +7,7 @@ It appends a line to the file for each thing that happens, with the time (CLOCK_
     revoked TIME WIDTH PARTITION:LOW-HIGH,...
     lost TIME WIDTH PARTITION:LOW-HIGH,...
     closing TIME
+    committed TIME PARTITION OFFSET
 
 WIDTH is how wide the key hashes are, in partitions; a PARTITION alone is all of it. ``closing``
 says that SIGTERM has come, which ends it.
@@ -14,7 +15,9 @@ says that SIGTERM has come, which ends it.
 CONFIG is JSON; beside the consumer's configuration, it has ``pause``, the seconds that a record
 takes, and ``hang``: the number of a record that takes longer, and how long; ``hot``: a key whose
 records take another time, and how long; and ``assign``: the key hashes of partition 0 to take
-instead of subscribing, as [[low, high]], or true for all.
+instead of subscribing, as [[low, high]], or true for all. With ``ways``, a seed, it receives in all
+ways (:mod:`integration.ways`), writes records when their call returns, and ``committed`` for those
+of them that the group's log says are processed.
 """
 
 import json
@@ -25,6 +28,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
+from integration.ways import Ways
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
@@ -38,18 +42,18 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
     pause, assigns = settings.pop("pause", 0.001), settings.pop("assign", None)
     hang_at, hang = settings.pop("hang", (0, 0.0))
     hot, hot_pause = settings.pop("hot", ("", 0.0))
-    consumer = KeySharedConsumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "auto.commit.interval.ms": 200,
-            "claim.timeout.ms": 1000,
-            "session.timeout.ms": 6000,
-            "heartbeat.interval.ms": 500,
-            **settings,
-        }
-    )
+    seed = settings.pop("ways", None)
+    settings = {
+        "bootstrap.servers": servers,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "auto.commit.interval.ms": 200,
+        "claim.timeout.ms": 1000,
+        "session.timeout.ms": 6000,
+        "heartbeat.interval.ms": 500,
+        **settings,
+    }
+    consumer = KeySharedConsumer(settings)
     out = os.open(file, os.O_WRONLY | os.O_APPEND)
 
     def write(line: str) -> None:
@@ -60,6 +64,7 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
         consumer.close()
 
     signal.signal(signal.SIGTERM, close)
+    ways = None if seed is None else Ways(consumer, settings, seed, write)
 
     def note(what: str) -> Callable[[Mapping[TopicPartition, tuple[HashRange, ...]]], None]:
         def write_change(changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
@@ -72,6 +77,8 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
                 for part in hashes or (None,)
             )
             epoch = "" if what != "assigned" else epoch_of(consumer)
+            if ways is not None and what == "revoked":
+                ways.gone(changed)
             write(f"{what} {time.monotonic_ns()} {wide / HASH_SPACE:.4f} {which} {epoch}")
 
         return write_change
@@ -82,6 +89,9 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
                 consumer.assign({(topic, 0): [] if assigns is True else assigns})
             else:
                 consumer.subscribe([topic], note("assigned"), note("revoked"), note("lost"))
+            if ways is not None:
+                ways.run(pause)
+                return
             for number, message in enumerate(consumer, 1):
                 where = f"{message.partition()} {message.offset()}"
                 key = (message.key() or b"").hex()

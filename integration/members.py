@@ -48,11 +48,25 @@ class Member:
             if line[0] == "record"
         ]
 
-    def events(self) -> Events:
-        """What it has delivered, and what its callbacks were told."""
+    def committed(self) -> dict[tuple[int, int], int]:
+        """When it knew of a partition's offset that it is committed."""
+        return {
+            (int(line[2]), int(line[3])): int(line[1])
+            for line in self.lines()
+            if line[0] == "committed"
+        }
+
+    def events(self, *, is_strict: bool = False) -> Events:
+        """What it has delivered, and what its callbacks were told.
+
+        Args:
+            is_strict: Excuse no record that was in hand.
+        """
         closing = [int(line[1]) for line in self.lines() if line[0] == "closing"]
         known = (_event(line) for line in self.lines())
         lines = [event for event in known if event is not None]
+        if is_strict:
+            return Events(lines, has_callbacks=self.has_callbacks)
         return Events(lines, self.resumed, closing, has_callbacks=self.has_callbacks)
 
     def share(self) -> float:
@@ -166,6 +180,32 @@ class Group:
                 }
                 report = check_order(pa.table(columns), {0: expected})
                 assert report.ok, str(report)
+
+    def faults_of_returns(self, *, has_order: bool = True) -> list[str]:
+        """What members have returned that they must not have; nothing is excused.
+
+        Nothing is returned that is known to be committed; and with key order, a member that returns
+        a key that another one has returned since was assigned it in between, and offsets rise.
+
+        Args:
+            has_order: Whether members have key order.
+        """
+        known: dict[tuple[int, int], tuple[int, str]] = {}
+        for member in self.members:
+            for record, when in member.committed().items():
+                known[record] = min(known.get(record, (when, "")), (when, member.file.name))
+        faults = []
+        for member in self.members:
+            for when, partition, offset, _ in member.records():
+                since, whom = known.get((partition, offset), (when, ""))
+                if when > since:
+                    what = f"{member.file.name} has returned {partition}@{offset}"
+                    seconds = (when - since) / 1e9
+                    faults.append(f"{what} {seconds:.3f} s after {whom} knew that it is committed")
+        if has_order:
+            events = {each.file.name: each.events(is_strict=True) for each in self.members}
+            faults += key_owner_faults(events, self.log_losses)
+        return faults
 
     def history(self) -> str:
         """What has happened, in numbers."""

@@ -346,7 +346,8 @@ class Receiver:
                 seconds = min(deadline - time.monotonic(), _TICK_SECONDS)
                 if self._has_some(take, seconds, continues=continues):
                     return True
-            if deadline <= time.monotonic():
+            # A call that holds records waits for none that come only once these are acknowledged.
+            if deadline <= time.monotonic() or (continues and self._tail.is_blocked()):
                 return False
         return False
 
@@ -373,6 +374,8 @@ class Receiver:
         self.hold.over()
         if self.subscriber is not None:
             self.subscriber.started(self._tail.is_claimed)
+        if continues and self._tail.is_blocked():
+            seconds = 0.0
         return self._took(take, min(seconds, self._commits.seconds_left)) and self._may_hand_out()
 
     def follow_group(self, *, continues: bool) -> bool:

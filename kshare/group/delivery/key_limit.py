@@ -29,6 +29,7 @@ class KeyLimit:
         self._in_flight: dict[int, bytes] = {}  # keys by offset
         self._counts: dict[bytes, int] = {}
         self._waiting: dict[bytes, deque[Message]] = {}
+        self._kept_back = 0  # how many are waiting
         self._lock = Lock()
         self.ready: deque[Message] = deque()
 
@@ -36,7 +37,19 @@ class KeyLimit:
     def held(self) -> int:
         """Number of records that are kept back or not handed out yet."""
         with self._lock:
-            return len(self.ready) + sum(map(len, self._waiting.values()))
+            return len(self.ready) + self._kept_back
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether records are kept back, and none may go out."""
+        return not self.ready and self._kept_back > 0
+
+    def take(self) -> list[Message]:
+        """All that may go out now."""
+        with self._lock:
+            ready = list(self.ready)
+            self.ready.clear()
+            return ready
 
     def put(self, messages: Iterable[Message]) -> None:
         """Take the next records, in offset order; :attr:`ready` has those that may go out."""
@@ -47,6 +60,7 @@ class KeyLimit:
                     self.ready.append(message)
                 elif key in self._waiting or self._counts.get(key, 0) >= self._most:
                     self._waiting.setdefault(key, deque()).append(message)
+                    self._kept_back += 1
                 else:
                     self._admit(key, message)
 
@@ -58,6 +72,7 @@ class KeyLimit:
             self._counts = {key: count for key, count in self._counts.items() if key in kept}
             self._waiting = {key: each for key, each in self._waiting.items() if key in kept}
             self._in_flight = {at: key for at, key in self._in_flight.items() if key in kept}
+            self._kept_back = sum(map(len, self._waiting.values()))
 
     def take_out(self, hashes: Sequence[HashRange]) -> list[Message]:
         """Forget what is kept back of some key hashes; those in flight stay so.
@@ -88,6 +103,7 @@ class KeyLimit:
             waiting = self._waiting.get(key)
             if waiting:
                 self._admit(key, waiting.popleft())
+                self._kept_back -= 1
             if not waiting:
                 self._waiting.pop(key, None)
                 if not self._counts[key]:
@@ -127,6 +143,14 @@ class KeyLimits:
     def end(self, partition: TopicPartition) -> None:
         """Forget a partition."""
         self._limits.pop(partition, None)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether records are kept back, and none may go out."""
+        limits = self._limits.values()
+        return any(limit.is_waiting for limit in limits) and not any(
+            limit.ready for limit in limits
+        )
 
     @property
     def held(self) -> int:

@@ -343,7 +343,7 @@ class Tail:
             is_read = topic_partition in self.deliveries and topic_partition not in self.paused
             if limit.ready and is_read:
                 self._hand.partition = topic_partition
-                return rows_of([limit.ready.popleft()])
+                return rows_of(limit.take())
         return None
 
     def _begun(self) -> Rows | None:
@@ -405,8 +405,7 @@ class Tail:
         if self.limits_keys:
             limit = self._limits.of(partition)
             assert limit is not None
-            messages = [*self.rows.messages, *limit.ready]
-            limit.ready.clear()
+            messages = [*self.rows.messages, *limit.take()]
             self._hand.rows = NO_ROWS
             batch, chunks = batch_of(messages), [message[0] for message in messages]
         else:
@@ -468,6 +467,22 @@ class Tail:
             return False
         waiting = sum(delivery.unacknowledged for delivery in self.deliveries.values())
         return self._limits.held >= _HELD_MAX or waiting >= _UNACKNOWLEDGED_MAX
+
+    def is_blocked(self) -> bool:
+        """Whether no record can come before one is acknowledged (``max.in.flight.per.key``).
+
+        At the end of all logs, too: what is kept back is more than what may be written next.
+        """
+        if not self._limits.is_waiting or self.rows.left:
+            return False
+        return self._is_full() or (not self._hand.has_rest and self._is_at_the_end())
+
+    def _is_at_the_end(self) -> bool:
+        for topic_partition in self.deliveries.keys() - self.paused:
+            end = self._reader.end(topic_partition)
+            if end is None or self._reader.delivered(topic_partition) < end:
+                return False
+        return True
 
     def pass_over(self) -> None:
         """Count offsets as handed out that were read and hold no record of the own hashes.

@@ -76,3 +76,20 @@ def test_what_is_let_out_of_one_partition_is_not_counted_for_another(
     seen = drain(consumer, first, 2 * RECORDS)
     assert places(seen) == [(p, offset) for p in range(2) for offset in range(RECORDS)]
     assert consumer.commit() == {ORDERS: RECORDS, OTHER: RECORDS}
+
+
+def test_a_call_waits_for_no_record_that_comes_only_after_an_acknowledgement(
+    cluster: FakeCluster, make: Make
+) -> None:
+    """It waits without a limit, and ends when each key has one in flight."""
+    fill(cluster, LOWER, 0)
+    consumer = make(**CONFIG)
+    consumer.assign({ORDERS: []})
+    seen: list[Message] = []
+    while len(seen) < RECORDS:
+        messages = consumer.consume(RECORDS - len(seen))
+        assert len(messages) <= len(LOWER)
+        seen += messages
+        for message in messages:
+            consumer.acknowledge(message)
+    assert places(seen) == [(0, offset) for offset in range(RECORDS)]
