@@ -54,10 +54,6 @@ class NextLimits:
     speeds: Mapping[TopicPartition, tuple[RangeSpeed, ...]] = field(default_factory=dict)
     measured: Mapping[TopicPartition, frozenset[HashRange]] = field(default_factory=dict)
 
-    def of(self, partition: TopicPartition) -> tuple[int, ...]:
-        """The limits of a partition's ranges."""
-        return tuple(speed.limit for speed in self.speeds[partition])
-
     def by_range(self, partition: TopicPartition) -> tuple[tuple[HashRange, int], ...]:
         """A partition's ranges with their limits, ascending; empty if it has none."""
         return tuple((speed.hashes, speed.limit) for speed in self.speeds.get(partition, ()))

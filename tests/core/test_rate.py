@@ -47,7 +47,7 @@ class Batches:
         )
         asked = limits.measured[T0]
         observed, longest = [], 0.0
-        for hashes, limit in zip(self.parts, limits.of(T0), strict=True):
+        for hashes, limit in limits.by_range(T0):
             records = min(limit, self.backlog.get(hashes, limit))
             seconds = records * self.pace(self.number, hashes)
             longest = max(longest, seconds)
@@ -168,7 +168,7 @@ def test_without_a_target_every_limit_is_that_of_the_user() -> None:
     limits = plan_limits(
         LastBatch(seconds=100.0), {T0: (A, B), T1: (WHOLE,)}, target_seconds=None, max_records=7
     )
-    assert (limits.of(T0), limits.of(T1)) == ((7, 7), (7,))
+    assert (limits.by_range(T0), limits.by_range(T1)) == (((A, 7), (B, 7)), ((WHOLE, 7),))
     assert not limits.measured
 
 

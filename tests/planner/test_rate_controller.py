@@ -70,7 +70,7 @@ class Query:
         limits = self.rates.limits({PLACE: parts})
         slices = [
             PlannedSlice(Slice("t", 0, (Rectangle(OffsetRange(0, RECORDS), part),)), limit)
-            for part, limit in zip(parts, limits.of(PLACE), strict=True)
+            for part, limit in limits.by_range(PLACE)
         ]
         batch = RecentBatch(name, Offsets({}), [], limits)
         batch.run = self.rates.start_batch(batch, slices)
