@@ -315,7 +315,7 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             "that they fetch it once (Linux only); `0` = off.",
             kind=integer(0),
             field="max_bytes_key_range_results",
-            aliases=("maxBytesKeyRangeResults",),
+            aliases=("maxBytesKeyRangeResults", "max.bytes.key.range.hashing"),
         ),
         Option(
             "commitOffsets",
@@ -365,6 +365,14 @@ NO_EFFECT: Final = {
     "reserve.message.value.range.fetch": (
         "has no effect here, because what waits for the other ranges of a partition is the fetched "
         "chunk as the broker sent it, values included; max.bytes.key.range.results bounds it"
+    ),
+    "accept.individual.commit": (
+        "has no effect here, because it is a policy of operators: kshare policy set "
+        "accept.individual.commit"
+    ),
+    "accept.range.fetch": (
+        "has no effect here, because it is a policy of operators: kshare policy set "
+        "accept.range.fetch"
     ),
 }
 """Names of the key-shared consumption proposal that do nothing here, and why."""

@@ -294,6 +294,7 @@ def test_every_documented_name_is_its_own_canonical_spelling() -> None:
     [
         ("max.num.ranges.to.commit", "maxRangesInCheckpoint"),
         ("maxBytesKeyRangeResults", "max.bytes.key.range.results"),
+        ("max.bytes.key.range.hashing", "max.bytes.key.range.results"),
         ("task.assignor.class", "taskAssignor"),
     ],
 )
@@ -310,6 +311,12 @@ def test_what_the_proposal_has_and_kshare_does_not_need_is_explained() -> None:
         "option reserve.message.value.range.fetch has no effect here, because what waits for "
     )
     assert "max.bytes.key.range.results" in found
+
+
+@pytest.mark.parametrize("policy", ["accept.individual.commit", "accept.range.fetch"])
+def test_a_policy_is_no_option_of_a_query(policy: str) -> None:
+    (found,) = warnings({policy: "false"})
+    assert found.endswith(f"because it is a policy of operators: kshare policy set {policy}")
 
 
 def test_a_name_is_in_one_table_only() -> None:

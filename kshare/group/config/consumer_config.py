@@ -43,6 +43,7 @@ from kshare.options.kafka_table import (
     REFUSED,
 )
 from kshare.options.raw import RawProperties
+from kshare.options.table import NO_EFFECT as PROPOSAL_NO_EFFECT
 
 __all__ = ["LOG_TOPIC", "ConsumerConfig", "consumer_config"]
 
@@ -80,6 +81,7 @@ class ConsumerConfig:
         explicit: Whether records are acknowledged one by one (``acknowledgement.mode``).
         in_flight_per_key: Maximum number of unacknowledged records of a key
             (``max.in.flight.per.key``); None for no limit.
+        keys: Only records of these keys are returned (``keys``); None for all.
         order: ``key``: the order of each key is kept; ``none``: members share partitions by
             chunks of offsets (``consumption.order``).
         chunk_records: Maximum number of offsets of a chunk (``cooperative.chunk.records``).
@@ -131,6 +133,7 @@ class ConsumerConfig:
     claim_timeout_ms: int = 3_000
     explicit: bool = False
     in_flight_per_key: int | None = None
+    keys: tuple[bytes, ...] | None = None
     order: Literal["key", "none"] = "key"
     chunk_records: int = 1_000
     columns: tuple[str, ...] = ()
@@ -182,6 +185,17 @@ _TOKEN_PROVIDER: Final = "oauthTokenProvider"  # noqa: S105
 
 _NO_EFFECT: Final = {*NO_EFFECT_NAMES, *NO_EFFECT, *(set(CONSUMER_NO_EFFECT) - _BY_NAME.keys())}
 """Names that change neither what is read, nor as whom, nor whom is trusted."""
+
+_BY_SOURCE: Final = (
+    "has no effect in a consumer, because it is an option of the Spark source: consumers do not "
+    "share what they fetch"
+)
+_OF_SOURCE: Final = {
+    "max.bytes.key.range.results": _BY_SOURCE,
+    "max.bytes.key.range.hashing": _BY_SOURCE,
+    "parkedkeys": "has no effect in a consumer: park keys with kshare park",
+}
+"""Names that the Spark source takes, and why consumers do not."""
 
 _KNOWN: Final = {*PROPERTIES, *LIBRDKAFKA_NAMES, *NOT_BUILT, *REFUSED}
 _SUGGESTED: Final = (
@@ -279,6 +293,7 @@ class _ConsumerParser:
             return
         for name, own_field, wrong in (
             ("allow.individual.commit", "individual", False),
+            ("keys", "keys", None),
             ("max.in.flight.per.key", "in_flight_per_key", None),
             ("transactional.id", "transactional_id", None),
         ):
@@ -359,7 +374,11 @@ class _ConsumerParser:
 
     def _is_answered(self, name: str, value: Any) -> bool:
         """Report what there is to say of a name alone; return whether there was something."""
-        if name in _NO_EFFECT:
+        if name in PROPOSAL_NO_EFFECT:
+            self._faults.warn(name, PROPOSAL_NO_EFFECT[name])
+        elif name in _OF_SOURCE:
+            self._faults.warn(name, _OF_SOURCE[name])
+        elif name in _NO_EFFECT:
             self._faults.warn(name, "has no effect in kshare")
         elif name == "enable.partition.eof" and str(value).lower() != "false":
             self._faults.add(name, None, "is not supported", "poll returns None at the end")

@@ -178,6 +178,13 @@ CONFIGS: Final = {
             "`subscribePattern` matches no name that begins with `__individual_commit_offsets`.",
         ),
         Config(
+            "keys",
+            OPTIONS["keys"].kind or TOPIC,
+            "keys",
+            "Return only the records of these keys. All others count as processed once they are "
+            "read, so give all members of the group the same.",
+        ),
+        Config(
             "max.in.flight.per.key",
             integer(1, INT_MAX),
             "in_flight_per_key",

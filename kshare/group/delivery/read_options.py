@@ -23,5 +23,6 @@ def read_options(config: ConsumerConfig) -> SourceOptions:
         kafka=kafka,
         starting=EARLIEST,
         columns=tuple(columns),
+        keys=config.keys,
         include_headers="headers" in columns,
     )

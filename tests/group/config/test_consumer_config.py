@@ -83,6 +83,7 @@ def test_each_configuration_is_taken_under_each_of_its_names() -> None:
         "enable.auto.commit": ("false", False),
         "individual.commit.log.segment.bytes": ("1048576", 1 << 20),
         "individual.commit.topic": ("team.log", "team.log"),
+        "keys": ('["a", {"hex": "00ff"}]', (b"a", b"\x00\xff")),
         "max.num.ranges.to.commit": ("9", 9),
         "queued.max.messages.kbytes": ("512", 512),
         "max.in.flight.per.key": ("2", 2),
@@ -284,6 +285,27 @@ def test_harmless_values_of_refused_names_are_taken() -> None:
         BASE | {"enable.auto.offset.store": True, "enable.partition.eof": "False"}
     )
     assert parsed == config()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("max.bytes.key.range.hashing", "it is an option of the Spark source"),
+        ("max.bytes.key.range.results", "it is an option of the Spark source"),
+        ("accept.individual.commit", "kshare policy set accept.individual.commit"),
+        ("accept.range.fetch", "kshare policy set accept.range.fetch"),
+        ("reserve.message.value.range.fetch", "values included"),
+        ("parkedKeys", "park keys with kshare park"),
+    ],
+)
+def test_what_a_consumer_does_not_need_is_explained(
+    name: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "kshare.group"):
+        consumer_config({**BASE, name: "1"})
+    (text,) = caplog.messages
+    assert "has no effect" in text
+    assert why in text
 
 
 def test_misspelt_names_are_warned_of_with_the_nearest(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET_STORED
 from confluent_kafka import TopicPartition as RdTopicPartition
 
-from kshare.errors import UnknownTopicError
+from kshare.errors import OptionsError, UnknownTopicError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.testing import FakeCluster
 from tests.support.fake_session import FakeSessions, fake_consumers
@@ -136,6 +136,20 @@ def test_receiving_before_anything_was_assigned_is_an_error(
     assert consumer.poll(0.1) is None
     consumer.unassign()
     assert consumer.poll(0.1) is None
+
+
+def test_only_the_records_of_some_keys(
+    cluster: FakeCluster, make: Make, group: FakeSessions
+) -> None:
+    group.initial = {}
+    cluster.produce("orders", [(b"x", b"v"), (b"k", b"v"), (b"y", b"v")], partition=0)
+    consumer = make(keys='["x", "y"]')
+    consumer.assign([("orders", 0)])
+    assert [each.offset() for each in consumer.consume(10, 0.5)] == [20, 22]
+    assert consumer.poll(0.1) is None
+    assert consumer.commit() == {T0: 23}
+    with pytest.raises(OptionsError, match=r"consumption\.order: none contradicts keys"):
+        make(keys='["x"]', consumption__order="none")
 
 
 def test_what_is_committed_is_known_before_anything_is_assigned(cluster: FakeCluster) -> None:
