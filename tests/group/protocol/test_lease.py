@@ -57,6 +57,18 @@ def test_nobody_has_what_another_one_has(entries: list[tuple[Record, bool]]) -> 
 
 
 @given(entries)
+def test_the_earlier_lease_has_what_is_in_both(entries: list[tuple[Record, bool]]) -> None:
+    log = log_of(entries)
+    taken: set[int] = set()
+    for key, lease in sorted(log.leases.items(), key=lambda item: item[1].position):
+        if key[0] in log.claims:
+            named = set(range(lease.offsets.start, lease.offsets.end))
+            has = holdings(log)[key]
+            assert union((i, i + 1) for i in named - taken) == has
+            taken |= named
+
+
+@given(entries)
 def test_shares_count_every_leased_offset_once(entries: list[tuple[Record, bool]]) -> None:
     log = log_of(entries)
     shares = chunk_shares(log)
