@@ -320,6 +320,22 @@ def _block_key(key: Key) -> BlockKey:
     return member, hashes, stretch
 
 
+def members_forgotten(log: GroupLog, own: str, now_ms: int, age_ms: int) -> set[str]:
+    """The standalone members whose last sign of life is so old that it may be deleted.
+
+    By the newest sign of another member, too: a clock that is far ahead forgets nobody who lives.
+
+    Args:
+        log: What the log says.
+        own: The member that asks.
+        now_ms: Its clock, in ms since 1970.
+        age_ms: How old a sign of life has to be.
+    """
+    others = (each.seen_ms for name, each in log.members.items() if name != own)
+    since_ms = min(now_ms, max(others, default=now_ms)) - age_ms
+    return {name for name, each in log.members.items() if each.seen_ms < since_ms}
+
+
 def members_seen(log: GroupLog, since_ms: int) -> Mapping[str, Member]:
     """The standalone members that have given a sign of life since some time."""
     return {name: member for name, member in log.members.items() if member.seen_ms >= since_ms}

@@ -10,7 +10,7 @@ from kshare.errors import KafkaError
 from kshare.group.log.group_reader import LIFE_SECONDS
 from kshare.group.log.link import LogLink
 from kshare.group.model import SessionConfig
-from kshare.group.protocol.log import members_seen
+from kshare.group.protocol.log import members_forgotten, members_seen
 from kshare.group.protocol.record_codec import encode
 from kshare.group.protocol.records import Key, Member
 from kshare.group.session.broker_actions import BrokerActions
@@ -106,7 +106,7 @@ class Presence:
             log = self._shared.ownerships.log
             living = {*members_seen(log, wall_ms - int(LIFE_SECONDS * 1000)), self._member}
             self._watchdog.warn_of_unclaimed(now, living)
-            old = log.members.keys() - members_seen(log, wall_ms - _FORGOTTEN_MS).keys()
+            old = members_forgotten(log, self._member, wall_ms, _FORGOTTEN_MS)
         for member in old:
             self._actions.delete(link, member_key(member))
 

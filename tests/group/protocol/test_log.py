@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from kshare.core.hashing import WHOLE, split
 from kshare.group.protocol.commit import passed_to_delete, past_to_delete
-from kshare.group.protocol.log import GroupLog, PartitionLog
-from kshare.group.protocol.records import Claim, Epoch, Key, Record, Reset, Stable, key_of
+from kshare.group.protocol.log import GroupLog, PartitionLog, members_forgotten
+from kshare.group.protocol.records import Claim, Epoch, Key, Member, Record, Reset, Stable, key_of
 from tests.group.protocol.world import T0, Log, replay
 
 MEMBERS = st.sampled_from(["m0", "m1", "m2"])
@@ -163,3 +163,16 @@ def test_the_lead_is_looked_for_when_claims_change(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(PartitionLog, "owned_by", owned_by)
     assert {log.lead for _ in range(10)} == {"m0"}
     assert len(asked) == 5
+
+
+@pytest.mark.parametrize(("ahead", "gone"), [(0, {"old"}), (600, {"old"}), (200_000, {"old"})])
+def test_a_clock_that_is_ahead_forgets_nobody_who_lives(ahead: int, gone: set[str]) -> None:
+    log, now, day = GroupLog("g"), 1_000_000, 86_400
+    for position, (name, seen) in enumerate({"old": now - 2 * day, "b": now, "me": now}.items()):
+        member = Member(name, "host", 1000 * seen + 10**9)
+        log.apply(position, key_of(member), member)
+    asked = 1000 * (now + ahead) + 10**9
+    assert members_forgotten(log, "me", asked, 1000 * day) == gone
+    behind = 1000 * (now - 600) + 10**9
+    assert members_forgotten(log, "me", behind, 1000 * day) == gone
+    assert members_forgotten(log, "b", asked, 1000 * day) == gone
