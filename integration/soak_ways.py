@@ -63,6 +63,7 @@ def chaos(
         began = time.monotonic()
         fill(group, total, total + _RECORDS)
         total += _RECORDS
+        time.sleep(0.6 * chance.random())  # so that some are in a call, and some are in hand
         if chance.random() < 0.6:
             _disturb(chance.choice(living), chance)
         if cluster is not None and chance.random() < 0.08:
