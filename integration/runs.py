@@ -11,6 +11,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from integration.spark import BARE
 from integration.spark_versions import environment, variables
 from integration.streaming_job import Kill
 from kshare.testing import OrderReport, check_order
@@ -26,9 +27,16 @@ class Driver:
         folder: for its log.
         master: as Spark's; a change counts from the next start.
         version: of another Spark than this environment's; see :mod:`integration.spark_versions`.
+        bare: Spark runs a plain python3, with the modules in this folder.
     """
 
-    def __init__(self, folder: Path, master: str = "local[2]", version: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        master: str = "local[2]",
+        version: str | None = None,
+        bare: Path | None = None,
+    ) -> None:
         self.log_file = folder / "spark.log"
         self._python = sys.executable if version is None else str(environment(version))
         self._variables = (
@@ -36,6 +44,9 @@ class Driver:
             if version is None
             else variables(Path(self._python))
         )
+        self._path = [str(ROOT)] if bare is None else [str(bare), str(ROOT)]
+        if bare is not None:
+            self._variables[BARE] = "1"
         self.master = master
         self.starts = 0
         self._process: subprocess.Popen[str] | None = None
@@ -94,7 +105,7 @@ class Driver:
             self._process = subprocess.Popen(
                 [self._python, "-m", "integration.streaming_job", str(its), self.master],
                 cwd=ROOT,
-                env={**self._variables, "PYTHONPATH": str(ROOT)},
+                env={**self._variables, "PYTHONPATH": os.pathsep.join(self._path)},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

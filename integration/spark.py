@@ -25,6 +25,7 @@ INTERPRETED = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 _QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+BARE = "KSHARE_TEST_BARE"  # Spark runs the first python3 on the PATH
 _ARCHIVE_MAKER = "KSHARE_MAKES_CLASS_ARCHIVE"
 
 
@@ -46,6 +47,8 @@ def start_spark(
     """
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ[name] = worker_python()
+        if BARE in os.environ:
+            del os.environ[name]
     os.environ["PYTHONPATH"] = _python_path()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if not keep_home:
