@@ -37,7 +37,6 @@ class Late:
     Attributes:
         request: The first one of these is held back.
         until: It goes on when one of these is answered; that answer waits for its own.
-        resets: Whether the client's connection is reset, so that the client sends it again.
         then: Called when it was answered.
         frame: The request, with its length; empty until it was seen.
         goes_on: Set when it is let go.
@@ -47,7 +46,6 @@ class Late:
 
     request: Request
     until: Request
-    resets: bool
     then: Callable[[], None]
     frame: bytes = b""
     goes_on: threading.Event = field(default_factory=threading.Event)
@@ -92,11 +90,10 @@ class HoldingProxy:
         request: Request,
         until: Request,
         *,
-        resets: bool = True,
         then: Callable[[], None] = lambda: None,
     ) -> Late:
-        """Hold the next such request back; see :class:`Late`."""
-        self._late = late = Late(request, until, resets, then)
+        """Hold the next such request back, and reset the client's connection: it sends it again."""
+        self._late = late = Late(request, until, then)
         return late
 
     def holds(self, frame: bytes) -> Late | None:
@@ -144,16 +141,16 @@ class _Connection:
             while frame := _frame(self._client):
                 if late := self._proxy.holds(frame):
                     self._held = late
-                    if late.resets:
-                        linger = struct.pack("ii", 1, 0)
-                        self._client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-                        self._client.close()
+                    linger = struct.pack("ii", 1, 0)
+                    self._client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    self._client.close()
                     late.goes_on.wait()
                 elif late := self._proxy.awaited(frame):
                     self._awaited[frame[8:12]] = late
                 self._server.sendall(frame)
-        if self._held is None or not self._held.resets:
-            _shut_down(self._server)
+        if self._held is not None:
+            self._held.is_over.wait(_ANSWER_SECONDS)
+        _shut_down(self._server)
 
     def _pass_answers(self) -> None:
         with suppress(OSError):
@@ -165,7 +162,7 @@ class _Connection:
                 is_late = held is not None and frame[4:8] == held.frame[8:12]
                 if held is not None and is_late:
                     held.answered(frame)
-                if held is None or not held.resets:
+                if held is None:
                     self._client.sendall(frame)
                 elif is_late:
                     break
