@@ -10,7 +10,7 @@ unexport SPARK_HOME
 # Every query starts fresh interpreters: let them keep what they compile.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-core test-spark prepare soak lint bench docs pictures dist clean
+.PHONY: setup demo test test-core test-spark test-python test-one prepare soak lint bench docs pictures dist clean
 
 setup: $(VENV)/.ready
 
@@ -52,6 +52,20 @@ prepare: setup
 # The parity scenarios on the newest Spark 4.0, 4.1, 4.2 and 4.3, each in an environment of its own.
 test-spark: setup
 	$(BIN)/python -m integration.spark_versions
+
+# The unit tests, and streams through Spark, on each of these versions of Python that is installed.
+PYTHONS ?= 3.11 3.12 3.13 3.14
+test-python:
+	for version in $(PYTHONS); do \
+		if python$$version -c '' 2> /dev/null; \
+		then $(MAKE) test-one VENV=.venv-$$version PYTHON=python$$version || exit 1; \
+		else echo "python$$version is not installed"; fi; \
+	done
+
+# Those on $(PYTHON), in $(VENV).
+test-one: setup
+	$(BIN)/python -m pytest -n 4 --dist worksteal tests
+	$(BIN)/python -m pytest integration/test_interpreter.py integration/test_keys.py
 
 # Kills a query 50 times (driver, planner, workers), and says whether a record was lost or doubled.
 soak: setup
