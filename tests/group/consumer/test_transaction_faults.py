@@ -4,13 +4,11 @@ On the mock cluster; requests that arrive late are tested on a real broker.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from kshare.core.hashing import WHOLE
-from kshare.core.progress import TopicPartition
 from kshare.errors import (
     AuthorizationError,
     KafkaError,
@@ -22,10 +20,9 @@ from kshare.errors import (
 from kshare.group import KeySharedConsumer
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.session.fencing import fence_ids
-from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
 from tests.support.clock import until
-from tests.support.groups import GROUP, LOG, T0, closing_session, group_config
+from tests.support.groups import GROUP, LOG, T0
 from tests.support.requests import times_asked
 
 BASE = {"bootstrap.servers": "b:1", "group.id": "g", "transactional.id": "t"}
@@ -171,17 +168,3 @@ def test_a_fence_asks_with_a_timeout_that_the_brokers_allow(cluster: FakeCluster
     cluster.fail("InitProducerId", ["INVALID_TRANSACTION_TIMEOUT"] * 3)
     with pytest.raises(KafkaError, match="INVALID_TRANSACTION_TIMEOUT"):
         fence_ids(kafka, ["billing-1"])
-
-
-def test_what_many_partitions_want_to_know_is_one_question() -> None:
-    """Where those of a new group start, and the fence of the one that had them before."""
-    partitions = 40
-    hashes = {TopicPartition("orders", number): (WHOLE,) for number in range(partitions)}
-    with FakeCluster(topics={"orders": partitions, LOG: 1}) as cluster, ExitStack() as sessions:
-        for name, api in (("old", "ListOffsets"), ("new", "InitProducerId")):
-            cluster.track_requests()
-            config = group_config(cluster.bootstrap_servers, transactional_id=name)
-            session = sessions.enter_context(closing_session(GroupSession(config)))
-            session.claim(hashes)
-            until(lambda s=session: len(s.started()) == partitions)  # type: ignore[misc]
-            assert 1 <= times_asked(cluster, api) < partitions / 4
