@@ -8,14 +8,15 @@ not count. Where timestamps rise within each partition, that is exact; where the
 records behind a later one count as late as that one.
 Cost: nothing where a batch leaves nothing behind; else one read of two records of each partition
 with pending work, and one request for offsets. Where the index does not help, one pass over the
-timestamps of what the batch reads of the partition.
+timestamps of the partition's pending records, which goes on with the bound: not one a batch.
 """
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from kshare.core.hashing import HashRange
 from kshare.core.listing import named
 from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.core.time_bound import PartitionTimes, StampedOffset, time_bound
@@ -70,6 +71,15 @@ class LogTimes:
         return find_later(slice_, than_ms, self._options)
 
 
+class _Looked(NamedTuple):
+    """How far the log of a partition was looked through."""
+
+    start: int  # the stable offset, then
+    hashes: tuple[HashRange, ...]
+    bound: int
+    end: int  # what is pending below it is not later than the bound
+
+
 class TimeAlignment:
     """Cuts the batches of one query.
 
@@ -93,6 +103,7 @@ class TimeAlignment:
         self._times = times or LogTimes(options)
         self._wall_clock = wall_clock
         self._parked: list[tuple[str, bytes]] = []
+        self._looked: dict[TopicPartition, _Looked] = {}
         if options.limits_records and options.max_time_ahead_seconds is None:
             _log.warning(_UNALIGNED)
 
@@ -202,9 +213,26 @@ class TimeAlignment:
         if first.timestamp_ms > bound:
             return first.offset
         # The index stops at a record that is processed: what follows it is to be looked at.
-        pending = progress.pending_stripes(end, keys.readable(partition))
+        return self._look(partition, progress, keys.readable(partition), bound, end)
+
+    def _look(
+        self,
+        partition: TopicPartition,
+        progress: Progress,
+        hashes: tuple[HashRange, ...],
+        bound: int,
+        end: int,
+    ) -> int:
+        """The same, found in the log, from where the last look for no later bound has ended."""
+        start, last = progress.stable, self._looked.get(partition)
+        # What is unparked was not looked at; a partition that goes back is another one.
+        if last and last.hashes == hashes and last.bound <= bound and last.start <= start:
+            progress = progress.advance(last.end)
+        pending = progress.pending_stripes(end, hashes)
         found = self._times.later(Slice(*partition, stripes=pending), bound) if pending else None
-        return end if found is None else found
+        cut = end if found is None else found
+        self._looked[partition] = _Looked(start, hashes, bound, max(cut, progress.stable))
+        return cut
 
     def name_parked(self, keys: Iterable[tuple[str, bytes]]) -> None:
         """Name parked keys in the log, as nothing waits for them; a set of them once.

@@ -285,6 +285,25 @@ def test_a_processed_outlier_does_not_pin_the_partition() -> None:
     assert far <= 25 * MINUTE
 
 
+@pytest.mark.parametrize("to", [170, 400], ids=["a bound amid the log", "none of it is too late"])
+def test_behind_a_processed_outlier_the_log_is_looked_at_once(to: int) -> None:
+    """However many batches record limits make of it."""
+    start, *rest = hours(1000, 0, to)
+    log = filled([start, (to + 100) * MINUTE, *rest], hours(20, 0, to))
+    kept = log.keys
+    log.keys = {T0: kept[T0][:2], T1: []}
+    query = Watermark(log, 10 * MINUTE, maxTimeAhead="off", maxRecordsPerTask="10")
+    query.trigger()  # the outlier is read, without the option
+    log.keys = kept
+    query.restart(maxTimeAhead="10m" if to == 170 else "350m")
+    query.latest = 0
+    while query.trigger():
+        pass
+    query.check_all()
+    assert query.times.looks > 10
+    assert query.times.looked_at < 1000 + 2 * query.times.looks
+
+
 def test_timestamps_in_the_future_wait_until_all_others_are_read() -> None:
     log = filled([*hours(50, 0, 60), 400 * MINUTE, 401 * MINUTE], hours(300))
     query = Watermark(log, 10 * MINUTE, maxTimeAhead="10m", maxRecordsPerTask="40")

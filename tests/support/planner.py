@@ -119,6 +119,7 @@ class LogTimes:
     def __init__(self, log: Log, *, committed: bool) -> None:
         self.log, self.committed = log, committed
         self.passes = self.looks = 0  # for first records; for later ones
+        self.looked_at = 0  # the offsets that looks for later ones went through
 
     def first(self, slices: Sequence[Slice], /) -> list[StampedOffset | None]:
         self.passes += 1
@@ -132,7 +133,11 @@ class LogTimes:
         self.looks += 1
         tp = slice_.topic_partition
         offsets, _ = self.log.read(slice_, None, lenient=True, committed=self.committed)
-        return next((at for at in offsets if self.log.timestamp(tp, at) > than_ms), None)
+        for at in offsets:
+            self.looked_at += 1
+            if self.log.timestamp(tp, at) > than_ms:
+                return at
+        return None
 
     def _first(self, slice_: Slice) -> StampedOffset | None:
         offsets, _ = self.log.read(slice_, 1, lenient=True, committed=self.committed)
