@@ -234,9 +234,11 @@ class StreamPlanner:
         reached: Mapping[TopicPartition, Progress],
         available: Mapping[TopicPartition, int],
     ) -> bool:
-        """Whether there is not enough to read yet; ranges that are behind need no new offsets."""
+        """Whether there is not enough to read yet; what is left behind needs no new offsets."""
+        if self._alignment.take_cut() or before.limits:
+            return False
         positions = {tp: progress.stable for tp, progress in reached.items()} or before.started
-        return not before.limits and self._gate.is_shut(positions, available)
+        return self._gate.is_shut(positions, available)
 
     def _start_of(
         self,

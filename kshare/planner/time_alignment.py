@@ -104,6 +104,7 @@ class TimeAlignment:
         self._wall_clock = wall_clock
         self._parked: list[tuple[str, bytes]] = []
         self._looked: dict[TopicPartition, _Looked] = {}
+        self._has_cut = False
         if options.limits_records and options.max_time_ahead_seconds is None:
             _log.warning(_UNALIGNED)
 
@@ -111,6 +112,11 @@ class TimeAlignment:
     def is_on(self) -> bool:
         """Whether batches are cut at all."""
         return self._ahead_ms is not None
+
+    def take_cut(self) -> bool:
+        """Return whether a batch was cut since this was called last."""
+        has_cut, self._has_cut = self._has_cut, False
+        return has_cut
 
     def cut(
         self,
@@ -153,6 +159,7 @@ class TimeAlignment:
             cut[tp] = max(min(ends[tp], end), progress[tp].stable)
         waiting = [tp for tp in asked if cut[tp] < ends[tp]]
         if waiting:
+            self._has_cut = True
             _log.info(
                 "maxTimeAhead: nothing after timestamp %d is read; cut: %s", bound, named(waiting)
             )

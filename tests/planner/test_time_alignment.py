@@ -304,6 +304,20 @@ def test_behind_a_processed_outlier_the_log_is_looked_at_once(to: int) -> None:
     assert query.times.looked_at < 1000 + 2 * query.times.looks
 
 
+@pytest.mark.parametrize("max_offsets", [None, 20])
+def test_what_was_cut_is_not_waited_for(max_offsets: int | None) -> None:
+    """It is there, and ``minOffsetsPerTrigger`` waits for what is not: 15 minutes a batch."""
+    log = filled(hours(30), hours(30, 60, 240))
+    query = Watermark(log, 10 * MINUTE, maxTimeAhead="10m", minOffsetsPerTrigger="20")
+    plan = query.planner.latest_offsets
+    while (end := plan(query.at, max_offsets, may_wait=True)) != query.at:
+        query.planner.tasks(query.at, end)
+        query.at = end
+    assert sum(query.at["t"].values()) == 60
+    log.append(T0, KEYS[0], 240 * MINUTE)
+    assert plan(query.at, max_offsets, may_wait=True) == query.at  # what is new is
+
+
 def test_timestamps_in_the_future_wait_until_all_others_are_read() -> None:
     log = filled([*hours(50, 0, 60), 400 * MINUTE, 401 * MINUTE], hours(300))
     query = Watermark(log, 10 * MINUTE, maxTimeAhead="10m", maxRecordsPerTask="40")
