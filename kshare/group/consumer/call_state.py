@@ -12,7 +12,7 @@ taken twice. So a consumer is not shut down amid its own calls.
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 __all__ = ["CallState"]
 
@@ -57,6 +57,25 @@ class CallState:
             self._calling.discard(thread)
             if self.is_closed:
                 self.shut_down()
+
+    @contextmanager
+    def changing(self, interrupt: Callable[[], None]) -> Iterator[None]:
+        """Change what is read, with ``polling`` held.
+
+        Who holds it already, as a callback of poll does, does not wait at the gate: behind it may
+        be one who waits for ``polling``.
+
+        Args:
+            interrupt: Ends what a call waits for.
+        """
+        with ExitStack() as stack:
+            if not self.polling.acquire(blocking=False):
+                stack.enter_context(self.gate)
+                interrupt()
+                self.polling.acquire()
+            stack.callback(self.polling.release)
+            interrupt()
+            yield
 
     def shut_down(self) -> None:
         """End the consumer, now or when the call ends that is under way in this thread."""

@@ -28,11 +28,13 @@ class Collected:
     Attributes:
         messages: The messages, in the order in which they are returned.
         is_cancelled: Whether nobody waits for the call any more.
+        is_gathered: Whether no thread collects anything for it now.
     """
 
     def __init__(self, tail: Tail) -> None:
         self.messages: list[Message] = []
         self.is_cancelled = False
+        self.is_gathered = False
         self._tail = tail
         self._deliveries: dict[TopicPartition, Delivery] = {}
 

@@ -159,18 +159,16 @@ class Reading:
             return
         self._end_transactions("unsubscribe")
         subscriber.stop_looking()
-        with self._state.gate:
-            self._receiver.interrupt()
-            with self._state.polling:
-                try:
-                    subscriber.revoke_all()
-                finally:
-                    if self._config.auto_commit:
-                        self._commits.flush(self._processing.work())
-                    self._commits.finish()
-                    self._receiver.subscriber = None
-                    self.host.take_over({}, None)
-                    self._session.leave(_LEAVE_SECONDS)
+        with self._state.changing(self._receiver.interrupt):
+            try:
+                subscriber.revoke_all()
+            finally:
+                if self._config.auto_commit:
+                    self._commits.flush(self._processing.work())
+                self._commits.finish()
+                self._receiver.subscriber = None
+                self.host.take_over({}, None)
+                self._session.leave(_LEAVE_SECONDS)
 
     # -- where it goes on --------------------------------------------------------------------
 

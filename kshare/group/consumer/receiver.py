@@ -157,6 +157,7 @@ class Receiver:
             KshareError: As of :meth:`wait`, with nothing collected.
         """
         self._begin(call)
+        call.is_gathered = False
         try:
             while len(call.messages) < most and not call.is_cancelled:
                 left = max(deadline - time.monotonic(), 0.0)  # below 0 would be without a limit
@@ -171,6 +172,10 @@ class Receiver:
         except BaseException:
             self._give_back()
             raise
+        with self._state.lock:
+            call.is_gathered = True
+            if call.is_cancelled:
+                self._give_back()
         return not call.is_empty
 
     def release(self, call: Collected) -> list[Message]:
@@ -210,6 +215,7 @@ class Receiver:
             if not (self._has_right() and tail.are_in_place(current)):
                 return None
             self._refresh()
+            self.fresh.rows = tail.rows.messages  # another thread may have changed what is read
             return next(self.fresh.rows)
 
     def batch(self, timeout: float | None) -> pa.RecordBatch | None:
@@ -263,7 +269,8 @@ class Receiver:
         """Nobody waits for a call any more: it ends, and has returned nothing. For any thread."""
         with self._state.lock:
             call.is_cancelled = True
-            if call is self._collected:
+            # Amid its fetch, another thread must not change what is read: that thread gives back.
+            if call is self._collected and call.is_gathered:
                 self._give_back()
         self.interrupt()
 
@@ -453,9 +460,8 @@ class Receiver:
         """
         if self._state.is_closed:
             raise ConsumerClosedError
-        with self._state.gate:
-            self.interrupt()
-            with self._state.polling, self._state.lock:
+        with self._state.changing(self.interrupt):
+            with self._state.lock:
                 self._give_back()
                 yield
                 self.fresh.rows = iter(())

@@ -251,7 +251,9 @@ class Tail:
             self._give_up(topic_partition)
 
     def resume(self, topic_partition: TopicPartition) -> None:
-        """Read a partition again."""
+        """Read a partition again; one that is not paused is read on."""
+        if topic_partition not in self.paused:
+            return
         self.paused.discard(topic_partition)
         if topic_partition in self.deliveries:
             self._read(topic_partition)

@@ -1,0 +1,115 @@
+"""One thread polls while others change what is read, and cancel."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kshare.core.progress import TopicPartition
+from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.testing import FakeCluster
+from tests.support.fake_session import FakeSessions, fake_consumers
+
+ORDERS = TopicPartition("orders", 0)
+OTHER = TopicPartition("orders", 1)
+RECORDS = 4
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"orders": 2}) as running:
+        fill(running)
+        yield running
+
+
+@pytest.fixture
+def make(cluster: FakeCluster) -> Iterator[Callable[..., KeySharedConsumer]]:
+    with fake_consumers(cluster, FakeSessions()) as consumers:
+        yield consumers
+
+
+def fill(cluster: FakeCluster) -> None:
+    cluster.produce("orders", [(f"k{i % 2}", str(i)) for i in range(RECORDS)], partition=0)
+
+
+def test_a_callback_and_another_thread_pause_at_once(
+    make: Callable[..., KeySharedConsumer],
+) -> None:
+    paused = threading.Event()
+
+    def is_at_the_gate() -> bool:
+        gate = consumer.receiver._state.gate
+        if not gate.acquire(blocking=False):
+            return True
+        gate.release()
+        return False
+
+    def on_commit(*_: object) -> None:
+        if not paused.is_set():
+            other.start()
+            while not is_at_the_gate():
+                time.sleep(0.01)
+            consumer.pause([OTHER])
+            paused.set()
+
+    config = {"enable__auto__commit": True, "auto__commit__interval__ms": 50}
+    consumer = make(on_commit=on_commit, **config)
+    consumer.assign([ORDERS, OTHER])
+    other = threading.Thread(target=consumer.pause, args=[[ORDERS]], daemon=True)
+    polls = threading.Thread(target=consumer.consume, args=[RECORDS + 1, 1.0], daemon=True)
+    polls.start()
+    assert paused.wait(10)
+    other.join(10)
+    polls.join(10)
+    assert not other.is_alive()
+    assert consumer.receiver._tail.paused == {ORDERS, OTHER}
+
+
+def test_a_pause_of_another_partition_as_poll_takes_its_record(
+    make: Callable[..., KeySharedConsumer],
+) -> None:
+    consumer = make()
+    consumer.assign([ORDERS, OTHER])
+    assert consumer.receiver.next_rows(10)
+    consumer.pause([OTHER])
+    message = consumer.receiver.take()
+    assert message is not None
+    again = [message, *consumer.consume(RECORDS - 1, 10)]
+    assert [each.offset() for each in again] == list(range(RECORDS))
+
+
+def test_a_partition_that_is_not_paused_is_resumed(make: Callable[..., KeySharedConsumer]) -> None:
+    consumer = make()
+    consumer.assign([ORDERS])
+    first = consumer.poll(10)
+    assert first is not None
+    consumer.resume([ORDERS])
+    again = consumer.consume(2 * RECORDS, 0.5)
+    assert [each.offset() for each in again] == list(range(1, RECORDS))
+
+
+def test_a_call_that_is_cancelled_as_it_gets_more_gives_back_all_in_order(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make()
+    consumer.assign([ORDERS])
+    receiver, tail = consumer.receiver, consumer._tail
+    call, fetch = receiver.new_call(), tail._fetch
+
+    def fetched(seconds: float) -> object:
+        records = fetch(seconds)
+        if call.messages and records is None:
+            fill(cluster)
+        elif call.messages:
+            cancels = threading.Thread(target=receiver.cancel, args=[call])
+            cancels.start()
+            cancels.join(5)
+        return records
+
+    tail._fetch = fetched  # type: ignore[method-assign, assignment]
+    assert not receiver.gather(call, 3 * RECORDS, float("inf"))
+    tail._fetch = fetch  # type: ignore[method-assign]
+    again = consumer.consume(3 * RECORDS, 0.5)
+    assert [each.offset() for each in again[: 2 * RECORDS]] == list(range(2 * RECORDS))
+    assert len({each.offset() for each in again}) == len(again)
