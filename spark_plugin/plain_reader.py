@@ -98,6 +98,13 @@ def _warn(options: "SourceOptions") -> None:
         "targetTaskDuration": options.target_task_seconds,
     }
     given = ", ".join(name for name, value in limits.items() if value is not None)
+    if str(options.starting) == "group":  # see start_with_gaps(): the first batch only notes gaps
+        _log.warning(
+            "%s runs Trigger.AvailableNow and Trigger.Once as one batch: where the group of "
+            "startingOffsets=group has gaps, the first start of a query only notes them, and the "
+            "next one reads. Use Trigger.ProcessingTime, or Spark 4.2 or later",
+            SPARK,
+        )
     if given:
         _log.warning(
             "%s runs Trigger.AvailableNow and Trigger.Once as one batch, for which %s holds: what "

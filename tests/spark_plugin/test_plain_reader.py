@@ -199,6 +199,14 @@ def test_limits_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     assert "maxOffsetsPerTrigger, targetTaskDuration" in warned[0]
 
 
+def test_a_start_beside_gaps_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "kshare")
+    group = {"startingOffsets": "group", "kafka.group.id": "g"}
+    PlainReader(new_reader({**BASE, **group})).partitions({"t": {"0": 3}}, {"t": {"0": 3}})
+    (warned,) = [text for text in caplog.messages if "Trigger.AvailableNow" in text]
+    assert "the first start of a query only notes them" in warned
+
+
 def test_wrong_options_are_told_by_the_first_call() -> None:
     refused = new_reader({**BASE, "maxOffsetsPerTrigger": "few"})
     at = {"t": {"0": 3}}
