@@ -281,7 +281,7 @@ class KeySharedConsumer:
             FetchTimeoutError: It was not done within ``default.api.timeout.ms``.
             RuntimeError: ``transactional.id`` is set: each transaction commits. Or the consumer is
                 closed; callbacks amid ``close()`` may commit.
-            ValueError: Both or wrong offsets were given.
+            ValueError: Both or wrong offsets were given, or any with ``max.in.flight.per.key``.
         """
         if self._receiver.transactions is not None:
             raise RuntimeError("transactional.id is set: the end of consumer.transaction() commits")

@@ -68,8 +68,15 @@ class Processing:
             limits: The offsets; none: all that was handed out, of all partitions.
 
         Raises:
-            ValueError: A partition has not started, or nothing was handed out there.
+            ValueError: A partition has not started, or nothing was handed out there; or records
+                before it may be kept back for their keys.
         """
+        if limits and self._tail.limits_keys:
+            raise ValueError(
+                "cannot commit up to an offset with max.in.flight.per.key, as records before it "
+                "may be kept back for their keys: call acknowledge() or acknowledge_batch(), then "
+                "commit() without arguments"
+            )
         with self._state.lock:
             deliveries = self._tail.deliveries
             for topic_partition, offset in limits.items():

@@ -297,6 +297,19 @@ def test_a_commit_counts_what_calls_have_returned_and_not_what_one_holds(
     assert consumer.commit() == {ORDERS: RECORDS}
 
 
+def test_with_a_limit_for_each_key_no_offset_is_committed_over_what_is_kept_back(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make(acknowledgement__mode="explicit", max__in__flight__per__key=1)
+    consumer.assign([ORDERS])
+    messages = consumer.consume(RECORDS, 0.5)
+    assert offsets(messages) == [0, 1]
+    for arguments in ({"message": messages[-1]}, {"offsets": {ORDERS: RECORDS}}):
+        with pytest.raises(ValueError, match="kept back"):
+            consumer.commit(**arguments)
+    assert ORDERS not in group.done
+
+
 # -- asyncio -------------------------------------------------------------------------------------
 
 
