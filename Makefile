@@ -10,7 +10,7 @@ unexport SPARK_HOME
 # Every query starts fresh interpreters: let them keep what they compile.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-core test-spark test-python test-one prepare soak lint bench docs pictures dist clean
+.PHONY: setup demo test test-core test-cluster test-spark test-python test-one image prepare soak lint bench docs map pictures dist clean
 
 setup: $(VENV)/.ready
 
@@ -35,7 +35,7 @@ lint: setup
 test: setup
 	$(MAKE) --jobs=3 lint docs test-core prepare
 	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore=tests/core tests
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder integration
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --ignore=integration/alone integration
 	$(BIN)/python -m integration.spark_versions --short 4.0.2
 
 # The core decides what is read: every branch of it is tested.
@@ -48,6 +48,7 @@ prepare: setup
 	-$(BIN)/python -m pytest --collect-only --quiet tests integration > /dev/null
 	$(BIN)/python -m integration.prepare
 	$(BIN)/python -m integration.spark_versions --install 4.0.2
+	$(BIN)/python -m integration.connect
 
 # The parity scenarios on the newest Spark 4.0, 4.1, 4.2 and 4.3, each in an environment of its own.
 test-spark: setup
@@ -67,9 +68,14 @@ test-one: setup
 	$(BIN)/python -m pytest -n 4 --dist worksteal tests
 	$(BIN)/python -m pytest integration/test_interpreter.py integration/test_keys.py
 
-# Kills a query 50 times (driver, planner, workers), and says whether a record was lost or doubled.
+# What is measured on a cluster of Spark, and a packed environment: about four minutes, with nothing beside.
+test-cluster: setup prepare
+	$(BIN)/python -m pytest -s integration/alone
+
+# Every fault of the project with a new seed, for so many minutes, and a verdict.
+MINUTES ?= 10
 soak: setup
-	$(BIN)/python -m integration.test_ranges --points 50
+	$(BIN)/python -m integration.soak --minutes $(MINUTES)
 
 bench: setup
 	$(BIN)/python -m bench
@@ -77,6 +83,14 @@ bench: setup
 # The documentation, as a site in site/; fails on a broken link, or a warning.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# After a module came or went, or its first line changed.
+map: setup
+	$(BIN)/python docs/map.py
+
+# The commands of docker/Dockerfile, in a clean virtual environment.
+image: setup
+	$(BIN)/python -m integration.image
 
 # After a change of docs/pictures.py, docs/figures.toml or kshare/monitor/plot.py.
 pictures: setup

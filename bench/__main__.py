@@ -1,4 +1,4 @@
-"""``make bench``: every figure of docs/benchmarks.md, both sides in one run, interleaved.
+"""``make bench``: every figure of docs/design/benchmarks.md, both sides in one run, interleaved.
 
 ``python -m bench [--runs N] [--only GROUP] [--bootstrap-servers HOST:PORT]``
 """
@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from bench import (
     assign_jobs,
+    byte_jobs,
     chunk_jobs,
     cooperative_jobs,
     core_jobs,
@@ -26,7 +27,9 @@ from bench import (
     log_jobs,
     machine_jobs,
     membership_jobs,
+    processing_jobs,
     range_jobs,
+    receive_jobs,
     sink_jobs,
     slow_key,
     time_jobs,
@@ -395,9 +398,12 @@ GROUPS: dict[str, Callable[[str, int], list[Row]]] = {
     "cooperative": cooperative_jobs.rows,
     "transactions": transaction_jobs.rows,
     "groups": group_rows,
+    "receive": receive_jobs.rows,
+    "processing": processing_jobs.rows,
     "sink": sink_rows,
     "slow": slow_rows,
     "time": time_jobs.rows,
+    "bytes": byte_jobs.rows,
 }
 WITHOUT_BROKER = {"core", "assign", "elastic"}
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from kshare.assignment import load_range_assignor
-from kshare.core.checkpoint import Offsets, decode, encode
+from kshare.core.checkpoint import BatchOffsets, decode, encode
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.packing import pack, records_of
@@ -138,7 +138,7 @@ def measure(runs: int) -> list[tuple[str, float, str, str, bool]]:
     """Rows: what, value, how it is shown, target, whether it is met."""
     commits = random_commits(100_000, 1_000_000)
     gaps = random_gaps(1_000_000)
-    told = encode(Offsets({PLACE: gaps}))
+    told = encode(BatchOffsets({PLACE: gaps}))
     packed = len(told["@kshare"]["ic"]["t"]["0"][0]["o"]) / gaps.gaps
     raw = len(base64.b64decode(told["@kshare"]["ic"]["t"]["0"][0]["o"])) / gaps.gaps
     rows = []

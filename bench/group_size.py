@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kshare.core.progress import TopicPartition
-from kshare.group.config.consumer_config import ConsumerConfig, consumer_config
+from kshare.group.config.consumer_config import consumer_config
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.membership.link import MemberLink
 from kshare.group.protocol.leader import plan_generation
 from kshare.group.protocol.membership import Join, Membership, Plan, State, Sync

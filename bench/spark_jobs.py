@@ -76,10 +76,12 @@ def batch_ranges(
     return _noop(_batch(spark, "kshare", servers, topic, keyRanges=str(ranges), **options))
 
 
-def available_now(spark: SparkSession, source: str, servers: str, topic: str) -> float:
+def available_now(
+    spark: SparkSession, source: str, servers: str, topic: str, **options: str
+) -> float:
     """Seconds of a streaming query over the topic with Trigger.AvailableNow, one task."""
     with tempfile.TemporaryDirectory(prefix="kshare-bench-") as folder:
-        stream = _stream(spark, source, servers, topic).writeStream.format("noop")
+        stream = _stream(spark, source, servers, topic, **options).writeStream.format("noop")
         started = time.perf_counter()
         query = stream.option("checkpointLocation", folder).trigger(availableNow=True).start()
         query.awaitTermination()

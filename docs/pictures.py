@@ -2,14 +2,18 @@
 
 Each picture is a function. The same matplotlib draws the same bytes. ``slow-key.svg`` is drawn by
 the code of ``kshare status --plot``, from a checkpoint that ``bench/slow_key_checkpoint.py``
-recorded.
+recorded. From the same come ``top.svg``, what ``kshare top`` shows, and ``ui.png``, the page of
+``kshare ui`` in a browser.
 """
 
 import contextlib
 import json
 import os
+import runpy
 import sys
 import tempfile
+import threading
+import time
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,10 +25,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from kshare.cli.live.screen import View, render
+from kshare.cli.live.server import PageServer
+from kshare.cli.live.snapshot import as_json
+from kshare.cli.live.watch import Latest, Watch
 from kshare.cluster.parked_keys import ParkedInfo
-from kshare.core.progress import TopicPartition
 from kshare.monitor.plot import draw
-from kshare.monitor.status import describe, read_checkpoint
+from tests.support.looks import ScriptedLooker, recorded, recorded_statuses
 
 DOCS = Path(__file__).resolve().parent
 PICTURES = DOCS / "pictures"
@@ -340,20 +349,10 @@ def _arrow(
 def draw_slow_key(file: Path) -> None:
     """Draw what ``kshare status --plot`` draws of the recorded checkpoint."""
     recorded = json.loads((PICTURES / "slow-key.json").read_text())
-    start, end = recorded["log"]
+    keys = {("orders", key.encode()): ParkedInfo(since="") for key in recorded["parked"]}
     file = file.resolve()
     with tempfile.TemporaryDirectory() as folder, _working_in(folder):
-        checkpoint = Path("orders-checkpoint")
-        for name in ("offsets", "commits"):
-            (checkpoint / name).mkdir(parents=True)
-        for number, text in recorded["offsets"].items():
-            (checkpoint / "offsets" / number).write_text(text)
-        (checkpoint / "commits" / str(recorded["committed"])).write_text("v1\n{}\n")
-        status = describe(
-            read_checkpoint(str(checkpoint)),
-            {TopicPartition("orders", 0): (start, end)},
-            {("orders", key.encode()): ParkedInfo(since="") for key in recorded["parked"]},
-        )
+        *_, status = recorded_statuses(Path("orders-checkpoint"), keys)
         draw(status, file)
 
 
@@ -372,6 +371,72 @@ def _working_in(folder: str) -> Iterator[None]:
             os.environ["SOURCE_DATE_EPOCH"] = epoch
 
 
+# -- the live view ---------------------------------------------------------------------------------
+
+
+def top() -> Figure:
+    """What ``kshare top`` shows of the recorded query, as a terminal of 100 columns does."""
+    with _second_look() as latest:
+        lines = render(latest, View(interval=2.0), 24)
+    figure = Figure(figsize=(10, 0.21 * len(lines) + 0.3))
+    for number, line in enumerate(lines):
+        figure.text(
+            0.02,
+            1 - (number + 1) / (len(lines) + 1),
+            line.text.replace("$", r"\$"),
+            family="DejaVu Sans Mono",
+            fontsize=9.5,
+            color=INK if line.style == "plain" else BLUE,
+            fontweight="normal" if line.style == "plain" else "bold",
+        )
+    return figure
+
+
+def draw_page(file: Path) -> None:
+    """Draw the page of ``kshare ui``, as a browser does."""
+    from integration.browser import chromium  # noqa: PLC0415 - the other pictures need none
+
+    with (
+        _second_look() as latest,
+        PageServer("127.0.0.1", 0) as server,
+        chromium(own=True) as browser,
+    ):
+        fields = as_json(latest.snapshot, has_picture=True)
+        server.publish(json.dumps({"interval": 2, **fields}).encode())
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page = browser.new_page(
+            viewport={"width": 1100, "height": 800}, locale="en-GB", timezone_id="UTC"
+        )
+        page.goto(server.url)
+        page.wait_for_selector("#ranges tbody tr")
+        page.screenshot(path=file, full_page=True)
+        server.shutdown()
+
+
+@contextlib.contextmanager
+def _second_look() -> Iterator[Latest]:
+    """The recorded query as it is seen the second time, so with speeds."""
+    times = iter((0.0, 10.0))
+    with tempfile.TemporaryDirectory() as folder, _in_utc():
+        watch = Watch(ScriptedLooker(*recorded(Path(folder))), 2.0, clock=lambda: next(times))
+        yield watch.again()
+
+
+@contextlib.contextmanager
+def _in_utc() -> Iterator[None]:
+    """Times of day that are the same everywhere."""
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    try:
+        yield
+    finally:
+        del os.environ["TZ"]
+        if before is not None:
+            os.environ["TZ"] = before
+        time.tzset()
+
+
 # -- all of them -----------------------------------------------------------------------------------
 
 DRAWN: dict[str, Callable[[], Figure]] = {
@@ -380,6 +445,8 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     "progress": progress,
     "sharing": sharing,
     "migration": migration,
+    "top": top,
+    "dashboard": runpy.run_path(str(DOCS / "dashboard_picture.py"))["dashboard"],
 }
 
 
@@ -399,4 +466,6 @@ def draw_all(folder: Path, suffix: str = ".svg") -> list[Path]:
 
 
 if __name__ == "__main__":
-    draw_all(Path(sys.argv[1]) if len(sys.argv) > 1 else PICTURES, *sys.argv[2:])
+    chosen = Path(sys.argv[1]) if len(sys.argv) > 1 else PICTURES
+    draw_all(chosen, *sys.argv[2:])
+    draw_page(chosen / "ui.png")

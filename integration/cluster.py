@@ -98,6 +98,15 @@ class KafkaCluster(Topics):
             shown=lambda: f"no partitions of {topic}",
         )
 
+    def wait_until_in_sync(self, topic: str) -> None:
+        """Return when each replica of a topic has all its records."""
+
+        def are_in_sync() -> bool:
+            partitions = self.admin.list_topics(topic, timeout=30).topics[topic].partitions
+            return all(len(each.isrs) == len(each.replicas) for each in partitions.values())
+
+        until(are_in_sync, shown=lambda: f"replicas of {topic} are behind")
+
     def kill9(self, node_id: int) -> None:
         """Kill -9 a broker, when no client of the tests' own knows it any more."""
         for topics in (self, *self.brokers.values()):

@@ -74,6 +74,15 @@ JARS = {
         ),
         holds=("kafka_2.13-4.1.1", "kafka-tools-4.1.1", "kafka-clients-4.1.1", "scala-library"),
     ),
+    # Confluent's Parallel Consumer, which benchmarks compare processors with.
+    "parallel-consumer": JarSet(
+        (
+            "io.confluent.parallelconsumer:parallel-consumer-core:0.5.3.3",
+            "org.slf4j:slf4j-nop:2.0.17",
+        ),
+        transitive=True,
+        holds=("parallel-consumer-core-0.5.3.3", "kafka-clients", "slf4j-nop"),
+    ),
     "peer-4.0": _peer("4.0.2", "4.0.0"),
     "peer-4.1": _peer("4.1.1", "4.1.1"),
     # Newer ones were not to be had on 2026-11-21; these run under pyspark 4.2 and 4.3.

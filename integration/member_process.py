@@ -17,9 +17,11 @@ takes, and ``hang``: the number of a record that takes longer, and how long; ``h
 records take another time, and how long; and ``assign``: the key hashes of partition 0 to take
 instead of subscribing, as [[low, high]], or true for all. With ``ways``, a seed, it receives in all
 ways (:mod:`integration.ways`), writes records when their call returns, and ``committed`` for those
-of them that the group's log says are processed.
+of them that the group's log says are processed. With ``output``, a topic, it does so in
+transactions.
 """
 
+import faulthandler
 import json
 import logging
 import os
@@ -31,9 +33,8 @@ from collections.abc import Callable, Mapping
 from integration.ways import Ways
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.progress import TopicPartition
-from kshare.errors import KshareError
+from kshare.errors import ConsumerClosedError, KshareError
 from kshare.group import KeySharedConsumer
-from kshare.group.model import ConsumerClosedError
 
 
 def main(servers: str, topic: str, group: str, file: str, config: str = "{}") -> None:
@@ -42,7 +43,7 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
     pause, assigns = settings.pop("pause", 0.001), settings.pop("assign", None)
     hang_at, hang = settings.pop("hang", (0, 0.0))
     hot, hot_pause = settings.pop("hot", ("", 0.0))
-    seed = settings.pop("ways", None)
+    seed, output = settings.pop("ways", None), settings.pop("output", "")
     settings = {
         "bootstrap.servers": servers,
         "group.id": group,
@@ -64,7 +65,8 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
         consumer.close()
 
     signal.signal(signal.SIGTERM, close)
-    ways = None if seed is None else Ways(consumer, settings, seed, write)
+    faulthandler.register(signal.SIGUSR1)  # says where each thread is
+    ways = None if seed is None else Ways(consumer, settings, seed, write, output)
 
     def note(what: str) -> Callable[[Mapping[TopicPartition, tuple[HashRange, ...]]], None]:
         def write_change(changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:

@@ -15,8 +15,17 @@ from confluent_kafka import Consumer
 from integration.processes import PythonProcess
 from integration.topics import Topics
 from kshare.core.hashing import HashRange
+from kshare.core.progress import TopicPartition
 from kshare.testing import check_order
-from tests.support.key_owners import Delivery, Events, OwnerChange, key_owner_faults
+from kshare.testing.history import (
+    Committed,
+    Delivery,
+    Events,
+    History,
+    OwnerChange,
+    Sent,
+    check_history,
+)
 
 SECONDS = 120.0
 _CHANGES = ("assigned", "revoked", "lost")
@@ -29,6 +38,7 @@ class Member:
     process: PythonProcess
     file: Path
     has_callbacks: bool = True
+    is_plain: bool = False
     resumed: list[int] = field(default_factory=list)
     signals: list[signal.Signals] = field(default_factory=list)
 
@@ -48,26 +58,19 @@ class Member:
             if line[0] == "record"
         ]
 
-    def committed(self) -> dict[tuple[int, int], int]:
-        """When it knew of a partition's offset that it is committed."""
-        return {
-            (int(line[2]), int(line[3])): int(line[1])
-            for line in self.lines()
-            if line[0] == "committed"
-        }
-
-    def events(self, *, is_strict: bool = False) -> Events:
-        """What it has delivered, and what its callbacks were told.
+    def events(self, topic: str, *, is_strict: bool = False) -> Events:
+        """What it has delivered, what its callbacks were told, and what it knew of commits.
 
         Args:
+            topic: The topic.
             is_strict: Excuse no record that was in hand.
         """
         closing = [int(line[1]) for line in self.lines() if line[0] == "closing"]
-        known = (_event(line) for line in self.lines())
+        known = (_event(topic, line) for line in self.lines())
         lines = [event for event in known if event is not None]
         if is_strict:
-            return Events(lines, has_callbacks=self.has_callbacks)
-        return Events(lines, self.resumed, closing, has_callbacks=self.has_callbacks)
+            return Events(lines, has_callbacks=self.has_callbacks, is_plain=self.is_plain)
+        return Events(lines, self.resumed, closing, self.has_callbacks, self.is_plain)
 
     def share(self) -> float:
         """How many partitions it has now, by its callbacks."""
@@ -99,6 +102,7 @@ class Group:
         topic: The topic that they subscribe to.
         folder: Where they write what they deliver.
         name: Id of the group; empty for the topic's name.
+        output: Where transactional members write.
         members: The processes.
         faults: What was done to brokers, policies or the log, in words.
         log_losses: When the group's log was lost.
@@ -108,6 +112,7 @@ class Group:
     topic: str
     folder: Path
     name: str = ""
+    output: str = ""
     members: list[Member] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     log_losses: list[int] = field(default_factory=list)
@@ -122,7 +127,9 @@ class Group:
 
     def start_plain(self, **config: Any) -> Member:
         """Start a plain consumer."""
-        return self._start("integration.plain_process", config)
+        member = self._start("integration.plain_process", config)
+        member.is_plain = True
+        return member
 
     def _start(self, module: str, config: dict[str, Any], has_callbacks: bool = True) -> Member:
         file = self.folder / f"{self.name}-{len(self.members):03}"
@@ -153,33 +160,27 @@ class Group:
     def check(self, produced: Mapping[int, int | list[tuple[int, int]]]) -> None:
         """Nothing is lost, and each key was delivered in order, by one living owner at a time.
 
-        A record that came twice counts where it came first, and then where it came last; how it may
-        come twice is judged by :mod:`tests.support.key_owners`.
+        How a record may come twice is judged by :mod:`kshare.testing.history`. Where each came
+        last, keys are in order, too: what comes again is all that was not committed.
 
         Args:
             produced: The end of each partition, or the offset ranges that had to be delivered.
         """
-        events = {member.file.name: member.events() for member in self.members}
-        anomalies = key_owner_faults(events, self.log_losses)
+        expected = {p: [(0, end)] if isinstance(end, int) else end for p, end in produced.items()}
+        anomalies = self.anomalies(expected)
         print(f"{self.history()}; {len(anomalies)} anomalies")
         assert not anomalies, "\n".join(anomalies[:20])
         rows = sorted(row for member in self.members for row in self._rows(member))
-        first: dict[tuple[int, int], tuple[int, int, int, str]] = {}
-        last: dict[tuple[int, int], tuple[int, int, int, str]] = {}
-        for row in rows:
-            first.setdefault((row[1], row[2]), row)
-            last[row[1], row[2]] = row
-        for partition, end in produced.items():
-            expected = [(0, end)] if isinstance(end, int) else end
-            for deliveries in (first, last):
-                kept = sorted(row for row in deliveries.values() if row[1] == partition)
-                columns = {
-                    "offset": pa.array([row[2] for row in kept], pa.int64()),
-                    "key": pa.array([bytes.fromhex(row[3]) for row in kept], pa.binary()),
-                    "batch": pa.array(range(len(kept)), pa.int64()),
-                }
-                report = check_order(pa.table(columns), {0: expected})
-                assert report.ok, str(report)
+        last = {row[1:3]: row for row in rows}
+        for partition, ranges in expected.items():
+            kept = sorted(row for row in last.values() if row[1] == partition)
+            columns = {
+                "offset": pa.array([row[2] for row in kept], pa.int64()),
+                "key": pa.array([bytes.fromhex(row[3]) for row in kept], pa.binary()),
+                "batch": pa.array(range(len(kept)), pa.int64()),
+            }
+            report = check_order(pa.table(columns), {0: ranges})
+            assert report.ok, str(report)
 
     def faults_of_returns(self, *, has_order: bool = True) -> list[str]:
         """What members have returned that they must not have; nothing is excused.
@@ -190,22 +191,36 @@ class Group:
         Args:
             has_order: Whether members have key order.
         """
-        known: dict[tuple[int, int], tuple[int, str]] = {}
-        for member in self.members:
-            for record, when in member.committed().items():
-                known[record] = min(known.get(record, (when, "")), (when, member.file.name))
-        faults = []
-        for member in self.members:
-            for when, partition, offset, _ in member.records():
-                since, whom = known.get((partition, offset), (when, ""))
-                if when > since:
-                    what = f"{member.file.name} has returned {partition}@{offset}"
-                    seconds = (when - since) / 1e9
-                    faults.append(f"{what} {seconds:.3f} s after {whom} knew that it is committed")
-        if has_order:
-            events = {each.file.name: each.events(is_strict=True) for each in self.members}
-            faults += key_owner_faults(events, self.log_losses)
-        return faults
+        return self.anomalies(is_strict=True, has_order=has_order)
+
+    def anomalies(
+        self,
+        produced: Mapping[int, list[tuple[int, int]]] | None = None,
+        *,
+        is_strict: bool = False,
+        has_order: bool = True,
+    ) -> list[str]:
+        """What is wrong with all that was delivered.
+
+        Args:
+            produced: The offset ranges of each partition that had to be delivered.
+            is_strict: Excuse no record that was in hand.
+            has_order: Whether members have key order.
+        """
+        sent = None
+        if produced is not None:
+            sent = [
+                Sent(TopicPartition(self.topic, partition), offset, None)
+                for partition, ranges in produced.items()
+                for start, end in ranges
+                for offset in range(start, end)
+            ]
+        events = {
+            each.file.name: each.events(self.topic, is_strict=is_strict) for each in self.members
+        }
+        resets = self.log_losses
+        history = History(processes=events, sent=sent, resets=resets, has_order=has_order)
+        return [str(each) for each in check_history(history)]
 
     def history(self) -> str:
         """What has happened, in numbers."""
@@ -235,19 +250,22 @@ class Group:
         return rows
 
 
-def _event(line: list[str]) -> Delivery | OwnerChange | None:
+def _event(topic: str, line: list[str]) -> Delivery | OwnerChange | Committed | None:
     """A line of a process; None for one that is about no record and no key hashes."""
     if line[0] == "record":
         key = bytes.fromhex(line[4]) if len(line) > 4 else b""
-        return Delivery(int(line[1]), int(line[2]), int(line[3]), key)
+        return Delivery(int(line[1]), TopicPartition(topic, int(line[2])), int(line[3]), key)
+    if line[0] == "committed":
+        return Committed(int(line[1]), TopicPartition(topic, int(line[2])), int(line[3]))
     if line[0] not in _CHANGES:
         return None
-    hashes: dict[int, tuple[HashRange, ...]] = {}
+    hashes: dict[TopicPartition, tuple[HashRange, ...]] = {}
     for text in line[3].split(",") if len(line) > 3 else ():
         partition, *rest = text.split(":")
+        at = TopicPartition(topic, int(partition))
         parts = (HashRange(*map(int, part.split("-"))) for part in rest)
-        hashes[int(partition)] = (*hashes.get(int(partition), ()), *parts)
-    return OwnerChange(int(line[1]), line[0] == "assigned", hashes)
+        hashes[at] = (*hashes.get(at, ()), *parts)
+    return OwnerChange(int(line[1]), line[0] == "assigned", hashes, line[0] == "lost")
 
 
 def fill(group: Group, first: int, last: int) -> None:

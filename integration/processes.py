@@ -20,7 +20,10 @@ _MODULES = [
     "integration.group_member",
     "integration.member_process",
     "integration.plain_process",
+    "integration.releasing_process",
     "integration.transaction_process",
+    "integration.verifiable_process",
+    "kshare.cli.verifiable_consumer",
 ]
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(_MODULES)

@@ -4,11 +4,16 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from integration.spark import BARE
@@ -28,6 +33,7 @@ class Driver:
         master: as Spark's; a change counts from the next start.
         version: of another Spark than this environment's; see :mod:`integration.spark_versions`.
         bare: Spark runs a plain python3, with the modules in this folder.
+        config: more settings of Spark.
     """
 
     def __init__(
@@ -36,7 +42,9 @@ class Driver:
         master: str = "local[2]",
         version: str | None = None,
         bare: Path | None = None,
+        config: Mapping[str, str] | None = None,
     ) -> None:
+        self._config = json.dumps({**(config or {})})
         self.log_file = folder / "spark.log"
         self._python = sys.executable if version is None else str(environment(version))
         self._variables = (
@@ -103,7 +111,14 @@ class Driver:
         mine, its = os.pipe()
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [self._python, "-m", "integration.streaming_job", str(its), self.master],
+                [
+                    self._python,
+                    "-m",
+                    "integration.streaming_job",
+                    str(its),
+                    self.master,
+                    self._config,
+                ],
                 cwd=ROOT,
                 env={**self._variables, "PYTHONPATH": os.pathsep.join(self._path)},
                 stdin=subprocess.PIPE,
@@ -136,6 +151,8 @@ class StreamingRun:
         self.folder, self.driver = folder, driver
         self.checkpoint, self.out = folder / "checkpoint", folder / "out"
         self.planner_log = folder / "planner.log"
+        self.stop_file = folder / "stop"  # ends a query, if it is there
+        self.more: dict[str, Any] = {}  # of a job; see streaming_job
         self.options = options
 
     def start(self, source: str = "kshare", **more: str) -> None:
@@ -168,8 +185,11 @@ class StreamingRun:
             "source": source,
             "options": {**self.options, **more},
             "log": str(self.planner_log),
+            "stop_file": str(self.stop_file),
             "kill": kill,
+            **self.more,
         }
+        self.stop_file.unlink(missing_ok=True)
         if batches is not None:
             job["batches"] = batches
         if kill is not None:
@@ -200,6 +220,54 @@ class StreamingRun:
             for file in (self.checkpoint / "offsets").glob("*")
             if file.name.isdigit()
         }
+
+
+@contextmanager
+def running(run: StreamingRun) -> Iterator[threading.Thread]:
+    """Read all there is in a thread; at the end, the query must have done so."""
+    errors: list[str | None] = []
+    thread = threading.Thread(target=lambda: errors.append(run.try_to_start("kshare", None)))
+    thread.start()
+    yield thread
+    thread.join(120)
+    assert errors == [None], (errors, run.driver.log() if run.driver else "")
+
+
+class Batches:
+    """The batches that a query has written: each is looked at once."""
+
+    def __init__(self, run: StreamingRun) -> None:
+        self._out = run.out
+        self._tasks: dict[int, int] = {}
+
+    def tasks(self) -> dict[int, int]:
+        """How many tasks delivered records, by batch."""
+        for done in self._out.glob("batch=*/_SUCCESS"):
+            batch = int(done.parent.name.removeprefix("batch="))
+            if batch not in self._tasks:
+                rows = ds.dataset(done.parent, format="parquet").to_table(columns=["task"])
+                self._tasks[batch] = len(pc.unique(rows["task"]))
+        return dict(sorted(self._tasks.items()))
+
+    def seconds(self) -> dict[int, float]:
+        """How long each took, from the end of the one before."""
+        files = {number: self._out / f"batch={number}" / "_SUCCESS" for number in self.tasks()}
+        ends = {number: file.stat().st_mtime for number, file in files.items()}
+        return {
+            number: end - ends[number - 1] for number, end in ends.items() if number - 1 in ends
+        }
+
+    def wait(self, is_so: Callable[[dict[int, int]], object], seconds: float = 90) -> None:
+        """Wait until the batches say so."""
+        deadline = time.monotonic() + seconds
+        while not is_so(self.tasks()):
+            assert time.monotonic() < deadline, self.tasks()
+            time.sleep(0.1)
+
+    def wait_for(self, more: int) -> None:
+        """Wait for so many batches more."""
+        done = max(self.tasks(), default=0)
+        self.wait(lambda tasks: max(tasks, default=0) >= done + more)
 
 
 def was_killed(kill: Kill) -> bool:

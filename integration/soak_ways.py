@@ -5,7 +5,8 @@
 Four members share a partition. Every second or two one of them is killed, ended, or stopped for 1
 or 8 s; with several brokers, these are killed and frozen as well. At the end it says how many
 records were returned that must not have been (see
-:meth:`integration.members.Group.faults_of_returns`); an error if not all came.
+:meth:`integration.members.Group.faults_of_returns`); an error if not all came. With transactions,
+each record has one output, and those of a key are in order.
 """
 
 import argparse
@@ -15,16 +16,20 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from integration.cluster import KafkaCluster
-from integration.kafka import KafkaBroker
+from integration.kafka import BrokerError, KafkaBroker
 from integration.members import Group, Member, end_all, eventually, fill
+from integration.transactions import outputs
+from kshare.group.offsets import list_offsets
 
-__all__ = ["MODES", "await_all", "chaos", "start"]
+__all__ = ["MODES", "await_all", "brokers_of", "chaos", "faults_of_outputs", "start"]
 
 MODES: Final[dict[str, dict[str, Any]]] = {
     "implicit": {},
@@ -32,6 +37,7 @@ MODES: Final[dict[str, dict[str, Any]]] = {
     "explicit": {"acknowledgement.mode": "explicit"},
     "explicit, one of a key": {"acknowledgement.mode": "explicit", "max.in.flight.per.key": 1},
     "no order": {"consumption.order": "none", "cooperative.chunk.records": "50"},
+    "transactions": {"transaction.timeout.ms": 20_000},
 }
 _MEMBERS: Final = 4
 _RECORDS: Final = 60
@@ -40,7 +46,11 @@ _RECORDS: Final = 60
 
 def start(group: Group, mode: str, chance: random.Random) -> Member:
     """Start a member."""
-    return group.start(ways=chance.randrange(1_000_000), pause=0.002, **MODES[mode])
+    config: dict[str, Any] = {"ways": chance.randrange(1_000_000), "pause": 0.002, **MODES[mode]}
+    if mode == "transactions":
+        name = f"{group.topic}-{len(group.members)}"
+        config |= {"transactional.id": name, "output": group.output}
+    return group.start(**config)
 
 
 def chaos(
@@ -88,7 +98,7 @@ def _disturb_broker(group: Group, cluster: Any, chance: random.Random) -> None:
         group.faults.append("a broker killed")
         broker.kill9()
         time.sleep(chance.choice([0.0, 3.0]))
-        broker.start()
+        _start_again(broker)
     else:
         group.faults.append("a broker frozen")
         broker.freeze()
@@ -96,8 +106,22 @@ def _disturb_broker(group: Group, cluster: Any, chance: random.Random) -> None:
         broker.thaw()
 
 
+def _start_again(broker: KafkaBroker) -> None:
+    """Start a broker that was killed; on a busy machine it may take longer than it is given."""
+    for _ in range(3):
+        try:
+            broker.start()
+        except BrokerError as error:
+            print(f"a broker did not start: {str(error)[:200]}", flush=True)
+            broker.kill9()
+        else:
+            return
+    broker.start()
+
+
 @contextmanager
-def _cluster(brokers: int) -> Iterator[tuple[Any, Any]]:
+def brokers_of(brokers: int) -> Iterator[tuple[Any, Any]]:
+    """Start brokers: where topics are made, and the cluster of several; None for one."""
     if brokers == 1:
         with KafkaBroker() as broker:
             yield broker, None
@@ -115,7 +139,41 @@ def await_all(group: Group, total: int) -> None:
     """Let all members go on, and wait until all records have come."""
     for member in group.members:
         member.signal(signal.SIGCONT)
-    eventually(lambda: len(group.delivered()) == total, 180)
+    wanted = {(0, offset) for offset in range(total)}
+
+    def come() -> set[tuple[int, int]]:
+        if not group.output:
+            return group.delivered()
+        return {(0, offset) for offset, _ in outputs(group.broker, group.output)}
+
+    try:
+        eventually(lambda: come() >= wanted, 180)
+    except AssertionError:
+        for member in group.members:
+            if member.process.poll() is None:
+                member.process.send_signal(signal.SIGUSR1)
+        missing = sorted(wanted - come())
+        print(f"{len(missing)} of {total} records did not come: {missing[:20]} ... {missing[-20:]}")
+        print(f"the log ends at {group.broker.latest(group.topic)}")
+        where = {"bootstrap.servers": group.broker.bootstrap_servers}
+        print(f"committed: {list_offsets(group.topic, where)}", flush=True)
+        raise
+
+
+def faults_of_outputs(group: Group, total: int) -> list[str]:
+    """What is wrong with the outputs of transactional members, of which there is one a record."""
+    found = outputs(group.broker, group.output)
+    times = Counter(offset for offset, _ in found)
+    faults = [
+        f"offset {offset} has {times[offset]} outputs" for offset in times if times[offset] > 1
+    ]
+    faults += [f"offset {offset} has no output" for offset in range(total) if not times[offset]]
+    last: dict[bytes, int] = {}
+    for offset, key in found:
+        if offset < last.get(key, -1):
+            faults.append(f"{key!r}: offset {offset} comes after {last[key]}")
+        last[key] = offset
+    return faults
 
 
 def main(arguments: list[str]) -> int:
@@ -127,16 +185,25 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args(arguments)
     faults = 0
-    with tempfile.TemporaryDirectory() as folder, _cluster(given.brokers) as (where, cluster):
+    with tempfile.TemporaryDirectory() as folder, brokers_of(given.brokers) as (where, cluster):
         for mode in MODES if given.mode == "all" else [given.mode]:
             copies = {} if cluster is None else {"replication": given.brokers}
             topic = where.create_topic(**copies)
             chance = random.Random(given.seed)
-            with closing(Group(where, topic, Path(folder))) as group:
-                total = chaos(group, mode, given.seconds, chance, cluster)
-                await_all(group, total)
-                end_all(group)
+            own = Path(folder) / topic  # what members of another mode have written does not count
+            own.mkdir()
+            with closing(Group(where, topic, own)) as group:
+                if mode == "transactions":
+                    group.output = where.create_topic(**copies)
+                try:
+                    total = chaos(group, mode, given.seconds, chance, cluster)
+                    await_all(group, total)
+                    end_all(group)
+                except BaseException:
+                    traceback.print_exc()  # brokers that do not stop then may hide it
+                    raise
                 found = group.faults_of_returns(has_order=mode != "no order")
+                found += faults_of_outputs(group, total) if group.output else []
                 faults += len(found)
                 print(f"{mode}: {group.history()}; {len(found)} faults", flush=True)
                 for fault in found[:10]:

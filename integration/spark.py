@@ -24,7 +24,7 @@ INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-_QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 BARE = "KSHARE_TEST_BARE"  # Spark runs the first python3 on the PATH
 _ARCHIVE_MAKER = "KSHARE_MAKES_CLASS_ARCHIVE"
 
@@ -64,7 +64,7 @@ def start_spark(
         "spark.ui.showConsoleProgress": "false",
     }
     if quick:
-        settings["spark.driver.extraJavaOptions"] = " ".join([*_QUICK_JVM, archive_option()])
+        settings["spark.driver.extraJavaOptions"] = " ".join([*QUICK_JVM, archive_option()])
     builder = SparkSession.builder.master(master).appName("kshare-integration")
     return builder.config(map={**settings, **(config or {})}).getOrCreate()
 

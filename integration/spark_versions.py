@@ -23,6 +23,7 @@ PARITY = (
     "integration/test_differential_batch.py",
     "integration/test_differential_stream.py",
     "integration/test_differential_sink.py",
+    "integration/test_byte_limit.py",
     "integration/test_spark_versions.py",
 )
 SHORT = (
@@ -49,11 +50,12 @@ def environment(version: str) -> Path:
             venv.create(folder, with_pip=True)
             install = [str(python), "-m", "pip", "install", "--quiet", f"pyspark=={version}"]
             subprocess.run(install, check=True)
-            shutil.copy(ROOT / "spark_plugin" / "kshare-python", python.parent)
             packages = next(folder.glob("lib/python3*/site-packages"))
             line = f"import os, site; site.addsitedir(os.environ.get({PACKAGES!r}, ''))\n"
             (packages / "the_rest.pth").write_text(line)
             ready.touch()
+        for name, installed in (("kshare-python",) * 2, ("forked_start.py", "kshare-start.py")):
+            shutil.copy(ROOT / "spark_plugin" / name, python.with_name(installed))
     return python
 
 

@@ -18,6 +18,10 @@ counted from 0 in this start:
 ``in-tasks``           in a task, when what follows the reader has seen some rows
 ``before-commit-log``  when the sink has written the batch, before Spark notes that it is done
 ``any-time``           some seconds after the query was started
+
+Besides, a job may have ``record_seconds``: how long a task works on each record; and
+``feedback_port``: where tasks are told to report to, instead of where the planner listens. A query
+ends as soon as there is a file ``stop_file``.
 """
 
 import importlib
@@ -27,7 +31,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,6 +43,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from integration.spark import INTERPRETED, start_spark
+from kshare.core.tasks import Ticket
+from kshare.feedback.server import FeedbackServer
 from spark_plugin.source import KshareDataSource, StreamReader
 from spark_plugin.spark_api import TELLS_START
 
@@ -73,7 +81,17 @@ def driver_above() -> psutil.Process:
 
 def planners(driver: psutil.Process) -> list[psutil.Process]:
     """The planners' processes of a driver's queries."""
-    return [p for p in driver.children(recursive=True) if PLANNER in _command(p)]
+    return [p for p in driver.children(recursive=True) if _plans(p)]
+
+
+def _plans(process: psutil.Process) -> bool:
+    command = _command(process)
+    if not any(word.endswith("kshare-start.py") for word in command) and PLANNER in command:
+        return True
+    try:
+        return process.name() == "kshare-planner"  # the fork server's, which the other waits for
+    except psutil.Error:
+        return False
 
 
 def _command(process: psutil.Process) -> list[str]:
@@ -97,10 +115,12 @@ class Reader(StreamReader):
 
     kill: Kill
     log: str | None
+    feedback_port: int | None
     planned = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "kill": self.kill, "log": self.log}
+        own = {"kill": self.kill, "log": self.log, "feedback_port": self.feedback_port}
+        return {**super().__getstate__(), **own}
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
         self._strike_in("before-offset-log")
@@ -129,8 +149,21 @@ class Reader(StreamReader):
         if self.log is not None:
             keep_log(self.log)
             self.log = None
+        if self.feedback_port is not None:
+            send_reports_to(self.feedback_port)
+            self.feedback_port = None
         if self.kill.get("where") == where and self.planned >= self.kill["batch"]:
             strike(self.kill)
+
+
+def send_reports_to(port: int) -> None:
+    """Let tasks report to another port than the one that this planner listens at."""
+    ticket = FeedbackServer.ticket
+
+    def elsewhere(server: FeedbackServer, batch: str, task: int, *, hold: bool) -> Ticket:
+        return replace(ticket(server, batch, task, hold=hold), port=port)
+
+    setattr(FeedbackServer, "ticket", elsewhere)  # noqa: B010 - mypy lets no method be assigned
 
 
 def keep_log(file: str) -> None:
@@ -142,7 +175,9 @@ def keep_log(file: str) -> None:
     logger.addHandler(handler)
 
 
-def source_of(kill: Kill, log: str | None) -> type[KshareDataSource]:
+def source_of(
+    kill: Kill, log: str | None, feedback_port: int | None = None
+) -> type[KshareDataSource]:
     """Make ``format("kshare")`` with :class:`Reader`."""
 
     class Source(KshareDataSource):
@@ -154,7 +189,7 @@ def source_of(kill: Kill, log: str | None) -> type[KshareDataSource]:
             made: Any = super().streamReader(schema)
             reader = getattr(made, "reader", made)  # Spark before 4.2 has one around it
             reader.__class__ = Reader
-            reader.kill, reader.log = kill, log
+            reader.kill, reader.log, reader.feedback_port = kill, log, feedback_port
             return made
 
     return Source
@@ -165,7 +200,7 @@ def run_query(spark: SparkSession, job: dict[str, Any]) -> None:
     kill: Kill = job.get("kill") or {}
     where, enough = kill.get("where"), threading.Event()
     ran: list[int] = []
-    spark.dataSource.register(source_of(kill, job.get("log")))
+    spark.dataSource.register(source_of(kill, job.get("log"), job.get("feedback_port")))
     source = job.get("source", "kshare")
     reader = (
         spark.readStream.format(WATCHED if source == "kshare" else source)
@@ -180,7 +215,7 @@ def run_query(spark: SparkSession, job: dict[str, Any]) -> None:
         number = len(ran)
         ran.append(batch)
         is_time = number >= kill.get("batch", 0)
-        if number >= job.get("batches", number + 1):
+        if number >= job.get("batches", number + 1) or Path(job.get("stop_file", "/")).is_file():
             enough.set()
         columns = rows.select("topic", "partition", "offset", "key", "value")
         placed = columns.withColumn("task", F.spark_partition_id())
@@ -194,6 +229,13 @@ def run_query(spark: SparkSession, job: dict[str, Any]) -> None:
                 return True
 
             placed = placed.where(F.udf(pass_some_rows, "boolean")("offset"))
+        if seconds := job.get("record_seconds"):
+
+            def work(_: int) -> bool:
+                time.sleep(seconds)
+                return True
+
+            placed = placed.where(F.udf(work, "boolean")("offset"))
         placed.write.mode("overwrite").parquet(f"{job['out']}/batch={batch}")
         if where == "before-commit-log" and is_time:
             strike(kill)
@@ -233,10 +275,10 @@ def run(job: dict[str, Any]) -> None:
     spark.stop()
 
 
-def serve(answers: int, master: str) -> None:
+def serve(answers: int, master: str, config: Mapping[str, str]) -> None:
     """Run the queries that standard input names."""
     os.set_inheritable(answers, False)
-    spark = start_spark(master=master, config=INTERPRETED)
+    spark = start_spark(master=master, config={**INTERPRETED, **config})
     with os.fdopen(answers, "w", buffering=1) as out:
         for line in sys.stdin:
             error = None
@@ -250,4 +292,4 @@ def serve(answers: int, master: str) -> None:
 
 if __name__ == "__main__":
     # By its own name: what workers and planners need of __main__ would be sent to them by value.
-    importlib.import_module(DRIVER).serve(int(sys.argv[1]), sys.argv[2])
+    importlib.import_module(DRIVER).serve(int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]))

@@ -1,6 +1,5 @@
 """Processes of one group on one partition of a real broker: killed at any point, swapped hot."""
 
-import random
 import signal
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -9,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from integration.chance import chance_of
 from integration.kafka import KafkaBroker
 from integration.members import eventually
 from integration.processes import PythonProcess
@@ -72,7 +72,7 @@ def table(number: int, rows: list[tuple[int, str]]) -> pa.Table:
 def test_processes_are_killed_at_random_points(
     broker: KafkaBroker, filled: str, start: Start, seed: int
 ) -> None:
-    chance = random.Random(seed)
+    chance = chance_of(seed)
     halves = split(WHOLE, 2)
     members = [[start(half)] for half in halves]
     for _ in range(3):

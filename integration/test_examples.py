@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from integration.driver_pandas import pandas_folder
 from integration.kafka import KafkaBroker
 from tests.support.clock import until
 
@@ -78,3 +79,23 @@ def test_each_record_is_written_once(
     )
     assert sorted(row.value for row in written) == sorted(value.upper() for value in VALUES)
     broker.delete_topic(output)
+
+
+def test_each_record_has_an_outcome(
+    spark: SparkSession,
+    broker: KafkaBroker,
+    orders: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(pandas_folder()))
+    letters = broker.create_topic(f"{orders}.dlq")
+    broker.produce(orders, [(b"customer-1", b"no JSON")])
+    run("handlers_spark.py", broker.bootstrap_servers, orders, tmp_path)
+    rows = spark.read.parquet(f"{tmp_path}/scores").select("offset", "status", "result").collect()
+    assert {row.offset: row.result for row in rows if row.status == "done"} == {
+        n: n / 100 for n in range(COUNT)
+    }
+    assert [row.status for row in rows if row.offset >= COUNT] == ["dead_lettered"]
+    assert broker.latest(letters) == 1
+    broker.delete_topic(letters)

@@ -5,7 +5,6 @@ logs that it retries.
 """
 
 import logging
-import random
 import re
 import struct
 import threading
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 import kshare
+from integration.chance import chance_of
 from integration.cluster import KafkaCluster
 from integration.kafka import KafkaBroker
 from integration.runs import Driver, StreamingRun, was_killed
@@ -47,7 +47,7 @@ def filled(where: KafkaBroker | KafkaCluster, replication: int = 1) -> str:
     """A topic of one partition with ``COUNT`` records, of 300 bytes each so that many fetches are
     needed."""
     topic = where.create_topic(replication=replication)
-    chance = random.Random(1)
+    chance = chance_of(1)
     records = [Record(b"key-%d" % (i % 97), chance.randbytes(300)) for i in range(COUNT)]
     where.produce(topic, records, config=SMALL_BATCHES)
     return topic

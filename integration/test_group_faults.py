@@ -4,7 +4,6 @@ The verdict is as in :mod:`integration.test_group_membership`: over all that was
 nothing excused during rebalances.
 """
 
-import random
 import signal
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import ConsumerGroupState
 
+from integration.chance import chance_of
 from integration.cluster import KafkaCluster
 from integration.kafka import KafkaBroker
 from integration.members import Group, Member, end_all, eventually, fill, wait_for_refusal
@@ -238,7 +238,7 @@ def test_members_join_and_leave_every_second(
     broker: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
     """For two minutes; at most five live at a time."""
-    chance = random.Random(7)
+    chance = chance_of(7)
     with closing(Group(broker, topic, tmp_path)) as group:
         living = [group.start(), group.start()]
         until, total = time.monotonic() + 120, 0

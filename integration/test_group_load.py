@@ -69,6 +69,24 @@ def test_a_hot_key_gets_a_range_of_its_own_and_a_killed_member_is_replaced(group
     group.check({0: produced})
 
 
+def test_a_hot_partition_among_enough_is_shared(broker: KafkaBroker, tmp_path: Path) -> None:
+    """Four members, four partitions, one with ten times the records: each comes once, in order."""
+    config = {"rangeAssignor": "adaptive", "probing.rebalance.interval.ms": 4_000, "pause": 0.003}
+    sizes = {0: 4_000, 1: 400, 2: 400, 3: 400}
+    with closing(Group(broker, broker.create_topic(partitions=4), tmp_path)) as group:
+        for partition, size in sizes.items():
+            rows = [(f"key-{i * i % 331}", f"{i}") for i in range(size)]
+            broker.produce(group.topic, rows, partition=partition)
+        for _ in range(4):
+            group.start(**config)
+        eventually(lambda: len(group.delivered()) == sum(sizes.values()))
+        end_all(group)
+        group.check(sizes)
+        of_hot = [sum(row[1] == 0 for row in member.records()) for member in group.members]
+        assert min(of_hot) > 100, of_hot
+        assert sum(len(member.records()) for member in group.members) == sum(sizes.values())
+
+
 def test_tasks_go_to_members_in_the_rack_of_their_replicas_until_a_deadline(
     tmp_path: Path,
 ) -> None:

@@ -40,13 +40,14 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import AuthorizationError
 from kshare.group import KeySharedConsumer
-from kshare.group.config.consumer_config import ConsumerConfig, consumer_config
+from kshare.group.config.consumer_config import consumer_config
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.log.topic import log_partition
 from kshare.group.offsets import list_offsets
 from kshare.group.session import log_inspector
 from kshare.group.session.session import GroupSession
 from kshare.testing import check_order
-from tests.support.key_owners import Delivery, Events, OwnerChange, key_owner_faults
+from kshare.testing.history import Committed, Delivery, Events, History, OwnerChange, check_history
 
 LOWER, UPPER = split(WHOLE, 2)
 SECONDS = 60.0
@@ -149,11 +150,12 @@ class Members:
 
     def check(self) -> None:
         """Nothing is lost; each key's records come in order, from one living owner at a time."""
-        lines: dict[str, list[Delivery | OwnerChange]] = {}
+        lines: dict[str, list[Delivery | OwnerChange | Committed]] = {}
+        at = TopicPartition(self._topic, 0)
         for when, number, key, name in self.delivered():
-            lines.setdefault(name, []).append(Delivery(when, 0, number, key.encode()))
+            lines.setdefault(name, []).append(Delivery(when, at, number, key.encode()))
         events = {name: Events(each, has_callbacks=False) for name, each in lines.items()}
-        assert key_owner_faults(events) == []
+        assert check_history(History(processes=events)) == []
         first = {offset: key for _, offset, key, _ in reversed(self.delivered())}
         order = dict.fromkeys(offset for _, offset, _, _ in self.delivered())
         table = pa.table(

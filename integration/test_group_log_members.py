@@ -158,7 +158,9 @@ def test_the_log_has_no_leader_for_a_while(
     """The group's coordinator lives."""
     assert cluster.coordinator("any group") in {1, 2}  # from now on there are offsets to move
     cluster.move_leader("__consumer_offsets", 0, 1)
-    with shared(cluster, tmp_path, on=(1, 2), is_subscribed=is_subscribed) as run:
+    # A busy machine is to drop nobody.
+    config = {"session.timeout.ms": 20_000} if is_subscribed else {}
+    with shared(cluster, tmp_path, config=config, on=(1, 2), is_subscribed=is_subscribed) as run:
         for name in (run.group.topic, run.log):
             cluster.wait_for_topic(name)
         fill(run.group, 0, 4_000)

@@ -2,10 +2,9 @@
 
 The verdict is over all that was delivered, in the order of time: it is that of
 :func:`kshare.testing.check_order`, and that a key had one living owner at a time
-(:mod:`tests.support.key_owners`). It excuses nothing during rebalances.
+(:mod:`kshare.testing.history`). It excuses nothing during rebalances.
 """
 
-import random
 import signal
 import subprocess
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from integration.chance import chance_of
 from integration.jars import java
 from integration.kafka import KafkaBroker, class_path
 from integration.members import Group, Member, end_all, eventually, fill
@@ -132,7 +132,7 @@ def changes_of(member: Member) -> list[list[str]]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_members_come_and_go_at_random(group: Group, seed: int) -> None:
-    chance = random.Random(seed)
+    chance = chance_of(seed)
     living = [group.start(), group.start()]
     fill(group, 0, 500)
     total = 500

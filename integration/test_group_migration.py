@@ -4,7 +4,6 @@ The verdict is as in :mod:`integration.test_group_membership`: over all that was
 kinds, in the order of time.
 """
 
-import random
 import signal
 import time
 from collections.abc import Iterator
@@ -13,14 +12,18 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
 from kafka import KafkaConsumer
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 
+from integration.chance import chance_of
 from integration.kafka import KafkaBroker
 from integration.members import Group, Member, end_all, eventually, fill
 from kshare.cli import main
+from kshare.wire.protocol.error_codes import is_retriable
 
 BOTH = {"partition.assignment.strategy": "kshare-range-v1,range"}
 KIP_848 = {
@@ -111,11 +114,21 @@ def test_plain_consumers_are_replaced_one_by_one(
     check(group)
 
 
+def described(group: Group) -> Any:
+    """The group as its coordinator sees it; None while nobody knows it, or answers."""
+    future = group.broker.admin.describe_consumer_groups([group.name])[group.name]
+    try:
+        return future.result(30)
+    except (KafkaException, TimeoutError) as fault:
+        if isinstance(fault, KafkaException) and not is_retriable(fault.args[0].code()):
+            raise
+        return None
+
+
 def assigned(group: Group) -> dict[str, list[int]]:
     """The partitions of each member, by its client.id, as the coordinator says."""
-    future = group.broker.admin.describe_consumer_groups([group.name])[group.name]
     found: dict[str, list[int]] = {}
-    for member in future.result(30).members:
+    for member in eventually(lambda: described(group)).members:
         listed = member.assignment.topic_partitions if member.assignment else []
         found[member.client_id] = sorted(each.partition for each in listed)
     return found
@@ -149,21 +162,24 @@ def test_a_group_that_brokers_convert_and_convert_back(group: Group) -> None:
             bootstrap_servers=group.broker.bootstrap_servers,
             group_id=group.topic,
             auto_offset_reset="earliest",
+            enable_auto_commit=False,
             partition_assignment_strategy=[RangePartitionAssignor],
         )
         while not stop.is_set():
-            consumer.poll(timeout_ms=100)
+            consumer.poll(timeout_ms=1000)  # shorter ones interrupt its joining
         consumer.close()
 
     with ThreadPoolExecutor(1) as pool:
         leader = pool.submit(lead)
-        group.name = group.topic
-        eventually(lambda: sum(map(len, assigned(group).values())) == PARTITIONS)
-        member = group.start(**BOTH)
-        eventually(lambda: member.share() > 0)
-        new = group.start_plain(**KIP_848)
-        eventually(lambda: new.share() == member.share() == 1)
-        stop.set()
+        try:
+            group.name = group.topic
+            eventually(lambda: sum(map(len, assigned(group).values())) == PARTITIONS)
+            member = group.start(**BOTH)
+            eventually(lambda: member.share() > 0)
+            new = group.start_plain(**KIP_848)
+            eventually(lambda: new.share() == member.share() == 1)
+        finally:
+            stop.set()  # a failure would wait for the leader, for ever
         leader.result(60)
     eventually(lambda: new.share() + member.share() == PARTITIONS)
     fill(group, 0, 1_000)
@@ -179,7 +195,7 @@ def test_a_group_that_brokers_convert_and_convert_back(group: Group) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_both_kinds_come_and_go_at_random(group: Group, seed: int) -> None:
-    chance = random.Random(seed)
+    chance = chance_of(seed)
     group.name = group.topic
     living = [group.start_plain(), group.start(**BOTH)]
     total = 500

@@ -3,7 +3,6 @@
 The verdict is of a reader of committed records, as in :mod:`integration.test_group_transactions`.
 """
 
-import random
 import signal
 import time
 from contextlib import ExitStack, closing
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from integration.chance import chance_of
 from integration.cluster import KafkaCluster
 from integration.group_log import lose_log
 from integration.kafka import KafkaBroker
@@ -29,7 +29,7 @@ def test_a_broker_that_is_killed_and_frozen_amid_transactions(tmp_path: Path) ->
 
     librdkafka 2.16 may abort a process whose coordinator goes away; such a one is started again.
     """
-    chance = random.Random(11)
+    chance = chance_of(11)
     halves = [LOWER, UPPER]
     with ExitStack() as stack:
         broker = stack.enter_context(KafkaBroker())
@@ -208,7 +208,7 @@ def test_two_groups_with_transactions_on_one_topic(
 
 def test_members_join_and_leave_every_second_amid_transactions(processes: Processes) -> None:
     """For two minutes; at most five live at a time, and one in three is killed."""
-    chance = random.Random(7)
+    chance = chance_of(7)
     living = [processes.start(None, f"m{number}")[0] for number in range(2)]
     until = time.monotonic() + 120
     while time.monotonic() < until:

@@ -4,7 +4,6 @@ The verdict is of a reader of committed records: the output of each input exactl
 a key in order.
 """
 
-import random
 import signal
 import time
 from contextlib import closing
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from integration.chance import chance_of
 from integration.kafka import KafkaBroker
 from integration.members import eventually
 from integration.transactions import (
@@ -32,7 +32,7 @@ LOWER, UPPER = split(WHOLE, 2)
 
 
 def test_processes_that_are_killed_amid_transactions(processes: Processes) -> None:
-    chance = random.Random(3)
+    chance = chance_of(3)
     halves = [LOWER, UPPER]
     last = [processes.start(half, f"p{n}") for n, half in enumerate(halves)]
     for number in range(6):
@@ -146,7 +146,7 @@ def test_an_exception_takes_everything_back(broker: KafkaBroker, topic: str) -> 
 
 
 def test_members_that_are_killed_amid_transactions(processes: Processes) -> None:
-    chance = random.Random(5)
+    chance = chance_of(5)
     members = [processes.start(None, f"m{number}") for number in range(3)]
     for number in range(4):
         processes.fill(RECORDS)

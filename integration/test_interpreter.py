@@ -6,6 +6,7 @@ import psutil
 from pyspark.sql import SparkSession
 
 from integration.kafka import KafkaBroker
+from integration.streaming_job import planners
 from kshare.testing import Record, produce
 
 
@@ -16,7 +17,9 @@ def python_paths(parent: int) -> dict[str, str]:
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # some end meanwhile
             command = process.cmdline()
             if "-m" in command:
-                paths[" ".join(command[1:])] = process.environ().get("PYTHONPATH", "")
+                paths[" ".join(command[command.index("-m") :])] = process.environ().get(
+                    "PYTHONPATH", ""
+                )
     return paths
 
 
@@ -36,7 +39,11 @@ def test_all_of_them_import_what_is_compiled(
     query.processAllAvailable()
     assert spark._jvm is not None
     paths = python_paths(spark._jvm.java.lang.ProcessHandle.current().pid())
+    (planner,) = planners(psutil.Process())
+    assert planner.name() == "kshare-planner"  # the fork server's
     query.stop()
+    psutil.wait_procs([planner], 30)
+    assert not planner.is_running()
     assert "-m pyspark.sql.streaming.python_streaming_source_runner" in paths
     assert "-m spark_plugin.daemon pyspark.worker" in paths
     for command, path in paths.items():

@@ -22,7 +22,7 @@ from kshare.testing import Record
 COUNT = 22
 MENDED = (
     f"Spark {pyspark.__version__} plans a Python source again for each action, as it should: take "
-    "the limit out of README.md, docs/migrating.md and DESIGN.md, and turn this test round"
+    "the limit out of README.md and docs (migrating.md, design/spark.md), and turn this test round"
 )
 
 

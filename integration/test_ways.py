@@ -12,7 +12,7 @@ import pytest
 
 from integration.kafka import KafkaBroker
 from integration.members import Group, end_all
-from integration.soak_ways import await_all, chaos
+from integration.soak_ways import await_all, chaos, faults_of_outputs
 
 
 @pytest.mark.parametrize("mode", ["implicit, commit()", "explicit, one of a key"])
@@ -24,3 +24,13 @@ def test_members_return_only_what_nobody_else_has_returned(
         await_all(group, total)
         end_all(group)
         assert group.faults_of_returns() == []
+
+
+def test_transactional_members_write_each_output_once(
+    broker: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    with closing(Group(broker, topic, tmp_path, output=broker.create_topic())) as group:
+        total = chaos(group, "transactions", 10, random.Random(3))
+        await_all(group, total)
+        end_all(group)
+        assert [*group.faults_of_returns(), *faults_of_outputs(group, total)] == []

@@ -1,6 +1,8 @@
 """Receiving in all ways that there are, at random: what a member's process does with its consumer.
 
-A run is one of threads or one of asyncio, as one thread polls; each call of it is another way.
+A run is one of threads or one of asyncio, as one thread polls; each call of it is another way. With
+transactions, a run is one of threads, and what a transaction has received counts as returned once
+it is committed: the outputs say what became of the others.
 """
 
 import asyncio
@@ -8,15 +10,22 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 
 from kshare.core.hashing import HashRange, key_hash
 from kshare.core.progress import TopicPartition
-from kshare.errors import KshareError
+from kshare.errors import KafkaError, KshareError, TransactionAbortedError
 from kshare.group import AsyncKeySharedConsumer, KeySharedConsumer, Message
 
 __all__ = ["Returned", "Ways"]
+
+_PATIENT_SECONDS: Final = 20.0
+
+
+class _HandlerError(Exception):
+    """A transaction is aborted by what handles its records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +54,14 @@ class Ways:
         settings: Its configuration.
         seed: Which way each call goes.
         write: Writes a line.
+        output: With transactions, the topic to which each record's offset is written.
     """
 
     consumer: KeySharedConsumer
     settings: Mapping[str, object]
     seed: int
     write: Callable[[str], None]
+    output: str = ""
     pending: list[Returned] = field(default_factory=list)  # not known to be committed
     _chance: random.Random = field(init=False)
 
@@ -63,7 +74,10 @@ class Ways:
         Args:
             pause: Seconds that a record takes.
         """
-        calls = self._async_calls() if self.seed % 2 else self._calls()
+        if self.output:
+            calls, pause = self._transactions(pause), 0.0
+        else:
+            calls = self._async_calls() if self.seed % 2 else self._calls()
         next_commit = time.monotonic()
         for returned in calls:
             for each in returned:
@@ -137,10 +151,34 @@ class Ways:
             elif way == "consume":
                 messages = consumer.consume(50, 0.5)
             else:
-                messages = consumer.consume(chance.choice([1, 5, 20]))
+                most = chance.choice([1, 5, 20])
+                # One that waits for several holds what it has got; at the end, no more come.
+                messages = consumer.consume(most, None if most == 1 else _PATIENT_SECONDS)
             yield _stamped(messages)
             for message in messages if explicit else ():
                 consumer.acknowledge(message)
+
+    def _transactions(self, pause: float) -> Iterator[list[Returned]]:
+        consumer, chance = self.consumer, self._chance
+        while not consumer.is_closed:
+            try:
+                with consumer.transaction() as transaction:
+                    way = chance.choice(["poll", "consume", "consume", "batch"])
+                    if way == "batch":
+                        returned = _of_batch(consumer.consume_batch(0.5))
+                    elif way == "consume":
+                        returned = _stamped(consumer.consume(50, 0.5))
+                    else:
+                        message = consumer.poll(0.5)
+                        returned = _stamped([] if message is None else [message])
+                    for each in returned:
+                        transaction.produce(self.output, str(each.offset), each.key)
+                    time.sleep(pause * len(returned))
+                    if chance.random() < 0.05:
+                        raise _HandlerError
+            except (_HandlerError, TransactionAbortedError, KafkaError):
+                continue  # the last one: the coordinator does not answer
+            yield returned
 
     def _async_calls(self) -> Iterator[list[Returned]]:
         loop, core, chance = asyncio.new_event_loop(), self.consumer, self._chance

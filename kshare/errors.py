@@ -1,4 +1,4 @@
-"""All errors of kshare, split by whose fault it is.
+"""All public errors of kshare, split by whose fault it is.
 
 ::
 
@@ -15,42 +15,69 @@
     │   ├── UnknownTopicError        topic or partition does not exist
     │   ├── RecordRefusedError       a record is too large, or not as its topic wants it
     │   └── FetchTimeoutError        no progress within the stated time
-    ├── TransactionAbortedError a consumer's transaction was aborted, its records come again
     ├── FencedError             another member of the group has taken key hashes
+    ├── PolicyError             a policy of operators forbids it
+    ├── CommitLogError          a record of the individual commit log cannot be read
+    │   └── LaterVersionError        written by a later kshare
+    ├── ForeignMemberError      a member of the group is of another client, version or key hash
+    ├── GroupAliveError         offsets cannot be changed while a member is alive
+    ├── UnknownGroupError       the group does not exist
+    ├── NoOffsetError           no committed offset, and auto.offset.reset is error
+    ├── TransactionAbortedError a consumer's transaction was aborted, its records come again
     ├── DataLossError           wanted offsets are gone (see failOnDataLoss)
-    └── RecordError             the log's bytes
-        ├── CorruptRecordError       a length, a checksum or a codec does not fit
-        └── UnsupportedFormatError   message formats v0 and v1, unknown codecs
+    ├── RecordError             the log's bytes
+    │   ├── CorruptRecordError       a length, a checksum or a codec does not fit
+    │   └── UnsupportedFormatError   message formats v0 and v1, unknown codecs
+    ├── HistoryFileError        a history of consumers cannot be read
+    ├── PlotError               a picture cannot be drawn
+    ├── ProcessingError         a handler has failed for good, and its processor stops
+    └── UndecodableError        a key or value cannot be deserialized
+    RuntimeError
+    └── ConsumerClosedError     a closed consumer was used, as in confluent-kafka
 
 Errors carry their facts as attributes, survive pickling (they cross process borders in Spark) and
 never hold a secret.
 """
 
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any, Final, TypedDict
 
 __all__ = [
     "AuthenticationError",
     "AuthorizationError",
     "CheckpointError",
     "CheckpointVersionError",
+    "CommitLogError",
+    "ConsumerClosedError",
     "CorruptRecordError",
     "DataLossError",
     "FencedError",
     "FetchTimeoutError",
+    "ForeignMemberError",
+    "GroupAliveError",
+    "HistoryFileError",
     "KafkaError",
     "KernelLibraryError",
     "KshareError",
+    "LaterVersionError",
     "Location",
+    "NoOffsetError",
     "OptionsError",
     "PlanError",
+    "PlotError",
+    "PolicyError",
+    "ProcessingError",
     "RecordError",
     "RecordRefusedError",
     "TaskAssignmentException",
     "TransactionAbortedError",
+    "UndecodableError",
+    "UnknownGroupError",
     "UnknownTopicError",
     "UnsupportedFormatError",
 ]
+
+_FAULTS_SHOWN: Final = 20
 
 
 class Location(TypedDict, total=False):
@@ -233,12 +260,66 @@ class PolicyError(KshareError):
         self.topic = topic
 
 
+class CommitLogError(KshareError):
+    """A record of the individual commit log cannot be read."""
+
+
+class LaterVersionError(CommitLogError):
+    """A later version of kshare has written the record."""
+
+
+class ForeignMemberError(KshareError):
+    """A member of the group shares key ranges in another way, or not at all."""
+
+
+class GroupAliveError(KshareError):
+    """A member of the group is alive: its offsets cannot be changed from outside."""
+
+
+class UnknownGroupError(KshareError):
+    """Nobody knows the group.
+
+    Args:
+        group: Its id.
+        log_topic: The log that was looked at.
+    """
+
+    def __init__(self, group: str, log_topic: str) -> None:
+        super().__init__(
+            f"group {group} does not exist: brokers know no members and no offsets of it, and "
+            f"topic {log_topic} has none of its records"
+        )
+
+
+class NoOffsetError(KshareError):
+    """A group has no committed offset, and ``auto.offset.reset`` is ``error``."""
+
+
 class TransactionAbortedError(KshareError):
     """A transaction of a consumer was aborted: none of it is visible, and its records come again.
 
     Where an answer of the broker was lost, it may have been committed: then its outputs are
     visible, and its records do not come again.
     """
+
+
+class ConsumerClosedError(RuntimeError):
+    """The consumer is closed: ``RuntimeError``, as confluent-kafka raises it."""
+
+    def __init__(self) -> None:
+        super().__init__("Consumer closed")
+
+
+class PlotError(KshareError):
+    """There is no picture: the text says why."""
+
+
+class HistoryFileError(KshareError):
+    """Lines of a history cannot be read; each is in the text."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        more = [f"and {len(faults) - _FAULTS_SHOWN} more"] if len(faults) > _FAULTS_SHOWN else []
+        super().__init__("\n".join([*faults[:_FAULTS_SHOWN], *more]))
 
 
 class RecordError(_PlacedError):
@@ -251,3 +332,27 @@ class CorruptRecordError(RecordError):
 
 class UnsupportedFormatError(RecordError):
     """A batch in a format that kshare does not read (message formats v0 and v1; codecs)."""
+
+
+class ProcessingError(KshareError):
+    """A handler has failed for good, and its processor stops; the record is pending.
+
+    Attributes:
+        topic: The record's topic.
+        partition: Its partition.
+        offset: Its offset.
+        attempts: Number of attempts.
+    """
+
+    def __init__(
+        self, message: str, *, topic: str, partition: int, offset: int, attempts: int
+    ) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.attempts = attempts
+
+
+class UndecodableError(KshareError):
+    """A key or value cannot be deserialized; no other attempt is made."""

@@ -13,18 +13,16 @@ New workers are common where tasks are measured: such a task ends its worker
 (:mod:`spark_plugin.timing`).
 """
 
-import contextlib
-import gc
-import importlib
 import sys
 import threading
-import traceback
-from collections.abc import Sequence
 from typing import Final
 
 from pyspark.daemon import manager
 
-__all__ = ["main", "preload"]
+from spark_plugin import fork_server
+from spark_plugin.preloading import preload
+
+__all__ = ["main"]
 
 MODULES: Final = (
     "pyarrow.compute",
@@ -35,36 +33,19 @@ MODULES: Final = (
     "spark_plugin.sink",
     "spark_plugin.task_side",
 )
-"""What the tasks of a source and of a sink import."""
-
-
-def preload(modules: Sequence[str] = MODULES) -> list[str]:
-    """Import modules ahead of their use.
-
-    Returns:
-        The modules that could not be imported.
-    """
-    failed = []
-    # The daemon talks to Spark's JVM over its standard output, so imports must not print there.
-    with contextlib.redirect_stdout(sys.stderr):
-        for module in modules:
-            try:
-                importlib.import_module(module)
-            except Exception:  # the worker that needs the module will report it
-                traceback.print_exc()
-                failed.append(module)
-    # Workers collect garbage after each task. Modules are never garbage, and looking through them
-    # would copy the pages that all workers share.
-    gc.collect()
-    gc.freeze()
-    return failed
+"""Modules that the tasks of a source and of a sink import."""
+LOOKUP: Final = ("pyspark.sql.worker.lookup_data_sources", "spark_plugin.source")
+"""Modules of a session's first planning process, which finds the sources."""
 
 
 def main() -> None:
     """Run the daemon until Spark ends it."""
     # Spark starts a daemon for each module that its processes run.
     if sys.argv[1:2] in ([], ["pyspark.worker"]):
-        preload()
+        preload(MODULES)
+    else:
+        preload(LOOKUP)
+        fork_server.start()
     threads = threading.active_count()
     if threads > 1:
         print(f"spark_plugin.daemon: {threads} threads before the first fork", file=sys.stderr)  # noqa: T201

@@ -1,4 +1,4 @@
-"""Which executor a Python worker belongs to, told from its parent processes: Spark does not say.
+"""The executor of a Python worker, found from its parent processes: Spark does not say.
 
 Two workers of one executor get the same name, those of two executors different ones. Cost: two
 small files of ``/proc``, once a process.

@@ -1,4 +1,4 @@
-"""Which Python interpreter Spark should start its workers with."""
+"""The Python interpreter that Spark should start its workers with."""
 
 import os
 import sys

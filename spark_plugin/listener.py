@@ -22,8 +22,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from kshare.core.hashing import HASH_SPACE, span
-from kshare.core.listing import named, show_key
+from kshare.core.hashing import span
+from kshare.core.listing import join_names, show_key
 from kshare.core.progress import TopicPartition
 from kshare.monitor.report import PartitionReport, RangeReport, hottest, slowest
 from spark_plugin.reports import QueryReport, SourceReport, report_of
@@ -161,7 +161,7 @@ def _log_partition(
     if _log.isEnabledFor(logging.DEBUG):
         for range_ in partition.ranges:
             facts = ", ".join(_range_facts(report, partition, range_))
-            _log.debug("%s, %s, %s: %s", query, tp, _name(range_), facts)
+            _log.debug("%s, %s, %s: %s", query, tp, span(range_.hashes).as_percent(), facts)
 
 
 def _facts(report: QueryReport, partition: PartitionReport) -> Iterator[str]:
@@ -175,10 +175,10 @@ def _facts(report: QueryReport, partition: PartitionReport) -> Iterator[str]:
     slow, hot = slowest(ranges), hottest(ranges)
     if slow is not None and slow.seconds_per_record is not None:
         each = f"{1000 * slow.seconds_per_record:.3g} ms a record"
-        yield f"slowest {_name(slow)}: {each}{_keys(slow)}"
+        yield f"slowest {span(slow.hashes).as_percent()}: {each}{_keys(slow)}"
     rate = None if hot is None else report.records_per_second(hot)
     if hot is not None and rate is not None:
-        yield f"hottest {_name(hot)}: {rate:.3g} records/s{_keys(hot)}"
+        yield f"hottest {span(hot.hashes).as_percent()}: {rate:.3g} records/s{_keys(hot)}"
     yield f"{partition.gaps} gaps in {partition.entry_bytes} bytes"
 
 
@@ -204,11 +204,4 @@ def _range_facts(
 def _keys(range_: RangeReport) -> str:
     """The keys that stand out in a range, in words; empty if there are none."""
     keys = [f"{show_key(hot.key)!r} {100 * hot.share:.0f} %" for hot in range_.hot_keys]
-    return f" (keys {named(keys)})" if keys else ""
-
-
-def _name(range_: RangeReport) -> str:
-    hashes = span(range_.hashes)
-    if hashes.width == 1:
-        return f"hash {hashes.lo}"
-    return f"{100 * hashes.lo / HASH_SPACE:.2f}-{100 * hashes.hi / HASH_SPACE:.2f} %"
+    return f" (keys {join_names(keys)})" if keys else ""

@@ -1,4 +1,4 @@
-"""Where a query's offset log ends, told from the calls of a Spark that does not say so.
+"""The end of a query's offset log, deduced from the calls of a Spark that does not say it.
 
 Before 4.2, Spark asks a source ``latestOffset()`` without saying where the next batch starts. What
 it calls besides does say it (``I``: where a new query starts; ``E``, ``L``: ends in the log)::

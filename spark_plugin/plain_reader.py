@@ -30,7 +30,7 @@ class PlainReader(DataSourceStreamReader):
     """Calls a reader as a newer Spark does.
 
     Args:
-        reader: Is told the start and the limit of a batch.
+        reader: Gets the start and the limit of a batch.
     """
 
     def __init__(self, reader: "StreamReader") -> None:
@@ -93,6 +93,7 @@ def _from_json(offsets: dict[str, Any]) -> dict[str, Any]:
 def _warn(options: "SourceOptions") -> None:
     limits = {
         "maxOffsetsPerTrigger": options.max_offsets_per_trigger,
+        "maxBytesPerTrigger": options.max_bytes_per_trigger,
         "minOffsetsPerTrigger": options.min_offsets_per_trigger,
         "maxRecordsPerTask": options.max_records_per_task,
         "targetTaskDuration": options.target_task_seconds,

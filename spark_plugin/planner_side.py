@@ -1,4 +1,4 @@
-"""What the source does in a planner's process: ask the cluster, and plan.
+"""The source in a planner's process: ask the cluster, and plan.
 
 A call costs one call of :mod:`kshare.planner`. Tasks do not import this module.
 """

@@ -1,4 +1,4 @@
-"""What Spark carries from the planner to the tasks."""
+"""Values that Spark carries from the planner to the tasks."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

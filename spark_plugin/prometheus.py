@@ -10,9 +10,9 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from kshare.core.hashing import WHOLE, span
+from kshare.monitor.collectors import Collectors
 from kshare.monitor.report import RangeReport
 from spark_plugin.reports import QueryReport, SourceReport
 
@@ -31,6 +31,7 @@ _log = logging.getLogger("kshare")
 
 _QUERY: Final = ("query",)
 _SOURCE: Final = (*_QUERY, "source")
+_TOPIC: Final = (*_SOURCE, "topic")
 _PARTITION: Final = (*_SOURCE, "topic", "partition")
 _RANGE: Final = (*_PARTITION, "range")
 _METRICS: Final = {
@@ -42,8 +43,12 @@ _METRICS: Final = {
     "stable_offset": (_PARTITION, "Everything below this offset is processed."),
     "ranges": (_PARTITION, "Ranges of key hashes."),
     "individual_commits": (_PARTITION, "Individual commits in the checkpoint."),
+    "individual_commits_max": (_PARTITION, "The most that it may hold (maxRangesInCheckpoint)."),
     "checkpoint_entry_bytes": (_PARTITION, "Size of the partition's own entry in the checkpoint."),
     "retention_at_risk": (_PARTITION, "1 if retention is about to take what is pending."),
+    "parked_keys": (_TOPIC, "Keys that are parked."),
+    "oldest_parked_key_timestamp_seconds": (_TOPIC, "When the first of them was parked."),
+    "range_position": (_RANGE, "The first offset that is not processed for all of the range."),
     "range_offsets_behind_latest": (_RANGE, "End of the log minus the range's position."),
     "range_batch_records": (_RANGE, "Records that the last known batch of the range delivered."),
     "range_task_duration_seconds": (_RANGE, "How long the range's task took, where measured."),
@@ -132,6 +137,10 @@ def _add_source(
         value = source.metrics.get(f"{kind}OffsetsBehindLatest")
         if value is not None:
             families[f"{kind}_offsets_behind_latest"].add_metric(labels, float(value))
+    parked = {tp.topic: each.parked for tp, each in source.partitions.items() if each.parked}
+    for topic, count in parked.items():
+        values = {"parked_keys": count.keys, "oldest_parked_key_timestamp_seconds": count.since}
+        _add(families, (*labels, topic), values)
     for tp, partition in source.partitions.items():
         partition_labels = (*labels, tp.topic, str(tp.partition))
         values = {
@@ -139,6 +148,7 @@ def _add_source(
             "stable_offset": partition.stable,
             "ranges": len(partition.ranges),
             "individual_commits": partition.gaps,
+            "individual_commits_max": partition.gaps_max,
             "checkpoint_entry_bytes": partition.entry_bytes,
             "retention_at_risk": partition.retention_at_risk,
         }
@@ -151,16 +161,19 @@ def _add_source(
 def _add_range(
     families: _Families, labels: tuple[str, ...], range_: RangeReport, end: int | None
 ) -> None:
+    if range_.is_parked:
+        return  # it stands still as it should
     if range_ == RangeReport((WHOLE,), range_.position, range_.lag):
         return  # it would only repeat the partition's series
     hashes = span(range_.hashes)
     values = {
+        "range_position": range_.position,
         "range_offsets_behind_latest": None if end is None else range_.behind(end),
         "range_batch_records": range_.records,
         "range_task_duration_seconds": range_.seconds,
         "range_limit_records": range_.limit,
     }
-    _add(families, (*labels, f"{hashes.lo:016x}-{hashes.hi:016x}"), values)
+    _add(families, (*labels, hashes.as_percent()), values)
 
 
 def _add(
@@ -175,8 +188,7 @@ def _add(
 
 # -- the registries -------------------------------------------------------------------------------
 
-_lock = threading.Lock()
-_collectors: WeakKeyDictionary[CollectorRegistry, ReportCollector] = WeakKeyDictionary()
+_collectors: Collectors[ReportCollector] = Collectors()
 
 
 def collector_of(registry: CollectorRegistry | None, *, ranges_max: int) -> ReportCollector:
@@ -187,11 +199,6 @@ def collector_of(registry: CollectorRegistry | None, *, ranges_max: int) -> Repo
         ranges_max: The collector's new ``ranges_max``.
     """
     registry = REGISTRY if registry is None else registry
-    with _lock:
-        collector = _collectors.get(registry)
-        if collector is None:
-            collector = ReportCollector(ranges_max)
-            registry.register(collector)
-            _collectors[registry] = collector
-        collector.ranges_max = ranges_max
+    collector = _collectors.of(registry, lambda: ReportCollector(ranges_max))
+    collector.ranges_max = ranges_max
     return collector

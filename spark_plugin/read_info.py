@@ -1,4 +1,4 @@
-"""Whether the Spark that is installed keeps a planned read with its scan, or with the whole source.
+"""The check if the installed Spark keeps a planned read with its scan, or with the whole source.
 
 Spark 4.1 to 4.3 keep what a Python source has planned with the source of the DataFrame
 (``PythonDataSourceV2.setReadInfo``), for every scan of it. A plan that leaves out the rows that one
@@ -75,7 +75,7 @@ class _Class:
 
 
 def filters_may_be_pushed() -> bool:
-    """Whether Spark has started this process to push filters, and keeps the plan with the scan.
+    """True if Spark has started this process to push filters, and keeps the plan with the scan.
 
     Spark refuses a query whose reader takes filters while
     ``spark.sql.python.filterPushdown.enabled`` is off. That setting cannot be seen here. But where
@@ -88,7 +88,7 @@ def filters_may_be_pushed() -> bool:
 
 @cache
 def scans_keep_read_info() -> bool:
-    """Whether each scan of the installed Spark has its own planned read."""
+    """True if each scan of the installed Spark has its own planned read."""
     jars = installed_jars()
     return bool(jars) and all(kept_with_scan(jar) for jar in jars)
 
@@ -108,7 +108,7 @@ def installed_jars() -> list[Path]:
 
 
 def kept_with_scan(jar: Path) -> bool:
-    """Whether this jar proves that a planned read belongs to one scan.
+    """True if this jar proves that a planned read belongs to one scan.
 
     It does if the scan and the scan builder have a field for the read info, and the source has
     neither a method that takes one nor a method that returns one and that the builder may call.

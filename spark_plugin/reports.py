@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from kshare.core.checkpoint import EXTRA_KEY, decode
-from kshare.core.checkpoint import Offsets as OffsetDict
+from kshare.core.checkpoint import BatchOffsets as OffsetDict
 from kshare.core.progress import TopicPartition
 from kshare.errors import CheckpointError
 from kshare.monitor.report import (
@@ -34,7 +34,7 @@ _OTHERS: Final = ("KafkaV2", "KafkaSource", "KafkaV1")
 
 @dataclass(frozen=True, slots=True)
 class SourceReport:
-    """What is known of one source of a query after a batch.
+    """The report on one source of a query after a batch.
 
     Attributes:
         number: The source's number within the query, from 0.
@@ -50,7 +50,7 @@ class SourceReport:
 
     @property
     def metrics(self) -> dict[str, str]:
-        """What Spark's kafka source shows in ``sources[number].metrics``; empty if unknown."""
+        """``sources[number].metrics``, as Spark's kafka source shows them; empty if unknown."""
         behind = self.offsets_behind_latest.values()
         if not behind:
             return {}
@@ -63,7 +63,7 @@ class SourceReport:
 
 @dataclass(frozen=True, slots=True)
 class QueryReport:
-    """What is known of a query after a batch.
+    """The report on a query after a batch.
 
     Attributes:
         query: The query's id, which it keeps over restarts.

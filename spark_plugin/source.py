@@ -39,6 +39,7 @@ from spark_plugin.spark_api import (
     ReadMaxRows,
     ReadMinRows,
     SupportsTriggerAvailableNow,
+    limit_of_bytes,
     stream_reader,
 )
 
@@ -216,13 +217,13 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit that the options set."""
-        # Spark has no limit with both a minimum and a maximum; the planner knows the minimum.
-        most, least = (
-            self._options.max_offsets_per_trigger,
-            self._options.min_offsets_per_trigger,
-        )
-        if most is not None:
-            return ReadMaxRows(most)
+        # Spark has no limit of several kinds; what it does not hand back, the options say.
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return limit_of_bytes(options.max_bytes_per_trigger)
+        least = options.min_offsets_per_trigger
         return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -232,9 +233,12 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return where the next batch ends."""
         max_offsets = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        # Trigger.AvailableNow asks for all there is: the minimum does not apply.
-        may_wait = not isinstance(limit, ReadAllAvailable)
-        return self._planner.latest_offsets(start, max_offsets, may_wait=may_wait)
+        # Trigger.Once asks for all there is: no limit applies, nor does the minimum.
+        is_bounded = not isinstance(limit, ReadAllAvailable)
+        max_bytes = self._options.max_bytes_per_trigger if is_bounded else None
+        return self._planner.latest_offsets(
+            start, max_offsets, max_bytes=max_bytes, may_wait=is_bounded
+        )
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the ends of the partitions and a report, for the progress event."""

@@ -1,4 +1,4 @@
-"""What the installed Spark offers a Python source, from 4.0 on: the one module that knows versions.
+"""Python sources in the installed Spark, from 4.0 on: the one module that knows versions.
 
 It looks for what is there, as vendors' versions carry changes of later ones. What Spark lacks is
 stood in for here, or named in a warning with Spark's version.
@@ -30,10 +30,10 @@ SPARK: Final = f"Spark {pyspark.__version__}"
 """The installed Spark, as warnings and errors name it."""
 
 REPORTS_LATEST: Final = hasattr(datasource.DataSourceStreamReader, "reportLatestOffset")
-"""Whether ``latestOffset`` in an event is what a source reports; without, it is the batch's end."""
+"""True if ``latestOffset`` in an event is what a source reports; without, it is the batch's end."""
 
 TELLS_START: Final = REPORTS_LATEST
-"""Whether ``latestOffset`` is told where the batch starts, and its limit; both came with 4.2."""
+"""True if ``latestOffset`` gets the start of the batch and its limit; both came with 4.2."""
 
 if TYPE_CHECKING or TELLS_START:
     from pyspark.sql.streaming.datasource import (
@@ -90,6 +90,7 @@ __all__ = [
     "ReadMaxRows",
     "ReadMinRows",
     "SupportsTriggerAvailableNow",
+    "limit_of_bytes",
     "refuse_reuse",
     "shown_offsets",
     "stream_reader",
@@ -108,6 +109,13 @@ def stream_reader(reader: "StreamReader") -> datasource.DataSourceStreamReader:
     from spark_plugin.plain_reader import PlainReader  # noqa: PLC0415
 
     return PlainReader(reader)
+
+
+def limit_of_bytes(size: int) -> ReadLimit:
+    """Return Spark's limit of bytes; else one that limits nothing, but is not "all there is"."""
+    kind: Any = getattr(sys.modules[ReadLimit.__module__], "ReadMaxBytes", None)
+    limit: ReadLimit = ReadMaxRows((1 << 63) - 1) if kind is None else kind(size)
+    return limit
 
 
 def shown_offsets(shown: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the source does in a task: read its slices, and report to the planner where reading ended.
+"""The source in a task: read its slices, and report to the planner where reading ended.
 
 This imports the compiled kernels. Planners do not import this module.
 """

@@ -1,10 +1,10 @@
-"""How the planner sees that a task has ended: the task's Python worker ends with it.
+"""End of a task, as the planner sees it: the task's Python worker ends with it.
 
 What a task delivers does not change. At worst the end is not seen. Cost: Spark does not use the
 worker again, so a later task starts in a new one.
 
 A reader is done long before its task if something slow follows it, because rows are buffered on the
-way. A worker that Spark uses again is not told when its task ends. But Spark's JVM closes the
+way. A worker that Spark uses again does not learn when its task ends. But Spark's JVM closes the
 socket of a worker that it will not use again exactly then (``BasePythonRunner``'s listener for the
 completion of tasks), and ``pyspark.daemon``'s child waits for that, and exits::
 

@@ -1,7 +1,7 @@
 """Asking a task assignor: a valid answer, or why there is none.
 
 Guarantees: an assignor that fails (an exception, an invalid answer) is asked again at once, once.
-It is told what became of each answer, and an exception there changes nothing. No text shows a
+It learns what became of each answer, and an exception there changes nothing. No text shows a
 config's value, as :func:`.loading.shown_error`.
 """
 
@@ -26,7 +26,7 @@ _ATTEMPTS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a task assignor has answered.
+    """The answer of a task assignor.
 
     Attributes:
         assignment: The answer, if it is valid; None if there is none.
@@ -38,7 +38,7 @@ class Answer:
 
     @property
     def followup_ms(self) -> int | None:
-        """When the assignor wants to be asked again, in ms since 1970; None: not by itself."""
+        """Time of the next call that the assignor asks for, in ms since 1970; None: no call."""
         entries = () if self.assignment is None else self.assignment.assignment
         deadlines = [entry.followup_rebalance_deadline for entry in entries]
         return min((ms for ms in deadlines if ms is not None), default=None)

@@ -40,7 +40,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RackAwareOptimizationParams:
-    """What to optimise, and at which costs.
+    """The costs to optimise, and their weights.
 
     Attributes:
         application_state: Tasks, processes and configs.

@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from typing import Final
 
 from kshare.cli.arguments import add_commands
+from kshare.cli.client_arguments import add_client_commands
 from kshare.cli.help import GroupedHelp, ShowVersions, add_examples
 from kshare.errors import KshareError
 
@@ -21,7 +22,7 @@ _ENTRY_POINTS: Final = "kshare.commands"
 """Commands that other packages bring, such as the demo, which needs Spark: ``add_to`` functions."""
 
 _OUTPUT_CLOSED: Final = 141
-"""What a shell reports for a program that SIGPIPE has ended."""
+"""The exit code that a shell reports for a program that SIGPIPE has ended."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,5 +85,6 @@ def _parser() -> argparse.ArgumentParser:
     for plugin in entry_points(group=_ENTRY_POINTS):
         plugin.load()(commands)
     add_commands(commands)
+    add_client_commands(commands)
     add_examples(commands.choices)
     return parser

@@ -8,18 +8,21 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-__all__ = ["add_commands", "add_connection"]
+__all__ = ["add_commands", "add_connection", "set_module"]
 
 
 def add_commands(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add all commands to the parser of the program."""
     for add in (
         _add_keys,
+        _add_replay,
         _add_status,
         _add_checkpoint,
         _add_offsets,
         _add_groups,
         _add_owners,
+        _add_top,
+        _add_ui,
         _add_policy,
         _add_assign,
         _add_warm,
@@ -28,7 +31,7 @@ def add_commands(commands: "argparse._SubParsersAction[Any]") -> None:
         add(commands)
 
 
-def _set_module(parser: argparse.ArgumentParser, module: str) -> None:
+def set_module(parser: argparse.ArgumentParser, module: str) -> None:
     """Have a command run by the function ``run`` of a module, which is imported only then."""
 
     def run(arguments: argparse.Namespace) -> int:
@@ -55,6 +58,11 @@ def _add_keys(commands: "argparse._SubParsersAction[Any]") -> None:
         "that was not processed.",
     )
     _add_key_arguments(unpark)
+    unpark.add_argument(
+        "--group",
+        help="let this group's processors handle keys again that follow a dead letter "
+        "(DeadLetter with sequence=True)",
+    )
     parked = commands.add_parser(
         "parked",
         help="the keys that are parked",
@@ -64,7 +72,7 @@ def _add_keys(commands: "argparse._SubParsersAction[Any]") -> None:
     parked.add_argument("--json", action="store_true", help="for programs")
     for parser in (park, unpark, parked):
         add_connection(parser)
-        _set_module(parser, "keys")
+        set_module(parser, "keys")
 
 
 def _add_key_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,6 +81,32 @@ def _add_key_arguments(parser: argparse.ArgumentParser) -> None:
         "--hex", action="store_true", help="keys are bytes in hexadecimal, such as 00ff"
     )
     parser.add_argument("keys", nargs="+", metavar="KEY", help="a key; text is taken as UTF-8")
+
+
+def _add_replay(commands: "argparse._SubParsersAction[Any]") -> None:
+    replay = commands.add_parser(
+        "replay",
+        help="put dead letters of processors back, in the order of their keys",
+        description="Put the records of a dead-letter topic back to where they came from, without "
+        "the headers that say why. Records and what is put back are committed together: if it is "
+        "interrupted, run it again, and readers with isolation.level=read_committed see each "
+        "once. The group kshare-replay-TOPIC knows what was put back.",
+    )
+    replay.add_argument(
+        "--from", dest="source", required=True, metavar="TOPIC", help="the dead-letter topic"
+    )
+    replay.add_argument("--to", metavar="TOPIC", help="put all of them here instead")
+    replay.add_argument(
+        "--dry-run", action="store_true", help="list what would be put back, and change nothing"
+    )
+    replay.add_argument(
+        "--hex", action="store_true", help="keys are bytes in hexadecimal, such as 00ff"
+    )
+    replay.add_argument(
+        "keys", nargs="*", metavar="KEY", help="only letters of these keys; others stay pending"
+    )
+    add_connection(replay)
+    set_module(replay, "replay")
 
 
 def _add_status(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -101,7 +135,7 @@ def _add_status(commands: "argparse._SubParsersAction[Any]") -> None:
         help="draw offsets x hash space into a .png or .svg (needs the extra: kshare[plot])",
     )
     add_connection(status)
-    _set_module(status, "status")
+    set_module(status, "status")
 
 
 def _add_checkpoint(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -120,7 +154,7 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[Any]") -> None:
         "The files that are replaced are kept beside the others.",
     )
     drop.add_argument("directory", metavar="DIR", help="the query's checkpointLocation")
-    _set_module(drop, "checkpoint")
+    set_module(drop, "checkpoint")
 
 
 def _add_offsets(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -180,7 +214,7 @@ def _add_offsets(commands: "argparse._SubParsersAction[Any]") -> None:
     offsets.add_argument("--topic", help="only partitions of this topic")
     _add_log_topic(offsets)
     add_connection(offsets)
-    _set_module(offsets, "offsets")
+    set_module(offsets, "offsets")
 
 
 def _add_groups(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -201,7 +235,7 @@ def _add_groups(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     _add_log_topic(groups)
     add_connection(groups)
-    _set_module(groups, "groups")
+    set_module(groups, "groups")
 
 
 def _add_owners(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -227,7 +261,78 @@ def _add_owners(commands: "argparse._SubParsersAction[Any]") -> None:
     owners.add_argument("--json", action="store_true", help="for programs")
     _add_log_topic(owners)
     add_connection(owners)
-    _set_module(owners, "owners")
+    set_module(owners, "owners")
+
+
+def _add_top(commands: "argparse._SubParsersAction[Any]") -> None:
+    top = commands.add_parser(
+        "top",
+        help="ranges of a query or a group as they move: position, lag, speed",
+        description="Show the key ranges of a query or a group, again and again: how far each is, "
+        "its lag, and how many offsets a second are processed (a mean over up to a minute). In a "
+        "terminal, keys sort: h by hash, l by lag, s by speed, p by position, m by member, r "
+        "reversed; arrows scroll, q ends. Elsewhere each look is printed below the last. Lag is "
+        "in offsets, so at most so many records.",
+    )
+    _add_what_to_look_at(top)
+    top.add_argument(
+        "--once",
+        action="store_true",
+        help="for scripts: two looks, so that speeds are known, print, and end",
+    )
+    top.add_argument(
+        "--json", action="store_true", help="for programs: an object for each look, a line each"
+    )
+    top.add_argument(
+        "--sort",
+        choices=("hash", "lag", "speed", "position", "member"),
+        default="hash",
+        help="the order of the ranges (default: hash)",
+    )
+    set_module(top, "top")
+
+
+def _add_ui(commands: "argparse._SubParsersAction[Any]") -> None:
+    ui = commands.add_parser(
+        "ui",
+        help="a web page of a query or a group: ranges, picture, parked keys, members",
+        description="Serve a page that shows what `kshare top` shows, a picture of offsets by key "
+        "hash, parked keys and members. The page changes nothing. It has no login: by default "
+        "only this machine reaches it.",
+    )
+    _add_what_to_look_at(ui)
+    ui.add_argument(
+        "--host", default="127.0.0.1", help="the address to listen at (default: 127.0.0.1)"
+    )
+    ui.add_argument(
+        "--port", type=int, default=8099, help="the port; 0 for any (default: %(default)s)"
+    )
+    set_module(ui, "ui")
+
+
+def _add_what_to_look_at(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--checkpoint", metavar="DIR", help="a query, by its checkpointLocation")
+    what.add_argument("--group", metavar="G", help="a consumer group, by its id")
+    parser.add_argument(
+        "--interval",
+        type=_seconds,
+        default=2.0,
+        metavar="SECONDS",
+        help="from one look to the next (default: 2)",
+    )
+    _add_log_topic(parser)
+    add_connection(parser)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r}: wanted seconds, from 0.1 to 3600")
+    return seconds
 
 
 def _add_log_topic(parser: argparse.ArgumentParser) -> None:
@@ -260,7 +365,7 @@ def _add_policy(commands: "argparse._SubParsersAction[Any]") -> None:
     listed.add_argument("--json", action="store_true", help="for programs")
     for parser in (set_, listed):
         add_connection(parser)
-        _set_module(parser, "policy")
+        set_module(parser, "policy")
 
 
 def _add_assign(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -280,7 +385,7 @@ def _add_assign(commands: "argparse._SubParsersAction[Any]") -> None:
         metavar="NAME",
         help="a built-in one, or the dotted path of a class, instead of what the situations name",
     )
-    _set_module(assign, "assign")
+    set_module(assign, "assign")
 
 
 def _add_warm(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -297,7 +402,7 @@ def _add_warm(commands: "argparse._SubParsersAction[Any]") -> None:
         metavar="DIR",
         help="not used any more",
     )
-    _set_module(warm, "warm")
+    set_module(warm, "warm")
 
 
 def _add_doctor(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -317,7 +422,7 @@ def _add_doctor(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     doctor.add_argument("--json", action="store_true", help="for programs")
     add_connection(doctor)
-    _set_module(doctor, "doctor")
+    set_module(doctor, "doctor")
 
 
 def add_connection(parser: argparse.ArgumentParser) -> None:

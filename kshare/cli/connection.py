@@ -1,4 +1,4 @@
-"""How a command reaches Kafka: the options that all commands share.
+"""Connections of commands to Kafka: the options that all commands share.
 
 Guarantees: what is given is checked by :func:`kshare.options.parse_options`, all faults at once,
 before anything is contacted.
@@ -12,7 +12,14 @@ from pathlib import Path
 from kshare.errors import KshareError
 from kshare.options import KafkaConfig, SourceOptions, parse_options
 
-__all__ = ["is_given", "kafka_config", "parse_properties", "source_options", "user_name"]
+__all__ = [
+    "is_given",
+    "kafka_config",
+    "parse_properties",
+    "properties_of",
+    "source_options",
+    "user_name",
+]
 
 # Somebody sits and waits: not as long, nor as often, as a query that runs for months.
 _PATIENCE = {"kafka.default.api.timeout.ms": "15000", "kafka.request.timeout.ms": "10000"}
@@ -20,12 +27,12 @@ _ONCE = {"fetchoffset.numretries": "1"}
 
 
 def is_given(arguments: argparse.Namespace) -> bool:
-    """Whether any of the options was given."""
+    """True if any of the options was given."""
     return bool(arguments.bootstrap_servers or arguments.option or arguments.kafka_config)
 
 
 def kafka_config(arguments: argparse.Namespace) -> KafkaConfig:
-    """How the command reaches Kafka, checked; as :func:`source_options` says."""
+    """The connection options of a command, checked; as :func:`source_options` says."""
     return source_options(arguments).kafka
 
 
@@ -42,7 +49,7 @@ def source_options(arguments: argparse.Namespace, **more: str) -> SourceOptions:
     """
     given = {}
     if arguments.kafka_config is not None:
-        properties = parse_properties(_text(arguments.kafka_config))
+        properties = properties_of(arguments.kafka_config)
         given.update({f"kafka.{name.lower()}": value for name, value in properties.items()})
     given.update({name.lower(): value for name, value in arguments.option})
     if arguments.bootstrap_servers:
@@ -57,7 +64,7 @@ def source_options(arguments: argparse.Namespace, **more: str) -> SourceOptions:
 
 
 def user_name() -> str:
-    """Who runs the command, for those who find what it has done; empty if that is not known."""
+    """The user who runs the command, recorded with its effects; empty if unknown."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container whose user has no name
@@ -90,8 +97,18 @@ def _text_of_java(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _text(file: Path) -> str:
+def properties_of(file: Path, option: str = "--kafka-config") -> dict[str, str]:
+    """The properties in a file.
+
+    Args:
+        file: The file.
+        option: The option that names it.
+
+    Raises:
+        KshareError: It cannot be read.
+    """
     try:
-        return file.read_text(encoding="latin-1")
+        text = file.read_text(encoding="latin-1")
     except OSError as error:
-        raise KshareError(f"--kafka-config {file}: {error.strerror}") from error
+        raise KshareError(f"{option} {file}: {error.strerror}") from error
+    return parse_properties(text)

@@ -23,7 +23,7 @@ _PREFIX_MAX = 8
 """A longer common beginning of names is left out."""
 
 _SHOWN_MAX = 12
-"""How many tasks of a process are listed."""
+"""Maximum number of tasks listed for a process."""
 
 _Rows: TypeAlias = list[tuple[str, ...]]
 """A table; the first row is the header."""
@@ -68,7 +68,7 @@ class _Explained:
         }
 
     def processes(self) -> _Rows:
-        """Who got what."""
+        """The tasks of each process."""
         rows: _Rows = [("process", "rack", "threads", "active", "standby", "load", "tasks")]
         for process, state in self._state.states.items():
             has, had = self._after[process], self._before[process]
@@ -87,7 +87,7 @@ class _Explained:
         return rows
 
     def moves(self) -> _Rows:
-        """What moved, and why."""
+        """The tasks that moved, with the reason."""
         names = self._names
         rows: list[tuple[TaskId, str, str, str, str]] = []
         for process, has in self._after.items():

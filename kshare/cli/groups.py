@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kshare.cli.connection import is_given, kafka_config
-from kshare.cli.show import CHUNKS_TEXT, hashes_text
+from kshare.cli.show import CHUNKS_TEXT
 from kshare.cli.table import text_table
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.group.owners import host_info
@@ -23,9 +23,9 @@ from kshare.monitor.plot import draw_partitions
 from kshare.monitor.status import partition_status
 from kshare.options import KafkaConfig
 
-__all__ = ["run"]
+__all__ = ["facts_text", "member_json", "run"]
 
-_MEMBER_COLUMNS = ("  member", "ranges", "lag", "leased", "done", "client id", "address", "host")
+MEMBER_COLUMNS = ("  member", "ranges", "lag", "leased", "done", "client id", "address", "host")
 _RANGE_COLUMNS = ("  partition", "key hashes", "position", "lag", "member")
 
 
@@ -87,18 +87,7 @@ def _as_json(status: GroupStatus) -> dict[str, Any]:
         "epoch": status.epoch,
         "generation": status.generation,
         "leader": status.leader,
-        "members": [
-            {
-                "member": each.member.name,
-                "member_id": each.member.member_id or None,
-                "client_id": each.joined.client_id if each.joined else None,
-                "instance_id": each.joined.instance_id if each.joined else None,
-                "address": each.joined.host if each.joined else None,
-                "host": each.member.host,
-                "application_server": each.member.host if host_info(each.member.host) else None,
-            }
-            for each in status.members
-        ],
+        "members": [member_json(each) for each in status.members],
         "ranges": [
             {
                 "topic": each.partition.topic,
@@ -118,19 +107,38 @@ def _as_json(status: GroupStatus) -> dict[str, Any]:
     }
 
 
-def _as_text(status: GroupStatus) -> str:
+def member_json(each: MemberStatus) -> dict[str, Any]:
+    """A member for programs."""
+    return {
+        "member": each.member.name,
+        "member_id": each.member.member_id or None,
+        "client_id": each.joined.client_id if each.joined else None,
+        "instance_id": each.joined.instance_id if each.joined else None,
+        "address": each.joined.host if each.joined else None,
+        "host": each.member.host,
+        "application_server": each.member.host if host_info(each.member.host) else None,
+    }
+
+
+def facts_text(status: GroupStatus) -> str:
+    """The state of a group in one line of text."""
     facts = [status.state]
     if status.is_plain:
         facts.append("whole partitions (a member is no kshare consumer)")
     elif status.epoch is not None:
         facts.append(f"epoch {status.epoch:,} (generation {status.generation:,})")
     facts.append(f"{len(status.members):,} member{'' if len(status.members) == 1 else 's'}")
+    return ", ".join(facts)
+
+
+def _as_text(status: GroupStatus) -> str:
+    facts = [facts_text(status)]
     known = [each.lag for each in status.ranges if each.lag is not None]
     if known:
         facts.append(f"lag {sum(known):,}")
     text = f"group {status.group}: {', '.join(facts)}\n"
     if status.members:
-        rows = [_MEMBER_COLUMNS, *(_member_row(status, each) for each in status.members)]
+        rows = [MEMBER_COLUMNS, *(_member_row(status, each) for each in status.members)]
         text += "\n" + text_table(rows, right=(1, 2, 3, 4))
     if status.ranges:
         rows = [_RANGE_COLUMNS, *(_range_row(status, each) for each in status.ranges)]
@@ -139,17 +147,13 @@ def _as_text(status: GroupStatus) -> str:
 
 
 def _member_row(status: GroupStatus, each: MemberStatus) -> tuple[str, ...]:
-    owned = [part for part in status.ranges if part.member == each.member.name]
-    known = [part.lag for part in owned if part.lag is not None]
-    chunks = [
-        shares[each.member.name] for shares in status.chunks.values() if each.member.name in shares
-    ]
+    load = status.load_of(each)
     return (
         f"  {each.member.name}",
-        f"{len(owned):,}" if owned or not chunks else "",
-        f"{sum(known):,}" if known else "",
-        f"{sum(share.leased for share in chunks):,}" if chunks else "",
-        f"{sum(share.done for share in chunks):,}" if chunks else "",
+        f"{load.ranges:,}" if load.ranges or load.leased is None else "",
+        "" if load.lag is None else f"{load.lag:,}",
+        "" if load.leased is None else f"{load.leased:,}",
+        "" if load.done is None else f"{load.done:,}",
         each.joined.client_id if each.joined else "" if each.member.is_joined else "(not joined)",
         each.joined.host if each.joined else "",
         each.member.host,
@@ -160,7 +164,7 @@ def _range_row(status: GroupStatus, each: RangeLag) -> tuple[str, ...]:
     shares = status.chunks.get(each.partition)
     return (
         f"  {each.partition}",
-        hashes_text(each.hashes) if shares is None else CHUNKS_TEXT,
+        each.hashes.as_percent() if shares is None else CHUNKS_TEXT,
         "" if each.position is None else f"{each.position:,}",
         "" if each.lag is None else f"{each.lag:,}",
         each.member or (f"({len(shares):,} share it)" if shares else "(nobody)"),

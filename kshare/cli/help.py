@@ -1,4 +1,4 @@
-"""How help and version are printed: commands in groups, an example for each.
+"""Help and version, as they are printed: commands in groups, an example for each.
 
 Cost: argparse and the metadata of packages; nothing of them is imported.
 """
@@ -15,14 +15,16 @@ __all__ = ["EXAMPLES", "GroupedHelp", "ShowVersions", "add_examples"]
 
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "to begin with": ("demo", "doctor", "warm"),
+    "as it runs": ("top", "ui"),
     "of a query": ("status", "park", "unpark", "parked", "checkpoint"),
-    "of a consumer group": ("groups", "owners", "offsets", "policy"),
+    "of a consumer group": ("groups", "owners", "offsets", "replay", "policy"),
     "of a task assignor": ("assign",),
+    "to test clients": ("check-history", "verifiable-consumer"),
 }
 
 _AT: Final = "--bootstrap-servers localhost:9092"
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "demo": ("kshare demo", "kshare demo --group"),
+    "demo": ("kshare demo", "kshare demo --group", "kshare demo --handlers"),
     "doctor": ("kshare doctor", f"kshare doctor --topic orders {_AT}"),
     "warm": ("kshare warm",),
     "status": (
@@ -32,6 +34,10 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "park": (f"kshare park --topic orders --why 'bad JSON' {_AT} customer-7",),
     "unpark": (f"kshare unpark --topic orders {_AT} customer-7",),
     "parked": (f"kshare parked {_AT}",),
+    "replay": (
+        f"kshare replay --from orders.dlq --dry-run {_AT}",
+        f"kshare replay --from orders.dlq {_AT} customer-7",
+    ),
     "checkpoint": ("kshare checkpoint drop-ranges /data/orders-checkpoint",),
     "groups": (f"kshare groups {_AT}", f"kshare groups --group billing {_AT}"),
     "owners": (f"kshare owners --group billing --topic orders --key customer-7 {_AT}",),
@@ -39,11 +45,20 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         f"kshare offsets --group billing {_AT}",
         f"kshare offsets reset --group billing --to earliest --dry-run {_AT}",
     ),
+    "top": (
+        f"kshare top --checkpoint /data/orders-checkpoint {_AT}",
+        f"kshare top --group billing --once --sort lag {_AT}",
+    ),
+    "ui": (f"kshare ui --checkpoint /data/orders-checkpoint {_AT}",),
     "policy": (
         f"kshare policy list {_AT}",
         f"kshare policy set accept.range.fetch false --topic orders {_AT}",
     ),
     "assign": ("kshare assign --explain situations.jsonl",),
+    "check-history": ("kshare check-history history.jsonl",),
+    "verifiable-consumer": (
+        "kshare verifiable-consumer --bootstrap-server localhost:9092 --topic orders --group-id g",
+    ),
 }
 """Command lines that work, by command."""
 

@@ -15,10 +15,13 @@ from kshare.cli.connection import is_given, kafka_config, user_name
 from kshare.cli.show import parked_json, parked_text
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.parked_keys import ParkedKeys
+from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.listing import show_key
+from kshare.group.log.memory import Memory
+from kshare.group.log.topic import log_table
 from kshare.options import KafkaConfig, Subscribe
 
-__all__ = ["run"]
+__all__ = ["keys_of", "run"]
 
 _LATE: Final = (
     "What has waited comes now, and behind a watermark it comes late: stateful operators drop it. "
@@ -32,16 +35,21 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Run one of the three commands, and return its exit code."""
     if not is_given(arguments):
         parser.error("which cluster? Give --bootstrap-servers, or --kafka-config")
-    if getattr(arguments, "hex", False):
-        wrong = [key for key in arguments.keys if not _HEX.fullmatch(key)]
-        if wrong:
-            parser.error(f"--hex: {wrong[0]!r} is not bytes in hexadecimal; wanted such as 00ff")
-        arguments.keys = [bytes.fromhex(key) for key in arguments.keys]
-    elif hasattr(arguments, "keys"):
-        # What is not UTF-8 on the command line comes as it was typed.
-        arguments.keys = [key.encode("utf-8", "surrogateescape") for key in arguments.keys]
+    if hasattr(arguments, "keys"):
+        arguments.keys = keys_of(parser, arguments)
     runs = {"park": _park, "unpark": _unpark, "parked": _parked}
     return runs[arguments.command](kafka_config(arguments), arguments)
+
+
+def keys_of(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> list[bytes]:
+    """The keys that a command was given, as bytes."""
+    if not arguments.hex:
+        # What is not UTF-8 on the command line comes as it was typed.
+        return [key.encode("utf-8", "surrogateescape") for key in arguments.keys]
+    wrong = [key for key in arguments.keys if not _HEX.fullmatch(key)]
+    if wrong:
+        parser.error(f"--hex: {wrong[0]!r} is not bytes in hexadecimal; wanted such as 00ff")
+    return [bytes.fromhex(key) for key in arguments.keys]
 
 
 def _park(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
@@ -56,12 +64,29 @@ def _park(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
 
 
 def _unpark(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
+    if arguments.group is not None:
+        return _release(kafka, arguments)
     with closing(ParkedKeys(kafka)) as parked:
         before = {key for topic, key in parked.parked() if topic == arguments.topic}
         parked.unpark(arguments.topic, arguments.keys)
     _say(arguments, lambda key: "unparked" if key in before else "was not parked")
     if before.intersection(arguments.keys):
         sys.stderr.write(_LATE)
+    return 0
+
+
+def _release(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
+    """Let a group's processors handle the records of keys again that follow a dead letter."""
+    table = log_table(kafka, INDIVIDUAL_COMMITS_TOPIC, arguments.group)
+    with closing(Memory(table, arguments.group)) as memory:
+        held = {
+            key: partition
+            for partition, key in memory.read().sequences
+            if partition.topic == arguments.topic and key in arguments.keys
+        }
+        for key, partition in held.items():
+            memory.end_sequence(partition, key)
+    _say(arguments, lambda key: "released" if key in held else "was not held")
     return 0
 
 

@@ -14,12 +14,13 @@ from typing import Any
 from kshare.cli.connection import is_given, kafka_config
 from kshare.cli.reset_target import reset_target
 from kshare.cli.show import partition_text
+from kshare.cluster.cluster import Cluster
+from kshare.cluster.log_bounds import log_bounds
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.progress import TopicPartition
 from kshare.group.model import OffsetAndMetadata
 from kshare.group.offsets import GroupOffsets
 from kshare.group.reset_targets import ResetTo
-from kshare.group.status import log_bounds
 from kshare.monitor.plot import draw_partitions
 from kshare.monitor.status import PartitionStatus, partition_status
 from kshare.options import KafkaConfig
@@ -82,7 +83,8 @@ def _show(
     found: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> None:
     wanted = {tp: each for tp, each in found.items() if arguments.topic in {None, tp.topic}}
-    logs = log_bounds(kafka, wanted, lambda error: sys.stderr.write(f"warning: {error}\n"))
+    with closing(Cluster(kafka)) as cluster:
+        logs = log_bounds(cluster, wanted, lambda error: sys.stderr.write(f"warning: {error}\n"))
     shown = {tp: partition_status(tp, each.progress, logs.get(tp)) for tp, each in wanted.items()}
     if arguments.plot is not None:
         draw_partitions(f"group {arguments.group}", list(shown.values()), arguments.plot)

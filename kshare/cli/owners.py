@@ -6,12 +6,12 @@ import sys
 from typing import Any
 
 from kshare.cli.connection import is_given, kafka_config
-from kshare.cli.show import CHUNKS_TEXT, hashes_text
+from kshare.cli.show import CHUNKS_TEXT
 from kshare.cli.table import text_table
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.hashing import key_hash
 from kshare.core.progress import TopicPartition
-from kshare.group.description import UnknownGroupError
+from kshare.errors import UnknownGroupError
 from kshare.group.owners import GroupOwners, OwnerTable, host_info
 from kshare.group.protocol.range_owners import LivingMember, RangeOwner
 
@@ -99,7 +99,7 @@ def _show_all(arguments: argparse.Namespace, table: OwnerTable) -> None:
         rows_of_text = [("partition", "key hashes", "leased", "done", "member", "host")]
         for each in wanted:
             host = table.members[each.member].host
-            shares = hashes_text(each.hashes)
+            shares = each.hashes.as_percent()
             rows_of_text.append((str(each.partition), shares, "", "", each.member, host))
         for tp, chunks in shared.items():
             for name, share in chunks.items():

@@ -1,4 +1,4 @@
-"""Where ``kshare offsets reset`` lets a group start, as text: the words of Kafka's own tool."""
+"""Targets of ``kshare offsets reset``, as text: the words of Kafka's own tool."""
 
 import argparse
 import json
@@ -27,7 +27,7 @@ _FLAGS: Final = {
 def reset_target(
     parser: argparse.ArgumentParser, arguments: argparse.Namespace, now: datetime
 ) -> ResetTo | None:
-    """Where the group shall start; None if that is not what the command is for.
+    """The target of the reset; None if the command has another purpose.
 
     Args:
         parser: Takes the fault of an argument.

@@ -1,28 +1,33 @@
-"""What the commands print: tables for people, JSON for programs.
+"""The output of commands: tables for people, JSON for programs.
 
 Guarantees: the two say the same.
 
 Cost: linear in the ranges.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kshare.cli.table import text_table
 from kshare.cluster.parked_keys import ParkedInfo
-from kshare.core.hashing import HASH_SPACE, HashRange, span
+from kshare.core.hashing import HashRange, span
 from kshare.core.listing import key_json, show_key
 from kshare.monitor.slowest import SlowestRange
-from kshare.monitor.status import ParkedStatus, PartitionStatus, RangeStatus, Status
+from kshare.monitor.status import Checkpoint, ParkedStatus, PartitionStatus, RangeStatus, Status
 
 __all__ = [
     "CHUNKS_TEXT",
+    "alarms",
     "as_json",
     "as_text",
-    "hashes_text",
+    "batches_text",
     "parked_json",
+    "parked_name",
+    "parked_status_json",
+    "parked_status_text",
     "parked_text",
     "partition_text",
+    "range_hashes_text",
     "slowest_json",
     "slowest_text",
 ]
@@ -43,20 +48,20 @@ def as_json(status: Status) -> dict[str, Any]:
             {"source": source.number, "name": source.name} for source in status.checkpoint.sources
         ],
         "partitions": [_partition_json(partition) for partition in status.partitions],
-        "parked": [
-            {
-                "topic": key.topic,
-                "key": None if key.key is None else key_json(key.key),
-                "hash": key.hash,
-                "since": key.info.since if key.info else None,
-                "by": key.info.by if key.info else None,
-                "why": key.info.why if key.info else None,
-                "positions": {
-                    str(number): offset for number, offset in sorted(key.positions.items())
-                },
-            }
-            for key in status.parked
-        ],
+        "parked": [parked_status_json(key) for key in status.parked],
+    }
+
+
+def parked_status_json(key: ParkedStatus) -> dict[str, Any]:
+    """A parked key of a query or a group for programs."""
+    return {
+        "topic": key.topic,
+        "key": None if key.key is None else key_json(key.key),
+        "hash": key.hash,
+        "since": key.info.since if key.info else None,
+        "by": key.info.by if key.info else None,
+        "why": key.info.why if key.info else None,
+        "positions": {str(number): offset for number, offset in sorted(key.positions.items())},
     }
 
 
@@ -116,10 +121,7 @@ def parked_text(parked: Mapping[tuple[str, bytes], ParkedInfo]) -> str:
 def as_text(status: Status) -> str:
     """The status for people: a line of the query's batches, and a table of the ranges."""
     checkpoint = status.checkpoint
-    committed = "none" if checkpoint.committed is None else str(checkpoint.committed)
-    lines = [
-        f"{checkpoint.directory}: batch {checkpoint.planned} planned, {committed} committed\n\n"
-    ]
+    lines = [f"{checkpoint.directory}: {batches_text(checkpoint)}\n\n"]
     names = {source.number: source.name for source in checkpoint.sources if source.name}
     if names:
         said = ", ".join(f"{number} is {name}" for number, name in names.items())
@@ -129,8 +131,14 @@ def as_text(status: Status) -> str:
     if not status.partitions:
         lines.append("no partition yet: where the first batch began is known when it is done\n")
     if status.parked:
-        lines.append(_parked_status_text(status.parked))
+        lines.append(parked_status_text(status.parked))
     return "".join(lines)
+
+
+def batches_text(checkpoint: Checkpoint) -> str:
+    """The batch that a query is at, as text."""
+    committed = "none" if checkpoint.committed is None else str(checkpoint.committed)
+    return f"batch {checkpoint.planned} planned, {committed} committed"
 
 
 def partition_text(partition: PartitionStatus, *, several: bool = False) -> str:
@@ -149,13 +157,7 @@ def partition_text(partition: PartitionStatus, *, several: bool = False) -> str:
     if done.gaps:
         facts.append(f"{_counted(done.gaps, 'gap')} in {_counted(partition.entry_bytes, 'byte')}")
     text = f"{partition.topic_partition}{source}: {', '.join(facts)}\n"
-    if partition.lost:
-        text += f"  LOST: {partition.lost:,} pending offsets are below the first one of the log\n"
-    if partition.beyond_end:
-        text += (
-            f"  BEYOND THE END: the stable offset is {_counted(partition.beyond_end, 'offset')} "
-            "above the end of the log, and reading it fails\n"
-        )
+    text += "".join(f"  {alarm}\n" for alarm in alarms(partition))
     if len(partition.ranges) == 1 and partition.ranges[0].limit is None and done.is_level:
         return text
     rows: list[tuple[str, ...]] = [
@@ -168,7 +170,7 @@ def partition_text(partition: PartitionStatus, *, several: bool = False) -> str:
 def _range_row(range_: RangeStatus) -> tuple[str, ...]:
     limit = range_.limit
     return (
-        f"  {_hashes_text(range_)}",
+        f"  {range_hashes_text(range_.hashes)}",
         f"{range_.position:,}",
         "" if range_.lag is None else f"{range_.lag:,}",
         f"{limit.end:,}" if limit else "",
@@ -176,30 +178,41 @@ def _range_row(range_: RangeStatus) -> tuple[str, ...]:
     )
 
 
-def _hashes_text(range_: RangeStatus) -> str:
+def alarms(partition: PartitionStatus) -> list[str]:
+    """Warnings about a partition, as text."""
+    texts = []
+    if partition.lost:
+        texts.append(f"LOST: {partition.lost:,} pending offsets are below the first one of the log")
+    if partition.beyond_end:
+        texts.append(
+            f"BEYOND THE END: the stable offset is {_counted(partition.beyond_end, 'offset')} "
+            "above the end of the log, and reading it fails"
+        )
+    return texts
+
+
+def range_hashes_text(hashes: tuple[HashRange, ...]) -> str:
     """A range's key hashes, and how many parked keys are not among them."""
-    without = len(range_.hashes) - 1
+    without = len(hashes) - 1
     holes = f" but {_counted(without, 'parked key')}" if without else ""
-    return f"{hashes_text(span(range_.hashes))}{holes}"
+    return f"{span(hashes).as_percent()}{holes}"
 
 
-def hashes_text(hashes: HashRange) -> str:
-    """Key hashes as shares of the hash space, which are easier to read than 19 digits."""
-    if hashes.width == 1:
-        return f"one key: {hashes.lo}"
-    return f"{100 * hashes.lo / HASH_SPACE:.2f} % to {100 * hashes.hi / HASH_SPACE:.2f} %"
-
-
-def _parked_status_text(parked: tuple[ParkedStatus, ...]) -> str:
+def parked_status_text(parked: Sequence[ParkedStatus]) -> str:
+    """Parked keys of a query or a group for people, as a table."""
     rows: list[tuple[str, ...]] = [("parked", "key", "waits at", "since", "by", "why")]
     for key in parked:
         waits = ", ".join(
             f"{number}: {offset:,}" for number, offset in sorted(key.positions.items())
         )
-        name = f"? (hash {key.hash})" if key.key is None else show_key(key.key)
         info = ("", "", "") if key.info is None else (key.info.since, key.info.by, key.info.why)
-        rows.append((key.topic, name, waits, *info))
+        rows.append((key.topic, parked_name(key), waits, *info))
     return text_table(rows)
+
+
+def parked_name(key: ParkedStatus) -> str:
+    """A parked key for people."""
+    return f"? (hash {key.hash})" if key.key is None else show_key(key.key)
 
 
 def slowest_json(slowest: SlowestRange) -> dict[str, Any]:
@@ -223,7 +236,8 @@ def slowest_text(slowest: SlowestRange | None) -> str:
         return "no range is behind the others\n"
     tp, range_ = slowest.partition.topic_partition, slowest.range
     text = (
-        f"furthest behind: {tp}, {_hashes_text(range_)}, at offset {range_.position:,}; "
+        f"furthest behind: {tp}, {range_hashes_text(range_.hashes)}, "
+        f"at offset {range_.position:,}; "
         f"the keys of its next {_counted(slowest.records, 'record')}, "
         f"below offset {slowest.end:,}:\n"
     )

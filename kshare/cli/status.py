@@ -12,13 +12,12 @@ from contextlib import closing
 from kshare.cli.connection import is_given, kafka_config, source_options
 from kshare.cli.show import as_json, as_text, slowest_json, slowest_text
 from kshare.cluster.cluster import Cluster
+from kshare.cluster.log_bounds import log_bounds
 from kshare.cluster.parked_keys import ParkedInfo, ParkedKeys
 from kshare.core.progress import TopicPartition
-from kshare.errors import UnknownTopicError
 from kshare.monitor.plot import draw
 from kshare.monitor.slowest import SlowestRange, slowest_range, waiting_keys
 from kshare.monitor.status import Checkpoint, Status, describe, read_checkpoint
-from kshare.options import Subscribe
 
 __all__ = ["run"]
 
@@ -64,14 +63,7 @@ def _ask(
     """The logs and the parked keys, as the broker has them."""
     kafka = kafka_config(arguments)
     wanted = {partition for source in checkpoint.sources for partition in source.done}
-    there: set[TopicPartition] = set()
     with closing(Cluster(kafka)) as cluster:
-        for topic in sorted({partition.topic for partition in wanted}):
-            try:
-                there.update(cluster.partitions(Subscribe((topic,))))
-            except UnknownTopicError as error:
-                sys.stderr.write(f"warning: {error}\n")
-        first, end = cluster.earliest(wanted & there), cluster.latest(wanted & there)
+        logs = log_bounds(cluster, wanted, lambda error: sys.stderr.write(f"warning: {error}\n"))
     with closing(ParkedKeys(kafka)) as parked:
-        logs = {partition: (first[partition], end[partition]) for partition in first}
         return logs, parked.parked()

@@ -2,7 +2,12 @@
 
 from collections.abc import Collection, Sequence
 
-__all__ = ["text_table"]
+__all__ = ["printable", "text_table"]
+
+
+def printable(text: str) -> str:
+    """A text of others without what moves the cursor, or worse."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def text_table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
@@ -12,6 +17,7 @@ def text_table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> st
         rows: Cells; the first row is the header.
         right: Numbers of the columns whose cells stand on the right.
     """
+    rows = [[printable(cell) for cell in row] for row in rows]
     used = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
     width = {i: max(len(row[i]) for row in rows) for i in used}
     lines = (

@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 _ALL_BROKERS_DOWN: Final = RdKafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
 _UNKNOWN_PARTITION: Final = RdKafkaError._UNKNOWN_PARTITION  # noqa: SLF001
+# Part of what librdkafka says when a broker answers SaslHandshake with ILLEGAL_SASL_STATE.
+_ILLEGAL_SASL_STATE: Final = RdKafkaError(ErrorCode.ILLEGAL_SASL_STATE).str()
 # librdkafka's own codes, which no broker answers. _NOENT: none of the partitions that were asked
 # for has a leader, or none of them exists.
 _OWN_KINDS: Final = {
@@ -51,7 +53,7 @@ _OWN_KINDS: Final = {
 
 
 class Handle(Protocol):
-    """What ``AdminClient``, ``Consumer`` and ``Producer`` have in common."""
+    """The common part of ``AdminClient``, ``Consumer`` and ``Producer``."""
 
     def poll(self, timeout: float) -> Any:
         """Serve callbacks."""
@@ -117,11 +119,11 @@ class Client(Generic[HandleT]):
         return self._handle
 
     def close(self) -> None:
-        """Let go of librdkafka's client; the next use opens another one."""
+        """Close librdkafka's client; the next use opens another one."""
         self._handle = None
 
     def timed_out(self, error: object) -> None:
-        """Let go of a client that has waited in vain, if that is the error.
+        """Close a client that has waited in vain, if that is the error.
 
         It may wait for a controller that has died, and goes on to do so: a new one asks again.
         """
@@ -134,7 +136,7 @@ class Client(Generic[HandleT]):
 
     @property
     def unreachable(self) -> bool:
-        """Whether the cluster is known to be out of reach, no matter how long one waits."""
+        """True if the cluster is known to be out of reach, no matter how long one waits."""
         return self._silence.unreachable
 
     def raise_refusal(self) -> None:
@@ -172,6 +174,12 @@ class Client(Generic[HandleT]):
             # That passes; librdkafka asks for a token again.
             _log.warning("cannot get a token to log in with: %s", outage)
             return
+        if self._silence.ended and _ILLEGAL_SASL_STATE in error.str():
+            # Not a refusal: a broker takes no login within a second of the last one (KIP-368), as a
+            # token that is about to expire may need. Then it ends the connection, and librdkafka
+            # makes another one. A listener without SASL answers nothing before that.
+            _log.info("the broker takes no new login yet: %s", error.str())
+            return
         # That all brokers are down says less than why the last one is.
         if (
             self.last_fault is None
@@ -189,7 +197,7 @@ def code_of(error: object) -> int | None:
 
 
 def kind_of(error: object) -> Kind:
-    """What an error means to a client; a ``TimeoutError`` is transient."""
+    """The kind of an error; a ``TimeoutError`` is transient."""
     if isinstance(error, TimeoutError):
         return Kind.TRANSIENT
     code = code_of(error)
@@ -262,7 +270,7 @@ def servers(kafka: KafkaConfig) -> str:
 
 
 def _protocol_hint(kafka: KafkaConfig, fault: RdKafkaError) -> str:
-    """What a connection may mean that a broker closed without a word."""
+    """Possible causes if a broker closes a connection without an answer."""
     if kafka.uses_tls and "SSL_HANDSHAKE" in fault.str():
         return (
             "; if this listener expects no TLS, set kafka.security.protocol to PLAINTEXT or "

@@ -1,4 +1,4 @@
-"""What librdkafka logs, for people: each fault once in a while, and without its own names.
+"""Log lines of librdkafka, made readable: each fault once in a while, and without its own names.
 
 Guarantees: a message is logged, or the same one was logged less than five minutes ago. Nothing is
 opened.
@@ -32,7 +32,7 @@ class Once(logging.Filter):
         self._last: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to log a record; its text becomes one that a user can read."""
+        """Decide if a record is logged; its text becomes one that a user can read."""
         text = _DETAIL.sub("", _ORIGIN.sub("", record.getMessage()))
         now = self._clock()
         last = self._last.get(text)

@@ -62,7 +62,7 @@ _SEGMENT_BYTES, _BATCH_BYTES = 1 << 30, (1 << 20) + 12  # Kafka's defaults
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicy:
-    """What a topic's configuration does to records.
+    """The retention of a topic, by its configuration.
 
     Attributes:
         compacted: Whether records vanish when a later one has the same key.
@@ -85,7 +85,7 @@ class TopicPolicy:
 
     @property
     def deletes_last_values(self) -> bool:
-        """Whether the last record of a key may vanish: the topic is no table."""
+        """True if the last record of a key may vanish: the topic is no table."""
         return not self.compacted or (self.retention_ms, self.retention_bytes) != (None, None)
 
     @classmethod
@@ -205,7 +205,7 @@ class Cluster:
         return {tp: offset if offset >= 0 else None for tp, offset in offsets.items()}
 
     def policies(self, topics: Collection[str]) -> dict[str, TopicPolicy]:
-        """What happens to old records of topics.
+        """The retention of topics.
 
         Topics that this client is not authorized to describe are left out.
         """
@@ -226,7 +226,7 @@ class Cluster:
         self._seconds = min(self._seconds, seconds)
 
     def close(self) -> None:
-        """Let go of the client; a later call opens a new one."""
+        """Close the client; a later call opens a new one."""
         self._client.close()
 
     # -- asking -----------------------------------------------------------------------------
@@ -339,7 +339,7 @@ class Cluster:
     def _missing(
         self, partitions: Collection[RdTopicPartition], what: str, deadline: RetryDeadline
     ) -> list[KafkaError]:
-        """What is to be said of partitions that do not exist, and so have no leader."""
+        """The fault of partitions that do not exist, and so have no leader."""
         if not partitions:
             return []
         try:
@@ -355,7 +355,7 @@ class Cluster:
     def _missing_twice(
         self, faults: Collection[KafkaError], before: Collection[_Subject]
     ) -> Collection[_Subject]:
-        """What is missing; raise the fault of anything that was missing before, too."""
+        """The missing partitions; raise the fault of any that were missing before, too."""
         missing = {
             (fault.topic, fault.partition): fault
             for fault in faults
@@ -405,7 +405,7 @@ class Cluster:
 
 
 def _failure(future: Future[Any]) -> BaseException | None:
-    """Why there is no answer; None if there is one."""
+    """The reason for a missing answer; None if there is an answer."""
     if not future.done():
         return TimeoutError()
     error = future.exception(timeout=0)

@@ -1,4 +1,4 @@
-"""Committed offsets of a group, and what became of a commit. Cheap: planners import this."""
+"""Committed offsets, and the result of a commit. No heavy imports: planners load this module."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
@@ -26,4 +26,4 @@ class CommittedOffset(NamedTuple):
 CommittedOffsets: TypeAlias = Mapping[TopicPartition, CommittedOffset]
 
 Outcome: TypeAlias = dict[TopicPartition, KafkaError | None]
-"""What became of each partition; None if its offset is stored."""
+"""The error of each partition; None if its offset is stored."""

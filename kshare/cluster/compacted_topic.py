@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What was written since the last read.
+    """Rows written since the last read.
 
     Attributes:
         rows: Records; those of one partition are in the order of its log.
@@ -65,7 +65,7 @@ class CompactedTopic:
         spec: What the topic is called, and how it is made.
         read_committed: Whether a read waits for open transactions, and skips aborted ones.
         choose: Numbers of the partitions to read, from the number of partitions. All by default.
-        group: Consumer group that brokers are told of. It is never joined.
+        group: Consumer group, as brokers see it. It is never joined.
         admin: Makes the client that makes the topic.
     """
 
@@ -93,7 +93,7 @@ class CompactedTopic:
 
     @property
     def exists(self) -> bool:
-        """Whether the topic was there when it was last read."""
+        """True if the topic was there when it was last read."""
         return bool(self._reader.positions)
 
     def read(self) -> Changes:
@@ -109,7 +109,7 @@ class CompactedTopic:
         return self._reader.partitions()
 
     def policy(self) -> TopicPolicy | None:
-        """How the topic is configured; None if this client is not authorized to know."""
+        """The configuration of the topic; None if this client is not authorized to know."""
         return self._reader.cluster.policies([self.name]).get(self.name)
 
     def create(self) -> None:
@@ -169,7 +169,7 @@ class CompactedTopic:
         self._reader.cluster.shorten_timeout(seconds)
 
     def close(self) -> None:
-        """Let go of the cluster; a later call opens it again."""
+        """Close the connections; a later call opens them again."""
         self._reader.close()
 
 

@@ -8,34 +8,25 @@ Cost: a connection to a bootstrap server, one to the coordinator, and two round 
 no bootstrap server answers, brokers that this process has seen are asked.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import closing
 from itertools import groupby
-from typing import TypeVar
 
 from kafka.protocol.consumer import OffsetFetchRequest
-from kafka.protocol.metadata import FindCoordinatorRequest
 
 from kshare.cluster.committed_offset import CommittedOffset
+from kshare.cluster.requests import GROUP, NotNowError, check, find_on, retried
 from kshare.core.progress import TopicPartition
-from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
+from kshare.errors import AuthenticationError
 from kshare.options import KafkaConfig
-from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.broker_pool import search_brokers
 from kshare.wire.protocol.connection import Connection
-from kshare.wire.protocol.error_codes import ErrorCode, Kind
+from kshare.wire.protocol.error_codes import ErrorCode
 from kshare.wire.protocol.messages import Address
-from kshare.wire.protocol.retry import RetryDeadline
 
 __all__ = ["fetch_offsets", "find_coordinator"]
 
-_GROUP = 0
 _UNKNOWN = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
-_Answer = TypeVar("_Answer")
-
-
-class _NotNowError(OSError):
-    """The broker cannot answer now."""
 
 
 def find_coordinator(kafka: KafkaConfig, group: str) -> Address:
@@ -45,7 +36,7 @@ def find_coordinator(kafka: KafkaConfig, group: str) -> Address:
         AuthorizationError: The principal may not describe the group.
         KafkaError: No broker answered in time, or it refused.
     """
-    return _retried(kafka, f"find the coordinator of group {group}", lambda: _find(kafka, group))
+    return retried(kafka, _finding(group), lambda: _find(kafka, group))
 
 
 def fetch_offsets(
@@ -60,9 +51,14 @@ def fetch_offsets(
 
     def ask() -> dict[TopicPartition, CommittedOffset]:
         with closing(Connection(*_find(kafka, group), kafka)) as connection:
-            return _fetch(connection, group, partitions)
+            return _fetch(connection, group, partitions, action)
 
-    return _retried(kafka, f"fetch the offsets of group {group}", ask)
+    action = f"fetch the offsets of group {group}"
+    return retried(kafka, action, ask)
+
+
+def _finding(group: str) -> str:
+    return f"find the coordinator of group {group}"
 
 
 def _find(kafka: KafkaConfig, group: str) -> Address:
@@ -70,21 +66,19 @@ def _find(kafka: KafkaConfig, group: str) -> Address:
     for server in search:
         try:
             with closing(Connection(*server, kafka)) as connection:
-                version = connection.version(FindCoordinatorRequest, 1, 3)
-                request = FindCoordinatorRequest(version=version, key=group, key_type=_GROUP)
-                answer = connection.call(request)
-            _check(answer.error_code)  # what one broker does not know now, the next one may
-        except (AuthenticationError, OSError) as error:
+                return find_on(connection, group, GROUP, _finding(group))
+        except (AuthenticationError, OSError) as error:  # the next broker may know
             search.failed(server, error)
-        else:
-            return str(answer.host), int(answer.port)
     # What a broker said is told rather than that another one did not answer.
     faults = [fault for _, fault in search.faults]
-    raise next((fault for fault in faults if isinstance(fault, _NotNowError)), faults[-1])
+    raise next((fault for fault in faults if isinstance(fault, NotNowError)), faults[-1])
 
 
 def _fetch(
-    connection: Connection, group: str, partitions: Collection[TopicPartition] | None
+    connection: Connection,
+    group: str,
+    partitions: Collection[TopicPartition] | None,
+    action: str,
 ) -> dict[TopicPartition, CommittedOffset]:
     topic_class = OffsetFetchRequest.OffsetFetchRequestTopic
     topics = partitions and [
@@ -98,13 +92,13 @@ def _fetch(
         require_stable=True,
     )
     response = connection.call(request)
-    _check(response.error_code)
+    check(response.error_code, action)
     found = {}
     for topic in response.topics or ():  # none at all, from librdkafka's mock
         for each in topic.partitions:
             if each.error_code in _UNKNOWN:
                 continue
-            _check(each.error_code)
+            check(each.error_code, action)
             if each.committed_offset >= 0:
                 epoch = getattr(each, "committed_leader_epoch", -1)
                 found[TopicPartition(topic.name, each.partition_index)] = CommittedOffset(
@@ -113,33 +107,3 @@ def _fetch(
                     epoch if epoch is not None and epoch >= 0 else None,
                 )
     return found
-
-
-def _check(code: int) -> None:
-    if not code:
-        return
-    if error_codes.is_retriable(code):
-        raise _NotNowError(error_codes.name(code))
-    kind = AuthorizationError if error_codes.kind(code) is Kind.AUTHORIZATION else KafkaError
-    raise kind(error_codes.name(code))
-
-
-def _retried(kafka: KafkaConfig, action: str, ask: Callable[[], _Answer]) -> _Answer:
-    deadline = RetryDeadline.for_requests(kafka)
-    deadline.start()
-    while True:
-        try:
-            return ask()
-        except AuthenticationError:
-            raise
-        except AuthorizationError as error:
-            raise AuthorizationError(f"not authorized to {action}: {error}") from error
-        except KafkaError as error:
-            raise KafkaError(f"cannot {action}: {error}") from error
-        except OSError as error:
-            if deadline.expired:
-                raise KafkaError(
-                    f"cannot {action} within {deadline.seconds:g} s: "
-                    f"{str(error) or type(error).__name__}"
-                ) from error
-        deadline.sleep()

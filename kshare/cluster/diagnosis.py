@@ -1,4 +1,4 @@
-"""Why a cluster cannot be reached, asked on our own wire: librdkafka tells little of it.
+"""Diagnosis of a cluster that cannot be reached, on our own wire: librdkafka reports little.
 
 Guarantees: nothing is changed, and no call takes much longer than it may. What waiting may repair
 (a broker that is down, a network that is slow) is no fault.
@@ -28,7 +28,7 @@ _SASL_SPOKEN = {ErrorCode.NONE, ErrorCode.UNSUPPORTED_SASL_MECHANISM}  # it expe
 
 
 def login_fault(kafka: KafkaConfig) -> AuthenticationError | None:
-    """Why a login or a certificate is not accepted, as a task's connection would tell it.
+    """The reason why a login or a certificate is refused, as a task's connection would report it.
 
     Returns:
         The fault of the first bootstrap server that has one; None if a login succeeds, or if no
@@ -46,7 +46,7 @@ def login_fault(kafka: KafkaConfig) -> AuthenticationError | None:
 
 
 def connection_fault(kafka: KafkaConfig, seconds: float) -> KafkaError | None:
-    """Why a cluster does not answer, if it is something that waiting does not repair.
+    """The reason why a cluster does not answer, if waiting does not repair it.
 
     Such are certificates and logins that are not accepted, a ``kafka.security.protocol`` that is
     not the listener's, and names without an address if no bootstrap server has one.
@@ -78,7 +78,7 @@ def connection_fault(kafka: KafkaConfig, seconds: float) -> KafkaError | None:
 
 
 def _fault_of(host: str, port: int, kafka: KafkaConfig) -> KafkaError | None:
-    """What is wrong between one server and the options. OSError: waiting may repair it."""
+    """The fault between one server and the options. OSError: waiting may repair it."""
     try:
         connection = _connect(host, port, kafka)
     except KafkaError as error:
@@ -119,7 +119,7 @@ def _speaks_plain(host: str, port: int, kafka: KafkaConfig) -> bool:
 
 
 def _speaks_tls(host: str, port: int, kafka: KafkaConfig) -> bool:
-    """Whether a TLS handshake is answered; nothing is sent over it, so no one need be trusted."""
+    """True if a TLS handshake is answered; nothing is sent over it, so no one need be trusted."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -135,7 +135,7 @@ def _speaks_tls(host: str, port: int, kafka: KafkaConfig) -> bool:
 
 
 def _wants_login(connection: Connection) -> bool:
-    """Whether a listener takes logins: one that does answers nothing else to a stranger."""
+    """True if a listener takes logins: one that does answers nothing else to a stranger."""
     try:
         version = connection.version(SaslHandshakeRequest, _HANDSHAKE_VERSION, _HANDSHAKE_VERSION)
         request = SaslHandshakeRequest(version=version, mechanism="PLAIN")

@@ -1,4 +1,4 @@
-"""What can be seen of a cluster before a query runs: brokers, rights on topics, the newest time."""
+"""Examination of a cluster before a query runs: brokers, rights on topics, the newest time."""
 
 from collections.abc import Collection, Iterable
 
@@ -34,7 +34,7 @@ class ExaminedCluster(Cluster):
         return sorted(f"{node.host}:{node.port}" for node in nodes)
 
     def rights(self, topics: Collection[str]) -> dict[str, frozenset[str] | KafkaError | None]:
-        """What may be done with topics, by name.
+        """Permitted operations on topics, by name.
 
         Returns:
             Operations such as ``READ``; the error if the broker does not describe the topic; None

@@ -21,13 +21,13 @@ _log = logging.getLogger("kshare.planner")
 
 
 class Writer(Protocol):
-    """What is needed of an :class:`~kshare.cluster.offset_writer.OffsetWriter`."""
+    """The used part of :class:`~kshare.cluster.offset_writer.OffsetWriter`."""
 
     def commit(self, offsets: CommittedOffsets, /) -> Future[Outcome]:
         """Begin to commit offsets."""
 
     def close(self) -> None:
-        """Let go of the cluster, without waiting."""
+        """Close the connections, without waiting."""
 
 
 MakeWriter: TypeAlias = Callable[[KafkaConfig, str], Writer]
@@ -43,7 +43,7 @@ def _offset_writer(kafka: KafkaConfig, group: str) -> Writer:
 def committer(
     options: SourceOptions, *, make_writer: MakeWriter = _offset_writer
 ) -> "Committer | None":
-    """What commits stable offsets for a query; None unless ``commitOffsets`` is true.
+    """The object that commits stable offsets for a query; None unless ``commitOffsets`` is true.
 
     Args:
         options: The query's options.
@@ -90,7 +90,7 @@ class Committer:
         self._send()
 
     def close(self) -> None:
-        """Send what is left, and let go of the cluster."""
+        """Send what is left, and close the connections."""
         # One may be under way, and another one waits for it.
         for _ in range(2):
             self._send()

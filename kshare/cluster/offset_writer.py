@@ -27,10 +27,12 @@ from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.connection import Connection
 from kshare.wire.protocol.error_codes import ErrorCode
 
-__all__ = ["COMMIT_VERSIONS", "OffsetWriter", "offsets_to_send"]
+__all__ = ["OffsetWriter", "commit_on", "offsets_to_send"]
 
-COMMIT_VERSIONS: Final = (2, 7)
+_VERSIONS: Final = (2, 7)
 """Versions of OffsetCommit whose layout this module was written and tested for."""
+_STATIC_VERSION: Final = 7
+"""The version from which it carries a ``group.instance.id``."""
 _NO_EPOCH: Final = -1
 _NO_GENERATION: Final = -1
 
@@ -71,7 +73,7 @@ class OffsetWriter:
         return answer
 
     def close(self) -> None:
-        """Let go of the cluster. Returns at once; what was begun is not waited for."""
+        """Close the connections. Returns at once; what was begun is not waited for."""
         self._jobs.put(None)
 
     def _run(self) -> None:
@@ -102,19 +104,7 @@ class OffsetWriter:
         return self._ask(self._connection, offsets)
 
     def _ask(self, connection: Connection, offsets: CommittedOffsets) -> Outcome:
-        request = OffsetCommitRequest(
-            version=connection.version(OffsetCommitRequest, *COMMIT_VERSIONS),
-            group_id=self._group,
-            generation_id_or_member_epoch=_NO_GENERATION,
-            member_id="",
-            topics=offsets_to_send(offsets),
-        )
-        answer = connection.call(request)
-        codes = {
-            TopicPartition(topic.name, part.partition_index): int(part.error_code)
-            for topic in answer.topics
-            for part in topic.partitions
-        }
+        codes = commit_on(connection, self._group, offsets)
         if any(map(error_codes.is_retriable, codes.values())):  # it may be another broker now
             self._hang_up()
         return {partition: self._refusal(partition, code) for partition, code in codes.items()}
@@ -141,6 +131,48 @@ class OffsetWriter:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def commit_on(
+    connection: Connection,
+    group: str,
+    offsets: CommittedOffsets,
+    *,
+    member_id: str = "",
+    generation: int = _NO_GENERATION,
+    instance_id: str | None = None,
+) -> dict[TopicPartition, int]:
+    """Commit offsets on a connection to the coordinator.
+
+    Args:
+        connection: The connection.
+        group: Id of the group.
+        offsets: The offsets.
+        member_id: The member that commits; the default is nobody.
+        generation: Its generation.
+        instance_id: Its ``group.instance.id``, if it is a static member.
+
+    Returns:
+        The error code of each partition.
+    """
+    lowest, highest = _VERSIONS
+    static = {} if instance_id is None else {"group_instance_id": instance_id}
+    request = OffsetCommitRequest(
+        version=connection.version(
+            OffsetCommitRequest, _STATIC_VERSION if static else lowest, highest
+        ),
+        group_id=group,
+        generation_id_or_member_epoch=generation,
+        member_id=member_id,
+        topics=offsets_to_send(offsets),
+        **static,
+    )
+    answer = connection.call(request)
+    return {
+        TopicPartition(topic.name, part.partition_index): int(part.error_code)
+        for topic in answer.topics
+        for part in topic.partitions
+    }
 
 
 def offsets_to_send(offsets: CommittedOffsets) -> list[Any]:

@@ -21,6 +21,7 @@ from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.topic_table import TopicTable, json_bytes, texts
 from kshare.cluster.topic_watch import EVERY_SECONDS, TopicWatch, WatchTexts
 from kshare.cluster.topics import PARKED_TOPIC, TopicSpec
+from kshare.core.parked import ParkedCount
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.retry import Clock
 
@@ -51,7 +52,7 @@ ParkedKey: TypeAlias = tuple[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class ParkedInfo:
-    """What is known about a parked key.
+    """A parked key, with the metadata of its entry.
 
     Attributes:
         since: When it was parked: ISO 8601, in UTC.
@@ -123,7 +124,7 @@ class ParkedKeys:
         self._table.shorten_timeout(seconds)
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
         self._table.close()
 
 
@@ -148,7 +149,7 @@ class ParkWatch:
             look_seconds=look_seconds,
             clock=clock,
         )
-        self._known: frozenset[ParkedKey] = frozenset()
+        self._known: Mapping[ParkedKey, ParkedInfo] = {}
 
     def current(self, topics: Collection[str]) -> list[ParkedKey]:
         """The parked keys of some topics, as they were at most 2 s ago or are last known.
@@ -165,16 +166,37 @@ class ParkWatch:
         Raises:
             KafkaError: As of :meth:`current`.
         """
-        parked = frozenset(self._watch.current())
-        for what, keys in (("parked", parked - self._known), ("unparked", self._known - parked)):
+        rows = self._watch.current()
+        parked, known = frozenset(rows), frozenset(self._known)
+        for what, keys in (("parked", parked - known), ("unparked", known - parked)):
             for topic, key in sorted(keys):
                 _log.info("%s: key %r of topic %s", what, key, topic)
-        self._known = parked
+        self._known = dict(rows)  # the watch goes on with its own
         return parked
 
+    def counts(self) -> dict[str, ParkedCount]:
+        """The parked keys of each topic that has some, as of the last look."""
+        by_topic: dict[str, list[float | None]] = {}
+        for (topic, _), info in self._known.items():
+            by_topic.setdefault(topic, []).append(_seconds(info.since))
+        return {
+            topic: ParkedCount(
+                len(times), min((at for at in times if at is not None), default=None)
+            )
+            for topic, times in sorted(by_topic.items())
+        }
+
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
         self._watch.close()
+
+
+def _seconds(since: str) -> float | None:
+    """A time of :class:`ParkedInfo`, in seconds since 1970; None if it is not one."""
+    try:
+        return datetime.fromisoformat(since).timestamp()
+    except ValueError:
+        return None
 
 
 def _encode_key(topic: str, key: bytes) -> bytes:

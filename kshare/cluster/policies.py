@@ -34,10 +34,10 @@ __all__ = [
 ]
 
 INDIVIDUAL_COMMIT: Final = "accept.individual.commit"
-"""Whether groups may share partitions and commit individual offsets; for the whole cluster."""
+"""True if groups may share partitions and commit individual offsets; for the whole cluster."""
 
 RANGE_FETCH: Final = "accept.range.fetch"
-"""Whether a topic may be read by ranges of key hashes."""
+"""True if a topic may be read by ranges of key hashes."""
 
 POLICY_NAMES: Final = (INDIVIDUAL_COMMIT, RANGE_FETCH)
 
@@ -53,7 +53,7 @@ _TEXTS: Final = WatchTexts(
 
 
 class Policy(NamedTuple):
-    """What a policy is for.
+    """The subject of a policy.
 
     Attributes:
         name: Its name.
@@ -66,7 +66,7 @@ class Policy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PolicyInfo:
-    """How a policy is set.
+    """The setting of a policy.
 
     Attributes:
         value: Whether it is accepted.
@@ -133,7 +133,7 @@ class Policies:
         self._table.shorten_timeout(seconds)
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
         self._table.close()
 
 
@@ -161,7 +161,7 @@ class PolicyWatch:
         )
 
     def accepts(self, policy: Policy) -> bool:
-        """Whether a policy accepts, as it was at most 2 s ago or is last known.
+        """True if a policy accepts, as it was at most 2 s ago or is last known.
 
         Raises:
             KafkaError: The policies have never been read, and cannot be within
@@ -172,7 +172,7 @@ class PolicyWatch:
         return info is None or info.value
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
         self._watch.close()
 
 

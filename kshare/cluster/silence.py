@@ -20,49 +20,50 @@ class Diagnosis(Protocol):
     """Looks at servers: :mod:`kshare.cluster.diagnosis`."""
 
     def connection_fault(self, kafka: KafkaConfig, seconds: float) -> KafkaError | None:
-        """Why a cluster does not answer, if it is something that waiting does not repair."""
+        """The reason why a cluster does not answer, if waiting does not repair it."""
 
     def login_fault(self, kafka: KafkaConfig) -> AuthenticationError | None:
-        """Why a login or a certificate is not accepted."""
+        """The reason why a login or a certificate is refused."""
 
 
 def wire_diagnosis() -> Diagnosis:
-    """What asks servers on our own wire."""
+    """The module that asks servers on our own wire."""
     from kshare.cluster import diagnosis  # noqa: PLC0415 - kafka-python's classes: 0.2 s
 
     return diagnosis
 
 
 class Silence:
-    """How long a cluster has not answered a client.
+    """The time for which a cluster has not answered a client.
 
     Args:
         kafka: How to reach the cluster.
         clock: Source of time.
 
     Attributes:
+        ended: The cluster has answered.
         unreachable: Whether the cluster is known to be out of reach, no matter how long one waits.
     """
 
     def __init__(self, kafka: KafkaConfig, clock: Clock) -> None:
         self._kafka = kafka
         self._clock = clock
-        self._answered = False
+        self.ended = False
         # When the client was opened; None once it is known that waiting makes sense.
         self._since: float | None = None
         self.unreachable = False
 
     def begin(self) -> None:
         """Note that a client was opened."""
-        self._since = None if self._answered else self._clock.monotonic()
+        self._since = None if self.ended else self._clock.monotonic()
 
     def end(self) -> None:
         """Note that the cluster has answered: from now on, silence counts as temporary."""
-        self._answered = True
+        self.ended = True
         self._since = None
 
     def fault(self, diagnosis: Diagnosis | None) -> KafkaError | None:
-        """Why the cluster never answered, if it is something that waiting does not repair.
+        """The reason why the cluster never answered, if waiting does not repair it.
 
         Args:
             diagnosis: Looks at servers; the wire if None. It is asked once for each client.

@@ -89,7 +89,7 @@ class TopicTable(Generic[KeyT, ValueT]):
         self._topic.shorten_timeout(seconds)
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
         self._topic.close()
 
     def _check_topic(self) -> None:

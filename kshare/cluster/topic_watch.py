@@ -34,7 +34,7 @@ Rows_co = TypeVar("Rows_co", covariant=True)
 
 
 class Table(Protocol[Rows_co]):
-    """What is watched."""
+    """The watched table."""
 
     def read(self) -> Rows_co:
         """The table as it is now."""
@@ -43,12 +43,12 @@ class Table(Protocol[Rows_co]):
         """From now on, let no read wait for an answer longer than this."""
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchTexts:
-    """What is said of a table that cannot be read; the error follows each text.
+    """Texts for a table that cannot be read; the error follows each text.
 
     Attributes:
         unauthorized: When the query starts, and goes on without the table.
@@ -113,7 +113,7 @@ class TopicWatch(Generic[RowsT]):
         return self._rows
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
         self._table.close()
 
     def _start(self) -> None:

@@ -34,7 +34,7 @@ INTERNAL_TOPICS: Final = frozenset(
 
 
 def is_internal(topic: str) -> bool:
-    """Whether no ``subscribePattern`` matches a topic.
+    """True if no ``subscribePattern`` matches a topic.
 
     Logs of individual commits that ``individual.commit.topic`` names are known by how their names
     begin.
@@ -44,7 +44,7 @@ def is_internal(topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """How a compacted topic is made on first use.
+    """Settings of a compacted topic, for its creation on first use.
 
     Attributes:
         name: Name of the topic.

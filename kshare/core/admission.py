@@ -1,4 +1,4 @@
-"""How far a batch goes, and whether it waits for more.
+"""Admission: the ends of a batch, and the wait for more records.
 
 Guarantees: no end is before its front or beyond its top, and a partition with something to read
 gets at least one offset. The numbers are those of Spark's kafka source.
@@ -17,7 +17,7 @@ _Partition = TypeVar("_Partition")
 def admit(
     front: Mapping[_Partition, int], top: Mapping[_Partition, int], max_offsets: int | None
 ) -> dict[_Partition, int]:
-    """Where each partition ends in a batch with ``maxOffsetsPerTrigger``.
+    """The end of each partition in a batch with ``maxOffsetsPerTrigger``.
 
     ``KafkaMicroBatchStream.rateLimit`` of Apache Spark 4.2: the limit is shared in proportion to
     what each partition has, in floating point, rounded down; but up where it is less than one, so
@@ -56,7 +56,7 @@ def should_wait(
     max_delay_seconds: float,
     seconds_since_batch: float | None,
 ) -> bool:
-    """Whether a trigger should wait until there is more to read (``minOffsetsPerTrigger``).
+    """True if a trigger should wait until there is more to read (``minOffsetsPerTrigger``).
 
     ``KafkaMicroBatchStream.delayBatch`` of Apache Spark 4.2.
 

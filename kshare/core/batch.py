@@ -1,4 +1,4 @@
-"""Where a micro-batch begins and ends.
+"""The begin and end of a micro-batch.
 
 A partition takes part in a batch in one of two ways (see :mod:`kshare.core.checkpoint`)::
 
@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from kshare.core.admission import admit
-from kshare.core.checkpoint import Offsets, RangeLimit
+from kshare.core.byte_bound import WindowEnds
+from kshare.core.checkpoint import BatchOffsets, RangeLimit
 from kshare.core.hashing import WHOLE, HashRange, without
 from kshare.core.losses import Loss, new_partition, without_deleted, without_trimmed
 from kshare.core.offsets import OffsetRange
@@ -41,7 +42,7 @@ __all__ = [
     "needs_earliest",
     "start_of",
     "start_with_gaps",
-    "unwritten_gaps",
+    "unrecorded_starts",
     "with_gaps",
 ]
 
@@ -50,7 +51,7 @@ LimitedSlice: TypeAlias = tuple[RangeLimit, Slice]
 
 
 class SelectedHashes(Protocol):
-    """Which key hashes of each partition a query reads."""
+    """The key hashes of each partition that a query reads."""
 
     def readable(self, partition: TopicPartition, /) -> tuple[HashRange, ...]:
         """The hashes that it reads now: ascending, disjoint."""
@@ -64,7 +65,7 @@ class SelectedHashes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchStart:
-    """Where a batch begins.
+    """The begin of a batch.
 
     Attributes:
         progress: How far each partition is.
@@ -83,7 +84,9 @@ class BatchStart:
 
 
 def needs_earliest(
-    before: Offsets, reached: Mapping[TopicPartition, Progress], available: Iterable[TopicPartition]
+    before: BatchOffsets,
+    reached: Mapping[TopicPartition, Progress],
+    available: Iterable[TopicPartition],
 ) -> list[TopicPartition]:
     """The partitions whose earliest offsets :func:`begin` needs: new and uneven ones, ascending."""
     known = reached or before.started
@@ -92,7 +95,7 @@ def needs_earliest(
     )
 
 
-def start_with_gaps(starts: Mapping[TopicPartition, Progress]) -> Offsets:
+def start_with_gaps(starts: Mapping[TopicPartition, Progress]) -> BatchOffsets:
     """The dict of a query's start, whose ranges may stand at different offsets.
 
     A dict's ``start`` is one offset a partition. So with gaps the first batch reads nothing: it
@@ -101,15 +104,15 @@ def start_with_gaps(starts: Mapping[TopicPartition, Progress]) -> Offsets:
     Args:
         starts: Where each partition starts.
     """
-    offsets = Offsets({}, started={tp: progress.stable for tp, progress in starts.items()})
+    offsets = BatchOffsets({}, started={tp: progress.stable for tp, progress in starts.items()})
     is_level = all(progress.is_level for progress in starts.values())
     return offsets if is_level else with_gaps(offsets, starts)
 
 
-def unwritten_gaps(
-    before: Offsets, reached: Mapping[TopicPartition, Progress]
+def unrecorded_starts(
+    before: BatchOffsets, reached: Mapping[TopicPartition, Progress]
 ) -> dict[TopicPartition, Progress]:
-    """Where partitions stand that start beside gaps, which no dict of a batch says yet.
+    """The state of partitions that start beside gaps, before a batch's dict holds it.
 
     Args:
         before: What the dict of the batch before says, or that of the query's start.
@@ -120,7 +123,7 @@ def unwritten_gaps(
     return {tp: reached[tp] for tp in tps}
 
 
-def with_gaps(offsets: Offsets, starts: Mapping[TopicPartition, Progress]) -> Offsets:
+def with_gaps(offsets: BatchOffsets, starts: Mapping[TopicPartition, Progress]) -> BatchOffsets:
     """A dict that also says where partitions start, and reads nothing of these."""
     return replace(
         offsets,
@@ -135,12 +138,12 @@ def _nothing(progress: Progress) -> RangeLimit:
 
 
 def begin(
-    before: Offsets,
+    before: BatchOffsets,
     reached: Mapping[TopicPartition, Progress],
     available: Mapping[TopicPartition, int],
     earliest: Mapping[TopicPartition, int],
 ) -> BatchStart:
-    """Where a batch begins.
+    """The begin of a batch.
 
     Args:
         before: What the dict of the batch before says, or that of the query's start.
@@ -166,13 +169,13 @@ def begin(
 
 def start_of(
     partition: TopicPartition,
-    before: Offsets,
+    before: BatchOffsets,
     reached: Mapping[TopicPartition, Progress],
-    after: Offsets,
+    after: BatchOffsets,
     *,
     is_certain: Callable[[TopicPartition, int], bool],
 ) -> Progress:
-    """Where a partition stands when a batch without limits begins, by its two dicts.
+    """The state of a partition at the begin of a batch without limits, by its two dicts.
 
     Args:
         partition: The partition; it is in ``after``.
@@ -226,8 +229,8 @@ def batch_ends(
             the front of each partition, where its fastest range stands. None for none.
         max_ahead: Maximum distance between the slowest range and the end (``maxOffsetsAhead``);
             None for none.
-        max_gaps: With so many individual commits (``maxRangesInCheckpoint``), ranges that lag go
-            first, if reading them can make these fewer.
+        max_gaps: From this number of individual commits on (``maxRangesInCheckpoint``), ranges that
+            lag go first, if reading them can make these fewer.
     """
     fronts, tops = {}, {}
     for tp, reached in progress.items():
@@ -244,7 +247,7 @@ def batch_ends(
 def _has_too_many_gaps(
     partition: TopicPartition, reached: Progress, selected: SelectedHashes, max_gaps: int
 ) -> bool:
-    """Whether individual commits are at their limit, and reading can make them fewer."""
+    """True if individual commits are at their limit, and reading can make them fewer."""
     if reached.is_level or reached.gaps < max_gaps:
         return False
     return bool(reached.pending_of(reached.front, selected.readable(partition)))
@@ -263,7 +266,7 @@ def advanced(
     ends: Mapping[TopicPartition, int],
     selected: SelectedHashes,
 ) -> dict[TopicPartition, Progress]:
-    """How far partitions are after a batch without limits: all but parked keys are read."""
+    """Progress of partitions after a batch without limits: all but parked keys are read."""
     after = {}
     for tp, end in ends.items():
         reached = progress[tp]
@@ -281,6 +284,7 @@ def limit_ranges(
     end: int,
     ranges: Iterable[tuple[HashRange, int]],
     parked: frozenset[int],
+    ends: WindowEnds | None = None,
 ) -> list[LimitedSlice]:
     """The limits of a partition's ranges; none for a range without pending work.
 
@@ -290,19 +294,21 @@ def limit_ranges(
         end: Below which offset it is read.
         ranges: Its ranges, ascending, and the number of records that each may read.
         parked: The hashes of parked keys.
+        ends: Below which offset each range is read, by where it stands, if that is less.
     """
     limited = []
     for hashes, records in ranges:
         parts = without((hashes,), parked)
         if parts:
-            limit = RangeLimit(parts, end, records)
+            top = end if ends is None else min(end, ends.end(reached.position_of(parts)))
+            limit = RangeLimit(parts, top, records)
             slice_ = _slice(partition, reached, limit)
             if slice_ is not None:
                 limited.append((limit, slice_))
     return limited
 
 
-def limited_slices(offsets: Offsets) -> list[LimitedSlice]:
+def limited_slices(offsets: BatchOffsets) -> list[LimitedSlice]:
     """The slices of a dict's limits, ascending by partition, then by range."""
     return [
         (limit, slice_)
@@ -322,7 +328,7 @@ def end_of_batch(
     read: Sequence[tuple[Slice, int]],
     unassigned: Callable[[TopicPartition], Sequence[HashRange]],
 ) -> dict[TopicPartition, Progress]:
-    """How far the partitions of some slices are when these are read.
+    """Progress of the partitions of some slices once these are read.
 
     Args:
         progress: How far each partition was.

@@ -16,8 +16,8 @@ A partition whose key hashes all stand at one offset is written as Spark's kafka
 
 ``ic``: individual commits, a stripe for each ``h``; ``o`` holds the bounds of its offsets, each as
 the difference to the one before (the first one's to the stable offset), as LEB128 in base64.
-``limits``: see :class:`RangeLimit`. ``committed``, ``start``: see :class:`Offsets`. What is empty
-or false is left out.
+``limits``: see :class:`RangeLimit`. ``committed``, ``start``: see :class:`BatchOffsets`. What is
+empty or false is left out.
 A later version may say more: then ``v`` is greater, and this code refuses to guess.
 """
 
@@ -35,10 +35,10 @@ from kshare.core.packed_bounds import OFFSET_MAX, pack, unpack
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.errors import CheckpointError, CheckpointVersionError
 
-__all__ = ["EXTRA_KEY", "VERSION", "Offsets", "RangeLimit", "by_topic", "decode", "encode"]
+__all__ = ["EXTRA_KEY", "VERSION", "BatchOffsets", "RangeLimit", "by_topic", "decode", "encode"]
 
 EXTRA_KEY: Final = "@kshare"
-"""Where a dict says more than Spark's does. No topic can have this name."""
+"""The key for all that Spark's dict does not have. No topic can have this name."""
 
 VERSION: Final = 1
 """The version of what is under :data:`EXTRA_KEY`."""
@@ -86,8 +86,8 @@ class RangeLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Offsets:
-    """What one offset dict says.
+class BatchOffsets:
+    """The content of one offset dict.
 
     Attributes:
         progress: How far each partition is: where its batch begins if it has limits, otherwise
@@ -106,7 +106,7 @@ class Offsets:
     read_committed: bool = False
 
 
-def encode(offsets: Offsets) -> dict[str, Any]:
+def encode(offsets: BatchOffsets) -> dict[str, Any]:
     """Make the offset dict, ready for ``json.dumps``.
 
     Returns:
@@ -136,7 +136,7 @@ def encode(offsets: Offsets) -> dict[str, Any]:
     return encoded
 
 
-def decode(value: Mapping[str, Any] | str) -> Offsets:
+def decode(value: Mapping[str, Any] | str) -> BatchOffsets:
     """Read an offset dict, of Spark's kafka source or of this one.
 
     Args:
@@ -162,7 +162,7 @@ def decode(value: Mapping[str, Any] | str) -> Offsets:
         progress[tp] = _progress(tp, stable[tp], layers)
     for tp in limits:
         _expect_known(tp, stable, "limits")
-    return Offsets(progress=progress, started=started, limits=limits, read_committed=committed)
+    return BatchOffsets(progress=progress, started=started, limits=limits, read_committed=committed)
 
 
 # -- encoding --------------------------------------------------------------------------------------

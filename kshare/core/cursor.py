@@ -1,4 +1,4 @@
-"""What the reader of a slice still wants: offsets, and how many records.
+"""The unread part of a slice: offsets, and a number of records.
 
 Values only: each step returns a new one.
 """
@@ -13,7 +13,7 @@ __all__ = ["Cursor", "RecordLimit"]
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far the offsets of a slice are fetched and delivered.
+    """The fetched and delivered offsets of a slice.
 
     Attributes:
         bounds: The slice's offsets; there is at least one.
@@ -40,7 +40,7 @@ class Cursor:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything wanted is delivered."""
+        """True if everything wanted is delivered."""
         return self.delivered >= self.end
 
     def fetch_to(self, offset: int) -> "Cursor":
@@ -52,7 +52,7 @@ class Cursor:
         return Cursor(self.bounds, max(self.delivered, offset), max(self.fetched, offset))
 
     def rewind(self) -> "Cursor":
-        """What was fetched and not delivered must be fetched again."""
+        """Fetch again whatever was not delivered."""
         return Cursor(self.bounds, self.delivered, self.delivered)
 
     def finish(self) -> "Cursor":
@@ -62,7 +62,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class RecordLimit:
-    """How many records of a slice are wanted, and how thick they lie in what was seen of the log.
+    """The number of wanted records of a slice, and their density in the log so far.
 
     Attributes:
         max_records: Maximum number of records to deliver, at least 1; None for no limit.
@@ -88,12 +88,12 @@ class RecordLimit:
 
     @property
     def is_reached(self) -> bool:
-        """Whether as many records are delivered as are wanted."""
+        """True if as many records are delivered as are wanted."""
         return self.end is not None
 
     @property
     def records_left(self) -> int | None:
-        """How many more records are wanted; None for no limit."""
+        """The number of records still wanted; None for no limit."""
         return None if self.max_records is None else self.max_records - self.records
 
     def deliver(self, records: int, end: int) -> "RecordLimit":
@@ -107,7 +107,7 @@ class RecordLimit:
         return replace(self, records=total, end=end if total == self.max_records else self.end)
 
     def see(self, records: int, offsets: int) -> "RecordLimit":
-        """Batches with so many records and offsets were searched to their end."""
+        """Batches with these numbers of records and offsets were searched to their end."""
         if self.max_records is None:
             return self
         return replace(
@@ -117,14 +117,14 @@ class RecordLimit:
         )
 
     def is_likely_within(self, records: int) -> bool:
-        """Whether the next batches, with so many records, are likely to reach the limit."""
+        """True if the next batches, with this number of records, are likely to reach the limit."""
         if self.max_records is None:
             return False
         share = self.records / self.seen_records if self.seen_records else 1.0
         return self.records + records * share >= self.max_records
 
     def offsets_needed(self, offsets: int) -> float:
-        """How many of so many offsets are likely to be needed to reach the limit."""
+        """The number of the next ``offsets`` that are likely to be needed to reach the limit."""
         if self.max_records is None or not self.records:
             return offsets
         missing = self.max_records - self.records

@@ -75,5 +75,5 @@ def fetch_groups(query: str, batch: str, offsets: Iterable[OffsetRange]) -> list
 
 
 def _overlap(ranges: list[tuple[int, int]]) -> bool:
-    """Whether any two of some ranges share an offset."""
+    """True if any two of some ranges share an offset."""
     return any(end > start for (_, end), (start, _) in pairwise(sorted(ranges)))

@@ -6,9 +6,11 @@ Cost: one MurmurHash3 a key; a split is linear in its parts, and cached.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 import mmh3
@@ -69,6 +71,19 @@ class HashRange:
     def __str__(self) -> str:
         return f"[{self.lo},{self.hi})"
 
+    def as_percent(self) -> str:
+        """Return the shares of the hash space, which are easier to read than 19 digits.
+
+        Two decimals, such as ``25.00 % to 50.00 %``; a thin range has as many as tell its ends
+        apart, so ranges that tile the space have texts of their own. A range of one hash is named
+        by it.
+        """
+        if self.width == 1:
+            return f"hash {self.lo}"
+        decimals = max(2, 19 - len(str(self.width)))  # a width of 19 digits is 10 % or more
+        lo, hi = (Decimal(100 * bound) / HASH_SPACE for bound in (self.lo, self.hi))
+        return f"{lo:.{decimals}f} % to {hi:.{decimals}f} %"
+
     def __contains__(self, hash_: int) -> bool:
         return self.lo <= hash_ < self.hi
 
@@ -79,7 +94,7 @@ class HashRange:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the range is the whole hash space."""
+        """True if the range is the whole hash space."""
         return self.lo == 0 and self.hi == HASH_SPACE
 
     def intersect(self, other: "HashRange") -> "HashRange | None":
@@ -114,7 +129,7 @@ def split(hashes: HashRange, parts: int) -> tuple[HashRange, ...]:
         The parts, ascending. Part ``i`` begins at ``lo + width * i // parts``.
 
     Raises:
-        ValueError: There cannot be so many parts.
+        ValueError: There cannot be that number of parts.
     """
     if not 1 <= parts <= hashes.width:
         raise ValueError(f"cannot cut {hashes} into {parts} parts")
@@ -185,15 +200,17 @@ def merged(hashes: Iterable[HashRange]) -> tuple[HashRange, ...]:
 
 def minus(hashes: Iterable[HashRange], taken: Iterable[HashRange]) -> tuple[HashRange, ...]:
     """Hash ranges without others, which may overlap; as of :func:`merged`."""
-    cut = list(hashes)
-    for other in taken:
-        if any(part.intersect(other) is not None for part in cut):
-            cut = [left for part in cut for left in _around(part, other)]
-    return merged(cut)
-
-
-def _around(part: HashRange, other: HashRange) -> Iterator[HashRange]:
-    if part.lo < min(part.hi, other.lo):
-        yield HashRange(part.lo, min(part.hi, other.lo))
-    if max(part.lo, other.hi) < part.hi:
-        yield HashRange(max(part.lo, other.hi), part.hi)
+    cuts, left, first = merged(taken), list[HashRange](), 0
+    for part in merged(hashes):
+        lo = part.lo
+        while first < len(cuts) and cuts[first].hi <= lo:
+            first += 1
+        for cut in islice(cuts, first, None):
+            if cut.lo >= part.hi:
+                break
+            if lo < cut.lo:
+                left.append(HashRange(lo, cut.lo))
+            lo = cut.hi
+        if lo < part.hi:
+            left.append(HashRange(lo, part.hi))
+    return tuple(left)

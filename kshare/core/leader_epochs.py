@@ -1,4 +1,4 @@
-"""Which leaders wrote the records of a partition, as far as it has been read."""
+"""The leader epochs of a partition's records, as far as it has been read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _SPANS_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class LeaderEpochs:
-    """Which leaders wrote the records of a partition, as far as it has been read.
+    """The leader epochs of a partition's records, as far as it has been read.
 
     Attributes:
         spans: Stretches of offsets that were read, ``(start, end, leader epoch)``, ascending. Two

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-__all__ = ["key_json", "key_of_json", "named", "show_key"]
+__all__ = ["join_names", "key_json", "key_of_json", "show_key"]
 
 
-def named(names: Iterable[object], shown: int = 10) -> str:
+def join_names(names: Iterable[object], shown: int = 10) -> str:
     """Names with commas between them: the first few, and how many more there are.
 
     Args:

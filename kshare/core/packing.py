@@ -1,7 +1,7 @@
 """Packing slices into tasks: ``maxTasks``.
 
-A task costs a task slot about 20 ms, however little it reads. So many small slices are better read
-by few tasks. Which task reads a slice changes no row: a slice is in one task as a whole.
+A task costs a task slot about 20 ms, however little it reads. Small slices are therefore better
+read by few tasks. The task that reads a slice changes no row: a slice is in one task as a whole.
 
 The longest slices are placed first, each into the task with the least work (LPT: R. L. Graham,
 Bounds on Multiprocessing Timing Anomalies, 1969: at most 4/3 of the best time). Slices of one

@@ -1,4 +1,4 @@
-"""What of a partition is processed, and what is pending.
+"""The processed and the pending part of a partition.
 
 Invariants: Progress is a set of (offset, key hash). Commits are unions: their order and their
 repetition change nothing, and the stable offset never goes back. Equal sets compare equal, however
@@ -113,7 +113,7 @@ class Progress:
 
     @property
     def is_level(self) -> bool:
-        """Whether all key hashes stand at the same offset."""
+        """True if all key hashes stand at the same offset."""
         return not self.stripes
 
     def commit(self, pieces: Iterable[Rectangle]) -> "Progress":
@@ -124,7 +124,7 @@ class Progress:
         return _normalised(self.stable, overlay([*self.stripes, *added]))
 
     def union(self, other: "Progress") -> "Progress":
-        """What is processed here or in another progress of the partition."""
+        """The union with another progress of the partition."""
         return Progress(max(self.stable, other.stable), (*self.stripes, *other.stripes))
 
     def advance(self, offset: int) -> "Progress":
@@ -132,7 +132,7 @@ class Progress:
         return self if offset <= self.stable else Progress(offset, self.stripes)
 
     def pending(self, end: int, hashes: HashRange = WHOLE) -> tuple[Rectangle, ...]:
-        """What is not processed of the offsets below ``end`` and of some key hashes.
+        """The pending part below ``end`` of some key hashes.
 
         Returns:
             Disjoint rectangles, ascending by offset, then by hash; one tuple for one set.
@@ -140,7 +140,7 @@ class Progress:
         return self.pending_of(end, (hashes,))
 
     def pending_of(self, end: int, hashes: Sequence[HashRange]) -> tuple[Rectangle, ...]:
-        """What is not processed of the offsets below ``end`` and of several hash ranges.
+        """The pending part below ``end`` of several hash ranges.
 
         Args:
             end: the offset.
@@ -168,7 +168,7 @@ class Progress:
         return filled(tile(self._gaps(end, hashes)))
 
     def within(self, hashes: Sequence[HashRange]) -> "Progress":
-        """What is processed of several hash ranges: ascending, disjoint, at least one."""
+        """The processed part of several hash ranges: ascending, disjoint, at least one."""
         if hashes[0].is_whole:
             return self
         below = (0, self.stable) if self.stable else ()
@@ -181,7 +181,7 @@ class Progress:
         )
 
     def minus(self, other: "Progress") -> tuple[Rectangle, ...]:
-        """What is processed here and not in another progress.
+        """The difference to another progress.
 
         Returns:
             Disjoint rectangles, ascending by offset, then by hash; one tuple for one set.
@@ -226,7 +226,7 @@ class Progress:
 
     @property
     def individual_commits(self) -> tuple[Rectangle, ...]:
-        """What is processed above the stable offset, ascending by offset, then by hash."""
+        """The processed rectangles above the stable offset, ascending by offset, then by hash."""
         return rectangles(self.stripes)
 
     def _gaps(self, end: int, hashes: Sequence[HashRange]) -> Iterator[tuple[int, int, Bounds]]:

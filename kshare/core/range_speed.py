@@ -47,7 +47,7 @@ _SHORT_GROWTH: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class RangeSpeed:
-    """What is known of a range's speed.
+    """The estimated speed of a range.
 
     Attributes:
         hashes: The range.
@@ -108,7 +108,7 @@ def next_limits(
     batch_seconds: float | None,
     max_records: int | None,
 ) -> tuple[RangeSpeed, ...]:
-    """How many records each range of a partition may read in the next batch.
+    """The number of records that each range of a partition may read in the next batch.
 
     As many as fit into the target by the last estimate; at most 32 times the last limit, at least
     1; 256 of a range of which nothing is known. If the last batch took more than 1.5 times the
@@ -198,7 +198,7 @@ def ranges_to_measure(
 
 
 def _was_fast(before: Sequence[RangeSpeed], batch_seconds: float | None) -> bool:
-    """Whether a batch was faster than any of its ranges that read up to its limit should be."""
+    """True if a batch was faster than any of its ranges that read up to its limit should be."""
     if batch_seconds is None:
         return False
     times = [s.limit * s.seconds_per_record for s in before if s.seconds_per_record is not None]
@@ -216,13 +216,13 @@ def _turns(target_seconds: float) -> int:
 
 
 def _is_held_back(speed: RangeSpeed, target_seconds: float) -> bool:
-    """Whether its estimate limits a range, and not the user or how fast limits may grow."""
+    """True if its estimate limits a range, and not the user or how fast limits may grow."""
     each = speed.seconds_per_record
     return each is not None and SLOW * speed.limit * each >= target_seconds
 
 
 def _is_unsure(speed: RangeSpeed, before: RangeSpeed | None, *, were_measured: bool) -> bool:
-    """Whether a range's speed is worth a measurement.
+    """True if a range's speed is worth a measurement.
 
     Args:
         speed: The range.

@@ -21,7 +21,7 @@ __all__ = ["LastBatch", "NextLimits", "learn_from", "plan_limits"]
 
 @dataclass(frozen=True, slots=True)
 class LastBatch:
-    """What is known of ranges and their times when a batch has run.
+    """The ranges and task times of a batch that has run.
 
     Attributes:
         seconds: How long its tasks took together; None before the first batch.

@@ -1,4 +1,4 @@
-"""Where the reading of a slice ended, and a sample of the keys that were read.
+"""The end of the reading of a slice, and a sample of the keys that were read.
 
 End, records and sample follow from the records that were delivered and their order, and not from
 the sizes of the record batches that brought them.
@@ -44,7 +44,7 @@ class HotKey:
 
 @dataclass(frozen=True, slots=True)
 class SliceEnd:
-    """Where the reading of a slice ended, and what is known of how.
+    """The end of the reading of a slice, with measurements.
 
     Attributes:
         end: The offset where reading ended, half-open: the one after the record that reached the
@@ -70,7 +70,7 @@ class SliceEnd:
 
     @property
     def task_seconds(self) -> float | None:
-        """How long the task took; None if that was not measured."""
+        """Duration of the task; None if not measured."""
         return self.seconds if self.held else None
 
 
@@ -137,5 +137,5 @@ class KeySample:
 
 
 def _pick(pair: int) -> int:
-    """Which of ``2 * pair`` and the next stands for both."""
+    """The index, ``2 * pair`` or the next, that stands for both."""
     return 2 * pair + ((pair * _GOLDEN & _WORD) >> 63)

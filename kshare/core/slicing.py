@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RangeObservation:
-    """What the last task that read a range has reported of it.
+    """The report of the last task that read a range.
 
     Attributes:
         hashes: The range.
@@ -55,7 +55,7 @@ class RangeObservation:
 
     @property
     def is_full(self) -> bool:
-        """Whether the limit has ended the task."""
+        """True if the limit has ended the task."""
         return self.limit is not None and self.records >= self.limit
 
 
@@ -310,7 +310,7 @@ def _check_tiles(load: PartitionLoad, slices: Sequence[Slice]) -> None:
 
 
 def _read_twice(slices: Sequence[Slice]) -> list[Rectangle]:
-    """What is in two of some slices."""
+    """The overlap of any two of some slices."""
     before = Progress.at(0)
     twice: list[Rectangle] = []
     for slice_ in slices:
@@ -322,7 +322,7 @@ def _read_twice(slices: Sequence[Slice]) -> list[Rectangle]:
 
 
 def _are_stacked(slices: Sequence[Slice], whole: Rectangle) -> bool:
-    """Whether slices, in their order, are stacked to a rectangle. This is the fast path."""
+    """True if slices, in their order, are stacked to a rectangle. This is the fast path."""
     lo, bounds = whole.hashes.lo, (whole.offsets.start, whole.offsets.end)
     for slice_ in slices:
         for stripe in slice_.stripes:

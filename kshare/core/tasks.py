@@ -18,7 +18,7 @@ class TicketId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What a task needs to report on a slice.
+    """The data that a task needs to report on a slice.
 
     Attributes:
         host: The address that the planner listens on.

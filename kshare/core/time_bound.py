@@ -1,4 +1,4 @@
-"""How far in event time a batch may read (``maxTimeAhead``).
+"""The bound in event time of a batch (``maxTimeAhead``).
 
 Spark has one watermark for a query: what one range or partition has read makes the records late
 that another one has not read yet. So what counts is what a batch *leaves behind*: of each partition
@@ -14,6 +14,7 @@ Cost: linear in the partitions.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from kshare.core.byte_bound import WindowEnds
 from kshare.core.hashing import HashRange, without
 from kshare.core.progress import Progress, TopicPartition
 
@@ -87,6 +88,7 @@ def surely_read(
     end: int,
     limits: Iterable[tuple[HashRange, int]],
     parked: frozenset[int],
+    ends: WindowEnds | None = None,
 ) -> int:
     """The offset below which a batch with record limits reads all that it may read.
 
@@ -98,10 +100,12 @@ def surely_read(
         end: Below which offset it is read.
         limits: Its ranges, and the number of records that each may read.
         parked: The hashes of parked keys.
+        ends: Below which offset each range is read, if not ``end``.
     """
     sure = end
     for hashes, records in limits:
         parts = without((hashes,), parked)
         if parts:
-            sure = min(sure, reached.position_of(parts) + records)
+            at = reached.position_of(parts)
+            sure = min(sure, at + records, end if ends is None else ends.end(at))
     return max(sure, reached.stable)

@@ -26,7 +26,7 @@ _SLOTS_MAX = 1 << 16
 
 
 class Executor(NamedTuple):
-    """Where a task runs.
+    """The executor of a task.
 
     Attributes:
         name: Unique among the executors of a query.

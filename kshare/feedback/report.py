@@ -38,7 +38,7 @@ class TaskReport:
 
     @property
     def connected(self) -> bool:
-        """Whether a planner listens, as far as is known."""
+        """True if a planner listens, as far as is known."""
         return self._socket is not None
 
     def begin(self, executor: Executor | None = None) -> None:

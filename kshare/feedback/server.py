@@ -120,7 +120,7 @@ class FeedbackServer:
         return Ticket(host, port, self._key, batch, task, hold)
 
     def reports(self, batch: str, *, wait_seconds: float = 0.0) -> dict[int, SliceEnd]:
-        """Where the tasks of a batch ended, by the numbers of their tickets, as far as is known.
+        """Reported ends of a batch's tasks, by ticket number.
 
         Args:
             batch: The name of the batch.
@@ -129,7 +129,7 @@ class FeedbackServer:
         return self._ends.of_batch(batch, wait_seconds)
 
     def executors(self, batch: str) -> dict[int, Executor]:
-        """Where the tasks of a batch began, by the numbers of their tickets, as far as is known."""
+        """Reported executors of a batch's tasks, by ticket number."""
         return self._ends.executors_of(batch)
 
     def retain(self, batches: Collection[str]) -> None:
@@ -245,7 +245,7 @@ class _Entry:
 
 
 class _TaskEnds:
-    """What has been reported of some batches; called by the planner and by the server's thread."""
+    """Reports on some batches; called by the planner and by the server's thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()  # guards what follows

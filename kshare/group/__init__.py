@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kshare.errors import FencedError, TransactionAbortedError
     from kshare.group.consumer.async_consumer import AsyncKeySharedConsumer
     from kshare.group.consumer.consumer import KeySharedConsumer
+    from kshare.group.consumer.health import ConsumerHealth
     from kshare.group.consumer.subscriber import partitions_only
     from kshare.group.consumer.transaction import Transaction
     from kshare.group.message import Message
@@ -20,15 +21,18 @@ if TYPE_CHECKING:
     from kshare.group.owners import GroupOwners, owner
     from kshare.group.prometheus import register_metrics
     from kshare.group.restoration import restore
+    from kshare.group.serving import MetricsServer, serve_metrics
 
 __all__ = [
     "AsyncKeySharedConsumer",
+    "ConsumerHealth",
     "ConsumerMetrics",
     "FencedError",
     "GroupOwners",
     "HostInfo",
     "KeySharedConsumer",
     "Message",
+    "MetricsServer",
     "OffsetAndMetadata",
     "Transaction",
     "TransactionAbortedError",
@@ -36,16 +40,19 @@ __all__ = [
     "partitions_only",
     "register_metrics",
     "restore",
+    "serve_metrics",
 ]
 
 _HOMES = {
     "AsyncKeySharedConsumer": "kshare.group.consumer.async_consumer",
+    "ConsumerHealth": "kshare.group.consumer.health",
     "ConsumerMetrics": "kshare.group.metrics",
     "FencedError": "kshare.errors",
     "GroupOwners": "kshare.group.owners",
     "HostInfo": "kshare.assignment.interface.application",
     "KeySharedConsumer": "kshare.group.consumer.consumer",
     "Message": "kshare.group.message",
+    "MetricsServer": "kshare.group.serving",
     "OffsetAndMetadata": "kshare.group.model",
     "Transaction": "kshare.group.consumer.transaction",
     "TransactionAbortedError": "kshare.errors",
@@ -53,6 +60,7 @@ _HOMES = {
     "partitions_only": "kshare.group.consumer.subscriber",
     "register_metrics": "kshare.group.prometheus",
     "restore": "kshare.group.restoration",
+    "serve_metrics": "kshare.group.serving",
 }
 
 

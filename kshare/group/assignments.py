@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET_STORED
 
+from kshare.arrow_values import int64_numbers
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.progress import TopicPartition
 from kshare.group.batch_mark import BatchMark
@@ -189,7 +190,7 @@ def rows_by_partition(batch: Any) -> Iterator[tuple[TopicPartition, Offsets, fro
     names, mark = batch.schema.names, BatchMark.of(batch)
     if "offset" not in names:
         raise ValueError(f"acknowledge_batch needs the column offset; there is {', '.join(names)}")
-    offsets = batch.column("offset").to_numpy()
+    offsets = int64_numbers(batch.column("offset"))
     if not {"topic", "partition"} <= set(names):
         if mark is None or isinstance(batch, pa.Table) or not mark.holds(offsets):
             raise ValueError(
@@ -198,15 +199,14 @@ def rows_by_partition(batch: Any) -> Iterator[tuple[TopicPartition, Offsets, fro
             )
         yield mark.partition, offsets, mark.chunks
         return
-    from pyarrow import compute as pc  # noqa: PLC0415 - 9 MB, and few consumers get here
-
-    columns = [batch.column("topic"), batch.column("partition")]
-    pairs = pa.table(columns, ["topic", "partition"]).group_by(["topic", "partition"])
-    for pair in pairs.aggregate([]).to_pylist():
-        is_of = pc.and_(
-            pc.equal(columns[0], pair["topic"]), pc.equal(columns[1], pair["partition"])
-        )
-        partition = TopicPartition(pair["topic"], pair["partition"])
-        of_pair = offsets[is_of.to_numpy(zero_copy_only=False)]
+    topics = batch.column("topic")
+    if isinstance(topics, pa.ChunkedArray):
+        topics = topics.combine_chunks()
+    topics = topics.dictionary_encode()
+    topic_numbers = int64_numbers(topics.indices.cast(pa.int64()))
+    numbers = int64_numbers(batch.column("partition").cast(pa.int64()))
+    for topic, number in np.unique(np.stack([topic_numbers, numbers]), axis=1).T.tolist():
+        partition = TopicPartition(topics.dictionary[topic].as_py(), number)
+        of_pair = offsets[(topic_numbers == topic) & (numbers == number)]
         is_marked = mark is not None and mark.partition == partition and mark.holds(of_pair)
         yield partition, of_pair, mark.chunks if mark and is_marked else frozenset()

@@ -1,4 +1,4 @@
-"""What a record batch of a consumer says of itself in its schema's metadata: its records.
+"""Metadata in the schema of a consumer's record batch: its records.
 
 pyarrow keeps the metadata when a batch is sliced, filtered or sorted, or columns are selected.
 """
@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from kshare.arrow_values import int64_numbers
 from kshare.core.progress import TopicPartition
 from kshare.group.message import Chunk
 
@@ -21,7 +22,7 @@ _NAME: Final = b"kshare.batch"
 
 @dataclass(frozen=True, slots=True)
 class BatchMark:
-    """Which records a batch holds.
+    """The records that a batch holds.
 
     Attributes:
         partition: Their partition.
@@ -45,7 +46,7 @@ class BatchMark:
         return cls(TopicPartition(topic, partition), frozenset(chunks), first, last)
 
     def holds(self, offsets: Any) -> bool:
-        """Whether all offsets may be of this batch: each is there once."""
+        """True if all offsets may be of this batch: each is there once."""
         if not len(offsets):
             return True
         is_within = self.first <= offsets.min() and offsets.max() <= self.last
@@ -55,7 +56,7 @@ class BatchMark:
 def marked(batch: pa.RecordBatch, chunks: Sequence[Chunk]) -> pa.RecordBatch:
     """A batch with the mark of the chunks that its rows are of, at least one of one partition."""
     topic, partition = chunks[0].topic_partition
-    offsets = batch.column("offset").to_numpy()
+    offsets = int64_numbers(batch.column("offset"))
     numbers = sorted({chunk.number for chunk in chunks})
     text = json.dumps([topic, partition, numbers, int(offsets.min()), int(offsets.max())])
     return batch.replace_schema_metadata({_NAME: text.encode()})

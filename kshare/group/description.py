@@ -1,4 +1,4 @@
-"""What a group's coordinator says of it: its state, and the members that it knows."""
+"""A group as its coordinator describes it: its state, and the members that it knows."""
 
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
@@ -12,7 +12,6 @@ from confluent_kafka.admin import AdminClient
 
 from kshare.cluster.client import Client, code_of, kafka_error, kind_of
 from kshare.core.progress import TopicPartition
-from kshare.errors import KshareError
 from kshare.group.protocol.subscription import PROTOCOL
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.error_codes import Kind
@@ -22,7 +21,6 @@ __all__ = [
     "GroupDescriber",
     "GroupDescription",
     "JoinedMember",
-    "UnknownGroupError",
     "describe_group",
     "describe_groups",
 ]
@@ -30,21 +28,6 @@ __all__ = [
 _UNSUPPORTED: Final = RdKafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001 - the mock cluster
 _NO_GROUP: Final = RdKafkaError.GROUP_ID_NOT_FOUND
 _PASSING: Final = {Kind.TRANSIENT, Kind.STALE_LEADER}
-
-
-class UnknownGroupError(KshareError):
-    """Nobody knows the group.
-
-    Args:
-        group: Its id.
-        log_topic: The log that was looked at.
-    """
-
-    def __init__(self, group: str, log_topic: str) -> None:
-        super().__init__(
-            f"group {group} does not exist: brokers know no members and no offsets of it, and "
-            f"topic {log_topic} has none of its records"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +51,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """What the coordinator says of a group.
+    """The coordinator's description of a group.
 
     Attributes:
         state: Its state, such as ``stable`` or ``empty``, as ``kafka-consumer-groups`` names it;
@@ -83,12 +66,12 @@ class GroupDescription:
 
     @property
     def exists(self) -> bool:
-        """Whether the brokers say that they know members or offsets of the group."""
+        """True if the brokers say that they know members or offsets of the group."""
         return self.state not in {"dead", "unknown"}
 
     @property
     def is_plain(self) -> bool:
-        """Whether it assigns whole partitions, as a member is no kshare consumer."""
+        """True if it assigns whole partitions, as a member is not a kshare consumer."""
         return bool(self.protocol) and self.protocol != PROTOCOL
 
 
@@ -104,7 +87,7 @@ class GroupDescriber:
         self._client = Client(AdminClient, kafka)
 
     def describe(self, groups: Collection[str]) -> dict[str, GroupDescription]:
-        """What the coordinators say of some groups; see :func:`describe_groups`."""
+        """Describe some groups; see :func:`describe_groups`."""
         deadline = RetryDeadline.for_requests(self._kafka)
         deadline.start()
         described: dict[str, GroupDescription] = {}
@@ -126,12 +109,12 @@ class GroupDescriber:
 
 
 def describe_group(kafka: KafkaConfig, group: str) -> GroupDescription:
-    """What the coordinator says of one group; see :func:`describe_groups`."""
+    """Describe one group; see :func:`describe_groups`."""
     return describe_groups(kafka, [group])[group]
 
 
 def describe_groups(kafka: KafkaConfig, groups: Collection[str]) -> dict[str, GroupDescription]:
-    """What the coordinators say of some groups.
+    """Describe some groups.
 
     A group that no coordinator knows is ``dead``, and has no members.
 
@@ -149,7 +132,7 @@ def describe_groups(kafka: KafkaConfig, groups: Collection[str]) -> dict[str, Gr
 def _described(
     future: "Future[Any]", group: str, seconds: float, deadline: RetryDeadline
 ) -> GroupDescription | None:
-    """What the coordinator has answered; None if it has to be asked again."""
+    """The coordinator's answer; None if it has to be asked again."""
     try:
         answer = future.result(seconds + 1)
     except (KafkaException, TimeoutError) as error:

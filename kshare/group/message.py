@@ -5,7 +5,7 @@ asked for it; values are converted ahead. A message keeps its chunk alive, 2,048
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count, groupby, repeat
 from operator import itemgetter, length_hint
 from typing import Any, Final, NamedTuple
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from kshare.arrow_values import int64_array, int64_numbers
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 
@@ -24,12 +25,12 @@ CHUNK_ROWS: Final = 2_048
 
 
 def _milliseconds(array: pa.Array) -> list[int]:
-    times: list[int] = (array.view(pa.int64()).to_numpy() // 1000).tolist()
+    times: list[int] = (int64_numbers(array.view(pa.int64())) // 1000).tolist()
     return times
 
 
 def _integers(array: pa.Array) -> list[int]:
-    integers: list[int] = array.to_numpy().tolist()
+    integers: list[int] = int64_numbers(array).tolist()
     return integers
 
 
@@ -52,8 +53,11 @@ class Chunk:
         batch: The rows.
         epochs: As given.
         number: Another one for each chunk of this process.
-        acknowledged: For each row, 1 if it is acknowledged. Any thread may set it.
+        acknowledged: For each row, 1 if it is acknowledged, 2 or 3 if it comes again. Any thread
+            may set it to 1.
         offsets: The offset of each row.
+        releases: Knows how often a record was released, by partition and offset; None: no record
+            was.
     """
 
     __slots__ = (
@@ -63,6 +67,7 @@ class Chunk:
         "epochs",
         "number",
         "offsets",
+        "releases",
         "topic_partition",
     )
 
@@ -77,7 +82,8 @@ class Chunk:
         self.epochs = epochs
         self.number = next(_numbers)
         self.acknowledged = bytearray(batch.num_rows)
-        self.offsets: npt.NDArray[np.int64] = batch.column("offset").to_numpy()
+        self.offsets: npt.NDArray[np.int64] = int64_numbers(batch.column("offset"))
+        self.releases: Callable[[TopicPartition, int], int] | None = None
         self._columns: dict[str, list[Any]] = {}
 
     def column(self, name: str) -> list[Any]:
@@ -144,7 +150,7 @@ def batch_of(messages: "Sequence[Message]") -> pa.RecordBatch:
     parts = []
     for _, of_chunk in groupby(messages, lambda message: id(message[0])):
         rows = list(of_chunk)
-        parts.append(rows[0][0].batch.take(pa.array([row[1] for row in rows], pa.int64())))
+        parts.append(rows[0][0].batch.take(int64_array([row[1] for row in rows])))
     return pa.concat_batches(parts)
 
 
@@ -206,6 +212,23 @@ class Message(tuple[Any, ...]):
         epochs = self[0].epochs
         last = bisect_right(epochs, self.offset(), key=itemgetter(0)) - 1
         return epochs[last][1] if last >= 0 and epochs[last][1] >= 0 else None
+
+    def delivery_count(self) -> int:
+        """Number of this delivery: 1, and one more each time that the record was released.
+
+        As in KIP-932. A restart, also by kill -9, begins with what the group's log has of it: a
+        record that nobody released counts as delivered for the first time. The first call after a
+        rebalance reads the log.
+
+        Raises:
+            KafkaError: The group's log cannot be read.
+        """
+        releases = self[0].releases
+        return 1 if releases is None else 1 + releases(self[0].topic_partition, self.offset())
+
+    def is_released(self) -> bool:
+        """True if it comes again, as it or an earlier record of its key was released: skip it."""
+        return bool(self[0].acknowledged[self[1]] & 2)
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -9,11 +9,12 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
 from kshare.core.hashing import HASH_SPACE, HashRange
+from kshare.core.parked import ParkedCount
 from kshare.core.progress import TopicPartition
 
 __all__ = [
@@ -36,8 +37,8 @@ class PartitionMetrics:
         hashes: The key hashes that it owns.
         position: The offset after the last record that was returned; None before it has started.
         end: The end of the log, as of the last fetch; None if nothing is fetched.
-        lag: Number of offsets with something pending of these hashes, so at most so many records;
-            None if the end is not known.
+        lag: Number of offsets with something pending of these hashes, an upper bound of the
+            records; None if the end is not known.
         in_flight: Number of records that were returned and are not processed. With
             ``acknowledgement.mode=implicit``, the offsets among which they are.
         stable_offset: The first offset that is not processed for all of these hashes; None before
@@ -49,8 +50,8 @@ class PartitionMetrics:
         oldest_unacknowledged_ms: Timestamp of the record with the lowest offset of those that were
             returned and are not acknowledged (``acknowledgement.mode=explicit``); None if there is
             none, or timestamps are not read (``columns``).
-        retention_margin: Number of offsets from the log's first one to the stable offset: so many
-            may still be deleted before what is pending is; None if that is not known.
+        retention_margin: Number of offsets from the log's first one to the stable offset, which may
+            be deleted before anything pending is; None if that is not known.
     """
 
     hashes: tuple[HashRange, ...]
@@ -75,8 +76,7 @@ class Latencies:
     """How long something took, each time.
 
     Attributes:
-        counts: How often it took no longer than each of :data:`LATENCY_BOUNDS`, and at all; so
-            they rise.
+        counts: Cumulative counts, one for each of :data:`LATENCY_BOUNDS` and one for +Inf.
         seconds: All of it together.
     """
 
@@ -105,6 +105,9 @@ class ConsumerMetrics:
         transactions: How long the commits of transactions took that have succeeded, with their time
             in the purgatory.
         aborted_transactions: Number of transactions that were aborted.
+        is_member: Whether it is a member of the group now; None if it has not subscribed.
+        leads: Whether it leads the group, so that it plans who owns what; None as above.
+        parked: The parked keys of each topic that it owns some of and that has some.
     """
 
     group: str
@@ -116,6 +119,9 @@ class ConsumerMetrics:
     fenced_seconds: float
     transactions: Latencies = Latencies()
     aborted_transactions: int = 0
+    is_member: bool | None = None
+    leads: bool | None = None
+    parked: Mapping[str, ParkedCount] = field(default_factory=dict)
 
 
 class Latency:
@@ -144,7 +150,7 @@ class Latency:
         self.add(time.monotonic() - start)
 
     def add(self, seconds: float) -> None:
-        """It took so many seconds."""
+        """Count one duration, in seconds."""
         with self._lock:
             self._counts[bisect_left(LATENCY_BOUNDS, seconds)] += 1
             self._seconds += seconds

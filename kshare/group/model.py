@@ -12,7 +12,6 @@ from kshare.group.protocol.start import Primary, Reason, resolve_start
 from kshare.options import KafkaConfig
 
 __all__ = [
-    "ConsumerClosedError",
     "OffsetAndMetadata",
     "OffsetReset",
     "SessionConfig",
@@ -22,13 +21,6 @@ __all__ = [
 
 OffsetReset = Literal["earliest", "latest", "error"] | Callable[[TopicPartition], int | None]
 """Where a partition without an offset starts: by name, or its offset; None is earliest."""
-
-
-class ConsumerClosedError(RuntimeError):
-    """The consumer is closed: ``RuntimeError``, as confluent-kafka raises it."""
-
-    def __init__(self) -> None:
-        super().__init__("Consumer closed")
 
 
 class SessionConfig(Protocol):
@@ -52,7 +44,7 @@ class SessionConfig(Protocol):
 
     @property
     def individual(self) -> bool:
-        """Whether key ranges may be owned, and individual commits written."""
+        """True if key ranges may be owned, and individual commits written."""
 
     @property
     def claim_timeout_ms(self) -> int:
@@ -71,8 +63,12 @@ class SessionConfig(Protocol):
         """Number of offsets to lease at a time; None for key order."""
 
     @property
+    def lease_seconds(self) -> float:
+        """Time after which a lease is given up of which nothing more was committed."""
+
+    @property
     def offset_reset(self) -> "OffsetReset":
-        """Where a group without offsets starts: ``auto.offset.reset``."""
+        """The start of a group without offsets: ``auto.offset.reset``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +93,7 @@ class OffsetAndMetadata:
 
     @property
     def progress(self) -> Progress:
-        """What has been processed."""
+        """The processed part."""
         return Progress.of(self.offset, self.individual_commits)
 
 

@@ -1,4 +1,4 @@
-"""What a group has committed, from anywhere: listed, reset, dropped. Nothing is joined or claimed.
+"""Committed offsets of a group: listed, reset, dropped from anywhere, without joining or claiming.
 
 Guarantees: nothing is changed while a member of the group is alive. What is listed is true at the
 end of the log and for the primary offsets that were read before it.
@@ -13,34 +13,37 @@ from typing import Any, Final
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.progress import TopicPartition
-from kshare.errors import KafkaError, KshareError, UnknownTopicError
+from kshare.errors import (
+    CommitLogError,
+    GroupAliveError,
+    KafkaError,
+    KshareError,
+    UnknownGroupError,
+    UnknownTopicError,
+)
 from kshare.group.config.consumer_config import consumer_config
-from kshare.group.description import UnknownGroupError, describe_group
+from kshare.group.description import describe_group
 from kshare.group.log.group_reader import LIFE_SECONDS, GroupReader
 from kshare.group.log.primary import PrimaryOffsets, StoredOffset
 from kshare.group.log.topic import LogTopic, LogWriter, log_table
 from kshare.group.model import OffsetAndMetadata, committed_offset
 from kshare.group.protocol.log import GroupLog, members_seen
 from kshare.group.protocol.record_codec import decode_key, encode
-from kshare.group.protocol.records import CommitLogError, Reset
+from kshare.group.protocol.records import Reset
 from kshare.group.protocol.start import Anchor, Primary
 from kshare.group.reset_targets import ResetTo, reset_offsets
 from kshare.options import KafkaConfig, Subscribe
 from kshare.wire.protocol.error_codes import Kind
 
-__all__ = ["GroupAliveError", "GroupOffsets", "GroupSnapshot", "list_offsets"]
+__all__ = ["GroupOffsets", "GroupSnapshot", "list_offsets"]
 
 _SEGMENT_BYTES: Final = 10 << 20
-
-
-class GroupAliveError(KshareError):
-    """A member of the group is alive: its offsets cannot be changed from outside."""
 
 
 def list_offsets(
     group: str, config: Mapping[str, Any] | KafkaConfig
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What a group has committed.
+    """The committed offsets of a group.
 
     Args:
         group: Id of the group.
@@ -63,7 +66,7 @@ def list_offsets(
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """What is known of a group: the primary offsets, and the log that was read after them.
+    """A snapshot of a group: the primary offsets, and the log that was read after them.
 
     Attributes:
         partition: The log's partition.
@@ -81,11 +84,11 @@ class GroupSnapshot:
 
     @property
     def log(self) -> GroupLog:
-        """What the log says."""
+        """The state that the log describes."""
         return self.reader.log
 
     def committed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed of each partition."""
+        """The committed offsets of each partition."""
         found = {}
         for tp, each in sorted(self.stored.items()):
             said = self.log.of(tp)
@@ -102,7 +105,7 @@ class GroupSnapshot:
 
 
 class GroupOffsets:
-    """The offsets of one group.
+    """The offsets of one group. The first read is of its whole log, later ones are of what is new.
 
     Args:
         kafka: How to reach the cluster.
@@ -118,11 +121,13 @@ class GroupOffsets:
         self._primary = PrimaryOffsets(kafka, group)
         self._topic = LogTopic(kafka, log_topic, _SEGMENT_BYTES, group)
         self._cluster = Cluster(kafka)
+        self._table = log_table(kafka, log_topic, group)
+        self._reader: GroupReader | None = None
 
     def committed(
         self, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed of each partition, or of some.
+        """The committed offsets of each partition, or of some.
 
         Raises:
             CommitLogError: A record of the group cannot be read.
@@ -237,10 +242,11 @@ class GroupOffsets:
             raise UnknownGroupError(self._group, self._topic.name)
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
         self._primary.close()
         self._topic.close()
         self._cluster.close()
+        self._table.close()
 
     # -- the log -------------------------------------------------------------------------------
 
@@ -250,16 +256,22 @@ class GroupOffsets:
             partition, topic_id = self._topic.find()
         except UnknownTopicError:
             partition, topic_id = TopicPartition(self._topic.name, 0), ""
-        reader = GroupReader(partition, GroupLog(self._group))
-        with closing(log_table(self._kafka, self._topic.name, self._group)) as table:
-            for _ in range(2):  # the second time, what was written meanwhile
-                for row in table.read().rows:
-                    reader.apply(row.offset, row.key or b"", row.value)
-                stored = self._primary.fetch()
-                unknown = {*reader.log.partitions, *partitions} - stored.keys()
-                stored |= self._primary.fetch(unknown) if unknown else {}
+        for _ in range(2):  # the second time, what was written meanwhile
+            reader = self._read_log(partition)
+            stored = self._primary.fetch()
+            unknown = {*reader.log.partitions, *partitions} - stored.keys()
+            stored |= self._primary.fetch(unknown) if unknown else {}
         bounds = self._primary.log_bounds(partition) if topic_id else (0, 0)
         return GroupSnapshot(partition, topic_id, bounds, stored, reader)
+
+    def _read_log(self, partition: TopicPartition) -> GroupReader:
+        """The state of the log, read on from the last read."""
+        changes = self._table.read()
+        if self._reader is None or changes.restarted:
+            self._reader = GroupReader(partition, GroupLog(self._group))
+        for row in changes.rows:
+            self._reader.apply(row.offset, row.key or b"", row.value)
+        return self._reader
 
     def _append(self, records: list[tuple[bytes, bytes | None]], partition: TopicPartition) -> int:
         """Append records, wait until brokers have them, and return the last one's offset."""

@@ -1,4 +1,4 @@
-"""Which process of a group owns a key, from anywhere. Nothing is joined or claimed.
+"""The process of a group that owns a key, from anywhere. Nothing is joined or claimed.
 
 Guarantees: who is named owns the key hashes by the end of the group's log, and the group's
 coordinator knew it as a member after that.
@@ -75,7 +75,7 @@ def owner(
 
 @dataclass(frozen=True, slots=True)
 class OwnerTable:
-    """Who owns which key hashes.
+    """The owners of key hashes.
 
     Attributes:
         owners: The key hashes that have owners, by partition.
@@ -155,7 +155,7 @@ class GroupOwners:
         return TopicPartition(topic, partition_of(key, self._partitions[topic]))
 
     def read(self) -> OwnerTable:
-        """Who owns which key hashes now.
+        """The owners of key hashes now.
 
         Raises:
             CommitLogError: A record of the group cannot be read.
@@ -193,7 +193,7 @@ def partition_of(key: bytes, count: int) -> int:
 
 
 def host_info(host: str) -> HostInfo | None:
-    """What a member has said of where it runs, if that is host and port."""
+    """The address that a member has announced, if it is host and port."""
     address = host_and_port(host)
     return None if address is None else HostInfo(*address)
 

@@ -8,9 +8,10 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Final, Protocol
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from kshare.group.metrics import LATENCY_BOUNDS, ConsumerMetrics, Latencies
+from kshare.monitor.collectors import Collectors
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry
@@ -29,6 +30,7 @@ except ModuleNotFoundError as error:
 __all__ = ["ConsumerCollector", "MeasuredConsumer", "register_metrics"]
 
 _MEMBER: Final = ("group", "member")
+_TOPIC: Final = (*_MEMBER, "topic")
 _PARTITION: Final = (*_MEMBER, "topic", "partition")
 _GAUGES: Final = {
     "assigned_ranges": "Ranges of key hashes that the consumer owns.",
@@ -40,6 +42,14 @@ _GAUGES: Final = {
     "held_records": "Records that are read and kept back for their keys.",
     "oldest_unacknowledged_seconds": "Age of the oldest record that is not acknowledged.",
     "retention_margin_offsets": "Offsets that may be deleted before what is pending is.",
+}
+_MEMBERSHIP: Final = {
+    "is_member": "1 if it is a member of the group now; only after subscribe.",
+    "leads_group": "1 if it leads the group; only after subscribe.",
+}
+_PARKED: Final = {
+    "parked_keys": "Keys that are parked.",
+    "oldest_parked_key_timestamp_seconds": "When the first of them was parked.",
 }
 _COUNTERS: Final = {
     "commit_failures": "Commits that have failed.",
@@ -57,11 +67,11 @@ _HISTOGRAMS: Final = {
 
 
 class MeasuredConsumer(Protocol):
-    """What is needed of a consumer."""
+    """The used part of a consumer."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether the consumer is closed."""
+        """True if the consumer is closed."""
 
     def metrics(self) -> ConsumerMetrics:
         """Its metrics."""
@@ -86,8 +96,9 @@ class ConsumerCollector(Collector):
         shown = [consumer.metrics() for consumer in consumers if not consumer.is_closed]
         shown.sort(key=lambda metrics: (metrics.group, metrics.member))
         gauges = {
-            name: GaugeMetricFamily(f"kshare_consumer_{name}", help_, labels=_PARTITION)
-            for name, help_ in _GAUGES.items()
+            name: GaugeMetricFamily(f"kshare_consumer_{name}", help_, labels=labels)
+            for labels, texts in ((_PARTITION, _GAUGES), (_MEMBER, _MEMBERSHIP), (_TOPIC, _PARKED))
+            for name, help_ in texts.items()
         }
         counters = {
             name: CounterMetricFamily(f"kshare_consumer_{name}", help_, labels=_MEMBER)
@@ -100,6 +111,7 @@ class ConsumerCollector(Collector):
         for metrics in shown:
             member = (metrics.group, metrics.member)
             _add_partitions(gauges, member, metrics)
+            _add_membership(gauges, member, metrics)
             for name, family in counters.items():
                 family.add_metric(member, getattr(metrics, name))
             for field, histogram in histograms.items():
@@ -133,6 +145,20 @@ def _add_partitions(
                 gauges[name].add_metric(labels, value)
 
 
+def _add_membership(
+    gauges: dict[str, GaugeMetricFamily], member: tuple[str, str], metrics: ConsumerMetrics
+) -> None:
+    if metrics.is_member is not None:
+        gauges["is_member"].add_metric(member, metrics.is_member)
+    if metrics.leads is not None:
+        gauges["leads_group"].add_metric(member, metrics.leads)
+    for topic, parked in sorted(metrics.parked.items()):
+        gauges["parked_keys"].add_metric((*member, topic), parked.keys)
+        if parked.since is not None:
+            since = gauges["oldest_parked_key_timestamp_seconds"]
+            since.add_metric((*member, topic), parked.since)
+
+
 def _add_latencies(
     histogram: HistogramMetricFamily, member: tuple[str, str], latencies: Latencies
 ) -> None:
@@ -143,8 +169,7 @@ def _add_latencies(
 
 # -- the registries -------------------------------------------------------------------------------
 
-_lock = threading.Lock()
-_collectors: WeakKeyDictionary[CollectorRegistry, ConsumerCollector] = WeakKeyDictionary()
+_collectors: Collectors[ConsumerCollector] = Collectors()
 
 
 def register_metrics(consumer: MeasuredConsumer, registry: CollectorRegistry | None = None) -> None:
@@ -160,10 +185,4 @@ def register_metrics(consumer: MeasuredConsumer, registry: CollectorRegistry | N
         ModuleNotFoundError: prometheus-client is not installed.
     """
     registry = REGISTRY if registry is None else registry
-    with _lock:
-        collector = _collectors.get(registry)
-        if collector is None:
-            collector = ConsumerCollector()
-            registry.register(collector)
-            _collectors[registry] = collector
-    collector.add(consumer)
+    _collectors.of(registry, ConsumerCollector).add(consumer)

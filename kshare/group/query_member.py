@@ -35,18 +35,19 @@ _log = logging.getLogger("kshare.planner")
 
 _SEGMENT_BYTES: Final = 10 << 20
 _TAKEOVER_MS: Final = 3_000
-"""How long a query that starts from its group waits for members that may still deliver."""
+"""Time that a query that starts from its group waits for members that may still deliver."""
 _RESTART_MS: Final = 1_000
-"""The same for one that goes by its checkpoint: mostly it replaces its own dead planner."""
+"""Claim timeout of a query that resumes from its checkpoint; it usually replaces its own dead
+planner."""
 _AGAIN_SECONDS: Final = 5.0
-"""What others have committed meanwhile moves the stable offset, also of a query that is idle."""
+"""Seconds between looks at the group: others' commits move the stable offset of an idle query."""
 _FLUSH_SECONDS: Final = 5.0
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 1_000, 30_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Config:
-    """What the session needs: see :class:`kshare.group.model.SessionConfig`."""
+    """The configuration of the session: see :class:`kshare.group.model.SessionConfig`."""
 
     kafka: KafkaConfig
     group: str
@@ -57,11 +58,12 @@ class _Config:
     transactional_id: str | None = None
     application_server: str | None = None
     lease_records: int | None = None
+    lease_seconds: float = float("inf")
     individual: bool = True
 
 
 class QuerySession(Protocol):
-    """What is used of :class:`~kshare.group.session.session.GroupSession`."""
+    """The used part of :class:`~kshare.group.session.session.GroupSession`."""
 
     def claim(self, assignment: Mapping[TopicPartition, Sequence[HashRange]], /) -> None:
         """Own these key hashes, and no others."""
@@ -123,7 +125,7 @@ class QueryMember:
     def committed(
         self, partitions: Collection[TopicPartition], /
     ) -> dict[TopicPartition, Progress]:
-        """What the group has processed of some partitions; nothing of one without commits.
+        """The group's progress in some partitions; empty without commits.
 
         Raises:
             CommitLogError: A record of the group cannot be read.
@@ -263,7 +265,7 @@ class QueryMember:
         )
 
     def _initial_offset(self, partition: TopicPartition) -> int | None:
-        """Where a group without offsets starts: where the query stands, if it reads all hashes.
+        """The start of a group without offsets: the query's position, if it reads all hashes.
 
         Otherwise another query may be behind it with the other hashes.
         """
@@ -319,7 +321,7 @@ class _Claims:
 
 @dataclass(slots=True)
 class _Pace:
-    """When to commit next.
+    """The time of the next commit.
 
     Attributes:
         again_at: Before this time, nothing is said that was said already.
@@ -344,7 +346,7 @@ class _Pace:
 def _are_same(
     ours: Mapping[TopicPartition, Progress], theirs: Mapping[TopicPartition, Progress]
 ) -> bool:
-    """Whether two say the same; quickly, where they hold the same objects."""
+    """True if two say the same; quickly, where they hold the same objects."""
     return ours.keys() == theirs.keys() and all(
         ours[tp] is theirs[tp] or ours[tp] == theirs[tp] for tp in ours
     )

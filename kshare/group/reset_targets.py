@@ -1,4 +1,4 @@
-"""Where a group shall start, and the offsets that it means.
+"""Reset targets of a group, and the offsets that they mean.
 
 Guarantees: no offset outside of a partition's log is answered; one that is asked for by number is
 refused.
@@ -18,7 +18,7 @@ __all__ = ["ResetTo", "ShiftBy", "reset_offsets"]
 
 @dataclass(frozen=True, slots=True)
 class ShiftBy:
-    """So many offsets after the stable offset; below 0: before it.
+    """A number of offsets after the stable offset; below 0: before it.
 
     What that puts outside of the log is its first offset, or its end.
     """
@@ -29,8 +29,9 @@ class ShiftBy:
 ResetTo: TypeAlias = (
     Literal["earliest", "latest", "stable"] | datetime | ShiftBy | Mapping[TopicPartition, int]
 )
-"""Where a group shall start: by name, at the first records from a time on (UTC if it names no time
-zone; the end if all records are older), relative to the stable offsets, or at given offsets."""
+"""A reset target: by name, at the first records from a time on (UTC if it names no time zone; the
+end if all records are older), relative to the stable offsets, or at given offsets.
+"""
 
 
 def reset_offsets(

@@ -21,7 +21,8 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.errors import DataLossError
 from kshare.group.assignments import parse_assignment
-from kshare.group.config.consumer_config import ConsumerConfig, consumer_config
+from kshare.group.config.consumer_config import consumer_config
+from kshare.group.config.table import ConsumerConfig
 from kshare.options import EARLIEST, KafkaConfig, SourceOptions
 from kshare.options.frozen import FrozenMapping
 from kshare.options.model import Assign

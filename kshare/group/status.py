@@ -1,4 +1,4 @@
-"""How a group stands: its members, who owns which key hashes, and how far behind they are.
+"""The state of a group: its members, their key hashes, and their lag.
 
 Guarantees: nothing is joined, claimed or changed. Each key hash of a partition that the group reads
 is in one range, also if nobody owns it.
@@ -7,20 +7,21 @@ Cost: one group: its log, its offsets, and the ends of its partitions. The list 
 the log's topic.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.compacted_topic import CompactedTopic
+from kshare.cluster.log_bounds import log_bounds
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC, TopicSpec
 from kshare.core.hashing import HashRange, complement
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import UnknownTopicError
+from kshare.errors import CommitLogError
 from kshare.group.description import (
+    GroupDescriber,
     GroupDescription,
     JoinedMember,
-    describe_group,
     describe_groups,
 )
 from kshare.group.offsets import GroupOffsets
@@ -29,18 +30,18 @@ from kshare.group.protocol.lease import ChunkShare
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.range_owners import LivingMember, RangeOwner
 from kshare.group.protocol.record_codec import decode, decode_key
-from kshare.group.protocol.records import CommitLogError
 from kshare.monitor.report import lag
-from kshare.options import KafkaConfig, Subscribe
+from kshare.options import KafkaConfig
 
 __all__ = [
+    "GroupObserver",
     "GroupStatus",
     "GroupSummary",
+    "MemberLoad",
     "MemberStatus",
     "RangeLag",
     "group_status",
     "list_groups",
-    "log_bounds",
     "range_lags",
 ]
 
@@ -69,8 +70,9 @@ class RangeLag:
         member: Name of the owner's session; None if nobody owns them.
         position: The first offset that is not processed for all of them; None if nothing of the
             partition has been committed.
-        lag: Number of offsets with something pending, so at most so many records; None if nothing
-            has been committed, the partition is gone, or its log ends below the stable offset.
+        lag: Number of offsets with something pending, an upper bound of the records; None if
+            nothing has been committed, the partition is gone, or its log ends below the stable
+            offset.
     """
 
     partition: TopicPartition
@@ -82,7 +84,7 @@ class RangeLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """How a group stands.
+    """The state of a group.
 
     Attributes:
         group: Id of the group.
@@ -94,7 +96,7 @@ class GroupStatus:
         ranges: All key hashes of the partitions that the group reads, by partition, ascending.
         progress: What has been processed of each partition of which anything was committed.
         logs: First offset and end of the partitions that exist.
-        is_plain: Whether it assigns whole partitions, as a member is no kshare consumer.
+        is_plain: Whether it assigns whole partitions, as a member is not a kshare consumer.
         chunks: What each member has of the partitions without key order, by its name.
     """
 
@@ -109,6 +111,36 @@ class GroupStatus:
     logs: Mapping[TopicPartition, tuple[int, int]]
     is_plain: bool = False
     chunks: Mapping[TopicPartition, Mapping[str, ChunkShare]] = field(default_factory=dict)
+
+    def load_of(self, member: MemberStatus) -> "MemberLoad":
+        """The load of a member."""
+        name = member.member.name
+        owned = [part for part in self.ranges if part.member == name]
+        known = [part.lag for part in owned if part.lag is not None]
+        shares = [of[name] for of in self.chunks.values() if name in of]
+        return MemberLoad(
+            ranges=len(owned),
+            lag=sum(known) if known else None,
+            leased=sum(share.leased for share in shares) if shares else None,
+            done=sum(share.done for share in shares) if shares else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLoad:
+    """The load of a member.
+
+    Attributes:
+        ranges: Number of ranges that it owns.
+        lag: Their lag; None if it is not known of any.
+        leased: Offsets that it has leased, without key order; None if it has no chunks.
+        done: Offsets above the stable one that it has processed, without key order.
+    """
+
+    ranges: int
+    lag: int | None
+    leased: int | None
+    done: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +163,7 @@ class GroupSummary:
 def group_status(
     kafka: KafkaConfig, group: str, log_topic: str = INDIVIDUAL_COMMITS_TOPIC
 ) -> GroupStatus:
-    """How a group stands.
+    """The state of a group.
 
     Args:
         kafka: How to reach the cluster.
@@ -143,28 +175,57 @@ def group_status(
         CommitLogError: A record of the group cannot be read.
         KafkaError: The cluster did not answer, or refused.
     """
-    with closing(GroupOffsets(kafka, group, log_topic)) as offsets:
-        known = offsets.snapshot()
-        offsets.check_known(known)
-    described = describe_group(kafka, group)
-    table = OwnerTable.of(known.log, described)
-    progress = {tp: each.progress for tp, each in known.committed().items()}
-    partitions = progress.keys() | {owner.partition for owner in table.owners}
-    logs = log_bounds(kafka, partitions)
-    position, epoch = known.log.last_epoch or (None, None)
-    return GroupStatus(
-        group=group,
-        state=described.state,
-        epoch=position,
-        generation=None if epoch is None else epoch.generation,
-        leader=None if epoch is None else epoch.leader,
-        members=tuple(_members(table, described)),
-        ranges=tuple(range_lags(table.owners, progress, {tp: logs[tp][1] for tp in logs})),
-        progress=progress,
-        logs=logs,
-        is_plain=described.is_plain,
-        chunks=table.chunks,
-    )
+    with closing(GroupObserver(kafka, group, log_topic)) as observer:
+        return observer.read()
+
+
+class GroupObserver:
+    """Says how a group stands, as often as it is asked. For one thread at a time.
+
+    The first look reads the group's log, later ones what is new of it.
+
+    Args:
+        kafka: How to reach the cluster.
+        group: Id of the group.
+        log_topic: Name of the individual commit log's topic.
+    """
+
+    def __init__(
+        self, kafka: KafkaConfig, group: str, log_topic: str = INDIVIDUAL_COMMITS_TOPIC
+    ) -> None:
+        self._group = group
+        self._offsets = GroupOffsets(kafka, group, log_topic)
+        self._describer = GroupDescriber(kafka)
+        self._cluster = Cluster(kafka)
+
+    def read(self) -> GroupStatus:
+        """The state of the group now; raises what :func:`group_status` does."""
+        known = self._offsets.snapshot()
+        self._offsets.check_known(known)
+        described = self._describer.describe([self._group])[self._group]
+        table = OwnerTable.of(known.log, described)
+        progress = {tp: each.progress for tp, each in known.committed().items()}
+        partitions = progress.keys() | {owner.partition for owner in table.owners}
+        logs = log_bounds(self._cluster, partitions)
+        position, epoch = known.log.last_epoch or (None, None)
+        return GroupStatus(
+            group=self._group,
+            state=described.state,
+            epoch=position,
+            generation=None if epoch is None else epoch.generation,
+            leader=None if epoch is None else epoch.leader,
+            members=tuple(_members(table, described)),
+            ranges=tuple(range_lags(table.owners, progress, {tp: logs[tp][1] for tp in logs})),
+            progress=progress,
+            logs=logs,
+            is_plain=described.is_plain,
+            chunks=table.chunks,
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        with closing(self._cluster), closing(self._describer):
+            self._offsets.close()
 
 
 def range_lags(
@@ -172,7 +233,7 @@ def range_lags(
     progress: Mapping[TopicPartition, Progress],
     ends: Mapping[TopicPartition, int],
 ) -> Iterator[RangeLag]:
-    """How far behind each range of each partition is, by partition, ascending.
+    """The lag of each range, by partition, ascending.
 
     Args:
         owners: Who owns which key hashes.
@@ -231,33 +292,6 @@ def list_groups(
         )
         for name in names
     )
-
-
-def log_bounds(
-    kafka: KafkaConfig,
-    partitions: Iterable[TopicPartition],
-    on_missing: Callable[[UnknownTopicError], object] = lambda _: None,
-) -> dict[TopicPartition, tuple[int, int]]:
-    """First offset and end of the partitions that exist.
-
-    Args:
-        kafka: How to reach the cluster.
-        partitions: The partitions.
-        on_missing: Called for each topic that does not exist.
-
-    Raises:
-        KafkaError: The cluster did not answer, or refused.
-    """
-    wanted = set(partitions)
-    there: set[TopicPartition] = set()
-    with closing(Cluster(kafka)) as cluster:
-        for topic in sorted({tp.topic for tp in wanted}):
-            try:
-                there.update(cluster.partitions(Subscribe((topic,))))
-            except UnknownTopicError as error:
-                on_missing(error)
-        first, end = cluster.earliest(there & wanted), cluster.latest(there & wanted)
-    return {tp: (first[tp], end[tp]) for tp in sorted(first)}
 
 
 def _members(table: OwnerTable, described: GroupDescription) -> Iterator[MemberStatus]:

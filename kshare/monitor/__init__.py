@@ -1,1 +1,1 @@
-"""What is shown of a query: in progress events, by ``kshare status``, as a picture."""
+"""Views of a query: in progress events, by ``kshare status``, as a picture."""

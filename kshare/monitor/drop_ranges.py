@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kshare.core.checkpoint import EXTRA_KEY, Offsets, decode, encode
+from kshare.core.checkpoint import EXTRA_KEY, BatchOffsets, decode, encode
 from kshare.core.offsets import length, union
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import CheckpointError, CheckpointVersionError
@@ -44,7 +44,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class DropResult:
-    """What was done to a checkpoint.
+    """The changes made to a checkpoint.
 
     Attributes:
         log: The checkpoint.
@@ -61,20 +61,20 @@ class DropResult:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What a file says of one source; of a damaged entry only Spark's part."""
+    """The entry of one source in a file; of a damaged entry only Spark's part."""
 
-    offsets: Offsets
+    offsets: BatchOffsets
     damaged: bool = False
 
     def has_ranges(self, tp: TopicPartition) -> bool:
-        """Whether a partition is in more than one state."""
+        """True if a partition is in more than one state."""
         reached = self.offsets.progress.get(tp)
         return (
             self.damaged or tp in self.offsets.limits or not (reached is None or reached.is_level)
         )
 
     def has_started(self, tp: TopicPartition) -> bool:
-        """Whether the query had the partition by then; true if that cannot be read."""
+        """True if the query had the partition by then; true if that cannot be read."""
         return self.damaged or tp in self.offsets.progress or tp in self.offsets.started
 
     def again(self, tp: TopicPartition, *, with_limits: bool) -> int | None:
@@ -126,7 +126,7 @@ def drop_ranges(
 
 
 def _entries(log: OffsetLog, batch: int) -> dict[int, _Entry]:
-    """What a batch's file says of its Kafka sources."""
+    """The entries of Kafka sources in a batch's file."""
     entries = {}
     for number, line in log.sources(batch).items():
         try:
@@ -139,7 +139,7 @@ def _entries(log: OffsetLog, batch: int) -> dict[int, _Entry]:
     return entries
 
 
-def _without_extra(line: str, error: CheckpointError) -> Offsets:
+def _without_extra(line: str, error: CheckpointError) -> BatchOffsets:
     """The stable offsets of a dict of which the rest is damaged."""
     try:
         fields = json.loads(line)
@@ -150,15 +150,17 @@ def _without_extra(line: str, error: CheckpointError) -> Offsets:
     return decode({name: part for name, part in fields.items() if name != EXTRA_KEY})
 
 
-def _level(offsets: Offsets) -> Offsets:
+def _level(offsets: BatchOffsets) -> BatchOffsets:
     """All partitions at their stable offsets, as Spark's own source writes them."""
-    return Offsets({tp: Progress.at(reached.stable) for tp, reached in offsets.progress.items()})
+    return BatchOffsets(
+        {tp: Progress.at(reached.stable) for tp, reached in offsets.progress.items()}
+    )
 
 
 def _empty_batch(
     log: OffsetLog, newest: Mapping[int, _Entry]
-) -> tuple[dict[int, dict[int, Offsets]], list[Dropped]]:
-    """What two files have to say so that a batch that is not committed reads no range.
+) -> tuple[dict[int, dict[int, BatchOffsets]], list[Dropped]]:
+    """The content of two files with which an uncommitted batch reads no range.
 
     Its content may have been written: a sink that knows batches by their numbers would take other
     records for a repetition. So the batch ends where it begins.
@@ -166,11 +168,11 @@ def _empty_batch(
     begun: dict[int, _Entry] = {}
     if log.has(log.planned - 1):
         begun = _entries(log, log.planned - 1)
-    ends: dict[int, Offsets] = {}
-    starts: dict[int, Offsets] = {}
+    ends: dict[int, BatchOffsets] = {}
+    starts: dict[int, BatchOffsets] = {}
     dropped = []
     for number, entry in newest.items():
-        before = begun.get(number, _Entry(Offsets({})))
+        before = begun.get(number, _Entry(BatchOffsets({})))
         end = dict(entry.offsets.progress)
         start = dict(before.offsets.progress)
         for tp in sorted(end):
@@ -185,9 +187,9 @@ def _empty_batch(
             if tp in start:
                 start[tp] = Progress.at(stable)
             dropped.append(Dropped(number, tp, stable, again))
-        ends[number] = Offsets(end, started=entry.offsets.started)
+        ends[number] = BatchOffsets(end, started=entry.offsets.started)
         if number in begun:
-            starts[number] = Offsets(start, started=before.offsets.started)
+            starts[number] = BatchOffsets(start, started=before.offsets.started)
     changes = {log.planned: ends}
     if starts:
         changes[log.planned - 1] = starts
@@ -211,7 +213,7 @@ def _begin(
     )
 
 
-def _line(offsets: Offsets) -> str:
+def _line(offsets: BatchOffsets) -> str:
     return json.dumps(encode(offsets), separators=(",", ":"))
 
 

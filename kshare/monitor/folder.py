@@ -28,7 +28,7 @@ _SAME_STORES: Final = {"s3n": "s3", "s3a": "s3", "wasbs": "abfs", "wasb": "abfs"
 
 
 class Folder(Protocol):
-    """What is done with a checkpoint's directory. CheckpointError: it cannot be done."""
+    """Access to a checkpoint's directory. CheckpointError: it failed."""
 
     def exists(self, name: str = "") -> bool: ...  # noqa: D102
     def names(self, name: str) -> list[str]: ...  # noqa: D102
@@ -74,7 +74,7 @@ class LocalFolder:
     root: Path
 
     def exists(self, name: str = "") -> bool:
-        """Whether there is a file or directory of that name."""
+        """True if there is a file or directory of that name."""
         with _faults(self.place(name)):
             return self.place(name).exists()
 
@@ -119,7 +119,7 @@ class LocalFolder:
             return self.place(name).stat().st_mtime if self.exists(name) else 0.0
 
     def place(self, name: str) -> Path:
-        """Where a file is."""
+        """The path or URL of a file."""
         return self.root / name
 
 

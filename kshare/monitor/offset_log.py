@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kshare.core.checkpoint import EXTRA_KEY, Offsets, decode
+from kshare.core.checkpoint import EXTRA_KEY, BatchOffsets, decode
 from kshare.errors import CheckpointError, CheckpointVersionError
 from kshare.monitor.folder import Folder, open_folder
 
@@ -64,12 +64,12 @@ class OffsetLog:
 
     @property
     def is_committed(self) -> bool:
-        """Whether the newest planned batch is done."""
+        """True if the newest planned batch is done."""
         return self.committed is not None and self.committed >= self.planned
 
     @property
     def written_at(self) -> float:
-        """When the query wrote last, in seconds since 1970."""
+        """Time of the query's last write, in seconds since 1970."""
         committed = self.folder.written_at(f"commits/{self.committed}")
         return max(self.folder.written_at(_file(self.planned)), committed)
 
@@ -78,7 +78,7 @@ class OffsetLog:
         return self.folder.place(_file(batch))
 
     def has(self, batch: int) -> bool:
-        """Whether there is a batch's file; Spark deletes old ones."""
+        """True if there is a batch's file; Spark deletes old ones."""
         return batch >= 0 and self.folder.exists(_file(batch))
 
     def source_name(self, number: int) -> str | None:
@@ -132,7 +132,7 @@ class OffsetLog:
         }
         return {number: text for number, text in texts.items() if text not in {_NO_OFFSET, ""}}
 
-    def offsets(self, batch: int) -> dict[int, Offsets]:
+    def offsets(self, batch: int) -> dict[int, BatchOffsets]:
         """The offset dicts of a batch's Kafka sources, by the number of the source.
 
         Raises:
@@ -181,7 +181,7 @@ def _file(batch: int) -> str:
 
 
 def _checksum(batch: int) -> str:
-    """Where Hadoop's local file system keeps the checksum of a file."""
+    """The path of a file's checksum in Hadoop's local file system."""
     return f"offsets/.{batch}.crc"
 
 

@@ -7,29 +7,35 @@ Cost: at most ``DOTS`` bars for each stripe of the hash space, no matter how man
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from kshare.core.hashing import HASH_SPACE, WHOLE
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
 from kshare.core.offsets import Bounds
 from kshare.core.region import Stripe
-from kshare.errors import KshareError
+from kshare.errors import PlotError
 from kshare.monitor.status import ParkedStatus, PartitionStatus, Status
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["PANELS_MAX", "PlotError", "draw", "draw_partitions", "processed_bars"]
+__all__ = [
+    "PANELS_MAX",
+    "Panel",
+    "chosen",
+    "draw",
+    "draw_partitions",
+    "panel",
+    "processed_bars",
+    "window",
+]
 
 PANELS_MAX: Final = 16
 """The partitions drawn: those with the most gaps, then the most lag."""
 
 DOTS: Final = 2_000
 _PROCESSED, _PENDING, _PARKED = "#4c78a8", "#f1ece2", "#d62728"
-
-
-class PlotError(KshareError):
-    """There is no picture: the text says why."""
 
 
 def draw(status: Status, file: Path) -> None:
@@ -71,17 +77,17 @@ def draw_partitions(
         from matplotlib.patches import Patch  # noqa: PLC0415
     except ImportError as error:
         raise PlotError("--plot needs matplotlib: pip install 'kshare[plot]'") from error
-    shown = _chosen(partitions)
+    shown = chosen(partitions)
     if not shown:
         raise PlotError("there is no partition to draw yet")
     columns = 1 if len(shown) < 4 else 2
     rows = -(-len(shown) // columns)
     figure = Figure(figsize=(9 * columns, 2.6 * rows + 1), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flatten()
-    for panel in panels[len(shown) :]:
-        panel.set_axis_off()
-    for panel, partition in zip(panels, shown, strict=False):
-        _draw_partition(panel, partition, parked)
+    every = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes in every[len(shown) :]:
+        axes.set_axis_off()
+    for axes, partition in zip(every, shown, strict=False):
+        _draw_partition(axes, partition, parked)
     colours = {"processed": _PROCESSED, "pending": _PENDING, "parked key": _PARKED}
     figure.legend(
         handles=[
@@ -128,51 +134,93 @@ def processed_bars(bounds: Bounds, start: int, end: int, dots: int = DOTS) -> li
     return bars
 
 
-def _chosen(partitions: Iterable[PartitionStatus]) -> list[PartitionStatus]:
-    """Those with the most to see, in the order of the table."""
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """The picture of a partition, as it is drawn here and on the page of ``kshare ui``.
+
+    Attributes:
+        start: The first offset that is shown.
+        end: The offset after the last.
+        stripes: For each stripe of the hash space the bars of what is processed: start and width.
+        thin: Single hashes and others too thin to be seen: first hash to first pending offset.
+        parked: Hashes of parked keys, in the same form.
+        planned_to: Up to where the planned batch may read; None if that is not above the front.
+    """
+
+    start: int
+    end: int
+    stripes: tuple[tuple[HashRange, list[tuple[int, int]]], ...]
+    thin: Mapping[int, int]
+    parked: Mapping[int, int]
+    planned_to: int | None
+
+
+def panel(partition: PartitionStatus, parked: Iterable[ParkedStatus], dots: int = DOTS) -> Panel:
+    """Work out the picture of a partition.
+
+    Args:
+        partition: The partition.
+        parked: Parked keys, of any topics.
+        dots: How many dots wide the picture is.
+    """
+    done = partition.done
+    start, end = window(partition)
+    stripes = []
+    for stripe in done.stripes or (Stripe(WHOLE, ()),):
+        bounds = (start, done.stable, *stripe.bounds) if start < done.stable else stripe.bounds
+        stripes.append((stripe.hashes, processed_bars(_joined(bounds), start, end, dots)))
+    topic, number = partition.topic_partition
+    thin = [s.hashes for s in done.stripes if s.hashes.width * dots < HASH_SPACE]
+    keys = [key for key in parked if key.topic == topic]
+    return Panel(
+        start=start,
+        end=end,
+        stripes=tuple(stripes),
+        thin={part.lo: done.position(part) for part in thin},
+        parked={key.hash: key.positions.get(number, done.front) for key in keys},
+        planned_to=partition.planned_to if partition.planned_to > done.front else None,
+    )
+
+
+def chosen(partitions: Iterable[PartitionStatus]) -> list[PartitionStatus]:
+    """Those with the most to see, at most :data:`PANELS_MAX`, in the order of the table."""
     every = list(partitions)
     ranked = sorted(range(len(every)), key=lambda i: (-every[i].done.gaps, -(every[i].lag or 0), i))
     return [every[i] for i in sorted(ranked[:PANELS_MAX])]
 
 
 def _draw_partition(
-    panel: "Axes", partition: PartitionStatus, parked: Iterable[ParkedStatus]
+    axes: "Axes", partition: PartitionStatus, parked: Iterable[ParkedStatus]
 ) -> None:
+    drawn = panel(partition, parked)
+    axes.set_facecolor(_PENDING)
+    axes.set_xlim(drawn.start, drawn.end)
+    axes.set_ylim(0, 1)
+    for hashes, bars in drawn.stripes:
+        low_and_height = (hashes.lo / HASH_SPACE, hashes.width / HASH_SPACE)
+        axes.broken_barh(bars, low_and_height, facecolors=_PROCESSED, linewidth=0)
+    _lines(axes, drawn.thin, drawn.end, _PENDING)
+    _lines(axes, drawn.parked, drawn.end, _PARKED)
+    if drawn.planned_to is not None:
+        axes.axvline(drawn.planned_to, color="#555555", linestyle=":", linewidth=1)
     done = partition.done
-    start, end = _window(partition)
-    panel.set_facecolor(_PENDING)
-    panel.set_xlim(start, end)
-    panel.set_ylim(0, 1)
-    for stripe in done.stripes or (Stripe(WHOLE, ()),):
-        bounds = (start, done.stable, *stripe.bounds) if start < done.stable else stripe.bounds
-        bars: Any = processed_bars(_joined(bounds), start, end)
-        low_and_height = (stripe.hashes.lo / HASH_SPACE, stripe.hashes.width / HASH_SPACE)
-        panel.broken_barh(bars, low_and_height, facecolors=_PROCESSED, linewidth=0)
-    topic, number = partition.topic_partition
-    # Stripes that are too thin to be seen beside their neighbours.
-    thin = [s.hashes for s in done.stripes if s.hashes.width * DOTS < HASH_SPACE]
-    _lines(panel, {part.lo: done.position(part) for part in thin}, end, _PENDING)
-    keys = [key for key in parked if key.topic == topic]
-    _lines(panel, {key.hash: key.positions.get(number, done.front) for key in keys}, end, _PARKED)
-    if partition.planned_to > done.front:
-        panel.axvline(partition.planned_to, color="#555555", linestyle=":", linewidth=1)
     lag = "" if partition.lag is None else f", lag {partition.lag:,}"
     title = f"{partition.topic_partition}: stable {done.stable:,}, front {done.front:,}{lag}"
-    panel.set_title(title, loc="left", fontsize="small")
-    panel.set_xlabel("offset", fontsize="small")
-    panel.set_ylabel("key hash", fontsize="small")
-    panel.xaxis.set_major_formatter("{x:,.0f}")
-    panel.set_yticks([0, 0.5, 1], ["0", "half", "end"])
+    axes.set_title(title, loc="left", fontsize="small")
+    axes.set_xlabel("offset", fontsize="small")
+    axes.set_ylabel("key hash", fontsize="small")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_yticks([0, 0.5, 1], ["0", "half", "end"])
 
 
-def _lines(panel: "Axes", positions: Mapping[int, int], end: int, colour: str) -> None:
+def _lines(axes: "Axes", positions: Mapping[int, int], end: int, colour: str) -> None:
     """Draw single hashes from their positions to the end."""
     heights = [hash_ / HASH_SPACE for hash_ in positions]
-    panel.hlines(heights, [*positions.values()], end, colors=colour, linewidth=1)
+    axes.hlines(heights, [*positions.values()], end, colors=colour, linewidth=1)
 
 
-def _window(partition: PartitionStatus) -> tuple[int, int]:
-    """The offsets to show: all from a bit below the stable one, so that there is something done."""
+def window(partition: PartitionStatus) -> tuple[int, int]:
+    """The offsets of a picture: from a bit below the stable one, so that something is done."""
     done = partition.done
     end = max(partition.planned_to, done.front, partition.log[1] if partition.log else 0)
     start = max(done.stable - max((end - done.stable) // 10, 1), 0)

@@ -9,25 +9,28 @@ The dict is the answer of ``reportLatestOffset()``, so Spark shows it as ``lates
 
     {"topic": {"0": 123},              the end of each partition's log
      "@kshare": {"v": 1, "report": {"topic": {"0": {
-       "stable": 100, "gaps": 2, "bytes": 40, "retention_at_risk": true, "at_risk_from": 100,
+       "stable": 100, "gaps": 2, "gaps_max": 10000, "bytes": 40,
+       "retention_at_risk": true, "at_risk_from": 100,
        "ranges": [{"h": [[lo, hi], ...], "position": 100, "lag": 23,
                    "records": 256, "seconds": 1.5, "limit": 256,
                    "keys": [{"key": "customer-7", "share": 0.75}]}]}}}}}
 
-Only where retention is a risk there is ``at_risk_from``, and ``keys`` where keys stand out. A
-partition that is not in the report is as the batch's offsets say. Without any, this is the answer
-of Spark's own source.
+Only where retention is a risk there is ``at_risk_from``, ``keys`` where keys stand out, and where
+keys of the topic are parked ``parked``: ``{"keys": 3, "since": 1700000000.0}``, or ``true`` of a
+range. A partition that is not in the report is as the batch's offsets say. Without any, this is the
+answer of Spark's own source.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kshare.core.checkpoint import EXTRA_KEY, VERSION, Offsets, RangeLimit, by_topic, encode
+from kshare.core.checkpoint import EXTRA_KEY, VERSION, BatchOffsets, RangeLimit, by_topic, encode
 from kshare.core.hashing import WHOLE, HashRange, span
 from kshare.core.listing import key_json
 from kshare.core.offsets import length, union
+from kshare.core.parked import ParkedCount
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.slice_end import HotKey
 from kshare.core.slicing import RangeObservation
@@ -58,6 +61,7 @@ class RangeReport:
         limit: Maximum number of records that a batch may deliver; None if there is no limit.
         hot_keys: The keys of most of those records, most frequent first, as far as some stand out:
             at most ``HOT_KEYS_MAX``, from a sample, none of more than ``KEY_BYTES_MAX`` bytes.
+        is_parked: Whether it holds parked keys alone, so that nothing of it is read.
     """
 
     hashes: tuple[HashRange, ...]
@@ -67,6 +71,7 @@ class RangeReport:
     seconds: float | None = None
     limit: int | None = None
     hot_keys: tuple[HotKey, ...] = ()
+    is_parked: bool = False
 
     @property
     def seconds_per_record(self) -> float | None:
@@ -94,6 +99,9 @@ class PartitionReport:
         ranges: The ranges, ascending by first hash.
         at_risk_from: The first offset that was pending when the batch began, if retention is about
             to take it; None if it is not, or an older kshare wrote the report.
+        gaps_max: The most individual commits that the checkpoint may hold for it
+            (``maxRangesInCheckpoint``); None if that is not known.
+        parked: The parked keys of its topic; None if there are none.
     """
 
     end: int
@@ -103,6 +111,8 @@ class PartitionReport:
     retention_at_risk: bool = False
     ranges: tuple[RangeReport, ...] = ()
     at_risk_from: int | None = None
+    gaps_max: int | None = None
+    parked: ParkedCount | None = None
 
 
 def partition_report(
@@ -112,6 +122,9 @@ def partition_report(
     observed: Sequence[RangeObservation] = (),
     *,
     at_risk_from: int | None = None,
+    gaps_max: int | None = None,
+    parked: ParkedCount | None = None,
+    parked_hashes: Collection[int] = (),
 ) -> PartitionReport:
     """Make the report of one partition.
 
@@ -124,6 +137,9 @@ def partition_report(
         limits: What its ranges may read in the batch that begins.
         observed: What its ranges did in the batches before.
         at_risk_from: The first pending offset, if retention is about to take it.
+        gaps_max: The most individual commits that the checkpoint may hold for it.
+        parked: The parked keys of its topic.
+        parked_hashes: The hashes of parked keys.
     """
     known = {seen.hashes: seen for seen in observed}
     limit_of = {span(limit.hashes): limit for limit in limits}
@@ -142,6 +158,7 @@ def partition_report(
                 seconds=seen.seconds if seen else None,
                 limit=limit.records if limit else None,
                 hot_keys=seen.hot_keys if seen else (),
+                is_parked=all(part.width == 1 and part.lo in parked_hashes for part in parts),
             )
         )
     return PartitionReport(
@@ -152,6 +169,8 @@ def partition_report(
         retention_at_risk=at_risk_from is not None,
         ranges=tuple(ranges),
         at_risk_from=at_risk_from,
+        gaps_max=gaps_max,
+        parked=parked,
     )
 
 
@@ -234,20 +253,24 @@ def lag(progress: Progress, end: int, hashes: Sequence[HashRange]) -> int:
 def entry_bytes(progress: Progress, limits: Sequence[RangeLimit] = ()) -> int:
     """Length of a partition's entry under ``"@kshare"``, as JSON; 0 if it has none."""
     alone = TopicPartition("", 0)
-    encoded = encode(Offsets({alone: progress}, limits={alone: tuple(limits)} if limits else {}))
+    encoded = encode(
+        BatchOffsets({alone: progress}, limits={alone: tuple(limits)} if limits else {})
+    )
     if EXTRA_KEY not in encoded:
         return 0
     return len(json.dumps(encoded[EXTRA_KEY], separators=(",", ":")))
 
 
 def _encode_partition(report: PartitionReport) -> dict[str, Any]:
-    at_risk = {} if report.at_risk_from is None else {"at_risk_from": report.at_risk_from}
+    known: dict[str, Any] = {"gaps_max": report.gaps_max, "at_risk_from": report.at_risk_from}
+    if report.parked is not None:
+        known["parked"] = {"keys": report.parked.keys, "since": report.parked.since}
     return {
         "stable": report.stable,
         "gaps": report.gaps,
         "bytes": report.entry_bytes,
         "retention_at_risk": report.retention_at_risk,
-        **at_risk,
+        **{name: value for name, value in known.items() if value is not None},
         "ranges": [
             {
                 "h": [[part.lo, part.hi] for part in range_.hashes],
@@ -256,6 +279,7 @@ def _encode_partition(report: PartitionReport) -> dict[str, Any]:
                 "records": range_.records,
                 "seconds": range_.seconds,
                 "limit": range_.limit,
+                **({"parked": True} if range_.is_parked else {}),
                 **({"keys": list(map(_encode_key, range_.hot_keys))} if range_.hot_keys else {}),
             }
             for range_ in report.ranges

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from kshare.core.checkpoint import EXTRA_KEY
 from kshare.core.hashing import HashRange
 from kshare.core.listing import key_of_json
+from kshare.core.parked import ParkedCount
 from kshare.core.slice_end import HotKey
 
 __all__ = ["Latest", "parse_latest"]
@@ -52,10 +53,20 @@ class _Range(_Shape):
     records: _Count | None = None
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     limit: _Count | None = None
+    is_parked: bool = Field(default=False, alias="parked")
     # Pairs in JSON, and a tuple of HotKey when read.
     hot_keys: Annotated[list[_Key], AfterValidator(_as_hot_keys)] = Field(
         default=[], alias="keys", validate_default=True
     )
+
+
+class _Parked(_Shape):
+    keys: Annotated[int, Field(gt=0)]
+    since: Annotated[float, Field(allow_inf_nan=False)] | None = None
+
+
+def _as_count(parked: _Parked | None) -> ParkedCount | None:
+    return None if parked is None else ParkedCount(parked.keys, parked.since)
 
 
 class _Partition(_Shape):
@@ -65,6 +76,8 @@ class _Partition(_Shape):
     retention_at_risk: bool = False
     ranges: list[_Range] = []
     at_risk_from: _Count | None = None
+    gaps_max: _Count | None = None
+    parked: Annotated[_Parked | None, AfterValidator(_as_count)] = None
 
 
 class _Extra(_Shape):

@@ -1,4 +1,4 @@
-"""How far a query is, from its checkpoint and, if one is given, from the broker.
+"""The progress of a query, from its checkpoint and, if one is given, from the broker.
 
 Guarantees: reading changes nothing, and needs no query to run. What a table says was processed was:
 of a batch that is not committed, or whose tasks have record limits, only what stood when it began.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from kshare.cluster.parked_keys import ParkedInfo, ParkedKey
-from kshare.core.checkpoint import Offsets, RangeLimit
+from kshare.core.checkpoint import BatchOffsets, RangeLimit
 from kshare.core.hashing import WHOLE, HashRange, complement, key_hash, span, without
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.errors import CheckpointError
@@ -44,14 +44,14 @@ class Source:
     """
 
     number: int
-    planned: Offsets
+    planned: BatchOffsets
     done: Mapping[TopicPartition, Progress]
     name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a checkpoint directory says.
+    """The content of a checkpoint directory.
 
     Attributes:
         directory: where it is.
@@ -169,7 +169,7 @@ def read_checkpoint(directory: str) -> Checkpoint:
     """
     log = OffsetLog.open(directory)
     written = log.offsets(log.planned)
-    begun: Mapping[int, Offsets] = {}
+    begun: Mapping[int, BatchOffsets] = {}
     if not log.is_committed and log.has(log.planned - 1):
         begun = log.offsets(log.planned - 1)
     if not written:
@@ -182,7 +182,7 @@ def read_checkpoint(directory: str) -> Checkpoint:
             Source(
                 number,
                 offsets,
-                _done(offsets, None if log.is_committed else begun.get(number, Offsets({}))),
+                _done(offsets, None if log.is_committed else begun.get(number, BatchOffsets({}))),
                 log.source_name(number),
             )
             for number, offsets in sorted(written.items())
@@ -236,8 +236,8 @@ def describe(
     return Status(checkpoint, partitions, tuple(parked_keys))
 
 
-def _done(planned: Offsets, begun: Offsets | None) -> dict[TopicPartition, Progress]:
-    """What is processed for sure.
+def _done(planned: BatchOffsets, begun: BatchOffsets | None) -> dict[TopicPartition, Progress]:
+    """The part that is certainly processed.
 
     Args:
         planned: the newest dict.

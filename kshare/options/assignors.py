@@ -36,7 +36,7 @@ class _Configs(Properties):
 
 
 def is_assignor_config(name: str) -> bool:
-    """Whether an option is a config of the task assignor."""
+    """True if an option is a config of the task assignor."""
     return name.lower().startswith(_PREFIX)
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "integer",
     "parse_delay",
     "parse_duration",
+    "parse_key",
     "parse_keys",
     "topic_fault",
 ]
@@ -146,7 +147,7 @@ TOPIC: Final = Kind("name of a topic", _parse_topic)
 
 
 def topic_fault(topic: str) -> tuple[str, str] | None:
-    """What is wrong with a topic's name, and what would be right; None if nothing."""
+    """The fault of a topic's name, with a remedy; None if nothing."""
     if _TOPIC.fullmatch(topic) and topic not in {".", ".."}:
         return None
     return f"{topic!r} cannot be a topic's name", "allowed: 1 to 249 letters, digits, '.', '_', '-'"
@@ -209,10 +210,16 @@ def parse_keys(text: str) -> tuple[bytes, ...]:
         raise ValueError(f"is not JSON: {error}") from None
     if not isinstance(entries, list):
         raise ValueError('must be a JSON list, such as ["customer-7", {"hex": "00ff"}]')  # noqa: TRY004
-    return tuple(dict.fromkeys(_key(entry, index) for index, entry in enumerate(entries)))
+    named = (parse_key(entry, f"entry {index}") for index, entry in enumerate(entries))
+    return tuple(dict.fromkeys(named))
 
 
-def _key(entry: Any, index: int) -> bytes:
+def parse_key(entry: Any, what: str = "key") -> bytes:
+    """Parse a key in JSON: ``"customer-7"`` or ``{"hex": "00ff"}``; strings are UTF-8.
+
+    Raises:
+        ValueError: It is neither; the text begins with ``what``.
+    """
     try:
         match entry:
             case str():
@@ -220,7 +227,5 @@ def _key(entry: Any, index: int) -> bytes:
             case {"hex": str(digits)} if len(entry) == 1:
                 return bytes.fromhex(digits)
     except ValueError as error:  # a lone surrogate, or no hexadecimal digits
-        raise ValueError(f"entry {index} cannot be read: {error}") from None
-    raise ValueError(
-        f'entry {index} must be a string, or {{"hex": "..."}} with an even number of digits'
-    )
+        raise ValueError(f"{what} cannot be read: {error}") from None
+    raise ValueError(f'{what} must be a string, or {{"hex": "..."}} with an even number of digits')

@@ -51,7 +51,7 @@ class SubscribePattern:
     pattern: str
 
     def matches(self, topic: str) -> bool:
-        """Whether the Java regular expression is found anywhere in the topic's name."""
+        """True if the Java regular expression is found anywhere in the topic's name."""
         return java_pattern(self.pattern).search(topic) is not None
 
 
@@ -80,7 +80,7 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class FromGroup:
-    """What the group ``kafka.group.id`` has not processed, gaps included."""
+    """Start with the pending part of group ``kafka.group.id``, gaps included."""
 
     def __str__(self) -> str:
         return "group"
@@ -136,17 +136,46 @@ SOURCE_COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaConfig:
-    """How to reach Kafka: Java's properties, checked. Times are in milliseconds.
+    """The connection to Kafka: Java's properties, checked. Times are in milliseconds.
 
-    ``properties`` are all ``kafka.*`` options as given, lower-cased, without the prefix. The last
-    four fields are options of kshare, not Java's properties.
+    The last four fields are options of kshare, not Java's properties.
 
     Attributes:
+        bootstrap_servers: Hosts and ports of the brokers to ask first (``bootstrap.servers``).
+        properties: All ``kafka.*`` options as given, lower-cased, without the prefix.
+        security_protocol: Use of TLS and SASL (``security.protocol``).
+        sasl_mechanism: The SASL mechanism (``sasl.mechanism``); None without SASL.
+        login: The line of ``sasl.jaas.config``, parsed; None if not given.
+        read_committed: Leave out records of open and aborted transactions (``isolation.level``).
+        check_crcs: Check the CRC-32C of each batch (``check.crcs``).
+        client_id: Name of the client in the brokers' logs (``client.id``).
+        client_rack: Rack of the client, to read from a follower there (``client.rack``); None: read
+            from leaders.
+        request_timeout_ms: Longest wait for the answer to a request (``request.timeout.ms``).
+        api_timeout_ms: Longest time for an operation with all of its retries
+            (``default.api.timeout.ms``).
+        connection_setup_timeout_ms: Longest wait for a connection
+            (``socket.connection.setup.timeout.ms``).
+        connections_max_idle_ms: Time after which an idle connection is closed
+            (``connections.max.idle.ms``).
+        metadata_max_age_ms: Time after which leaders are looked up again (``metadata.max.age.ms``).
+        retry_backoff_ms: First pause between retries (``retry.backoff.ms``).
+        retry_backoff_max_ms: Longest pause between retries (``retry.backoff.max.ms``).
+        reconnect_backoff_ms: First pause before connecting again (``reconnect.backoff.ms``).
+        reconnect_backoff_max_ms: Longest pause before that (``reconnect.backoff.max.ms``).
+        fetch_max_bytes: Maximum size of an answer to a fetch (``fetch.max.bytes``).
+        max_partition_fetch_bytes: The same for one partition (``max.partition.fetch.bytes``).
+        receive_buffer_bytes: Size of a socket's receive buffer (``receive.buffer.bytes``); -1: the
+            system's.
+        send_buffer_bytes: Size of a socket's send buffer (``send.buffer.bytes``); -1: the system's.
+        fetch_min_bytes: Number of bytes that a broker waits for (``fetch.min.bytes``).
+        fetch_max_wait_ms: Longest time that it waits for them (``fetch.max.wait.ms``).
+        group_id: Id of the consumer group (``group.id``); None if not given.
         offset_attempts: Number of attempts to ask for offsets, ``default.api.timeout.ms`` each
             (``fetchOffset.numRetries``, by which Spark means attempts).
         offset_retry_ms: The pause between two attempts (``fetchOffset.retryIntervalMs``).
-        poll_timeout_ms: How long a task waits for a record (``kafkaConsumer.pollTimeoutMs``);
-            None: ``default.api.timeout.ms``.
+        poll_timeout_ms: Longest time that a task waits for a record
+            (``kafkaConsumer.pollTimeoutMs``); None: ``default.api.timeout.ms``.
         oauth_token_provider: ``package.module:function`` of the Python callable that returns tokens
             (``oauthTokenProvider``); None: tokens come from where Java's properties say.
     """
@@ -183,17 +212,17 @@ class KafkaConfig:
 
     @property
     def read_timeout_ms(self) -> int:
-        """How long a task goes on without a new record before it fails."""
+        """Time without a new record after which a task fails, in milliseconds."""
         return self.api_timeout_ms if self.poll_timeout_ms is None else self.poll_timeout_ms
 
     @property
     def uses_tls(self) -> bool:
-        """Whether connections are encrypted."""
+        """True if connections are encrypted."""
         return self.security_protocol in {"SSL", "SASL_SSL"}
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether connections authenticate with SASL."""
+        """True if connections authenticate with SASL."""
         return self.security_protocol in {"SASL_PLAINTEXT", "SASL_SSL"}
 
     @property
@@ -213,19 +242,45 @@ class SourceOptions:
     """The options of one ``format("kshare")`` source.
 
     Attributes:
-        columns: The columns to build, in this order (``columns``); None: all of them.
+        topics: The topics to read (``subscribe``, ``subscribePattern``, ``assign``).
+        kafka: The connection to Kafka.
+        starting: The begin of a new query (``starting*``).
+        ending: The end of a batch query (``ending*``).
+        max_offsets_per_trigger: Maximum number of offsets of a batch (streams only).
+        max_bytes_per_trigger: Maximum number of bytes of a batch, as Kafka stores them (streams
+            only).
+        min_offsets_per_trigger: Number of offsets for which a trigger waits (streams only).
+        max_trigger_delay_seconds: Longest time that it waits for them (``maxTriggerDelay``).
+        fail_on_data_loss: Fail if wanted offsets are gone; else warn and continue.
         include_headers: Whether ``headers`` is a column; true also if ``columns`` names it.
         min_partitions: Minimum number of tasks; None if not given, and where it is ``auto``.
         min_partitions_auto: Make as many key ranges as there are task slots (streams only).
         max_tasks: Maximum number of tasks; ``"auto"``: put small slices together; None: one
             task for each slice.
+        columns: The columns to build, in this order (``columns``); None: all of them.
         keys: Read only the records of these keys; None: all records.
+        max_records_per_partition: Cut partitions until the offsets of a task are at most this many
+            (``maxRecordsPerPartition``); None: no limit.
+        key_ranges: Number of key ranges of each partition (``keyRanges``), if
+            ``minPartitions`` does not need more; None if not given.
+        split_by: Cut partitions by key hash, or by offset as Spark's source does (``splitBy``).
+        range_assignor: Name or path of the assignor that cuts partitions (``rangeAssignor``).
+        max_records_per_task: Maximum number of records of a key range in a batch (streams only).
+        target_task_seconds: Wanted duration of a task (``targetTaskDuration``; streams only).
         parked_keys: Keys whose records wait (streams only).
-        max_time_ahead_seconds: How far a batch may read ahead of what it leaves, in event time;
-            infinite for ``off``, None if not given (streams only).
+        max_ranges_in_checkpoint: Number of individual commits from which ranges that lag go first.
+        max_offsets_ahead: Maximum number of offsets of a range ahead of the slowest one; None: no
+            limit.
+        max_time_ahead_seconds: Maximum time that a batch reads ahead of what it leaves, in event
+            time; infinite for ``off``, None if not given (streams only).
         commit_offsets: Whether stable offsets are committed to the group, or all that the query
             has processed, as a member of a key-shared group (streams only).
         individual_commit_topic: The log of the group's individual commits; None: the default.
+        max_bytes_key_range_results: Room on each host for chunks that tasks fetch for each other
+            (``max.bytes.key.range.results``); 0: they do not.
+        task_assignor: Name or path of the assignor that groups tasks (``taskAssignor``); None:
+            the default.
+        task_assignor_configs: Its configs (``taskAssignor.NAME``), by name.
     """
 
     topics: Topics
@@ -233,6 +288,7 @@ class SourceOptions:
     starting: StartSpec
     ending: OffsetSpec = LATEST
     max_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_seconds: float = 900.0
     fail_on_data_loss: bool = True
@@ -267,12 +323,12 @@ class SourceOptions:
 
     @property
     def commits_individually(self) -> bool:
-        """Whether the query is a member of a key-shared group (streams only)."""
+        """True if the query is a member of a key-shared group (streams only)."""
         return self.commit_offsets == "individual"
 
     @property
     def limits_records(self) -> bool:
-        """Whether a task of a stream reads no more than a number of records."""
+        """True if a task of a stream reads no more than a number of records."""
         return self.max_records_per_task is not None or self.target_task_seconds is not None
 
     @property

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, NoReturn, TypeVar
 
 from kshare.core.hashing import HASH_SPACE, HashRange
-from kshare.core.listing import named
+from kshare.core.listing import join_names
 from kshare.core.progress import TopicPartition
 from kshare.options.frozen import FrozenMapping
 from kshare.options.model import (
@@ -89,14 +89,14 @@ def parse_timestamps(text: str) -> FrozenMapping[TopicPartition, int]:
 def partitions_fault(
     spec: PerPartition | TimestampPerPartition, partitions: Collection[TopicPartition]
 ) -> str | None:
-    """What is wrong with values per partition for the partitions that are read; None if nothing."""
+    """The fault of values per partition, given the partitions that are read; None if none."""
     given = spec.offsets if isinstance(spec, PerPartition) else spec.timestamps
     surplus, missing = set(given) - set(partitions), set(partitions) - set(given)
     wrong = []
     if surplus:
-        wrong.append(f"lists {named(sorted(surplus), _SHOWN)}, not read")
+        wrong.append(f"lists {join_names(sorted(surplus), _SHOWN)}, not read")
     if missing:
-        wrong.append(f"lacks {named(sorted(missing), _SHOWN)}")
+        wrong.append(f"lacks {join_names(sorted(missing), _SHOWN)}")
     if not wrong:
         return None
     return f"{', and '.join(wrong)}; all partitions that are read must be listed and no others"

@@ -1,4 +1,4 @@
-"""Where a query begins and ends: ``starting*`` and ``ending*`` options -> an :data:`OffsetSpec`.
+"""The begin and end of a query: ``starting*`` and ``ending*`` options -> an :data:`OffsetSpec`.
 
 Guarantee: the precedence is that of ``KafkaSourceProvider.getKafkaOffsetRangeLimit`` of Apache
 Spark 4.2: a timestamp for all partitions, then timestamps per partition, then offsets. What is
@@ -44,7 +44,7 @@ class OffsetSpecParser:
         self._streaming = streaming
 
     def starting(self) -> StartSpec | None:
-        """Where the query begins; None with a fault."""
+        """The begin of the query; None with a fault."""
         otherwise = self._strategy()
         if self._starts_from_group():
             return FROM_GROUP
@@ -55,13 +55,13 @@ class OffsetSpecParser:
         return spec
 
     def _starts_from_group(self) -> bool:
-        """Whether ``startingOffsets`` is ``group``, and nothing outranks it."""
+        """True if ``startingOffsets`` is ``group``, and nothing outranks it."""
         if any(name in self._raw for name in ("startingTimestamp", "startingOffsetsByTimestamp")):
             return False
         return self._raw.get("startingOffsets", "").strip().lower() == str(FROM_GROUP)
 
     def ending(self) -> OffsetSpec | None:
-        """Where a batch query ends; None with a fault. A streaming query has no end."""
+        """The end of a batch query; None with a fault. A streaming query has no end."""
         if self._streaming:
             for name in ("endingOffsets", "endingOffsetsByTimestamp"):
                 if name in self._raw:
@@ -76,7 +76,7 @@ class OffsetSpecParser:
     def check_batch(
         self, topics: Topics | None, starting: StartSpec | None, ending: OffsetSpec | None
     ) -> None:
-        """What Spark refuses before or when it resolves the offsets of a batch query.
+        """Report what Spark refuses before or when it resolves the offsets of a batch query.
 
         Not for streaming: a restart from a checkpoint does not look at where a query starts.
         """
@@ -154,7 +154,7 @@ def _holding(spec: OffsetSpec | None, wanted: OffsetSpec) -> list[tuple[str, int
 
 
 def _topics_fault(topics: Topics, spec: PerPartition | TimestampPerPartition) -> str | None:
-    """What can be said against values per partition without asking Kafka for partitions."""
+    """The fault of values per partition that shows without asking Kafka."""
     if isinstance(topics, Assign):
         return partitions_fault(spec, topics.partitions)
     by_partition = spec.offsets if isinstance(spec, PerPartition) else spec.timestamps

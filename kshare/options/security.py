@@ -1,4 +1,4 @@
-"""How a client logs in and whom it trusts: ``sasl.*`` and ``ssl.*``, checked.
+"""Login and trust of a client: ``sasl.*`` and ``ssl.*``, checked.
 
 Guarantee: what Kafka's Java client refuses when it is made is refused here, with its reasons; no
 text holds a password, a key, a token's URL or a value of a JAAS line. Stores and token files are
@@ -52,14 +52,14 @@ _TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - the na
 
 
 def extension_fault(name: str, value: str) -> str | None:
-    """What is wrong with a SASL extension (Kafka's validateExtensions); None if nothing."""
+    """The fault of a SASL extension (Kafka's validateExtensions); None if nothing."""
     if not re.fullmatch(r"[A-Za-z]+", name, re.ASCII) or name == "auth":
         return "whose name is not of letters"
     return None if re.fullmatch(r"[\x21-\x7E \t\r\n]+", value) else _UNSENDABLE
 
 
 class Login(NamedTuple):
-    """How a client logs in.
+    """The login of a client.
 
     Attributes:
         mechanism: The SASL mechanism; None without SASL.
@@ -323,7 +323,7 @@ class SecurityParser:
         return value
 
     def _key_store(self) -> None:
-        """What DefaultSslEngineFactory.createKeystore of Kafka refuses, and the same words."""
+        """Refuse what Kafka's DefaultSslEngineFactory.createKeystore does, with the same words."""
         raw = self._raw
         kind = self._store_type("ssl.keystore.type")
         inline = "ssl.keystore.key" in raw or "ssl.keystore.certificate.chain" in raw

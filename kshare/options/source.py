@@ -104,7 +104,7 @@ class _SourceParser:
         )
 
     def _counts(self, name: str) -> bool:
-        """Whether an option of the table counts in this query."""
+        """True if an option of the table counts in this query."""
         return ("stream" if self._streaming else "batch") in OPTIONS[name].queries
 
     def _check_names(self) -> None:

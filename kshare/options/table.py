@@ -20,6 +20,7 @@ from kshare.options.kinds import (
     parse_duration,
 )
 from kshare.options.table_kinds import (
+    BYTES,
     COLUMNS,
     COMMITS,
     DURATION_OR_OFF,
@@ -216,6 +217,14 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             _STREAM,
             _COUNT,
             "max_offsets_per_trigger",
+        ),
+        Option(
+            "maxBytesPerTrigger",
+            "Maximum number of bytes in a micro-batch, as Kafka stores them, shared among "
+            "partitions by backlog ([tuning.md](tuning.md#batches-by-bytes)).",
+            _STREAM,
+            BYTES,
+            "max_bytes_per_trigger",
         ),
         Option(
             "minOffsetsPerTrigger",

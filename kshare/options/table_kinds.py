@@ -1,13 +1,22 @@
 """Kinds of values that options of ``format("kshare")`` alone have: see :mod:`.kinds`."""
 
 import math
+import re
 from typing import Any, Final
 
-from kshare.options.kinds import BOOLEAN, BadValueError, Kind, parse_duration, parse_keys
+from kshare.options.kinds import (
+    BOOLEAN,
+    LONG_MAX,
+    BadValueError,
+    Kind,
+    parse_duration,
+    parse_keys,
+)
 from kshare.options.model import SOURCE_COLUMNS
 from kshare.ranges import load_range_assignor
 
 __all__ = [
+    "BYTES",
     "COLUMNS",
     "COMMITS",
     "DURATION_OR_OFF",
@@ -112,6 +121,23 @@ RANGE_ASSIGNOR: Final = Kind("name or dotted path", _parse_range_assignor)
 """A range assignor that can be loaded."""
 FUNCTION: Final = Kind("`package.module:function`", _parse_function)
 COMMITS: Final = Kind(f"{BOOLEAN.values}, `individual`", _parse_commits)
-"""Whether offsets are committed, and how."""
+"""The way in which offsets are committed, if at all."""
+# JavaUtils.byteStringAs of Spark; a bare number is one of bytes.
+_SIZE: Final = re.compile(r"([0-9]{1,19})\s*([kmgtp]?)b?", re.ASCII)
+
+
+def _parse_bytes(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip().lower())
+    size = int(match[1]) << (10 * " kmgtp".index(match[2] or " ")) if match else 0
+    if not 1 <= size <= LONG_MAX:
+        raise BadValueError(
+            "is not a number of bytes above 0",
+            "write for example 512k, 100m, 2g (b, k, m, g, t, p)",
+        )
+    return size
+
+
+BYTES: Final = Kind("bytes such as `100m`", _parse_bytes)
+
 DURATION_OR_OFF: Final = Kind("time such as `10m`, or `off`", _parse_duration_or_off)
 """Seconds, infinite for ``off``."""

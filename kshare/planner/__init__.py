@@ -1,4 +1,4 @@
-"""What to read: options, the cluster and the checkpoint in; offsets and tasks out.
+"""The planner: options, the cluster and the checkpoint in; offsets and tasks out.
 
 Guarantees: the offset dict of a batch, with the one before it, says completely what the batch
 reads; a batch that is planned again is the same. Every offset between two dicts is read or reported

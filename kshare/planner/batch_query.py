@@ -8,7 +8,7 @@ from kshare.core.slicing import PartitionLoad
 from kshare.core.tasks import PlannedSlice, Task
 from kshare.errors import OptionsError
 from kshare.options import PerPartition, SourceOptions
-from kshare.planner.cutting import cut
+from kshare.planner.cutting import slice_pending
 from kshare.planner.filters import EVERYTHING, Bounds
 from kshare.planner.group_member import GroupView, start_progress
 from kshare.planner.key_selection import KeySelection
@@ -64,7 +64,7 @@ def plan_batch(
         for tp, (start, end) in ranges.items()
         if (pending := progress[tp].advance(start).pending_of(end, keys.allowed(tp)))
     ]
-    slices = [PlannedSlice(slice_) for slice_ in cut(options, loads)]
+    slices = [PlannedSlice(slice_) for slice_ in slice_pending(options, loads)]
     return packed(options, with_fetch_groups(options, token_hex(8), "", slices))
 
 

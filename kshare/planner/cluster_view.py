@@ -1,9 +1,10 @@
-"""What a stream sees of its cluster: partitions, offsets of now or of one moment, parked keys."""
+"""A stream's view of its cluster: partitions, offsets of now or of one moment, parked keys."""
 
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from kshare.core.parked import ParkedCount
 from kshare.core.progress import TopicPartition
 from kshare.options import Topics
 from kshare.planner.offset_options import ClusterLike, PinnedView, View
@@ -14,13 +15,16 @@ _log = logging.getLogger("kshare.planner")
 
 
 class Parking(Protocol):
-    """Where parked keys are kept."""
+    """The table of parked keys."""
 
     def current(self, topics: set[str], /) -> Iterable[tuple[str, bytes]]:
         """The parked keys of some topics, each as (topic, key)."""
 
+    def counts(self) -> Mapping[str, ParkedCount]:
+        """The parked keys of each topic that has some, as of the last look."""
+
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
 
 
 class ClusterView:
@@ -73,7 +77,7 @@ class ClusterView:
         return self.offsets.earliest(wanted) if wanted else {}
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether records of a topic vanish from its middle; also if that cannot be found out."""
+        """True if records of a topic vanish from its middle; also if that cannot be found out."""
         if topic not in self._compacted:
             policy = self._cluster.policies([topic]).get(topic)
             if policy is None:
@@ -87,6 +91,10 @@ class ClusterView:
         for topic, key in self._parking.current(topics):
             parked[topic].add(key)
         return parked
+
+    def parked_counts(self) -> Mapping[str, ParkedCount]:
+        """The parked keys of each topic that has some, as of the last look."""
+        return self._parking.counts()
 
     def close(self) -> None:
         """Close the connections, also that of the list of parked keys."""

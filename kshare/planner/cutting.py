@@ -19,12 +19,12 @@ from kshare.core.slicing import PartitionLoad, check_plan, plan_by_key, plan_by_
 from kshare.options import SourceOptions
 from kshare.ranges import load_range_assignor
 
-__all__ = ["cut"]
+__all__ = ["slice_pending"]
 
 _RANGES_MAX = 1 << 16
 
 
-def cut(options: SourceOptions, loads: Sequence[PartitionLoad]) -> tuple[Slice, ...]:
+def slice_pending(options: SourceOptions, loads: Sequence[PartitionLoad]) -> tuple[Slice, ...]:
     """Cut pending work into slices.
 
     Raises:
@@ -75,9 +75,8 @@ def _by_offset(
 ) -> tuple[Slice, ...]:
     """``KafkaOffsetRangeCalculator.getRanges`` of Apache Spark 4.2.
 
-    Each range is divided into parts of no more than ``most`` offsets. Those are what
-    ``minPartitions`` then divides further, as if each were a partition: so here they are, by
-    number.
+    Each range is divided into parts of no more than ``most`` offsets. ``minPartitions`` divides
+    these parts further; each is numbered as a partition of its own.
     """
     whole: list[PartitionLoad] = []
     parts: list[PartitionLoad] = []

@@ -1,4 +1,4 @@
-"""Where the slices of a limited batch ended, and how far its partitions are then.
+"""The ends of a limited batch's slices, and the progress of its partitions.
 
 Guarantees: a function of the offset dict and of the log. What tasks report saves looking, and
 changes nothing; a report that cannot be true is ignored. If the log has lost what would have to be
@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from kshare.core.batch import LimitedSlice, end_of_batch
-from kshare.core.checkpoint import Offsets
+from kshare.core.checkpoint import BatchOffsets
 from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.errors import DataLossError, UnknownTopicError
@@ -63,13 +63,13 @@ class EndOffsetResolver:
     def resolve(
         self,
         name: str,
-        offsets: Offsets,
+        offsets: BatchOffsets,
         limited: Sequence[LimitedSlice],
         reported: Mapping[Slice, SliceEnd],
         *,
         read_committed: bool,
     ) -> dict[TopicPartition, Progress]:
-        """How far each partition is when the batch of a dict is done.
+        """Progress of each partition once the batch of a dict is done.
 
         Args:
             name: The name of the batch, for the log.
@@ -100,7 +100,7 @@ class EndOffsetResolver:
     def resolve_ahead(
         self, progress: Mapping[TopicPartition, Progress], limited: Iterable[LimitedSlice]
     ) -> dict[TopicPartition, Progress]:
-        """How far each partition will be when limited slices are read, found before they are.
+        """Progress of each partition once limited slices are read, found in advance.
 
         Args:
             progress: How far each partition is.
@@ -134,7 +134,7 @@ class EndOffsetResolver:
     def _find(
         self, limited: Sequence[tuple[Slice, int]], options: SourceOptions
     ) -> dict[Slice, int]:
-        """Where the reading of slices of one partition ends or ended, by the log."""
+        """The ends of slices of one partition, by the log."""
         slices = [slice_ for slice_, _ in limited]
         try:
             return dict(zip(slices, self._scan(limited, options), strict=True))
@@ -172,7 +172,7 @@ class EndOffsetResolver:
 
 
 def _can_be(slice_: Slice, max_records: int, reported: SliceEnd) -> bool:
-    """Whether a task can have ended there: at its limit, or else at its slice's end."""
+    """True if a task can have ended there: at its limit, or else at its slice's end."""
     offsets, end = slice_.offsets, reported.end
     return offsets.start < end <= offsets.end and (
         end == offsets.end or reported.records == max_records

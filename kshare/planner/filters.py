@@ -50,7 +50,7 @@ class Condition:
     values: tuple[Any, ...]
 
     def holds(self, value: Any) -> bool:
-        """Whether it holds for a value of the literals' type."""
+        """True if it holds for a value of the literals' type."""
         if self.comparison == "in":
             return value in self.values
         return _HOLDS[self.comparison](value, self.values[0])
@@ -72,7 +72,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where rows can lie.
+    """Bounds of the matching rows.
 
     Attributes:
         offsets: The offsets in every partition.
@@ -85,7 +85,7 @@ class Bounds:
     since_ms: int | None = None
 
     def hold(self, partition: TopicPartition) -> bool:
-        """Whether rows can lie in a partition."""
+        """True if rows can lie in a partition."""
         return all(
             condition.holds(partition.topic if condition.column == "topic" else partition.partition)
             for condition in self.partitions
@@ -97,7 +97,7 @@ EVERYTHING: Final = Bounds()
 
 
 def bounds_of(conditions: Iterable[Condition]) -> Bounds:
-    """Where all of some conditions can hold."""
+    """The bounds within which all of some conditions can hold."""
     offsets, partitions, since_ms = Interval(), [], None
     for unchecked in conditions:
         condition = _understood(unchecked)

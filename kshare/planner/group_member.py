@@ -19,12 +19,12 @@ __all__ = ["GroupMember", "GroupView", "check_start", "start_progress"]
 
 
 class GroupView(Protocol):
-    """What a consumer group has processed, seen from outside."""
+    """A consumer group's progress, seen from outside."""
 
     def committed(
         self, partitions: Collection[TopicPartition], /
     ) -> Mapping[TopicPartition, Progress]:
-        """What the group has processed of some partitions; nothing of one without commits."""
+        """The group's progress in some partitions; empty without commits."""
 
 
 class GroupMember(GroupView, Protocol):
@@ -53,7 +53,7 @@ def start_progress(
     view: View,
     ask: Ask | None = None,
 ) -> dict[TopicPartition, Progress]:
-    """Where a new query starts.
+    """The progress with which a new query starts.
 
     Args:
         options: The query's options.

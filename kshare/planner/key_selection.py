@@ -1,4 +1,4 @@
-"""Which key hashes of each partition a query reads: all, unless ``assign`` or parked keys say less.
+"""The key hashes of each partition that a query reads: ``assign`` and parked keys narrow them.
 
 A hash that is not assigned holds nothing for the query, and counts as processed. The records of a
 parked key stay pending. Cost: linear in the parked keys of a topic, once a batch.
@@ -93,7 +93,7 @@ class KeySelection:
     def within(
         self, partition: TopicPartition, pending: Sequence[Rectangle]
     ) -> tuple[Rectangle, ...]:
-        """What of pending work the query reads, parked or not."""
+        """The part of the pending work that this query reads, including parked keys."""
         allowed = self.allowed(partition)
         return tuple(pending) if allowed == (WHOLE,) else clip(pending, allowed)
 

@@ -55,14 +55,14 @@ class TopicView(View, Protocol):
     """A view that also knows what topics are configured for."""
 
     def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
-        """What topics are configured for."""
+        """The retention of topics."""
 
 
 class ClusterLike(TopicView, Protocol):
-    """A cluster that can be let go of: see :class:`~kshare.cluster.cluster.Cluster`."""
+    """A cluster that can be closed: see :class:`~kshare.cluster.cluster.Cluster`."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
 
 
 class PinnedView:
@@ -145,7 +145,7 @@ def resolve(
 
 
 def is_certain_start(options: SourceOptions, partition: TopicPartition, offset: int) -> bool:
-    """Whether a query that was started some time ago began at what its options mean now.
+    """True if a query that was started some time ago began at what its options mean now.
 
     Args:
         options: The query's options.

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from kshare.cluster.group_offsets import committer
 from kshare.core.batch import start_with_gaps
-from kshare.core.checkpoint import Offsets
+from kshare.core.checkpoint import BatchOffsets
 from kshare.core.progress import Progress, TopicPartition
 from kshare.options import FromGroup, SourceOptions
 from kshare.planner.cluster_view import ClusterView
@@ -26,11 +26,11 @@ class Commits(Protocol):
         """Commit the offsets below which all is processed."""
 
     def close(self) -> None:
-        """Commit what is left, and let go of the cluster."""
+        """Commit what is left, and close the connections."""
 
 
 class QueryGroup:
-    """What a query has to do with its consumer group; nothing, if the options say so.
+    """A query's use of its consumer group; none, if the options say so.
 
     Args:
         options: The query's options.
@@ -53,10 +53,10 @@ class QueryGroup:
         self._view = view
         self._member = member
         self._commits = commits(options)
-        self._start: Offsets | None = None
+        self._start: BatchOffsets | None = None
 
-    def start(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """Where the group's progress lets the query start (``startingOffsets=group``).
+    def start(self, partitions: Collection[TopicPartition]) -> BatchOffsets:
+        """The start of the query by the group's progress (``startingOffsets=group``).
 
         It is asked once, however often Spark asks.
         """
@@ -76,7 +76,7 @@ class QueryGroup:
 
     def publish(
         self,
-        before: Offsets,
+        before: BatchOffsets,
         reached: Mapping[TopicPartition, Progress],
         available: Collection[TopicPartition],
     ) -> None:

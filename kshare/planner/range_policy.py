@@ -18,7 +18,7 @@ class PolicyView(Protocol):
     """The policies: see :class:`~kshare.cluster.policies.PolicyWatch`."""
 
     def accepts(self, policy: Policy, /) -> bool:
-        """Whether a policy accepts."""
+        """True if a policy accepts."""
 
     def close(self) -> None:
         """Close the connections."""

@@ -34,7 +34,7 @@ _SHOW_TIMES_EVERY_SECONDS = 60.0
 
 
 class Feedback(Protocol):
-    """What tasks report to: see :class:`~kshare.feedback.server.FeedbackServer`."""
+    """Receiver of tasks' reports: see :class:`~kshare.feedback.server.FeedbackServer`."""
 
     def start(self) -> bool:
         """Start listening if not already; return whether it is listening."""
@@ -43,10 +43,10 @@ class Feedback(Protocol):
         """Make a ticket."""
 
     def reports(self, batch: str, *, wait_seconds: float = 0.0) -> Mapping[int, SliceEnd]:
-        """Where tasks ended, by the numbers of their tickets."""
+        """Reported ends of tasks, by ticket number."""
 
     def executors(self, batch: str) -> Mapping[int, Executor]:
-        """Where tasks ran, by the numbers of their tickets."""
+        """Executors of tasks, by ticket number."""
 
     def retain(self, batches: Collection[str]) -> None:
         """Forget all other batches."""
@@ -79,19 +79,19 @@ class RateController:
 
     @property
     def _listens(self) -> bool:
-        """Whether tasks report: only if something depends on it."""
+        """True if tasks report: only if something depends on it."""
         return self._options.limits_records or self._options.range_assignor == "adaptive"
 
     def observed(self, partition: TopicPartition) -> tuple[RangeObservation, ...]:
-        """What tasks have reported of a partition's ranges, ascending."""
+        """Tasks' reports on a partition's ranges, ascending."""
         return self._last.observed.get(partition, ())
 
     def shown(self, partition: TopicPartition) -> Sequence[RangeObservation]:
-        """What progress events show of a partition's ranges, used for limits or not."""
+        """A partition's ranges in progress events, used for limits or not."""
         return self.observed(partition) or self._shown.ranges.get(partition, ())
 
     def limits(self, ranges: Mapping[TopicPartition, Sequence[HashRange]]) -> NextLimits:
-        """How many records each range may read in the next batch; changes nothing.
+        """The limit of each range in the next batch; changes nothing.
 
         Args:
             ranges: The ranges of the next batch by partition, ascending, disjoint.
@@ -174,7 +174,7 @@ class RateController:
         return ends
 
     def speed_in(self, batch: RecentBatch) -> Callable[[PlannedSlice], float | None]:
-        """What is known of the speed of a batch's slices: seconds per record, None if not known."""
+        """Speeds of a batch's slices: seconds per record, None if unknown."""
 
         def seconds_per_record(planned: PlannedSlice) -> float | None:
             speed = _speed_of(batch.limits, planned.slice)
@@ -183,7 +183,7 @@ class RateController:
         return seconds_per_record
 
     def executors(self, batch: RecentBatch) -> dict[Slice, Executor]:
-        """Where the tasks of a batch ran, by their slices, as far as they have reported."""
+        """Reported executors of a batch's tasks, by slice."""
         if self._feedback is None or batch.run is None:
             return {}
         known = self._feedback.executors(batch.name)
@@ -204,7 +204,7 @@ class RateController:
         return self._feedback.start()
 
     def _reports(self, batch: RecentBatch, run: Run) -> Mapping[int, SliceEnd]:
-        """What the tasks of a batch have reported; it is waited for if something depends on it."""
+        """The reports of a batch's tasks; waits for them if something depends on it."""
         if self._feedback is None or all(planned.ticket is None for planned in run.slices):
             return {}
         is_held = any(planned.ticket and planned.ticket.hold for planned in run.slices)
@@ -237,7 +237,7 @@ class RateController:
 
 @dataclass(frozen=True, slots=True)
 class _ShownRanges:
-    """What progress events show where nothing depends on what tasks report.
+    """Ranges in progress events, where nothing depends on tasks' reports.
 
     Attributes:
         ranges: The ranges of each partition as the last batch has read them.
@@ -255,13 +255,13 @@ class _ShownRanges:
         *,
         is_partial: bool = False,
     ) -> "_ShownRanges":
-        """What is shown after a batch; nothing if only some of its slices were to report."""
+        """Keep the reports of a batch to show; none if only some of its slices were to report."""
         has_answers = self.has_answers or bool(observed)
         return replace(self, ranges={} if is_partial else observed, has_answers=has_answers)
 
 
 def _share_partitions(slices: Sequence[PlannedSlice]) -> bool:
-    """Whether some slices are of one partition."""
+    """True if some slices are of one partition."""
     return len({planned.slice.topic_partition for planned in slices}) < len(slices)
 
 
@@ -272,7 +272,7 @@ def _range_of(limits: NextLimits, slice_: Slice) -> HashRange:
 
 
 def _speed_of(limits: NextLimits, slice_: Slice) -> RangeSpeed | None:
-    """What is known of the range that a slice is of; None if no limits were planned for it."""
+    """The speed of a slice's range; None if no limits were planned for it."""
     hashes = slice_.hashes
     speeds = limits.speeds.get(slice_.topic_partition, ())
     number = bisect_right(speeds, hashes.lo, key=_lowest) - 1

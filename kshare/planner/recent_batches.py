@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kshare.core.batch import LimitedSlice
-from kshare.core.checkpoint import Offsets
+from kshare.core.checkpoint import BatchOffsets
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.rate import NextLimits
 from kshare.core.tasks import PlannedSlice
@@ -52,7 +52,7 @@ class RecentBatch:
     """
 
     name: str
-    offsets: Offsets
+    offsets: BatchOffsets
     limited: list[LimitedSlice]
     limits: NextLimits = field(default_factory=NextLimits)
     run: Run | None = None
@@ -60,7 +60,7 @@ class RecentBatch:
 
     @property
     def progress(self) -> Mapping[TopicPartition, Progress]:
-        """How far each partition is; to be asked once the batch is done."""
+        """Progress of each partition; valid once the batch is done."""
         assert self.reached is not None
         return self.reached
 

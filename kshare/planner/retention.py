@@ -144,7 +144,7 @@ class RetentionWatch:
 
 
 def _is_near_start(depth: int, length: int, policy: TopicPolicy) -> bool:
-    """Whether a log's size limit soon takes what lies so many offsets behind its start."""
+    """True if a log's size limit soon takes what lies that far behind its start."""
     limit = policy.retention_bytes or 0
     if length * policy.batch_bytes < limit:
         return False

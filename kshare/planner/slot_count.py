@@ -1,4 +1,4 @@
-"""How many task slots a query has: ``minPartitions=auto``.
+"""The number of a query's task slots: ``minPartitions=auto``.
 
 Spark does not tell a source how many slots there are, but tasks report which executor they run on,
 and how many it runs at once. Each change of the number moves boundaries of key ranges, and each
@@ -75,7 +75,7 @@ class SlotCount:
     batches: int = 0
 
     def see(self, slots: int) -> "SlotCount":
-        """What is known after another batch.
+        """Learn from another batch.
 
         Args:
             slots: The slots of the executors that tasks have reported from; 0 if none has.

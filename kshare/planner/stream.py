@@ -19,7 +19,7 @@
     (tasks read and report; Spark commits the batch)
 
     killed here or there: another planner reads the same dicts, plans the same slices, and looks
-    into the log for what it was not told.
+    into the log for what was not reported.
 
 Guarantees: nothing is held here that a restart would miss. Ranges that stand at different offsets,
 and the ends of limited batches, are in the dict or follow from it and the log.
@@ -27,7 +27,7 @@ and the ends of limited batches, are in the dict or follow from it and the log.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kshare.cluster.group_offsets import committer
@@ -36,26 +36,26 @@ from kshare.core.batch import (
     BatchStart,
     LimitedSlice,
     advanced,
-    batch_ends,
     begin,
     limit_ranges,
     needs_earliest,
     start_of,
     start_with_gaps,
-    unwritten_gaps,
+    unrecorded_starts,
     with_gaps,
 )
-from kshare.core.checkpoint import Offsets, encode
-from kshare.core.listing import named
+from kshare.core.checkpoint import BatchOffsets, encode
+from kshare.core.listing import join_names
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.rate import NextLimits
 from kshare.core.slicing import PartitionLoad, plan_ranges
 from kshare.core.tasks import PlannedSlice, Task
-from kshare.core.time_bound import surely_read
 from kshare.options import FromGroup, SourceOptions
+from kshare.planner.batch_bounds import BatchBounds, Bounds, MostRead
 from kshare.planner.batch_history import BatchHistory
+from kshare.planner.byte_limit import ByteLimit, Look, look_into_log
 from kshare.planner.cluster_view import ClusterView, Parking
-from kshare.planner.cutting import cut
+from kshare.planner.cutting import slice_pending
 from kshare.planner.data_loss import report_losses
 from kshare.planner.end_offsets import Scan, scan_log
 from kshare.planner.group_member import GroupMember, start_progress
@@ -93,6 +93,7 @@ class StreamPlanner:
         commits: Makes what commits stable offsets, if the options ask for it.
         times: Timestamps in the log; None for Kafka's.
         wall_clock: Seconds since 1970, for timestamps in the future.
+        look: Finds the sizes of record batches in the log.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class StreamPlanner:
         commits: Callable[[SourceOptions], Commits | None] = committer,
         times: Times | None = None,
         wall_clock: Callable[[], float] = time.time,
+        look: Look = look_into_log,
     ) -> None:
         self._options = options
         self._keys = KeySelection.of(options)
@@ -117,13 +119,17 @@ class StreamPlanner:
         self._history = BatchHistory(options, self._keys, self._rates, scan)
         self._tasks = TaskPlan(options, clock=clock)
         self._gate = TriggerGate(options, clock=clock)
-        self._report = StreamReport(RetentionWatch(cluster))
+        self._report = StreamReport(RetentionWatch(cluster), options.max_ranges_in_checkpoint)
         self._group = QueryGroup(options, self._keys, self._view, group, commits)
         self._policies = policies
-        self._alignment = TimeAlignment(options, self._view, times, wall_clock=wall_clock)
+        self._bounds = BatchBounds(
+            options,
+            TimeAlignment(options, self._view, times, wall_clock=wall_clock),
+            ByteLimit(options, look),
+        )
 
     def initial_offsets(self) -> dict[str, Any]:
-        """Where the query starts: partitions that have started, but made no progress yet.
+        """The start of the query: partitions that have started, but made no progress yet.
 
         Spark does not write this down. So it holds nothing but the start, which
         :meth:`latest_offsets` carries over into the dict of batch 0, and that one is written.
@@ -139,13 +145,19 @@ class StreamPlanner:
         self._view.pin()
 
     def latest_offsets(
-        self, start: Mapping[str, Any], max_offsets: int | None, *, may_wait: bool = False
+        self,
+        start: Mapping[str, Any],
+        max_offsets: int | None,
+        *,
+        max_bytes: int | None = None,
+        may_wait: bool = False,
     ) -> dict[str, Any]:
         """The end of the next batch.
 
         Args:
             start: The dict of the batch before, or of :meth:`initial_offsets`.
             max_offsets: Maximum number of offsets of the batch, over all partitions; None for none.
+            max_bytes: Maximum number of bytes, as Kafka stores them; None for none.
             may_wait: Whether ``minOffsetsPerTrigger`` counts in this trigger.
 
         Raises:
@@ -165,24 +177,32 @@ class StreamPlanner:
         earliest = self._view.earliest(needs_earliest(before, reached, available))
         parked = self._view.parked({tp.topic for tp in available})
         keys = self._keys.with_parked(parked)
-        self._alignment.name_parked(
+        self._bounds.name_parked(
             (topic, key) for topic in parked for key in {*parked[topic], *self._options.parked_keys}
         )
 
         batch = begin(before, reached, available, earliest)
         if batch.new:
             _log.info(
-                "new partitions, read from their earliest offsets: %s", named(sorted(batch.new))
+                "new partitions, read from their earliest offsets: %s",
+                join_names(sorted(batch.new)),
             )
         report_losses(batch.losses, fail=self._options.fail_on_data_loss)
         available = {tp: available[tp] for tp in batch.progress}
-        starting = unwritten_gaps(before, batch.progress)
-        ends, limits = self._ends(batch, available, starting, keys, max_offsets)
-        written = self._write(batch, available, ends, limits, keys, starting)
+        starting = unrecorded_starts(before, batch.progress)
+        bounds = self._bounds.of(
+            batch,
+            available,
+            starting,
+            keys,
+            MostRead(max_offsets, max_bytes),
+            lambda ends: self._plan_limits(batch, ends, keys),
+        )
+        written = self._write(batch, available, bounds, keys, starting)
         return written if written != start else self._idle(written)
 
     def seen_offsets(self) -> dict[str, Any] | None:
-        """What Spark's progress report shows: see :class:`StreamReport`."""
+        """The offsets in Spark's progress report: see :class:`StreamReport`."""
         return self._report.encoded(self._rates.shown)
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[Task, ...]:
@@ -201,7 +221,7 @@ class StreamPlanner:
             if tp not in batch.offsets.limits
         }
         loads = self._loads(pending)
-        slices += [PlannedSlice(slice_) for slice_ in cut(self._tasks.options, loads)]
+        slices += [PlannedSlice(slice_) for slice_ in slice_pending(self._tasks.options, loads)]
         batch.run = self._rates.start_batch(
             batch, slices, self._history.names, locate=self._tasks.should_locate(slices)
         )
@@ -230,12 +250,12 @@ class StreamPlanner:
 
     def _waits(
         self,
-        before: Offsets,
+        before: BatchOffsets,
         reached: Mapping[TopicPartition, Progress],
         available: Mapping[TopicPartition, int],
     ) -> bool:
-        """Whether there is not enough to read yet; what is left behind needs no new offsets."""
-        if self._alignment.take_cut() or before.limits:
+        """True if there is not enough to read yet; what is left behind needs no new offsets."""
+        if self._bounds.take_cut() or before.limits:
             return False
         positions = {tp: progress.stable for tp, progress in reached.items()} or before.started
         return self._gate.is_shut(positions, available)
@@ -244,7 +264,7 @@ class StreamPlanner:
         self,
         partition: TopicPartition,
         last: RecentBatch,
-        after: Offsets,
+        after: BatchOffsets,
     ) -> Progress:
         return start_of(
             partition,
@@ -256,62 +276,25 @@ class StreamPlanner:
 
     # -- the next batch ---------------------------------------------------------------------
 
-    def _ends(
-        self,
-        batch: BatchStart,
-        available: Mapping[TopicPartition, int],
-        starting: Collection[TopicPartition],
-        keys: KeySelection,
-        max_offsets: int | None,
-    ) -> tuple[Mapping[TopicPartition, int], NextLimits]:
-        """Below which offset each partition is read, and the record limits of its ranges.
-
-        A batch that is cut by ``maxTimeAhead`` leaves room, which the other partitions get in a
-        second round; what that leaves behind is looked at again.
-        """
-        tops, cut = dict(available), False
-        while True:
-            ends: Mapping[TopicPartition, int] = batch_ends(
-                {tp: at for tp, at in batch.progress.items() if tp not in starting},
-                tops,
-                keys,
-                max_offsets=max_offsets,
-                max_ahead=self._options.max_offsets_ahead,
-                max_gaps=self._options.max_ranges_in_checkpoint,
-            )
-            limits = self._plan_limits(batch, ends, keys)
-            if not self._alignment.is_on:
-                return ends, limits
-            sure = {
-                tp: surely_read(batch.progress[tp], end, limits.by_range(tp), keys.parked(tp))
-                for tp, end in ends.items()
-            }
-            aligned = self._alignment.cut(batch.progress, available, ends, sure, keys)
-            if cut or max_offsets is None or aligned == ends:
-                return aligned, limits
-            tops |= {tp: end for tp, end in aligned.items() if end < ends[tp]}
-            cut = True
-
     def _write(
         self,
         batch: BatchStart,
         available: Mapping[TopicPartition, int],
-        ends: Mapping[TopicPartition, int],
-        limits: NextLimits,
+        bounds: Bounds,
         keys: KeySelection,
         starting: Mapping[TopicPartition, Progress],
     ) -> dict[str, Any]:
         """The dict of a batch that begins and ends somewhere; ``starting`` is only noted."""
         limited: list[LimitedSlice] = []
         if self._options.limits_records:
-            after, limited = self._limited(batch, ends, limits, keys)
+            after, limited = self._limited(batch, bounds, keys)
         else:
-            after = Offsets(advanced(batch.progress, ends, keys), batch.started)
+            after = BatchOffsets(advanced(batch.progress, bounds.ends, keys), batch.started)
         if starting:
             after = with_gaps(after, starting)
-        self._report.batch(batch, available, after)
+        self._report.batch(batch, available, after, self._view.parked_counts(), keys)
         written = encode(after)
-        self._history.add(RecentBatch(batch_name(written), after, limited, limits))
+        self._history.add(RecentBatch(batch_name(written), after, limited, bounds.limits))
         return written
 
     def _plan_limits(
@@ -336,14 +319,20 @@ class StreamPlanner:
     def _limited(
         self,
         batch: BatchStart,
-        ends: Mapping[TopicPartition, int],
-        limits: NextLimits,
+        bounds: Bounds,
         keys: KeySelection,
-    ) -> tuple[Offsets, list[LimitedSlice]]:
+    ) -> tuple[BatchOffsets, list[LimitedSlice]]:
         """A batch with record limits: its offsets and its slices."""
         limited = {
-            tp: limit_ranges(tp, batch.progress[tp], ends[tp], limits.by_range(tp), keys.parked(tp))
-            for tp in limits.speeds
+            tp: limit_ranges(
+                tp,
+                batch.progress[tp],
+                bounds.ends[tp],
+                bounds.limits.by_range(tp),
+                keys.parked(tp),
+                bounds.windows.get(tp),
+            )
+            for tp in bounds.limits.speeds
         }
         limited = {tp: entries for tp, entries in limited.items() if entries}
         # Records vanish from the middle of a compacted log, which would change where a limit ends.
@@ -352,7 +341,7 @@ class StreamPlanner:
             for tp in [tp for tp in limited if self._view.is_compacted(tp.topic)]
             for entry in limited.pop(tp)
         ]
-        offsets = Offsets(
+        offsets = BatchOffsets(
             progress=self._history.resolve_ahead(batch.progress, compacted),
             started={tp: offset for tp, offset in batch.started.items() if tp not in limited},
             limits={tp: tuple(limit for limit, _ in entries) for tp, entries in limited.items()},

@@ -1,13 +1,15 @@
-"""What Spark's progress events show of a stream: see :mod:`kshare.monitor.report`."""
+"""A stream in Spark's progress events: see :mod:`kshare.monitor.report`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kshare.core.batch import BatchStart
-from kshare.core.checkpoint import Offsets
+from kshare.core.checkpoint import BatchOffsets
+from kshare.core.parked import ParkedCount
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation
 from kshare.monitor.report import encode_report, partition_report
+from kshare.planner.key_selection import KeySelection
 from kshare.planner.retention import RetentionWatch
 
 __all__ = ["StreamReport"]
@@ -18,26 +20,40 @@ class StreamReport:
 
     Args:
         retention: Warns of records that retention is about to take.
+        gaps_max: The most individual commits that a partition may have in the checkpoint.
     """
 
-    def __init__(self, retention: RetentionWatch) -> None:
+    def __init__(self, retention: RetentionWatch, gaps_max: int) -> None:
         self._retention = retention
+        self._gaps_max = gaps_max
+        self._parked: Mapping[str, ParkedCount] = {}
+        self._keys = KeySelection()
         self._ends: Mapping[TopicPartition, int] = {}
-        self._offsets = Offsets(progress={})
+        self._offsets = BatchOffsets(progress={})
 
     def wait(self, ends: Mapping[TopicPartition, int]) -> None:
         """Record where the partitions end while no batch is planned."""
         self._ends = ends
 
-    def batch(self, start: BatchStart, ends: Mapping[TopicPartition, int], after: Offsets) -> None:
+    def batch(
+        self,
+        start: BatchStart,
+        ends: Mapping[TopicPartition, int],
+        after: BatchOffsets,
+        parked: Mapping[str, ParkedCount],
+        keys: KeySelection,
+    ) -> None:
         """Take a batch, and look at its retention if it is time to.
 
         Args:
             start: Where the batch begins.
             ends: The ends of its partitions.
             after: What its dict says.
+            parked: The parked keys of each topic that has some.
+            keys: Which of them the query reads.
         """
         self._ends, self._offsets = ends, after
+        self._parked, self._keys = parked, keys
         self._retention.look(start.progress, ends, start.started)
 
     def encoded(
@@ -45,7 +61,8 @@ class StreamReport:
     ) -> dict[str, Any] | None:
         """The ends as Spark's own source reports them; None if there are none yet.
 
-        The ranges of partitions that are uneven, limited, observed or at risk are added.
+        The ranges of partitions that are uneven, limited, observed or at risk are added, and those
+        of topics with parked keys.
 
         Args:
             observed: What tasks have reported of a partition's ranges.
@@ -55,9 +72,17 @@ class StreamReport:
         reports, at_risk = {}, self._retention.at_risk
         for tp, reached in self._offsets.progress.items():
             limits, seen = self._offsets.limits.get(tp, ()), observed(tp)
-            is_shown = limits or seen or tp in at_risk or not reached.is_level
+            parked = self._parked.get(tp.topic)
+            is_shown = limits or seen or tp in at_risk or parked or not reached.is_level
             if is_shown and tp in self._ends:
                 reports[tp] = partition_report(
-                    self._ends[tp], reached, limits, seen, at_risk_from=at_risk.get(tp)
+                    self._ends[tp],
+                    reached,
+                    limits,
+                    seen,
+                    at_risk_from=at_risk.get(tp),
+                    gaps_max=self._gaps_max,
+                    parked=parked,
+                    parked_hashes=self._keys.parked(tp),
                 )
         return encode_report(reports, self._ends)

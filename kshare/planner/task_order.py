@@ -84,7 +84,7 @@ class TaskOrder:
         return self._executors.known
 
     def should_locate(self, slices: Sequence[PlannedSlice]) -> bool:
-        """Whether the tasks of a batch shall report which executor they run on.
+        """True if the tasks of a batch shall report which executor they run on.
 
         Only where tasks share a partition; in the first batches, and once a minute. Where none
         has ever answered (a firewall), no longer.
@@ -159,7 +159,7 @@ class _Executors:
         self._seen[executor.name] = (max(executor.slots, 1), self._clock())
 
     def should_locate(self) -> bool:
-        """Whether the tasks of a batch shall report where they run; counts the batches."""
+        """True if the tasks of a batch shall report where they run; counts the batches."""
         now = self._clock()
         if self._located >= _LOCATED_AT_FIRST:
             is_recent = (

@@ -51,7 +51,7 @@ class TaskPlan:
         return replace(self._options, min_partitions=self._slots.slots)
 
     def should_locate(self, slices: Sequence[PlannedSlice]) -> bool:
-        """Whether the tasks that read some slices shall report where they run."""
+        """True if the tasks that read some slices shall report where they run."""
         return self._options.min_partitions_auto or self._order.should_locate(slices)
 
     def observe(self, slices: Sequence[PlannedSlice], executors: Mapping[Slice, Executor]) -> None:
@@ -77,7 +77,7 @@ class TaskPlan:
         return self._order.order(tasks)
 
     def close(self) -> None:
-        """Let go of what tasks have fetched for each other on this host."""
+        """Release what tasks have fetched for each other on this host."""
         if self._has_fetch_groups:
             from kshare.wire.sharing.chunks import forget_query  # noqa: PLC0415 - our wire: 0.14 s
 
@@ -123,11 +123,11 @@ def packed(
 def _measured_in_turn(
     slices: Sequence[PlannedSlice], most: int, speed: Speed | None
 ) -> tuple[PlannedSlice, ...]:
-    """Slices of which only so many are measured; the tickets of the others do not hold.
+    """Slices of which only some are measured; the tickets of the others do not hold.
 
-    Those go first of which no speed is known, then it is as by lot. The lot is drawn by the batch's
-    name and the number of the slice: a batch that is planned again measures the same slices, and
-    over many batches each that is due has the same chance.
+    Slices of unknown speed come first; the rest are drawn pseudo-randomly, by the batch's name and
+    the number of the slice: a batch that is planned again measures the same slices, and over many
+    batches each that is due has the same chance.
 
     Args:
         slices: What a batch reads.

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from kshare.core.hashing import HashRange
-from kshare.core.listing import named
+from kshare.core.listing import join_names
 from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.core.time_bound import PartitionTimes, StampedOffset, time_bound
 from kshare.errors import UnknownTopicError
@@ -72,7 +72,7 @@ class LogTimes:
 
 
 class _Looked(NamedTuple):
-    """How far the log of a partition was looked through."""
+    """The part of a partition's log that was scanned."""
 
     start: int  # the stable offset, then
     hashes: tuple[HashRange, ...]
@@ -110,7 +110,7 @@ class TimeAlignment:
 
     @property
     def is_on(self) -> bool:
-        """Whether batches are cut at all."""
+        """True if batches are cut at all."""
         return self._ahead_ms is not None
 
     def take_cut(self) -> bool:
@@ -161,7 +161,9 @@ class TimeAlignment:
         if waiting:
             self._has_cut = True
             _log.info(
-                "maxTimeAhead: nothing after timestamp %d is read; cut: %s", bound, named(waiting)
+                "maxTimeAhead: nothing after timestamp %d is read; cut: %s",
+                bound,
+                join_names(waiting),
             )
         return cut
 
@@ -254,5 +256,5 @@ class TimeAlignment:
                 _log.warning(
                     "maxTimeAhead does not wait for parked keys: behind a watermark, their records "
                     "will be late when they are unparked: %s",
-                    named(f"{topic} {key!r}" for topic, key in parked),
+                    join_names(f"{topic} {key!r}" for topic, key in parked),
                 )

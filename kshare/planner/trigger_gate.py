@@ -29,7 +29,7 @@ class TriggerGate:
     def is_shut(
         self, positions: Mapping[TopicPartition, int], available: Mapping[TopicPartition, int]
     ) -> bool:
-        """Whether this trigger waits.
+        """True if this trigger waits.
 
         Args:
             positions: Where each partition stands.

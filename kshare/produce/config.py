@@ -37,7 +37,7 @@ _REQUIRED: Final[Mapping[str, Any]] = {"delivery.report.only.error": True, "log_
 
 
 def producer_config(options: SinkOptions) -> dict[str, Any]:
-    """What a producer of at-least-once writes is made with."""
+    """Configuration of a producer of at-least-once writes."""
     return {
         **librdkafka_config(options.kafka),
         **_DEFAULTS,
@@ -56,7 +56,7 @@ def transactional_config(options: SinkOptions, transactional_id: str) -> dict[st
 def consumer_producer_config(
     kafka: KafkaConfig, transactional_id: str, timeout_ms: int
 ) -> dict[str, Any]:
-    """What the producer of a transactional consumer is made with."""
+    """Configuration of a transactional consumer's producer."""
     config = {**librdkafka_config(kafka), **_DEFAULTS, **_REQUIRED}
     config.pop("client.rack", None)  # a consumer's
     return with_late_repetitions(_transactional(config, transactional_id, timeout_ms))

@@ -16,14 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from kafka.protocol.admin import ListTransactionsRequest
-from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     InitProducerIdRequest,
 )
 
-from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
+from kshare.cluster.requests import TRANSACTION, NotNowError, check, find_on, retried
+from kshare.errors import AuthenticationError, KafkaError
 from kshare.options import KafkaConfig
 from kshare.produce.model import Transaction
 from kshare.wire.protocol import error_codes
@@ -31,14 +32,12 @@ from kshare.wire.protocol.broker_pool import process_memory, search_brokers
 from kshare.wire.protocol.connection import Connection
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
 from kshare.wire.protocol.messages import Address
-from kshare.wire.protocol.retry import RetryDeadline
 
 __all__ = ["Coordinators"]
 
 _log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 4
-_TRANSACTION: Final = 1  # a kind of coordinator
 _GONE: Final = {Kind.FENCED, Kind.TRANSACTION_ENDED}
 _FENCE_TIMEOUTS_MS: Final = (60_000, 10_000, 1_000)
 """Of a transaction that is never begun: the first one that transaction.max.timeout.ms allows."""
@@ -46,10 +45,6 @@ _FENCE_TIMEOUTS_MS: Final = (60_000, 10_000, 1_000)
 _BEING_ENDED: Final = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS})
 
 _Answer = TypeVar("_Answer")
-
-
-class _NotNowError(OSError):
-    """A coordinator's answer that may be another one soon."""
 
 
 class Coordinators:
@@ -71,10 +66,11 @@ class Coordinators:
     ) -> None:
         self._kafka = kafka
         self._ids = ids
+        self._grant = f"grant the principal Write and Describe on the {ids}"
         self._connections: dict[Address, Connection] = {}
 
     def is_open(self, transaction: Transaction) -> bool:
-        """Whether a transaction is open: it is asked to take in a partition that it has."""
+        """True if a transaction is open: it is asked to take in a partition that it has."""
 
         def ask() -> int:
             connection = self._coordinator(transaction.id)
@@ -211,41 +207,26 @@ class Coordinators:
 
         def step() -> bool:
             code = ask()
-            if code == ErrorCode.NONE or code in success:
-                return True
             if error_codes.kind(code) in _GONE:
                 return False
-            raise self._fault(code, what)
+            if code not in success:
+                check(code, what, grant=self._grant)
+            return True
 
         return self._retried(step, what)
 
     def _retried(self, step: Callable[[], _Answer], what: str) -> _Answer:
-        deadline = RetryDeadline.for_requests(self._kafka)
-        deadline.start()
-        while True:
-            try:
-                return step()
-            except OSError as error:
-                if deadline.expired:
-                    raise KafkaError(
-                        f"cannot {what} within {deadline.seconds:g} s "
-                        f"(kafka.default.api.timeout.ms): {str(error) or type(error).__name__}"
-                    ) from error
-                _log.info("asking again after: %s", error)
-                if not isinstance(error, _NotNowError):
-                    self.close()
-            deadline.sleep()
+        return retried(self._kafka, what, step, self._on_fault)
+
+    def _on_fault(self, error: OSError) -> None:
+        _log.info("asking again after: %s", error)
+        if not isinstance(error, NotNowError):
+            self.close()
 
     def _coordinator(self, transactional_id: str) -> Connection:
-        connection = self._any()
-        version = connection.version(FindCoordinatorRequest, 1, 3)
-        response = connection.call(
-            FindCoordinatorRequest(version=version, key=transactional_id, key_type=_TRANSACTION)
-        )
-        if response.error_code:
-            what = f"find the coordinator of transactional id {transactional_id}"
-            raise self._fault(response.error_code, what)
-        return self._connection((response.host, response.port))
+        what = f"find the coordinator of transactional id {transactional_id}"
+        address = find_on(self._any(), transactional_id, TRANSACTION, what, grant=self._grant)
+        return self._connection(address)
 
     def _open_ids(self, producer_ids: Sequence[int] = ()) -> list[str]:
         first = self._any()
@@ -268,8 +249,7 @@ class Coordinators:
                     producer_id_filters=list(producer_ids),
                 )
             )
-            if response.error_code:
-                raise self._fault(response.error_code, "list transactions")
+            check(response.error_code, "list transactions", grant=self._grant)
             states: list[Any] = response.transaction_states
             ids += [state.transactional_id for state in states]
         return ids
@@ -295,18 +275,3 @@ class Coordinators:
             kept.close()
         made = self._connections[address] = Connection(*address, self._kafka)
         return made
-
-    def _fault(self, code: int, what: str) -> OSError | KafkaError:
-        """The error that a code means; an ``OSError`` if the answer may be another one soon."""
-        name = error_codes.name(code)
-        kind = error_codes.kind(code)
-        if error_codes.is_retriable(code):
-            return _NotNowError(f"cannot {what} now: {name}")
-        if kind is Kind.AUTHORIZATION:
-            return AuthorizationError(
-                f"not authorized to {what}: grant the principal Write and Describe on the "
-                f"{self._ids} ({name})"
-            )
-        if kind is Kind.AUTHENTICATION:
-            return AuthenticationError(f"cannot {what}: {name}")
-        return KafkaError(f"cannot {what}: {name}")

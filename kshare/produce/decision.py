@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from kshare.core.listing import named
+from kshare.core.listing import join_names
 from kshare.errors import KafkaError, KshareError
 from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions
 from kshare.produce.ledger_state import Entry, State, is_written, next_state
@@ -47,10 +47,10 @@ class States(Protocol):
 
 
 class Endings(Protocol):
-    """What ends transactions: :class:`~kshare.produce.coordinator.Coordinators`."""
+    """Access to transactions: :class:`~kshare.produce.coordinator.Coordinators`."""
 
     def is_open(self, transaction: Transaction) -> bool:
-        """Whether a transaction is open."""
+        """True if a transaction is open."""
 
     def end(self, transaction: Transaction, *, commit: bool) -> bool:
         """Commit or abort a transaction; whether it was there."""
@@ -165,7 +165,7 @@ class Batch:
         open_ = self._coordinators.each(_is_open, list(self._own.values()))
         ended = [attempt for attempt, is_open in zip(self._own, open_, strict=True) if not is_open]
         if ended:
-            tasks = named((attempt.task for attempt in ended), _NAMED_MAX)
+            tasks = join_names((attempt.task for attempt in ended), _NAMED_MAX)
             raise KafkaError(
                 f"exactlyOnce: batch {self._number} is not written: the transactions of tasks "
                 f"{tasks} were ended by others (a second run of the query, or a time-out). "
@@ -201,7 +201,7 @@ class Batch:
         if not lost:
             self._ledger.write(state.end())
             return state.end()
-        tasks = named((entry.task for entry in lost), _NAMED_MAX)
+        tasks = join_names((entry.task for entry in lost), _NAMED_MAX)
         text = (
             f"exactlyOnce: of batch {state.batch}, {sum(entry.rows for entry in lost):,} rows are "
             f"lost, those of tasks {tasks} of run {state.run}: it was decided and partly committed "

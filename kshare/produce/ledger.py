@@ -129,7 +129,7 @@ class Ledger:
         self._state = state
 
     def close(self) -> None:
-        """Let go of the clients."""
+        """Close the clients."""
         self._topic.close()
         self._producer = None
 

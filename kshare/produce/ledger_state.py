@@ -1,4 +1,4 @@
-"""What the ledger says of a query: the last batch that was decided, and by which transactions.
+"""The ledger's state of a query: the last decided batch, and its transactions.
 
 Pure. Guarantees: ``decode(encode(state)) == state``; a batch is decided at most once.
 """
@@ -14,7 +14,7 @@ __all__ = ["Entry", "State", "decode", "encode", "is_written", "next_state"]
 
 VERSION: Final = 1
 RUNS_MAX: Final = 50
-"""How many runs of a query are remembered, to tell an older one that it is not the last."""
+"""Number of remembered runs of a query; an older one learns that it is not the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the ledger says of a query.
+    """The ledger's state of a query.
 
     Attributes:
         batch: Number of the last batch that was decided.
@@ -63,7 +63,7 @@ def next_state(state: State | None, run: str, batch: int, entries: tuple[Entry, 
 
 
 def is_written(state: State | None, run: str, batch: int) -> bool:
-    """Whether a batch was decided before; rows of a repetition do not count.
+    """True if a batch was decided before; rows of a repetition do not count.
 
     Raises:
         KafkaError: another run has begun since, or the batch lies before the last one.

@@ -1,4 +1,4 @@
-"""What tasks and the driver of an exactly-once sink tell each other: attempts and transactions."""
+"""Messages between tasks and driver of an exactly-once sink: attempts and transactions."""
 
 from dataclasses import dataclass
 
@@ -72,7 +72,7 @@ class Prepared:
 
 
 def id_prefix(*parts: str) -> str:
-    """What transactional ids of a query, or of a run of it, begin with."""
+    """Prefix of the transactional ids of a query, or of one of its runs."""
     return "-".join(("kshare", *parts, ""))
 
 

@@ -34,12 +34,12 @@ from kshare.wire.protocol.error_codes import ErrorCode, Kind
 __all__ = ["Sender", "connect", "first_topic", "write_error", "write_rows"]
 
 
-_TOO_LARGE: Final = {ErrorCode.MESSAGE_SIZE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE}
+_TOO_LARGE: Final = {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE}
 _POLL_SECONDS: Final = 0.1
 _REPORT_SECONDS: Final = 1.0
 _CONNECT_SECONDS: Final = 1.0
 _STEP_SECONDS: Final = 10.0
-"""How long to wait for a transaction to begin before looking whether there is a broker at all."""
+"""Time to wait for a transaction to begin before looking whether there is a broker at all."""
 
 
 class _Undelivered(NamedTuple):
@@ -310,7 +310,7 @@ _kept: Final = _KeptSender()
 
 
 def _not_taken(rows: Rows, row: int, error: KafkaException) -> KafkaError:
-    """What librdkafka says of a row that it did not take."""
+    """The error of a row that librdkafka did not take."""
     topic = rows.topics if isinstance(rows.topics, str) else rows.topics[row]
     partition = rows.partitions[row] if rows.partitions else None
     return write_error(error, topic, None if partition == -1 else partition)

@@ -66,7 +66,7 @@ def prepare_rows(
 
 
 class _Statistics:
-    """What librdkafka reports of a producer now and then: its id, its epoch, what it has sent."""
+    """Statistics of a producer, as librdkafka reports them: its id, its epoch, what it has sent."""
 
     def __init__(self) -> None:
         self._latest: deque[str] = deque(maxlen=1)

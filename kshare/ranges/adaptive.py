@@ -17,7 +17,7 @@ from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation, RangeRequest
 from kshare.ranges.round_robin import round_robin
 
-__all__ = ["adaptive", "is_even"]
+__all__ = ["adaptive", "disjoint", "hot_above", "is_enough", "is_even"]
 
 HOT: Final = 2.0
 """A range with more than this many times the mean work of the others is split."""
@@ -48,7 +48,7 @@ class _Piece:
 
     @property
     def is_single(self) -> bool:
-        """Whether it is one hash, which cannot be split."""
+        """True if it is one hash, which cannot be split."""
         return self.hi - self.lo == 1
 
 
@@ -68,13 +68,13 @@ def adaptive(request: RangeRequest) -> dict[TopicPartition, tuple[HashRange, ...
     ranges = {}
     for load in request.loads:
         parts = even[load.topic_partition]
-        observed = _disjoint(load.observed)
+        observed = disjoint(load.observed)
         ranges[load.topic_partition] = _adapted(observed, len(parts)) if observed else parts
     return ranges
 
 
 def is_even(parts: Sequence[Sequence[RangeObservation]]) -> bool:
-    """Whether no part is hot: with more than twice the mean work of the others.
+    """True if no part is hot: with more than twice the mean work of the others.
 
     One key alone may have more, and so may a part of which little was observed.
 
@@ -90,18 +90,18 @@ def is_even(parts: Sequence[Sequence[RangeObservation]]) -> bool:
     ]
     if not wide:
         return True
-    above = _hot_above([work for work, _ in wide])
-    return not any(work > above and _is_enough(part, timed=timed) for work, part in wide)
+    above = hot_above([work for work, _ in wide])
+    return not any(work > above and is_enough(part, timed=timed) for work, part in wide)
 
 
-def _is_enough(seen: Sequence[RangeObservation], *, timed: bool) -> bool:
-    """Whether so much was observed that it is not taken for noise."""
+def is_enough(seen: Sequence[RangeObservation], *, timed: bool) -> bool:
+    """True if so much was observed that it is not taken for noise."""
     if timed:
         return sum(each.seconds or 0.0 for each in seen) >= _SECONDS_MIN
     return sum(each.records for each in seen) >= _RECORDS_MIN
 
 
-def _disjoint(observed: Sequence[RangeObservation]) -> list[RangeObservation]:
+def disjoint(observed: Sequence[RangeObservation]) -> list[RangeObservation]:
     """Observations ascending, without those that overlap one before them."""
     disjoint: list[RangeObservation] = []
     for seen in sorted(observed, key=lambda seen: seen.hashes):
@@ -111,7 +111,7 @@ def _disjoint(observed: Sequence[RangeObservation]) -> list[RangeObservation]:
 
 
 def _adapted(observed: Sequence[RangeObservation], count: int) -> tuple[HashRange, ...]:
-    """So many ranges, made from those observed.
+    """A number of ranges, made from those observed.
 
     Args:
         observed: at least one; ascending, disjoint.
@@ -120,7 +120,7 @@ def _adapted(observed: Sequence[RangeObservation], count: int) -> tuple[HashRang
     works, timed = _works(observed)
     if len(observed) == count and _tiles(observed):
         wide = [work for work, seen in zip(works, observed, strict=True) if seen.hashes.width > 1]
-        if not wide or max(wide) <= _hot_above(wide):  # the common case, seen quickly
+        if not wide or max(wide) <= hot_above(wide):  # the common case, seen quickly
             return tuple([seen.hashes for seen in observed])
     pieces = _pieces(observed, works, timed=timed)
     while len(pieces) > count:
@@ -137,7 +137,7 @@ def _adapted(observed: Sequence[RangeObservation], count: int) -> tuple[HashRang
 
 
 def _tiles(observed: Sequence[RangeObservation]) -> bool:
-    """Whether ranges, ascending and disjoint, leave no hash out."""
+    """True if ranges, ascending and disjoint, leave no hash out."""
     return sum(seen.hashes.width for seen in observed) == HASH_SPACE
 
 
@@ -160,7 +160,7 @@ def _pieces(
     pieces: list[_Piece] = []
     for seen, work in zip(observed, works, strict=True):
         lo, hi = seen.hashes.lo, seen.hashes.hi
-        enough = _is_enough([seen], timed=timed)
+        enough = is_enough([seen], timed=timed)
         sample = seen.sample
         if sample and not lo <= sample[0] <= sample[-1] < hi:
             sample = tuple(hashed for hashed in sample if lo <= hashed < hi)
@@ -188,7 +188,7 @@ def _mean(pieces: Sequence[_Piece]) -> float:
     return sum(wide) / len(wide) if wide else 0.0
 
 
-def _hot_above(works: Sequence[float]) -> float:
+def hot_above(works: Sequence[float]) -> float:
     """The work above which one of some ranges has more than HOT times the mean of the others."""
     return HOT * sum(works) / (len(works) - 1 + HOT)
 
@@ -198,7 +198,7 @@ def _hottest(pieces: Sequence[_Piece]) -> int | None:
     wide = [piece.work for piece in pieces if not piece.is_single]
     if not wide:
         return None
-    least = _hot_above(wide)
+    least = hot_above(wide)
     hot = [
         i
         for i, piece in enumerate(pieces)

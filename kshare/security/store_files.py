@@ -32,7 +32,7 @@ PEM_BLOCK: Final = re.compile(r"-+BEGIN ([A-Z0-9 ]+?)-+(.*?)-+END \1-+", re.DOTA
 
 
 def has_key(properties: Properties) -> bool:
-    """Whether the client has a key and a certificate of its own."""
+    """True if the client has a key and a certificate of its own."""
     return "ssl.keystore.key" in properties or "ssl.keystore.location" in properties
 
 

@@ -36,7 +36,7 @@ def ssl_context(kafka: KafkaConfig) -> ssl.SSLContext | None:
 
 
 def identifies_endpoints(properties: Properties) -> bool:
-    """Whether certificates must name the host: so it is, unless the option is an empty text."""
+    """True if certificates must name the host: so it is, unless the option is an empty text."""
     name = "ssl.endpoint.identification.algorithm"
     return properties.get(name, "https").strip().lower() == "https"
 

@@ -5,7 +5,7 @@ refuses is an :class:`~kshare.errors.AuthenticationError`; what may pass is trie
 ``sasl.login.retry.backoff.max.ms``, and is then an ``OSError``.
 
 Follows ``HttpJwtRetriever`` of Kafka 4.1. It is the standard library's HTTP client, because Authlib
-with Requests takes 200 ms longer to import in each planner (measured; DESIGN.md).
+with Requests takes 200 ms longer to import in each planner (measured; docs/design/decisions.md).
 """
 
 import base64
@@ -161,7 +161,7 @@ class _Endpoint:
 
 
 def _refusal(status: int, body: bytes) -> str:
-    """What an error answer of RFC 6749 says, as far as it is one: its code is a word of a list."""
+    """The error code in an answer by RFC 6749, if it is one: its code is a word of a list."""
     try:
         code = json.loads(body).get("error")
     except (ValueError, AttributeError):

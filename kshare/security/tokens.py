@@ -46,7 +46,7 @@ class Token:
 
 
 def is_sendable(text: str) -> bool:
-    """Whether a text can be sent as a token: ASCII without blanks."""
+    """True if a text can be sent as a token: ASCII without blanks."""
     return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 

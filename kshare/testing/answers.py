@@ -1,4 +1,4 @@
-"""What a task assignor answers in one situation: whether that is valid, and where tasks are."""
+"""A task assignor's answer in one situation: its validity, and its placement."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -85,7 +85,7 @@ def answer_of(assignor: TaskAssignor, state: ApplicationState) -> TaskAssignment
 
 
 def placement_of(answer: TaskAssignment) -> Placement:
-    """Where an answer places tasks."""
+    """The placement of an answer."""
     return {entry.process_id: (entry.active, entry.standby) for entry in answer.assignment}
 
 

@@ -68,7 +68,7 @@ class AssignorReport:
 
     @property
     def is_valid(self) -> bool:
-        """Whether every law holds in every situation."""
+        """True if every law holds in every situation."""
         return not self.breaches
 
     def __str__(self) -> str:
@@ -102,8 +102,8 @@ def check_assignor(
     - Rebalances come to an end: copies catch up, and after some rounds there is no follow-up.
     - Then loads are as even as Kafka's two assignors make them. Of any two processes, one has at
       most as many active tasks a thread more as one task makes on the process with fewer threads;
-      with fewer tasks than threads, at most one task a thread more (the sticky assignor leaves so
-      many where they were, even if others idle).
+      with fewer tasks than threads, at most one task a thread more (the sticky assignor leaves
+      these where they were, even if others idle).
     - Then a further run changes nothing, after a few runs that racks may need to settle.
     - Shared tasks of a partition are together, unless racks play a part: they need few state
       stores (one serves all tasks of a partition on a process), both from a fresh start and from
@@ -326,7 +326,7 @@ def _check_stores(state: ApplicationState, answer: TaskAssignment) -> None:
 def _may_be_whole(
     state: ApplicationState, tasks: AbstractSet[TaskId], held: Iterable[AbstractSet[TaskId]]
 ) -> bool:
-    """Whether as many tasks as processes hold can be those of whole partitions.
+    """True if as many tasks as processes hold can be those of whole partitions.
 
     Not where threads differ: even then the built-in assignors do cut some.
     """
@@ -339,5 +339,5 @@ def _may_be_whole(
 
 
 def _are_alike(state: ApplicationState) -> bool:
-    """Whether all processes have as many threads."""
+    """True if all processes have as many threads."""
     return len({one.num_processing_threads for one in state.states.values()}) == 1

@@ -1,4 +1,4 @@
-"""An embedded Kafka cluster: librdkafka's mock brokers, which break when told to.
+"""An embedded Kafka cluster: librdkafka's mock brokers, which break on demand.
 
 Law: what it serves over its sockets is Kafka's protocol, so any client may use it; nothing of it is
 left when it is closed. Cost: starts in milliseconds, no JVM. A partition keeps at most 5 MiB of
@@ -256,7 +256,7 @@ class FakeCluster:
         self._call("mock_start_request_tracking")
 
     def requests(self) -> dict[tuple[int, str], int]:
-        """How many requests each broker got since :meth:`track_requests`, by broker and name."""
+        """Number of requests to each broker since :meth:`track_requests`, by broker and name."""
         functions, count = _library(), _SIZE()
         requests = self._call("mock_get_requests", ctypes.byref(count))
         counted: dict[tuple[int, str], int] = {}
@@ -297,7 +297,7 @@ def _library() -> Mapping[str, Any]:
 
 
 def _library_path() -> str:
-    """Where librdkafka is: in the wheel, beside or below the package, or installed."""
+    """The path of librdkafka: in the wheel, beside or below the package, or installed."""
     package = Path(confluent_kafka.__file__).parent
     for folder in (package.parent / "confluent_kafka.libs", package / ".dylibs", package):
         for file in sorted(folder.glob("*rdkafka*")):

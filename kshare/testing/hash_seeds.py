@@ -1,4 +1,4 @@
-"""Whether a task assignor answers the same in Python processes with other hash seeds.
+"""Check that a task assignor answers the same in Python processes with other hash seeds.
 
 Sets of processes and of names have other orders there.
 Cost: two Python processes, each with a run of the assignor for each situation.
@@ -31,7 +31,7 @@ _ELSEWHERE = "from kshare.testing.hash_seeds import _answer_here; _answer_here()
 def hash_seed_breaches(
     assignor: Source, states: Sequence[ApplicationState]
 ) -> dict[int, BreachError]:
-    """Where answers follow from Python's hash seed: the breaches by the number of the situation.
+    """Breaches where answers depend on Python's hash seed by the number of the situation.
 
     Raises:
         ValueError: The assignor cannot be pickled, or loaded in another process.
@@ -72,7 +72,7 @@ def _answers_under(seed: int, message: bytes) -> list[Placement | str]:
 
 
 def _answer_here() -> None:
-    """What runs in the other process: each situation's placement, or what went wrong."""
+    """Run in the other process: each situation's placement, or what went wrong."""
     # What an assignor prints is no answer.
     out, sys.stdout = sys.stdout, sys.stderr
     path, content = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our own parent

@@ -56,7 +56,7 @@ class OrderReport:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no fault."""
+        """True if there is no fault."""
         return not any(table.num_rows for _, table in self._faults())
 
     def __bool__(self) -> bool:

@@ -66,7 +66,7 @@ RecordLike: TypeAlias = Record | tuple[bytes | str | None, bytes | str | None]
 
 
 def producer_config(bootstrap_servers: str) -> dict[str, Any]:
-    """What the test kit's producers are made with: nothing lost, doubled or reordered by retries.
+    """Configuration of the test kit's producers: nothing lost, doubled or reordered by retries.
 
     Keys go where Java's producer would put them.
     """
@@ -216,7 +216,7 @@ def _send(
     partition: int | None,
     refused: list[KafkaError],
 ) -> int:
-    """Hand records over; what the brokers refuse is added to ``refused`` as it is told."""
+    """Hand records over; what the brokers refuse is added to ``refused`` as it is reported."""
 
     def on_delivery(error: KafkaError | None, _message: object) -> None:
         if error is not None:

@@ -106,7 +106,7 @@ def _process(rng: random.Random, number: int, racks: list[str]) -> KafkaStreamsS
 def _previous(
     rng: random.Random, tasks: list[TaskInfo], processes: list[ProcessId], standbys: int
 ) -> dict[ProcessId, tuple[frozenset[TaskId], frozenset[TaskId]]]:
-    """Where the tasks were: on any process; some on none."""
+    """Former places of tasks: any process; some none."""
     active: dict[ProcessId, set[TaskId]] = {process: set() for process in processes}
     standby: dict[ProcessId, set[TaskId]] = {process: set() for process in processes}
     for task in tasks:

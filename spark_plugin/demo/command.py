@@ -16,6 +16,7 @@ __all__ = ["add_to"]
 _DEMOS: Final = {
     "--consumer": ("spark_plugin.demo.consumer_demo", "run_consumers"),
     "--group": ("spark_plugin.demo.group_demo", "run_group"),
+    "--handlers": ("spark_plugin.demo.handlers_demo", "run_handlers"),
 }
 
 
@@ -63,16 +64,22 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
         help="without Spark and Java: four processes of a group share the partition; some are "
         "killed, others join",
     )
+    demo.add_argument(
+        "--handlers",
+        action="store_true",
+        help="without Spark and Java: a slow handler runs for many keys at a time; one key fails",
+    )
     demo.set_defaults(run=partial(_run, demo))
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if arguments.topic and not arguments.bootstrap_servers:
         parser.error("--topic needs --bootstrap-servers: the embedded broker has its own topic")
-    if arguments.consumer and arguments.group:
-        parser.error("--consumer and --group are two demos: give one")
-    if arguments.consumer or arguments.group:
-        flag = "--consumer" if arguments.consumer else "--group"
+    flags = [flag for flag in _DEMOS if getattr(arguments, flag.removeprefix("--"))]
+    if len(flags) > 1:
+        parser.error(f"{' and '.join(flags)} are {len(flags)} demos: give one")
+    if flags:
+        (flag,) = flags
         if arguments.topic:
             parser.error(f"{flag} makes a topic of its own: leave out --topic")
         # Arrow and the test kit take a while to import.

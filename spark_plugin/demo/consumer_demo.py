@@ -39,7 +39,7 @@ class _Member:
     output: Path
 
     def rows(self) -> Rows:
-        """What it was given so far; a line that is cut off was not processed."""
+        """The rows that it received so far; a line that is cut off was not processed."""
         text = self.output.read_text()
         lines = text[: text.rfind("\n") + 1].splitlines()
         return [(int(line.split(" ")[0]), line.split(" ")[1]) for line in lines]

@@ -38,10 +38,10 @@ _KEYS: Final = 200
 _PROCESSES: Final = 4
 _FEED_SECONDS: Final = 0.25
 _FEEDS: Final = 150
-"""Records are produced in so many parts, or all at once when the last process has its hashes."""
+"""Number of parts of the records; all at once when the last process has its hashes."""
 _SHOW_SECONDS: Final = 0.3
 _SOME_RECORDS: Final = 100
-"""What a process has read at least before it is killed, so that there is something to lose."""
+"""Minimum number of rows that a process has read before it is killed: something can be lost."""
 _CELLS: Final = 48
 
 Delivery = tuple[int, int, str]
@@ -60,7 +60,7 @@ class _Member:
     _rows: list[Delivery] = field(default_factory=list)
 
     def rows(self) -> list[Delivery]:
-        """What it was given so far; a line that is cut off was not processed."""
+        """The rows that it received so far; a line that is cut off was not processed."""
         with self.output.open("rb") as file:
             file.seek(self._read)
             text = file.read()
@@ -96,7 +96,7 @@ class _Feed:
 
     @property
     def is_done(self) -> bool:
-        """Whether all records were produced."""
+        """True if all records were produced."""
         return not self._thread.is_alive()
 
     def finish(self) -> None:
@@ -272,7 +272,7 @@ def run_group(
 def ownership_bar(
     owners: Collection[RangeOwner], killed: Collection[str], cells: int = _CELLS
 ) -> str:
-    """Who has which key hashes of a partition, as text.
+    """The owners of a partition's key hashes, as text.
 
     Args:
         owners: The owners; the members are names of one letter.

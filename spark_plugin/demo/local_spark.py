@@ -17,7 +17,7 @@ from spark_plugin.interpreter import worker_python
 __all__ = ["AddBatch", "Engine", "LocalSpark", "Query", "python_path"]
 
 _BATCHES: Final = 8
-"""How many batches an even spread of keys would take. The hot range takes more."""
+"""Number of batches for an even spread of keys. The hot range takes more."""
 
 AddBatch = Callable[[int, pa.Table], None]
 """Takes the number of a batch and its rows."""
@@ -33,7 +33,7 @@ class Query(Protocol):
 
 
 class Engine(Protocol):
-    """What runs the demo's query: :class:`LocalSpark`, or a stand-in in tests."""
+    """The engine of the demo's query: :class:`LocalSpark`, or a stand-in in tests."""
 
     def start_query(  # noqa: D102
         self, topic: DemoTopic, target: int, key_ranges: int, folder: str, add_batch: AddBatch

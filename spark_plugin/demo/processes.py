@@ -1,16 +1,17 @@
-"""What the demos of consumers share: a topic for a while, and processes that are waited for."""
+"""Common parts of the demos of consumers: a temporary topic, and processes to wait for."""
 
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Final
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kshare.errors import KshareError
-from kshare.group.config.consumer_config import LOG_TOPIC
+from kshare.group.config.table import LOG_TOPIC
 from kshare.testing import FakeCluster
 
 __all__ = ["stop_process", "temporary_topic", "wait_until"]
@@ -48,23 +49,30 @@ def stop_process(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def temporary_topic(servers: str | None) -> Iterator[tuple[str, str]]:
+def temporary_topic(servers: str | None, also: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
     """A topic of one partition, which is deleted at the end.
 
     Args:
         servers: Bootstrap servers of a real cluster; None for an embedded one.
+        also: Endings of more topics: each is named as the first one, with that ending.
 
     Yields:
         Bootstrap servers, and the topic's name.
     """
     name = f"kshare-demo-{uuid.uuid4().hex[:12]}"
+    names = [name, *(f"{name}{ending}" for ending in also)]
     if servers is None:
-        with FakeCluster(topics={name: 1, LOG_TOPIC: 1}) as cluster:
+        with FakeCluster(topics={**dict.fromkeys(names, 1), LOG_TOPIC: 1}) as cluster:
             yield cluster.bootstrap_servers, name
         return
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})
-    admin.create_topics([NewTopic(name, 1)])[name].result(_TIMEOUT_SECONDS)
+    _wait_for(admin.create_topics([NewTopic(each, 1) for each in names]))
     try:
         yield servers, name
     finally:
-        admin.delete_topics([name])[name].result(_TIMEOUT_SECONDS)
+        _wait_for(admin.delete_topics(names))
+
+
+def _wait_for(futures: Mapping[str, Future[None]]) -> None:
+    for future in futures.values():
+        future.result(_TIMEOUT_SECONDS)

@@ -24,7 +24,7 @@ __all__ = ["DemoOptions", "follow", "run"]
 
 _REFRESH_SECONDS: Final = 0.2
 _START_SECONDS: Final = 300.0
-"""How long the first batch may take: Spark and interpreters start, and kernels may be compiled."""
+"""Time that the first batch may take: Spark and interpreters start, and kernels may be compiled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What is known of the demo's query while it runs, and how it is shown.
+"""The state of the demo's query while it runs, and its display.
 
 It comes from the rows that Spark handed over and from Spark's progress events; the broker is never
 asked. Cost: all rows, without their values, are kept in memory: about 50 bytes each.
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kshare.core.checkpoint import decode
-from kshare.core.hashing import HASH_SPACE
+from kshare.core.hashing import span
 from kshare.core.progress import TopicPartition
 from kshare.monitor.report import PartitionReport, decode_report, partition_report
 
@@ -38,7 +38,7 @@ SCHEMA: Final = pa.schema(
 
 @dataclass(slots=True)
 class QueryState:
-    """What is known of the query.
+    """The state of the query.
 
     Attributes:
         target: The number of records to read.
@@ -112,7 +112,7 @@ def as_table(state: QueryState) -> Group:
             bar = ProgressBar(total=max(report.end, 1), completed=range_.position, width=30)
             table.add_row(
                 str(partition),
-                _percent(range_.hashes[0].lo, range_.hashes[-1].hi),
+                span(range_.hashes).as_percent(),
                 f"{range_.position:,}",
                 bar,
                 f"{range_.lag:,}",
@@ -143,7 +143,3 @@ def _offsets(value: Any) -> dict[str, Any]:
     """Return a source's offsets in a progress event, which are JSON text, a dict or null."""
     offsets = json.loads(value) if isinstance(value, str) else value
     return offsets if isinstance(offsets, dict) else {}
-
-
-def _percent(lo: int, hi: int) -> str:
-    return f"{100 * lo / HASH_SPACE:.1f} % to {100 * hi / HASH_SPACE:.1f} %"

@@ -50,7 +50,7 @@ class DemoTopic:
 
     @property
     def offset_count(self) -> int:
-        """The number of offsets; the topic has at most so many records."""
+        """The number of offsets; the topic has at most that number of records."""
         return sum(end - start for start, end in self.log_bounds.values())
 
 

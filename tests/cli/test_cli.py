@@ -43,7 +43,7 @@ def test_help_names_the_command_and_its_options() -> None:
     done = run("--help")
     assert done.returncode == 0
     for command in COMMANDS:
-        assert f"    {command} " in done.stdout
+        assert f"    {command}" in done.stdout
     done = run("demo", "--help")
     assert done.returncode == 0
     for option in ("bootstrap-servers", "topic", "records", "key-ranges", "seconds"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kshare.core.checkpoint import Offsets
+from kshare.core.checkpoint import BatchOffsets
 from kshare.core.progress import Progress, TopicPartition
 from tests.support.checkpoints import write_checkpoint
 
@@ -23,7 +23,7 @@ CASE = {
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """It holds a checkpoint, and a file with more cases than fit into a pipe."""
-    write_checkpoint(tmp_path, [Offsets({TopicPartition("t", 0): Progress.at(5)})], 0)
+    write_checkpoint(tmp_path, [BatchOffsets({TopicPartition("t", 0): Progress.at(5)})], 0)
     (tmp_path / "cases").write_text((json.dumps(CASE) + "\n") * 2_000)
     return tmp_path
 

@@ -243,6 +243,28 @@ def test_an_outage_of_the_source_of_tokens_passes(
         client.serve()
 
 
+@pytest.mark.parametrize("has_answered", [False, True])
+def test_a_login_that_comes_too_soon_after_another_is_no_refusal(*, has_answered: bool) -> None:
+    """A broker refuses it (KIP-368); so does a listener without SASL, at the first request."""
+    too_soon = RdKafkaError(
+        RdKafkaError._AUTHENTICATION,
+        "SASL OAUTHBEARER mechanism handshake failed: Broker: Request not valid in current SASL "
+        "state: broker's supported mechanisms: ",
+    )
+    client = Client(Handle, KAFKA, clock=Clock(), diagnosis=Diagnosis(None, None))
+    opened = client.handle
+    if has_answered:
+        client.answered()
+    opened.report(too_soon)
+    with nullcontext() if has_answered else pytest.raises(AuthenticationError):
+        client.serve()
+    assert (client.handle is opened) is has_answered
+    if has_answered:
+        opened.report(REFUSED)
+        with pytest.raises(AuthenticationError):
+            client.serve()
+
+
 def test_the_last_fault_says_why_brokers_are_down() -> None:
     client = Client(Handle, KAFKA, clock=Clock())
     assert client.last_fault_text() == ""

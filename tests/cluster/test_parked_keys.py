@@ -18,10 +18,11 @@ from kshare.cluster.cluster import Cluster, TopicPolicy
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.parked_keys import EVERY_SECONDS, PARKED_TOPIC, ParkedInfo, ParkWatch
 from kshare.cluster.topics import TopicSpec
+from kshare.core.parked import ParkedCount
 from kshare.errors import AuthorizationError, KafkaError
 from kshare.testing import FakeCluster, Record
 from tests.support.clock import Clock, until
-from tests.support.parked_keys import SINCE, A, B, kafka, keys_of
+from tests.support.parked_keys import NOON, SINCE, A, B, kafka, keys_of
 
 
 @pytest.fixture
@@ -281,6 +282,7 @@ def test_a_watch_looks_every_two_seconds(
         with caplog.at_level(logging.INFO, "kshare.cluster.parked_keys"):
             assert watch.current({"t"}) == [("t", A)]
         assert "parked: key b'a' of topic t" in caplog.text
+        assert watch.counts() == {"t": ParkedCount(1, NOON.timestamp())}
         keys.unpark("t", [A])
         assert watch.current({"t"}) == [("t", A)]
         clock.now += EVERY_SECONDS

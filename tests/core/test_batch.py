@@ -17,10 +17,10 @@ from kshare.core.batch import (
     needs_earliest,
     start_of,
     start_with_gaps,
-    unwritten_gaps,
+    unrecorded_starts,
     with_gaps,
 )
-from kshare.core.checkpoint import Offsets, decode, encode
+from kshare.core.checkpoint import BatchOffsets, decode, encode
 from kshare.core.hashing import WHOLE, HashRange, complement, without
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
@@ -85,15 +85,17 @@ def test_a_start_with_gaps_is_written_down_by_a_batch_that_reads_nothing(
     if all(progress.is_level for progress in starts.values()):
         assert not start.progress  # as of any other start
         assert not start.limits
-        assert not unwritten_gaps(start, starts)
+        assert not unrecorded_starts(start, starts)
         return
     assert decode(encode(start)) == start
-    assert unwritten_gaps(start, starts) == starts
+    assert unrecorded_starts(start, starts) == starts
     # Batch 0 goes by what is known after the start, and says it in its own dict.
-    batch = decode(encode(with_gaps(Offsets({}, started=start.started), starts)))
+    batch = decode(encode(with_gaps(BatchOffsets({}, started=start.started), starts)))
     assert batch.progress == starts
     assert limited_slices(batch) == []
-    assert not unwritten_gaps(Offsets(starts), starts)  # the next one has nothing more to say
+    assert not unrecorded_starts(
+        BatchOffsets(starts), starts
+    )  # the next one has nothing more to say
 
 
 offsets = st.dictionaries(st.sampled_from([T0, T1, T2]), st.integers(0, END))
@@ -111,7 +113,7 @@ def test_every_partition_begins_somewhere_and_what_is_lost_is_told(
     available: Mapping[TopicPartition, int],
     first: Mapping[TopicPartition, int],
 ) -> None:
-    before = Offsets(reached, started)
+    before = BatchOffsets(reached, started)
     asked = needs_earliest(before, reached, available)
     earliest = {tp: first[tp] for tp in asked}
     batch = begin(before, reached, available, earliest)
@@ -131,7 +133,7 @@ def test_every_partition_begins_somewhere_and_what_is_lost_is_told(
 
 
 def test_the_first_batch_carries_its_start() -> None:
-    before = Offsets({}, {T0: 5})
+    before = BatchOffsets({}, {T0: 5})
     assert needs_earliest(before, {}, [T0, T1]) == [T1]
     batch = begin(before, {}, {T0: 9, T1: 3}, {T1: 0})
     assert batch.progress == {T0: Progress(5), T1: Progress(0)}
@@ -139,7 +141,7 @@ def test_the_first_batch_carries_its_start() -> None:
 
 
 def test_later_batches_carry_only_what_is_new() -> None:
-    before = Offsets({T0: Progress(5)}, {T0: 2})
+    before = BatchOffsets({T0: Progress(5)}, {T0: 2})
     batch = begin(before, {T0: Progress(5)}, {T0: 9, T1: 3}, {T1: 1})
     assert (batch.started, batch.new) == ({T1: 1}, {T1: 1})
     (loss,) = batch.losses
@@ -155,16 +157,16 @@ def always(partition: TopicPartition, offset: int) -> bool:
 
 
 def test_where_a_partition_starts() -> None:
-    before = Offsets({T0: Progress(3)}, {T2: 8})
+    before = BatchOffsets({T0: Progress(3)}, {T2: 8})
     reached = {T0: Progress(5), T1: Progress(1)}
-    after = Offsets({T0: Progress(9), T1: Progress(9)}, {T1: 4})
+    after = BatchOffsets({T0: Progress(9), T1: Progress(9)}, {T1: 4})
     assert start_of(T0, before, reached, after, is_certain=never) == Progress(5)
     assert start_of(T1, before, reached, after, is_certain=never) == Progress(4)
     assert start_of(T2, before, reached, after, is_certain=always) == Progress(8)
     with pytest.raises(CheckpointError, match="planned by another source"):
         start_of(T2, before, reached, after, is_certain=never)
     with pytest.raises(CheckpointError, match="does not say where t-2 starts"):
-        start_of(T2, Offsets({}), reached, after, is_certain=always)
+        start_of(T2, BatchOffsets({}), reached, after, is_certain=always)
 
 
 # -- where it ends -------------------------------------------------------------------------------
@@ -234,7 +236,7 @@ def test_limits_tile_what_is_pending_and_say_it_completely(
     assert cells_of(pieces) == below(end, readable) - done(reached)
     assert len(tally(pieces)) == len(cells_of(pieces))  # nothing is read twice
     limits = tuple(limit for limit, _ in limited)
-    offsets = Offsets({T0: reached}, limits={T0: limits} if limits else {})
+    offsets = BatchOffsets({T0: reached}, limits={T0: limits} if limits else {})
     assert limited_slices(decode(encode(offsets))) == limited  # planned again as it was
 
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core import checkpoint
-from kshare.core.checkpoint import EXTRA_KEY, Offsets, RangeLimit, decode, encode
+from kshare.core.checkpoint import EXTRA_KEY, BatchOffsets, RangeLimit, decode, encode
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
 from kshare.core.offsets import OffsetRange, from_pairs
 from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
@@ -57,17 +57,17 @@ def limits(draw: st.DrawFn) -> tuple[RangeLimit, ...]:
 
 
 @st.composite
-def offset_dicts(draw: st.DrawFn) -> Offsets:
+def offset_dicts(draw: st.DrawFn) -> BatchOffsets:
     topics = st.sampled_from(["t", "a.b-c_d", "", "Ünï 😀"])
     places = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1))
     progress = draw(st.dictionaries(places, progresses() | far_progresses(), max_size=4))
     started = draw(st.dictionaries(places, offsets_, max_size=3))
     known = draw(st.sets(st.sampled_from(sorted(progress)))) if progress else set()
     limited = {place: draw(limits()) for place in known}
-    return Offsets(progress, started, limited, read_committed=draw(st.booleans()))
+    return BatchOffsets(progress, started, limited, read_committed=draw(st.booleans()))
 
 
-def uneven() -> Offsets:
+def uneven() -> BatchOffsets:
     """An example of everything."""
     reached = Progress.of(
         100,
@@ -79,7 +79,7 @@ def uneven() -> Offsets:
     )
     parts = (HashRange(0, 5), HashRange(6, HALF))
     limited = (RangeLimit(parts, 200, 50), RangeLimit((HIGH,), 200, 7))
-    return Offsets(
+    return BatchOffsets(
         progress={T0: reached, T1: Progress.at(7), T10: Progress.at(0)},
         started={T1: 5},
         limits={T0: limited},
@@ -90,20 +90,20 @@ def uneven() -> Offsets:
 
 
 @given(offset_dicts())
-def test_there_and_back(offsets: Offsets) -> None:
+def test_there_and_back(offsets: BatchOffsets) -> None:
     assert decode(encode(offsets)) == offsets
 
 
 @given(offset_dicts())
-def test_there_and_back_through_json_text(offsets: Offsets) -> None:
+def test_there_and_back_through_json_text(offsets: BatchOffsets) -> None:
     text = json.dumps(encode(offsets))
     assert decode(text) == offsets
     assert decode(json.loads(text)) == offsets
 
 
 @given(offset_dicts())
-def test_equal_offsets_have_equal_text(offsets: Offsets) -> None:
-    shuffled = Offsets(
+def test_equal_offsets_have_equal_text(offsets: BatchOffsets) -> None:
+    shuffled = BatchOffsets(
         dict(reversed([*offsets.progress.items()])),
         dict(reversed([*offsets.started.items()])),
         dict(reversed([*offsets.limits.items()])),
@@ -121,7 +121,7 @@ def test_level_partitions_are_written_as_spark_writes_them(
     plain: dict[str, dict[str, int]] = {}
     for place, offset in stable.items():
         plain.setdefault(place.topic, {})[str(place.partition)] = offset
-    offsets = Offsets({place: Progress.at(offset) for place, offset in stable.items()})
+    offsets = BatchOffsets({place: Progress.at(offset) for place, offset in stable.items()})
     assert encode(offsets) == plain
     assert decode(plain) == offsets
 
@@ -188,17 +188,17 @@ def test_a_dict_with_anything_changed_in_it(at: Path_, new: Any) -> None:
 # -- the format ----------------------------------------------------------------------------------
 
 
-def golden() -> dict[str, Offsets]:
+def golden() -> dict[str, BatchOffsets]:
     """What the golden files hold, by name."""
     return {
-        "v1_level": Offsets(
+        "v1_level": BatchOffsets(
             {T0: Progress.at(123), T1: Progress.at(0), T10: Progress.at(OFFSET_MAX)}
         ),
-        "v1_initial": Offsets({}, started={T0: 100, TopicPartition("u", 0): 0}),
-        "v1_batch_0": Offsets({T0: Progress.at(105)}, started={T0: 100}),
+        "v1_initial": BatchOffsets({}, started={T0: 100, TopicPartition("u", 0): 0}),
+        "v1_batch_0": BatchOffsets({T0: Progress.at(105)}, started={T0: 100}),
         "v1_everything": uneven(),
         "v1_committed": replace(uneven(), read_committed=True),
-        "v1_far": Offsets(
+        "v1_far": BatchOffsets(
             {
                 T0: Progress.of(
                     2**40,
@@ -240,7 +240,7 @@ def test_the_shape() -> None:
     reached = Progress.of(
         10, [Rectangle(OffsetRange(10, 20), LOW), Rectangle(OffsetRange(25, 30), LOW)]
     )
-    offsets = Offsets({T0: reached}, {T0: 4}, {T0: (RangeLimit((HIGH,), 40, 5),)})
+    offsets = BatchOffsets({T0: reached}, {T0: 4}, {T0: (RangeLimit((HIGH,), 40, 5),)})
     assert encode(offsets) == {
         "t": {"0": 10},
         EXTRA_KEY: {
@@ -254,13 +254,15 @@ def test_the_shape() -> None:
 
 def test_partitions_are_in_the_order_of_their_numbers() -> None:
     level = {place: Progress.at(1) for place in (T10, TopicPartition("a", 3), T1, T0)}
-    assert json.dumps(encode(Offsets(level))) == '{"a": {"3": 1}, "t": {"0": 1, "1": 1, "10": 1}}'
+    assert (
+        json.dumps(encode(BatchOffsets(level))) == '{"a": {"3": 1}, "t": {"0": 1, "1": 1, "10": 1}}'
+    )
 
 
 def test_three_bytes_a_gap_at_most() -> None:
     starts = range(7, 100_000, 20)
     reached = Progress.of(0, [Rectangle(OffsetRange(at, at + 9), WHOLE) for at in starts])
-    (entry,) = encode(Offsets({T0: reached}))[EXTRA_KEY]["ic"]["t"]["0"]
+    (entry,) = encode(BatchOffsets({T0: reached}))[EXTRA_KEY]["ic"]["t"]["0"]
     assert len(entry["o"]) <= 3 * reached.gaps
 
 
@@ -270,16 +272,16 @@ def test_three_bytes_a_gap_at_most() -> None:
 def test_steps_are_leb128(step: int, packed: bytes | None) -> None:
     packed = packed or b"\x80" * 8 + b"\x40"
     reached = Progress.of(0, [Rectangle(OffsetRange(1, 1 + step), WHOLE)])
-    (entry,) = encode(Offsets({T0: reached}))[EXTRA_KEY]["ic"]["t"]["0"]
+    (entry,) = encode(BatchOffsets({T0: reached}))[EXTRA_KEY]["ic"]["t"]["0"]
     assert entry["o"] == b64encode(b"\x01" + packed).decode()
 
 
 def test_a_dict_may_say_less_than_it_could() -> None:
     """Stripes that are not canonical are one value all the same."""
-    told = encode(Offsets({T0: Progress.at(10)}))
+    told = encode(BatchOffsets({T0: Progress.at(10)}))
     stripes = [{"h": [0, HALF], "o": "AAo="}, {"h": [HALF, HASH_SPACE], "o": "AAo="}]
     told[EXTRA_KEY] = {"v": 1, "ic": {"t": {"0": stripes}}}
-    assert decode(told) == Offsets({T0: Progress.at(20)})
+    assert decode(told) == BatchOffsets({T0: Progress.at(20)})
 
 
 # -- what is refused -----------------------------------------------------------------------------

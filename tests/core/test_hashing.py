@@ -82,6 +82,20 @@ def test_hash_ranges() -> None:
     assert pickle.loads(pickle.dumps(WHOLE)) == WHOLE
 
 
+def test_a_range_as_percent() -> None:
+    half = HASH_SPACE // 2
+    assert WHOLE.as_percent() == "0.00 % to 100.00 %"
+    assert HashRange(half // 2, half).as_percent() == "25.00 % to 50.00 %"
+    assert HashRange(half, half + HASH_SPACE // 10**6).as_percent() == "50.000000 % to 50.000100 %"
+    assert HashRange(5, 6).as_percent() == "hash 5"
+
+
+@given(hash_ranges(), st.integers(1, 50))
+def test_ranges_that_tile_others_have_texts_of_their_own(hashes: HashRange, parts: int) -> None:
+    found = split(hashes, min(parts, hashes.width))
+    assert len({each.as_percent() for each in found}) == len(found)
+
+
 @given(hash_ranges(), st.integers(1, 50))
 def test_split_tiles_a_range_evenly(hashes: HashRange, parts: int) -> None:
     parts = min(parts, hashes.width)

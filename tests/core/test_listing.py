@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.listing import key_json, key_of_json, named, show_key
+from kshare.core.listing import join_names, key_json, key_of_json, show_key
 
 
 @pytest.mark.parametrize(
@@ -12,12 +12,12 @@ from kshare.core.listing import key_json, key_of_json, named, show_key
     [([], ""), ([3], "3"), (["a", "b"], "a, b"), (["a", "b", "c", "d"], "a, b and 2 more")],
 )
 def test_the_first_names_and_the_number_of_the_rest(names: list[object], text: str) -> None:
-    assert named(names, shown=2) == text
+    assert join_names(names, shown=2) == text
 
 
 def test_ten_names_are_shown() -> None:
-    assert named(range(10)).endswith(", 9")
-    assert named(range(11)).endswith(", 9 and 1 more")
+    assert join_names(range(10)).endswith(", 9")
+    assert join_names(range(11)).endswith(", 9 and 1 more")
 
 
 @pytest.mark.parametrize(

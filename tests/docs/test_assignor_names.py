@@ -1,4 +1,4 @@
-"""The tables of docs/assignors.md: every name of KIP-924 is there, and leads to what is here."""
+"""The tables of docs/design/kip-924.md: every name is there, and leads to what is here."""
 
 import builtins
 import inspect
@@ -12,7 +12,7 @@ import pytest
 
 import kshare.assignment
 
-DOCS = Path(__file__).parents[2] / "docs" / "assignors.md"
+DOCS = Path(__file__).parents[2] / "docs" / "design" / "kip-924.md"
 
 # The public names of the accepted text, as it has them: classes, and what they have.
 KIP = {

@@ -7,9 +7,13 @@ the other names must be those of :data:`STORY`. Examples that need Spark are run
 
 import ast
 import builtins
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
 
 import pytest
 
+from kshare.group.config.table import LOG_TOPIC
 from kshare.options import parse_options
 from kshare.options.sink import parse_sink_options
 from kshare.testing import FakeCluster
@@ -43,7 +47,11 @@ def defined_names(tree: ast.Module) -> set[str]:
     nodes = list(ast.walk(tree))
     stored = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
     stored |= {n.arg for n in nodes if isinstance(n, ast.arg)}
-    stored |= {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    stored |= {
+        n.name
+        for n in nodes
+        if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
     return stored | {
         (alias.asname or alias.name).split(".")[0]
         for n in nodes
@@ -59,11 +67,26 @@ def missing_names(tree: ast.Module) -> set[str]:
     return used - defined_names(tree) - set(dir(builtins))
 
 
+class _EnoughError(Exception):
+    """Raised by an example's ``print``, to leave one that goes on for ever."""
+
+
+def printer() -> Callable[..., None]:
+    """A ``print`` that an example may call a hundred times."""
+    calls = count(1)
+
+    def print_quietly(*_: object) -> None:
+        if next(calls) == 100:
+            raise _EnoughError
+
+    return print_quietly
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_examples_run(name: str) -> None:
     scope: dict[str, object] = {"__name__": "example"}
     defined: set[str] = set()
-    with FakeCluster(topics={"orders": 1}) as cluster:
+    with FakeCluster(topics={"orders": 1, LOG_TOPIC: 1}) as cluster:
         cluster.produce("orders", [(b"key-%d" % (i % 7), b"v") for i in range(1_000)])
         for example in examples(name):
             text = source_of(example).replace("localhost:9092", cluster.bootstrap_servers)
@@ -72,7 +95,9 @@ def test_examples_run(name: str) -> None:
             assert missing <= STORY | defined, f"{name}:{example.line}: {missing}"
             defined |= defined_names(tree)
             if missing <= scope.keys() and "spark" not in text:
-                exec(compile(tree, f"{name}:{example.line}", "exec"), scope)
+                scope["print"] = printer()
+                with suppress(_EnoughError):
+                    exec(compile(tree, f"{name}:{example.line}", "exec"), scope)
 
 
 def test_some_examples_ran() -> None:

@@ -45,7 +45,7 @@ def figures() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("figure", figures(), ids=lambda figure: figure["what"])
 def test_the_charts_figures_are_those_of_the_benchmarks(figure: dict[str, Any]) -> None:
-    text = (ROOT / "docs" / "benchmarks.md").read_text()
+    text = (ROOT / "docs" / "design" / "benchmarks.md").read_text()
     for value in (figure["peer_value"], figure["kshare_value"]):
         assert re.search(rf"(?<![\d.,]){value:,}(?![\d.])", text), value
     for end in ("peer_value", "kshare_value"):

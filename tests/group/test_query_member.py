@@ -9,8 +9,7 @@ import pytest
 
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import AuthorizationError, FencedError
-from kshare.group.model import ConsumerClosedError
+from kshare.errors import AuthorizationError, ConsumerClosedError, FencedError
 from kshare.group.offsets import GroupOffsets
 from kshare.group.query_member import QueryMember
 from kshare.options import KafkaConfig

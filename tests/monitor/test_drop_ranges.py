@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.cli import main
-from kshare.core.checkpoint import EXTRA_KEY, Offsets, RangeLimit, decode, encode
+from kshare.core.checkpoint import EXTRA_KEY, BatchOffsets, RangeLimit, decode, encode
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
@@ -34,11 +34,11 @@ def drop(folder: Path | str) -> DropResult:
     return drop_ranges(str(folder), now=lambda: NOON)
 
 
-def at(offset: int) -> Offsets:
-    return Offsets({T0: Progress.at(offset)})
+def at(offset: int) -> BatchOffsets:
+    return BatchOffsets({T0: Progress.at(offset)})
 
 
-def offsets_in(folder: Path, batch: int, source: int = 0) -> Offsets:
+def offsets_in(folder: Path, batch: int, source: int = 0) -> BatchOffsets:
     return decode((folder / "offsets" / str(batch)).read_text().split("\n")[2 + source])
 
 
@@ -80,8 +80,10 @@ def histories(draw: st.DrawFn) -> tuple[list[SourceOffsets], int | None]:
             if is_new:
                 newest[tp] = reached
     batches: list[SourceOffsets] = [
-        Offsets(before, limits=before_limits),
-        Offsets(newest, started=started, limits=newest_limits, read_committed=bool(newest_limits)),
+        BatchOffsets(before, limits=before_limits),
+        BatchOffsets(
+            newest, started=started, limits=newest_limits, read_committed=bool(newest_limits)
+        ),
     ]
     return batches, draw(st.sampled_from([0, 1]))
 
@@ -130,8 +132,8 @@ def test_a_committed_batch_ends_at_the_stable_offset(tmp_path: Path) -> None:
     write_checkpoint(
         tmp_path,
         [
-            Offsets({T0: Progress.at(3)}),
-            Offsets({T0: AHEAD, T1: Progress.at(8)}, {}, {T0: limited}),
+            BatchOffsets({T0: Progress.at(3)}),
+            BatchOffsets({T0: AHEAD, T1: Progress.at(8)}, {}, {T0: limited}),
         ],
         1,
     )
@@ -154,7 +156,7 @@ def test_a_committed_batch_ends_at_the_stable_offset(tmp_path: Path) -> None:
 
 def test_a_planned_batch_becomes_empty(tmp_path: Path) -> None:
     further = AHEAD.commit([Rectangle(OffsetRange(10, 40), LOW)])
-    write_checkpoint(tmp_path, [Offsets({T0: AHEAD}), Offsets({T0: further})], 0)
+    write_checkpoint(tmp_path, [BatchOffsets({T0: AHEAD}), BatchOffsets({T0: further})], 0)
     result = drop(tmp_path)
     assert result.dropped == (Dropped(0, T0, 10, 10),)
     assert result.replaced == (1, 0)
@@ -164,14 +166,21 @@ def test_a_planned_batch_becomes_empty(tmp_path: Path) -> None:
 
 
 def test_a_first_batch_that_is_planned_keeps_its_start(tmp_path: Path) -> None:
-    first = Offsets({T0: Progress.at(3)}, started={T0: 3}, limits={T0: (RangeLimit((LOW,), 9, 2),)})
+    first = BatchOffsets(
+        {T0: Progress.at(3)}, started={T0: 3}, limits={T0: (RangeLimit((LOW,), 9, 2),)}
+    )
     write_checkpoint(tmp_path, [first], None)
     assert drop(tmp_path).dropped == (Dropped(0, T0, 3, 0),)
-    assert offsets_in(tmp_path, 0) == Offsets({T0: Progress.at(3)}, started={T0: 3})
+    assert offsets_in(tmp_path, 0) == BatchOffsets({T0: Progress.at(3)}, started={T0: 3})
 
 
 def test_other_sources_stay_as_they_are(tmp_path: Path) -> None:
-    batch: list[SourceOffsets] = ['{"logOffset":3}', Offsets({T0: AHEAD}), "-", '{"t":{"1":5}}']
+    batch: list[SourceOffsets] = [
+        '{"logOffset":3}',
+        BatchOffsets({T0: AHEAD}),
+        "-",
+        '{"t":{"1":5}}',
+    ]
     write_checkpoint(tmp_path, [batch], 0)
     lines = (tmp_path / "offsets" / "0").read_text().split("\n")
     assert drop(tmp_path).dropped == (Dropped(1, T0, 10, 10),)
@@ -183,7 +192,7 @@ def test_other_sources_stay_as_they_are(tmp_path: Path) -> None:
 
 
 def test_where_there_are_no_ranges_nothing_is_changed(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, [Offsets({T0: Progress.at(3)}, started={T0: 1})], 0)
+    write_checkpoint(tmp_path, [BatchOffsets({T0: Progress.at(3)}, started={T0: 1})], 0)
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     assert drop(tmp_path).dropped == ()
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
@@ -193,14 +202,14 @@ def test_where_there_are_no_ranges_nothing_is_changed(tmp_path: Path) -> None:
 
 
 def damaged(stable: int) -> str:
-    text = encode(Offsets({T0: AHEAD}))
+    text = encode(BatchOffsets({T0: AHEAD}))
     text["t"]["0"] = stable
     text[EXTRA_KEY]["ic"]["t"]["0"][0]["o"] = "no base64"
     return json.dumps(text)
 
 
 def test_what_cannot_be_read_is_set_back_and_the_error_says_how(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, [Offsets({T0: AHEAD}), damaged(10)], 1)
+    write_checkpoint(tmp_path, [BatchOffsets({T0: AHEAD}), damaged(10)], 1)
     with pytest.raises(CheckpointError, match="'kshare checkpoint drop-ranges DIR' sets a stopped"):
         read_checkpoint(str(tmp_path))
     assert drop(tmp_path).dropped == (Dropped(0, T0, 10, None),)
@@ -208,7 +217,7 @@ def test_what_cannot_be_read_is_set_back_and_the_error_says_how(tmp_path: Path) 
 
 
 def test_of_a_damaged_plan_the_batch_before_counts(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, [Offsets({T0: AHEAD}), damaged(17)], 0)
+    write_checkpoint(tmp_path, [BatchOffsets({T0: AHEAD}), damaged(17)], 0)
     assert drop(tmp_path).dropped == (Dropped(0, T0, 10, None),)
     assert read_checkpoint(str(tmp_path)).sources[0].done == {T0: Progress.at(10)}
 
@@ -217,7 +226,7 @@ def test_a_partition_that_a_damaged_plan_adds_is_left_for_the_next_batch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = '{"t":{"0":17,"1":5},"@kshare":{"v":1,"nonsense":[]}}'
-    write_checkpoint(tmp_path, [Offsets({T0: AHEAD}), plan], 0)
+    write_checkpoint(tmp_path, [BatchOffsets({T0: AHEAD}), plan], 0)
     assert main(["checkpoint", "drop-ranges", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[1:3] == [
         "  t-0: back at 10, an unknown number of records come again",
@@ -261,7 +270,7 @@ def test_what_is_no_checkpoint_of_a_kafka_source(tmp_path: Path) -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_checkpoint(tmp_path, [Offsets({T0: AHEAD, T1: AHEAD})], 0)
+    folder = write_checkpoint(tmp_path, [BatchOffsets({T0: AHEAD, T1: AHEAD})], 0)
     assert main(["checkpoint", "drop-ranges", folder]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     assert lines == [
@@ -299,7 +308,7 @@ def test_wrong_arguments(arguments: list[str], capsys: Any) -> None:
 def test_a_query_that_may_still_run_is_told_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], age: float, warned: bool
 ) -> None:
-    folder = write_checkpoint(tmp_path, [Offsets({T0: AHEAD})], 0)
+    folder = write_checkpoint(tmp_path, [BatchOffsets({T0: AHEAD})], 0)
     written = time.time() - age
     for file in ("offsets/0", "commits/0"):
         os.utime(tmp_path / file, (written, written))

@@ -10,7 +10,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from kshare.core.checkpoint import EXTRA_KEY, Offsets, decode, encode
+from kshare.core.checkpoint import EXTRA_KEY, BatchOffsets, decode, encode
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
@@ -50,7 +50,7 @@ def store(request: pytest.FixtureRequest) -> Callable[[Path], str]:
 
 
 def test_a_checkpoint_is_read(tmp_path: Path, store: Callable[[Path], str]) -> None:
-    write_checkpoint(tmp_path, [Offsets({T0: AHEAD}), Offsets({T0: FURTHER})], 0)
+    write_checkpoint(tmp_path, [BatchOffsets({T0: AHEAD}), BatchOffsets({T0: FURTHER})], 0)
     here, there = read_checkpoint(str(tmp_path)), read_checkpoint(store(tmp_path))
     assert (there.planned, there.committed) == (here.planned, here.committed) == (1, 0)
     assert there.sources == here.sources
@@ -62,7 +62,9 @@ def test_ranges_are_dropped(tmp_path: Path, store: Callable[[Path], str], commit
     local, other = tmp_path / "local", tmp_path / "other"
     for folder in (local, other):
         folder.mkdir()
-        write_checkpoint(folder, [Offsets({T0: AHEAD}), Offsets({T0: FURTHER})], committed)
+        write_checkpoint(
+            folder, [BatchOffsets({T0: AHEAD}), BatchOffsets({T0: FURTHER})], committed
+        )
     uri = store(other)
     here = drop_ranges(str(local), now=lambda: NOW)
     there = drop_ranges(uri, now=lambda: NOW)
@@ -82,7 +84,7 @@ def test_nothing_there(store: Callable[[Path], str], tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_names_its_uri(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, [Offsets({T0: AHEAD})], 0)
+    write_checkpoint(tmp_path, [BatchOffsets({T0: AHEAD})], 0)
     uri = in_memory(tmp_path)
     fsspec.filesystem("memory").pipe_file(f"{uri}/offsets/0", b"\xff\xfe")
     with pytest.raises(CheckpointError, match=f"{uri}/offsets/0: not a file of Spark"):
@@ -92,7 +94,7 @@ def test_a_file_that_cannot_be_read_names_its_uri(tmp_path: Path) -> None:
 # -- sources with names ---------------------------------------------------------------------------
 
 
-def line(name: str, offsets: Offsets | str) -> str:
+def line(name: str, offsets: BatchOffsets | str) -> str:
     return f"{name}:{offsets if isinstance(offsets, str) else json.dumps(encode(offsets))}"
 
 
@@ -107,7 +109,10 @@ def sources_in(folder: Path, batch: int) -> dict[str, Any]:
 
 
 def test_named_sources_are_read(tmp_path: Path) -> None:
-    first = [line("orders", Offsets({T0: AHEAD})), line("a_b", Offsets({U0: Progress.at(5)}))]
+    first = [
+        line("orders", BatchOffsets({T0: AHEAD})),
+        line("a_b", BatchOffsets({U0: Progress.at(5)})),
+    ]
     named(tmp_path, first, first[::-1], committed=1)
     read = read_checkpoint(str(tmp_path))
     assert [(s.number, s.name, s.done) for s in read.sources] == [
@@ -118,8 +123,11 @@ def test_named_sources_are_read(tmp_path: Path) -> None:
 
 def test_sources_are_known_by_name_in_the_batch_before(tmp_path: Path) -> None:
     """In other lines, with one that is gone and one that is new."""
-    before = [line("z", Offsets({U0: Progress.at(9)})), line("orders", Offsets({T0: AHEAD}))]
-    after = [line("orders", Offsets({T0: FURTHER})), line("new", '{"logOffset":3}')]
+    before = [
+        line("z", BatchOffsets({U0: Progress.at(9)})),
+        line("orders", BatchOffsets({T0: AHEAD})),
+    ]
+    after = [line("orders", BatchOffsets({T0: FURTHER})), line("new", '{"logOffset":3}')]
     named(tmp_path, before, after, committed=0)
     (source,) = read_checkpoint(str(tmp_path)).sources
     assert (source.name, source.done) == ("orders", {T0: AHEAD})
@@ -127,8 +135,8 @@ def test_sources_are_known_by_name_in_the_batch_before(tmp_path: Path) -> None:
 
 def test_ranges_of_named_sources_are_dropped(tmp_path: Path) -> None:
     other = line("files", '{"logOffset":3}')
-    before = [line("orders", Offsets({T0: AHEAD})), other]
-    after = [other, line("orders", Offsets({T0: FURTHER}))]
+    before = [line("orders", BatchOffsets({T0: AHEAD})), other]
+    after = [other, line("orders", BatchOffsets({T0: FURTHER}))]
     named(tmp_path, before, after, committed=0)
     result = drop_ranges(str(tmp_path), now=lambda: NOW)
     assert [dropped.topic_partition for dropped in result.dropped] == [T0]
@@ -141,13 +149,13 @@ def test_ranges_of_named_sources_are_dropped(tmp_path: Path) -> None:
 
 
 def test_a_source_without_an_offset_has_a_line(tmp_path: Path) -> None:
-    named(tmp_path, [line("orders", Offsets({T0: AHEAD})), "other:-"], committed=0)
+    named(tmp_path, [line("orders", BatchOffsets({T0: AHEAD})), "other:-"], committed=0)
     assert [source.name for source in read_checkpoint(str(tmp_path)).sources] == ["orders"]
 
 
 def test_batches_of_both_versions_are_not_mixed(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, [Offsets({T0: AHEAD})], None)
-    text = "\n".join(["v2", "{}", line("orders", Offsets({T0: FURTHER}))])
+    write_checkpoint(tmp_path, [BatchOffsets({T0: AHEAD})], None)
+    text = "\n".join(["v2", "{}", line("orders", BatchOffsets({T0: FURTHER}))])
     (tmp_path / "offsets" / "1").write_text(text)
     with pytest.raises(CheckpointError, match=r"names, or lost them.* batch 1 first"):
         drop_ranges(str(tmp_path))

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.checkpoint import Offsets, RangeLimit, encode
+from kshare.core.checkpoint import BatchOffsets, RangeLimit, encode
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
+from kshare.core.parked import ParkedCount
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
 from kshare.core.slice_end import HotKey
@@ -49,6 +50,7 @@ range_reports = st.builds(
     st.lists(
         st.builds(HotKey, st.binary(max_size=9), st.floats(0, 1, exclude_min=True)), max_size=3
     ).map(tuple),
+    st.booleans(),
 )
 reports = st.dictionaries(
     st.builds(TopicPartition, st.sampled_from(["a", "told", "Ünï 😀"]), st.integers(0, 20)),
@@ -61,6 +63,8 @@ reports = st.dictionaries(
         st.booleans(),
         st.lists(range_reports, max_size=3).map(tuple),
         st.none() | counts,
+        st.none() | counts,
+        st.none() | st.builds(ParkedCount, st.integers(1, 9), st.none() | st.floats(0, 1e10)),
     ),
     max_size=4,
 )
@@ -222,7 +226,7 @@ def test_entry_bytes_are_those_of_the_dict() -> None:
     limits = (RangeLimit((HIGH,), 30, 5),)
     for kept in ((), limits):
         told = encode(
-            Offsets(
+            BatchOffsets(
                 {TopicPartition("", 0): progress},
                 limits={TopicPartition("", 0): kept} if kept else {},
             )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kshare.cli import main
-from kshare.core.checkpoint import Offsets
+from kshare.core.checkpoint import BatchOffsets
 from kshare.core.hashing import HASH_SPACE, HashRange, complement, key_hash
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
@@ -35,7 +35,7 @@ def around(key: bytes, width: int) -> HashRange:
 def checkpoint(folder: Path, slow: HashRange) -> str:
     """All but a range is processed up to 900; the range up to 100."""
     ahead = [Rectangle(OffsetRange(100, 900), part) for part in complement([slow])]
-    return write_checkpoint(folder, [Offsets({ORDERS: Progress.of(100, ahead)})], 0)
+    return write_checkpoint(folder, [BatchOffsets({ORDERS: Progress.of(100, ahead)})], 0)
 
 
 def slowest(cluster: FakeCluster, directory: str, capsys: Any, *more: str) -> str:
@@ -69,7 +69,7 @@ def test_the_keys_of_a_wide_range_are_counted(
 
 
 def test_no_range_is_behind(cluster: FakeCluster, tmp_path: Path, capsys: Any) -> None:
-    directory = write_checkpoint(tmp_path, [Offsets({ORDERS: Progress.at(500)})], 0)
+    directory = write_checkpoint(tmp_path, [BatchOffsets({ORDERS: Progress.at(500)})], 0)
     assert slowest(cluster, directory, capsys).endswith("\nno range is behind the others\n")
     assert json.loads(slowest(cluster, directory, capsys, "--json"))["slowest"] is None
 

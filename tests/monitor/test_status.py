@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from kshare.cli.show import as_json, as_text, parked_json, parked_text
 from kshare.cluster.parked_keys import ParkedInfo
-from kshare.core.checkpoint import Offsets, RangeLimit
+from kshare.core.checkpoint import BatchOffsets, RangeLimit
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, complement, key_hash, without
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
-from kshare.errors import CheckpointError, CheckpointVersionError
-from kshare.monitor.plot import PANELS_MAX, PlotError, draw, processed_bars
+from kshare.errors import CheckpointError, CheckpointVersionError, PlotError
+from kshare.monitor.plot import PANELS_MAX, draw, processed_bars
 from kshare.monitor.status import Checkpoint, Source, Status, describe, read_checkpoint
 from tests.support.checkpoints import SourceOffsets, write_checkpoint
 from tests.support.steps import lines_run
@@ -49,8 +49,10 @@ def done(
     return source.done
 
 
-def at(**offsets: int) -> Offsets:
-    return Offsets({TopicPartition("t", int(n[1:])): Progress.at(o) for n, o in offsets.items()})
+def at(**offsets: int) -> BatchOffsets:
+    return BatchOffsets(
+        {TopicPartition("t", int(n[1:])): Progress.at(o) for n, o in offsets.items()}
+    )
 
 
 # -- the checkpoint --------------------------------------------------------------------------------
@@ -64,12 +66,12 @@ def test_a_committed_batch_is_done(tmp_path: Path) -> None:
 
 
 def test_of_a_batch_that_is_not_committed_nothing_is_done(tmp_path: Path) -> None:
-    new = Offsets({T0: Progress.at(9), T1: Progress.at(7)}, started={T1: 4})
+    new = BatchOffsets({T0: Progress.at(9), T1: Progress.at(7)}, started={T1: 4})
     assert done(tmp_path, [at(p0=5), new], 0) == {T0: Progress.at(5), T1: Progress.at(4)}
 
 
 def test_the_first_batch_tells_its_start(tmp_path: Path) -> None:
-    first = Offsets({T0: Progress.at(9)}, started={T0: 2})
+    first = BatchOffsets({T0: Progress.at(9)}, started={T0: 2})
     assert done(tmp_path, [first], None) == {T0: Progress.at(2)}
 
 
@@ -83,7 +85,7 @@ def test_a_first_batch_of_sparks_own_source_does_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize("committed", [0, 1])
 def test_of_a_limited_batch_only_its_begin_is_done(tmp_path: Path, committed: int) -> None:
     limits = {T0: (RangeLimit((LOW,), 30, 5), RangeLimit((HIGH,), 30, 7))}
-    limited = Offsets({T0: AHEAD}, limits=limits)
+    limited = BatchOffsets({T0: AHEAD}, limits=limits)
     assert done(tmp_path, [at(p0=5), limited], committed) == {T0: AHEAD}
 
 
@@ -168,7 +170,7 @@ def status_of(
     log: tuple[int, int] | None = (0, 50),
     parked: dict[tuple[str, bytes], ParkedInfo] | None = None,
 ) -> Status:
-    planned = Offsets({T0: progress}, limits={T0: limits} if limits else {})
+    planned = BatchOffsets({T0: progress}, limits={T0: limits} if limits else {})
     checkpoint = Checkpoint("dir", 3, 3, (Source(0, planned, {T0: progress}),))
     return describe(checkpoint, None if log is None else {T0: log}, parked)
 
@@ -300,7 +302,9 @@ def test_four_times_the_parked_keys_take_four_times_the_steps(limited: bool) -> 
 
 
 def test_several_sources() -> None:
-    sources = tuple(Source(n, Offsets({T0: Progress.at(n)}), {T0: Progress.at(n)}) for n in (0, 2))
+    sources = tuple(
+        Source(n, BatchOffsets({T0: Progress.at(n)}), {T0: Progress.at(n)}) for n in (0, 2)
+    )
     text = as_text(describe(Checkpoint("dir", 1, None, sources)))
     assert "batch 1 planned, none committed" in text
     assert "t-0 (source 0): stable 0" in text
@@ -394,7 +398,7 @@ def _comments(svg: bytes) -> bytes:
 def test_the_partitions_with_most_to_see_are_drawn(tmp_path: Path) -> None:
     progress = {TopicPartition("t", n): Progress.at(5) for n in range(PANELS_MAX + 2)}
     progress[TopicPartition("t", 17)] = AHEAD
-    checkpoint = Checkpoint("costs $5", 1, 1, (Source(0, Offsets(progress), progress),))
+    checkpoint = Checkpoint("costs $5", 1, 1, (Source(0, BatchOffsets(progress), progress),))
     draw(describe(checkpoint), tmp_path / "x.svg")
     comments = _comments((tmp_path / "x.svg").read_bytes())
     assert b"t-17: stable 10, front 20" in comments

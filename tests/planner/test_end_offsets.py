@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.batch import end_of_batch, limit_ranges
-from kshare.core.checkpoint import Offsets
+from kshare.core.checkpoint import BatchOffsets
 from kshare.core.hashing import WHOLE, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice
@@ -61,7 +61,7 @@ def alone(log: Log, slice_: Slice, max_records: int) -> int:
 
 
 LIMITED = limit_ranges(T0, REACHED, 90, [(part, 5) for part in split(WHOLE, 4)], frozenset())
-OFFSETS = Offsets({T0: REACHED}, limits={T0: tuple(limit for limit, _ in LIMITED)})
+OFFSETS = BatchOffsets({T0: REACHED}, limits={T0: tuple(limit for limit, _ in LIMITED)})
 
 
 def ends(log: Log) -> dict[Slice, SliceEnd]:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kshare.core.batch import limited_slices
-from kshare.core.checkpoint import Offsets, RangeLimit, decode
+from kshare.core.checkpoint import BatchOffsets, RangeLimit, decode
 from kshare.core.hashing import HASH_SPACE, WHOLE, key_hash, split, without
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
@@ -296,13 +296,15 @@ def test_tasks_are_in_the_order_of_partitions_then_of_ranges() -> None:
     low, high = split(WHOLE, 2)
     places = [TopicPartition("u", 0), TopicPartition("t", 10), TopicPartition("t", 2)]
     limits = (RangeLimit((low,), 9, 3), RangeLimit((high,), 9, 4))
-    offsets = Offsets(dict.fromkeys(places, Progress.at(5)), limits=dict.fromkeys(places, limits))
+    offsets = BatchOffsets(
+        dict.fromkeys(places, Progress.at(5)), limits=dict.fromkeys(places, limits)
+    )
     limited = limited_slices(offsets)
     assert [(s.topic, s.partition, limit.records) for limit, s in limited] == [
         (*place, most) for place in sorted(places) for most in (3, 4)
     ]
     done = Progress.of(5, [Rectangle(OffsetRange(5, 9), low)])
-    ((_, slice_),) = limited_slices(Offsets({T0: done}, limits={T0: limits}))  # one is read
+    ((_, slice_),) = limited_slices(BatchOffsets({T0: done}, limits={T0: limits}))  # one is read
     assert slice_.hashes == high
 
 

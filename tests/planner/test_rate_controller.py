@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right
 
 import pytest
 
-from kshare.core.checkpoint import Offsets
+from kshare.core.checkpoint import BatchOffsets
 from kshare.core.hashing import HashRange, key_hash
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice, TopicPartition
@@ -72,7 +72,7 @@ class Query:
             PlannedSlice(Slice("t", 0, (Rectangle(OffsetRange(0, RECORDS), part),)), limit)
             for part, limit in limits.by_range(PLACE)
         ]
-        batch = RecentBatch(name, Offsets({}), [], limits)
+        batch = RecentBatch(name, BatchOffsets({}), [], limits)
         batch.run = self.rates.start_batch(batch, slices)
         seconds = [self._task(number, task) for number, task in enumerate(batch.run.slices)]
         self.now += max(seconds)

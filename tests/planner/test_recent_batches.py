@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.checkpoint import Offsets
+from kshare.core.checkpoint import BatchOffsets
 from kshare.planner.recent_batches import REMEMBERED, RecentBatch, RecentBatches, batch_name
 
 
 def batch(name: str) -> RecentBatch:
-    return RecentBatch(name, Offsets({}), [])
+    return RecentBatch(name, BatchOffsets({}), [])
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=20))

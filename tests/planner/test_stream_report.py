@@ -41,4 +41,20 @@ def test_only_what_offsets_do_not_say_is_reported() -> None:
     told = report["@kshare"]["report"]["t"]
     assert list(told) == ["0"]
     hash_ = key_hash(b"key-3", 0)
-    assert [hash_, hash_ + 1] in [part for entry in told["0"]["ranges"] for part in entry["h"]]
+    assert [entry["h"] for entry in told["0"]["ranges"] if entry.get("parked")] == [
+        [[hash_, hash_ + 1]]
+    ]
+
+
+def test_how_many_gaps_there_may_be_and_which_keys_are_parked() -> None:
+    log = Log(partitions=2)
+    log.keys[T0] += KEYS * 5
+    query = Query(log, maxRangesInCheckpoint="77")
+    query.parking.keys |= {("t", b"key-3"), ("t", b"key-4")}
+    query.trigger()
+    report = query.planner.seen_offsets()
+    assert report is not None
+    told = report["@kshare"]["report"]["t"]
+    assert told["0"]["gaps_max"] == 77
+    # Also where nothing of them is pending.
+    assert told["0"]["parked"] == told["1"]["parked"] == {"keys": 2, "since": 1_700_000_000.0}

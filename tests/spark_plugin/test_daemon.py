@@ -8,17 +8,18 @@ from collections.abc import Iterator
 import pytest
 
 from kshare.testing import FakeCluster, Record
-from spark_plugin import daemon
+from spark_plugin.preloading import preload
 
 PRELOAD = """
 import sys
 from spark_plugin import daemon
+from spark_plugin.preloading import preload
 """
 LEFT_OPEN = (
     PRELOAD
     + """
 import gc, json, os, threading
-failed = daemon.preload()
+failed = preload(daemon.MODULES)
 links = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
 print(json.dumps({
     "failed": failed,
@@ -33,7 +34,7 @@ READ = (
     + """
 import json, pickle
 from spark_plugin.source import KshareDataSource
-daemon.preload()
+preload(daemon.MODULES)
 source = KshareDataSource({options})
 reader = source.reader(source.schema())
 tasks = reader.partitions()
@@ -42,8 +43,9 @@ import subprocess
 read = '''
 import json, pickle, sys
 from spark_plugin import daemon
+from spark_plugin.preloading import preload
 sent = sys.stdin.buffer.read()
-daemon.preload()
+preload(daemon.MODULES)
 before = set(sys.modules)
 reader, tasks = pickle.loads(sent)
 assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == 20
@@ -97,7 +99,7 @@ def test_a_task_that_reads_imports_nothing_more(options: dict[str, str]) -> None
 
 def test_an_import_that_fails_is_left_to_the_worker(capfd: pytest.CaptureFixture[str]) -> None:
     """The daemon's standard output is for Spark's JVM."""
-    assert daemon.preload(["no_such_module", "json", "this"]) == ["no_such_module"]
+    assert preload(["no_such_module", "json", "this"]) == ["no_such_module"]
     out, err = capfd.readouterr()
     assert out == ""
     assert "no_such_module" in err
@@ -109,9 +111,9 @@ def test_an_import_that_fails_is_left_to_the_worker(capfd: pytest.CaptureFixture
     [
         ([], "True True"),
         (["pyspark.worker"], "True True"),
-        (["pyspark.sql.worker.plan_data_source_read"], "False False"),
+        (["pyspark.sql.worker.plan_data_source_read"], "False True"),
     ],
 )
-def test_only_daemons_of_workers_import_ahead(arguments: list[str], imported: str) -> None:
+def test_only_daemons_of_workers_import_the_kernels(arguments: list[str], imported: str) -> None:
     """Spark has a daemon for each kind of process that plans, too."""
     assert run(MAIN.replace("{arguments}", repr(arguments))).strip() == imported

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import spark_plugin
+from spark_plugin import forked_start
 from spark_plugin.interpreter import worker_python
 
 STARTER = Path(spark_plugin.__file__).with_name("kshare-python")
@@ -87,6 +88,11 @@ def test_arguments_are_passed_on_as_they_are(home: Path) -> None:
 def test_the_daemon_of_workers_is_ours_unless_another_one_was_chosen(
     home: Path, given: str, plain: str | None, executed: str
 ) -> None:
+    assert executed_for(home, given.split(), plain) == executed
+
+
+def executed_for(home: Path, arguments: list[str], plain: str | None) -> str:
+    """Return what kshare-python executes Python with."""
     python = home / "env" / "bin" / "python3"
     python.unlink()
     python.write_text('#!/bin/sh\necho "$@"\n')
@@ -94,9 +100,30 @@ def test_the_daemon_of_workers_is_ours_unless_another_one_was_chosen(
     env = {name: value for name, value in os.environ.items() if name != "KSHARE_PLAIN_DAEMON"}
     if plain is not None:
         env["KSHARE_PLAIN_DAEMON"] = plain
-    command = [str(home / "env" / "bin" / "kshare-python"), *given.split()]
+    command = [str(home / "env" / "bin" / "kshare-python"), *arguments]
     run = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
-    assert run.stdout.strip() == executed
+    return run.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("given", "plain", "executed"),
+    [
+        ("-m pyspark.daemon pyspark.sql.worker.x", None, "-I -S ~/kshare-start.py {}"),
+        ("-m pyspark.sql.streaming.x", None, "-I -S ~/kshare-start.py {}"),
+        ("-m pyspark.sql.streaming.x", "1", "{}"),
+        ("-m pyspark.daemon pyspark.worker", None, "-m spark_plugin.daemon pyspark.worker"),
+        ("-m my.daemon pyspark.sql.worker.x", None, "{}"),
+        ("-m pyspark.other", None, "{}"),
+        ("-c import sys; print(sys.version)", None, "-I -S {}"),
+        ("-c import sys; print(sys.version)", "1", "{}"),
+    ],
+)
+def test_processes_that_plan_are_asked_of_the_fork_server(
+    home: Path, given: str, plain: str | None, executed: str
+) -> None:
+    (home / "env" / "bin" / "kshare-start.py").touch()
+    shown = executed_for(home, given.split(maxsplit=1) if "-c" in given else given.split(), plain)
+    assert shown == executed.format(given).replace("~", str(home / "env" / "bin"))
 
 
 def test_how_it_ends_is_how_python_ends(home: Path) -> None:
@@ -110,5 +137,7 @@ def test_it_is_installed_beside_the_interpreter(
     python = Path(worker_python())
     assert python.name == "kshare-python"
     assert python.read_bytes() == STARTER.read_bytes()
+    start = Path(forked_start.__file__).read_bytes()
+    assert python.with_name("kshare-start.py").read_bytes() == start
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
     assert worker_python() == sys.executable

@@ -4,6 +4,7 @@ import json
 import logging
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ from pyspark.sql.streaming.listener import (
 )
 
 import spark_plugin
-from kshare.core.checkpoint import Offsets, RangeLimit, encode
+from kshare.core.checkpoint import BatchOffsets, RangeLimit, encode
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
+from kshare.core.parked import ParkedCount
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
 from kshare.core.slice_end import HotKey
@@ -88,7 +90,7 @@ def heard(*sources: Any) -> QueryReport | None:
 
 
 def test_a_report() -> None:
-    report = heard((encode(Offsets({T0: AHEAD})), encode_report(TOLD)))
+    report = heard((encode(BatchOffsets({T0: AHEAD})), encode_report(TOLD)))
     assert report is not None
     assert (report.name, report.batch, report.seconds) == ("orders", 4, 10.0)
     assert report.partitions == TOLD
@@ -101,7 +103,7 @@ def test_a_report() -> None:
 @pytest.mark.parametrize("latest", [None, {"t": {"0": 30, "1": 9}}, {"t": 1}, "5"])
 def test_without_a_report_there_are_positions(latest: Any) -> None:
     limits = {T1: (RangeLimit((WHOLE,), 9, 5),)}
-    report = heard((encode(Offsets({T0: AHEAD, T1: Progress.at(3)}, limits=limits)), latest))
+    report = heard((encode(BatchOffsets({T0: AHEAD, T1: Progress.at(3)}, limits=limits)), latest))
     assert report is not None
     known = isinstance(latest, dict) and latest["t"] != 1
     end = 30 if known else 20
@@ -117,7 +119,7 @@ def test_without_a_report_there_are_positions(latest: Any) -> None:
 
 def test_a_partition_without_a_report_stands_beside_one_with() -> None:
     latest = encode_report(TOLD, ends={T1: 8})
-    report = heard((encode(Offsets({T0: AHEAD, T1: Progress.at(3)})), latest))
+    report = heard((encode(BatchOffsets({T0: AHEAD, T1: Progress.at(3)})), latest))
     assert report is not None
     assert report.partitions[T0] == TOLD[T0]
     assert report.partitions[T1].ranges == (RangeReport((WHOLE,), 3, 5),)
@@ -133,7 +135,7 @@ def test_other_sources_are_no_concern() -> None:
 
 def test_lines_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     listener = KshareListener()
-    safe = event((encode(Offsets({T0: AHEAD, T1: Progress.at(3)})), encode_report(TOLD)))
+    safe = event((encode(BatchOffsets({T0: AHEAD, T1: Progress.at(3)})), encode_report(TOLD)))
     with caplog.at_level(logging.INFO, "kshare"):
         listener.onQueryProgress(safe)
     assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "INFO"]
@@ -142,21 +144,23 @@ def test_lines_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     )
     assert caplog.messages[1] == (
         "orders batch 4, t-0: stable 10, end 30, 2 ranges at 10 to 20, lag up to 20, "
-        "slowest 0.00-50.00 %: 500 ms a record (keys 'customer-7' 75 %), "
-        "hottest 50.00-100.00 %: 100 records/s, 1 gaps in 44 bytes"
+        "slowest 0.00 % to 50.00 %: 500 ms a record (keys 'customer-7' 75 %), "
+        "hottest 50.00 % to 100.00 %: 100 records/s, 1 gaps in 44 bytes"
     )
     caplog.clear()
     with caplog.at_level(logging.DEBUG, "kshare"):
         listener.onQueryProgress(safe)
     assert caplog.messages[2] == (
-        "orders batch 4, t-0, 0.00-50.00 %: position 20, offsets behind latest 10, pending 10, "
-        "10 records, 1 records/s, 5 s, 500 ms a record, limit 10"
+        "orders batch 4, t-0, 0.00 % to 50.00 %: position 20, offsets behind latest 10, "
+        "pending 10, 10 records, 1 records/s, 5 s, 500 ms a record, limit 10"
     )
     caplog.clear()
     for at_risk_from in (None, 4):  # an older kshare says only that there is a risk
         risky = {T0: PartitionReport(30, 10, retention_at_risk=True, at_risk_from=at_risk_from)}
         with caplog.at_level(logging.WARNING, "kshare"):
-            listener.onQueryProgress(event((encode(Offsets({T0: AHEAD})), encode_report(risky))))
+            listener.onQueryProgress(
+                event((encode(BatchOffsets({T0: AHEAD})), encode_report(risky)))
+            )
     assert caplog.messages == [
         "orders: retention is about to take records of t-0 that are pending, from offset 10 on",
         "orders: retention is about to take records of t-0 that are pending, from offset 4 on",
@@ -172,7 +176,7 @@ def test_a_callback_gets_every_report_and_may_fail(caplog: pytest.LogCaptureFixt
 
     listener = KshareListener(callback)
     for _ in range(2):
-        listener.onQueryProgress(event((encode(Offsets({T0: AHEAD})), None)))
+        listener.onQueryProgress(event((encode(BatchOffsets({T0: AHEAD})), None)))
     assert len(seen) == 2
     assert listener.last == {QUERY: seen[1]}
     assert caplog.text.count("could not report a batch") == 2
@@ -189,13 +193,13 @@ def test_reports_of_old_queries_go(monkeypatch: pytest.MonkeyPatch) -> None:
     listener = KshareListener()
     ids = [QUERY[:-1] + str(i) for i in range(3)]
     for query in (*ids[:2], ids[0], ids[2]):
-        listener.onQueryProgress(event((encode(Offsets({T0: AHEAD})), None), query=query))
+        listener.onQueryProgress(event((encode(BatchOffsets({T0: AHEAD})), None), query=query))
     assert list(listener.last) == [ids[0], ids[2]]
 
 
 def test_offsets_as_json_text() -> None:
     """As the JVM gives them."""
-    report = heard((json.dumps(encode(Offsets({T0: AHEAD}))), json.dumps(encode_report(TOLD))))
+    report = heard((json.dumps(encode(BatchOffsets({T0: AHEAD}))), json.dumps(encode_report(TOLD))))
     assert report is not None
     assert report.partitions == TOLD
 
@@ -218,7 +222,9 @@ def test_metrics_are_those_of_sparks_kafka_source() -> None:
 
 
 def test_of_uneven_partitions_the_slowest_range_counts() -> None:
-    report = heard((encode(Offsets({T0: AHEAD, T1: Progress.at(3)})), encode_report(TOLD, {T1: 3})))
+    report = heard(
+        (encode(BatchOffsets({T0: AHEAD, T1: Progress.at(3)})), encode_report(TOLD, {T1: 3}))
+    )
     assert report is not None
     assert report.sources[0].offsets_behind_latest == {T0: 20, T1: 0}
 
@@ -252,10 +258,12 @@ def test_prometheus_metrics() -> None:
     registry = CollectorRegistry()
     listener = KshareListener(prometheus=registry)
     assert series(registry) == {}
+    parked = ParkedCount(2, 1_700_000_000.0)
+    told = {T0: replace(TOLD[T0], gaps_max=10_000, parked=parked)}
     listener.onQueryProgress(
-        event((encode(Offsets({T0: AHEAD, T1: Progress.at(3)})), encode_report(TOLD, {T1: 4})))
+        event((encode(BatchOffsets({T0: AHEAD, T1: Progress.at(3)})), encode_report(told, {T1: 4})))
     )
-    source, low, high = ("orders", "0"), f"{0:016x}-{HALF:016x}", f"{HALF:016x}-{HASH_SPACE:016x}"
+    source, low, high = ("orders", "0"), "0.00 % to 50.00 %", "50.00 % to 100.00 %"
     first, second = (*source, "t", "0"), (*source, "t", "1")
     assert series(registry) == {
         ("kshare_batch_duration_seconds", "orders"): 10.0,
@@ -275,6 +283,11 @@ def test_prometheus_metrics() -> None:
         ("kshare_checkpoint_entry_bytes", *second): 0.0,
         ("kshare_retention_at_risk", *first): 0.0,
         ("kshare_retention_at_risk", *second): 0.0,
+        ("kshare_individual_commits_max", *first): 10_000.0,
+        ("kshare_parked_keys", *source, "t"): 2.0,
+        ("kshare_oldest_parked_key_timestamp_seconds", *source, "t"): 1_700_000_000.0,
+        ("kshare_range_position", *first, low): 20.0,
+        ("kshare_range_position", *first, high): 10.0,
         ("kshare_range_offsets_behind_latest", *first, low): 10.0,
         ("kshare_range_offsets_behind_latest", *first, high): 20.0,
         ("kshare_range_batch_records", *first, low): 10.0,
@@ -310,8 +323,8 @@ def test_rows_behind_the_watermark_are_counted_and_warned_of(
 def test_series_go_with_their_ranges_and_queries() -> None:
     registry = CollectorRegistry()
     listener = KshareListener(prometheus=registry)
-    listener.onQueryProgress(event((encode(Offsets({T0: AHEAD})), encode_report(TOLD))))
-    assert ("kshare_range_batch_records", "orders", "0", "t", "0", f"{0:016x}-{HALF:016x}") in (
+    listener.onQueryProgress(event((encode(BatchOffsets({T0: AHEAD})), encode_report(TOLD))))
+    assert ("kshare_range_batch_records", "orders", "0", "t", "0", "0.00 % to 50.00 %") in (
         series(registry)
     )
     level = {"t": {"0": 30}}
@@ -330,11 +343,22 @@ def test_a_query_of_too_many_ranges_has_series_of_partitions(
     registry = CollectorRegistry()
     listener = KshareListener(prometheus=registry, prometheus_ranges_max=1)
     for _ in range(2):
-        listener.onQueryProgress(event((encode(Offsets({T0: AHEAD})), encode_report(TOLD))))
+        listener.onQueryProgress(event((encode(BatchOffsets({T0: AHEAD})), encode_report(TOLD))))
     names = {name for name, *_ in series(registry)}
     assert "kshare_offsets_behind_latest" in names
     assert not [name for name in names if name.startswith("kshare_range_")]
     assert caplog.text.count("orders has 2 ranges, more than prometheus_ranges_max (1)") == 1
+
+
+def test_parked_ranges_have_no_series() -> None:
+    registry = CollectorRegistry()
+    parked = RangeReport((HashRange(7, 8),), 3, 1, is_parked=True)
+    told = {T0: PartitionReport(30, 3, ranges=(parked, SLOW))}
+    KshareListener(prometheus=registry).onQueryProgress(
+        event((encode(BatchOffsets({T0: AHEAD})), encode_report(told)))
+    )
+    shown = {key[-1] for key in series(registry) if key[0] == "kshare_range_position"}
+    assert shown == {"0.00 % to 50.00 %"}
 
 
 def test_queries_are_told_apart() -> None:
@@ -393,7 +417,7 @@ def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("without_reports")
 def test_an_end_that_spark_shows_as_the_latest_is_no_lag(caplog: pytest.LogCaptureFixture) -> None:
-    end = encode(Offsets({T1: Progress.at(3)}))
+    end = encode(BatchOffsets({T1: Progress.at(3)}))
     report = heard((end, end))
     assert report is not None
     assert report.partitions[T1].end == 3
@@ -404,6 +428,6 @@ def test_an_end_that_spark_shows_as_the_latest_is_no_lag(caplog: pytest.LogCaptu
 
 def test_offsets_in_the_way_of_python() -> None:
     """As Spark 4.0 and 4.1 show them in a session of Spark Connect."""
-    report = heard((str(encode(Offsets({T1: Progress.at(3)}))), str({"t": {"1": 8}})))
+    report = heard((str(encode(BatchOffsets({T1: Progress.at(3)}))), str({"t": {"1": 8}})))
     assert report is not None
     assert report.sources[0].metrics["maxOffsetsBehindLatest"] == "5"

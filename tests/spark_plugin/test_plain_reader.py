@@ -188,7 +188,12 @@ def test_the_wrapper_is_refused_before_anything_is_read(cluster: FakeCluster) ->
 
 def test_limits_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "kshare")
-    limits = {"maxOffsetsPerTrigger": "5", "targetTaskDuration": "3s", "keyRanges": "2"}
+    limits = {
+        "maxOffsetsPerTrigger": "5",
+        "maxBytesPerTrigger": "1m",
+        "targetTaskDuration": "3s",
+        "keyRanges": "2",
+    }
     at = {"t": {"0": 3}}
     for options in ({}, limits):
         reader = PlainReader(new_reader({**BASE, **options}))
@@ -196,7 +201,7 @@ def test_limits_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
             reader.partitions(at, at)
     warned = [text for text in caplog.messages if "Trigger.AvailableNow" in text]
     assert len(warned) == 1
-    assert "maxOffsetsPerTrigger, targetTaskDuration" in warned[0]
+    assert "maxOffsetsPerTrigger, maxBytesPerTrigger, targetTaskDuration" in warned[0]
 
 
 def test_a_start_beside_gaps_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from kshare.core.checkpoint import Offsets, encode
+from kshare.core.checkpoint import BatchOffsets, encode
 
-SourceOffsets = Offsets | str
+SourceOffsets = BatchOffsets | str
 """The offsets of one source: of kshare, or a line of any source."""
 
 
@@ -20,7 +20,7 @@ def write_checkpoint(
     (folder / "offsets").mkdir(exist_ok=True)
     (folder / "commits").mkdir(exist_ok=True)
     for number, batch in enumerate(batches):
-        sources = [batch] if isinstance(batch, Offsets | str) else batch
+        sources = [batch] if isinstance(batch, BatchOffsets | str) else batch
         lines = [one if isinstance(one, str) else json.dumps(encode(one)) for one in sources]
         text = "\n".join([version, '{"batchWatermarkMs":0}', *lines])
         (folder / "offsets" / str(number)).write_text(text)

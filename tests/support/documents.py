@@ -52,7 +52,7 @@ class Document:
 @cache
 def documents() -> tuple[Document, ...]:
     """All documents: those of the repository's root, and those of docs/."""
-    pages = [*PAGES, *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").glob("*.md")))]
+    pages = [*PAGES, *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md")))]
     return tuple(_parse(page) for page in pages)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 
 from kshare.cluster.cluster import TopicPolicy
+from kshare.core.parked import ParkedCount
 from kshare.core.progress import TopicPartition
 from kshare.options import SourceOptions, Topics, parse_options
 from kshare.planner import StreamPlanner
@@ -62,6 +63,9 @@ class NothingParked:
 
     def current(self, topics: set[str], /) -> tuple[()]:
         return ()
+
+    def counts(self) -> dict[str, ParkedCount]:
+        return {}
 
     def close(self) -> None:
         self.closed = True

@@ -9,7 +9,7 @@ from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KshareError
-from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.membership.planned_topics import WholeTopics
 from kshare.group.membership.thread import MemberThread
@@ -32,6 +32,7 @@ class FakeSession:
         self.error: KshareError | None = None
         self.can_deliver = True
         self.is_closed = False
+        self.waiting: set[TopicPartition] = set()  # whose claims are not in place
         self._group = group
         self._on_change = on_change
         self._started: dict[TopicPartition, Progress] = {}
@@ -66,7 +67,9 @@ class FakeSession:
         self.change()
 
     def started(self) -> Mapping[TopicPartition, Progress]:
-        return dict(self._started) if not self._group.holds_back else {}
+        if self._group.holds_back:
+            return {}
+        return {tp: start for tp, start in self._started.items() if tp not in self.waiting}
 
     def restart(self, tp: TopicPartition, start: Progress) -> None:
         self._group.done[tp] = self._started[tp] = start

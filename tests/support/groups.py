@@ -8,7 +8,8 @@ from typing import Any
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
-from kshare.group.config.consumer_config import ConsumerConfig, consumer_config
+from kshare.group.config.consumer_config import consumer_config
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.session.session import GroupSession
 
 LOG = "__individual_commit_offsets"

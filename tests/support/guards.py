@@ -57,7 +57,7 @@ class Fence:
         return array
 
 
-def _allocate(size: int) -> pa.Buffer:
+def _allocate(size: int, pool: pa.MemoryPool | None = None) -> pa.Buffer:
     fence = Fence(size)
     return pa.py_buffer(fence.array(fence.end - size, size))
 

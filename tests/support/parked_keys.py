@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from confluent_kafka.admin import AdminClient
 
 from kshare.cluster.parked_keys import ParkedKey, ParkedKeys
+from kshare.core.parked import ParkedCount
 from kshare.options import KafkaConfig
 from kshare.testing import FakeCluster
 
@@ -37,6 +38,10 @@ class FakeParked:
     def everywhere(self) -> Collection[ParkedKey]:
         self.looks += 1
         return frozenset(self.keys)
+
+    def counts(self) -> dict[str, ParkedCount]:
+        topics = [topic for topic, _ in self.keys]
+        return {topic: ParkedCount(topics.count(topic), NOON.timestamp()) for topic in topics}
 
     def close(self) -> None:
         self.is_closed = True

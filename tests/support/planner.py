@@ -10,6 +10,7 @@ from typing import Any
 
 from kshare.cluster.cluster import TopicPolicy
 from kshare.core.hashing import key_hash
+from kshare.core.parked import ParkedCount
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import PlannedSlice, Ticket
@@ -36,6 +37,7 @@ class Log:
         self.first = dict.fromkeys(self.keys, 0)
         self.aborted: set[int] = set()  # offsets that read_committed leaves out
         self.times: dict[tuple[TopicPartition, int], int] = {}
+        self.sizes: dict[tuple[TopicPartition, int], int] = {}  # of record batches of one record
         self.compacted = False
         self.subscribed = set(self.keys)
 
@@ -50,6 +52,9 @@ class Log:
 
     def timestamp(self, partition: TopicPartition, offset: int) -> int:
         return self.times.get((partition, offset), offset)
+
+    def size(self, partition: TopicPartition, offset: int) -> int:
+        return self.sizes.get((partition, offset), 10)
 
     def partitions(self, _: Topics, /) -> tuple[TopicPartition, ...]:
         return tuple(sorted(self.keys.keys() & self.subscribed))
@@ -154,6 +159,10 @@ class Parking:
     def current(self, topics: set[str], /) -> list[tuple[str, bytes]]:
         return [(topic, key) for topic, key in self.keys if topic in topics]
 
+    def counts(self) -> dict[str, ParkedCount]:
+        topics = [topic for topic, _ in self.keys]
+        return {topic: ParkedCount(topics.count(topic), 1_700_000_000.0) for topic in topics}
+
     def close(self) -> None:
         pass
 
@@ -194,6 +203,8 @@ class Query:
         self.log, self.given = log, given
         self.parking = Parking()
         self.passes = self.scans = 0  # over the log; and for slices
+        self.looks = self.looked_at = 0  # for sizes; the bytes that were seen
+        self.max_bytes: int | None = None  # of a batch
         self.delivered: list[tuple[TopicPartition, int]] = []
         self.lost_messages = random.Random(0)
         self.loss = 0.0
@@ -228,6 +239,7 @@ class Query:
             clock=lambda: self.now,
             times=self.times,
             wall_clock=lambda: self.today,
+            look=self.look,
         )
 
     def scan(self, limited: Sequence[tuple[Slice, int]], options: SourceOptions) -> list[int]:
@@ -240,9 +252,26 @@ class Query:
             for slice_, most in limited
         ]
 
+    def look(
+        self, wanted: Sequence[tuple[Slice, int]], _: SourceOptions
+    ) -> list[list[tuple[int, int]]]:
+        self.looks += 1
+        return [self._record_batches(slice_, most) for slice_, most in wanted]
+
+    def _record_batches(self, slice_: Slice, most: int) -> list[tuple[int, int]]:
+        found, tp = [], slice_.topic_partition
+        for offset in range(slice_.offsets.start, slice_.offsets.end):
+            size = self.log.size(tp, offset)
+            found.append((offset + 1, size))
+            self.looked_at += size
+            most -= size
+            if most < 0:
+                break
+        return found
+
     def trigger(self, max_offsets: int | None = None) -> Sequence[PlannedSlice]:
         """One batch. Returns what its tasks read; nothing if there was nothing new."""
-        end = self.planner.latest_offsets(self.at, max_offsets)
+        end = self.planner.latest_offsets(self.at, max_offsets, max_bytes=self.max_bytes)
         if end == self.at:
             return ()
         tasks = self.planner.tasks(self.at, end)

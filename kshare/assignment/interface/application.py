@@ -1,4 +1,4 @@
-"""What an assignor sees: tasks, processes, and the tasks and state that processes had.
+"""The input of an assignor: tasks, processes, and the tasks and state that processes had.
 
 Guarantees: all of it is a frozen value, made before the assignor runs; nothing is fetched later. In
 KIP-924 ``kafkaStreamsStates(true)`` makes a remote call; here the lags are known or they are not.
@@ -91,7 +91,7 @@ class TaskInfo:
 
     @property
     def has_changelog(self) -> bool:
-        """Whether a state store is logged. Only such a task gets standbys."""
+        """True if a state store is logged. Only such a task gets standbys."""
         return any(part.is_changelog for part in self.topic_partitions)
 
     @property

@@ -1,4 +1,4 @@
-"""What an assignor is, and what it answers.
+"""The interface of an assignor, and its answer.
 
 Guarantees: answers are frozen values, and no process has a task both as active and as standby.
 Cost: linear in the tasks.
@@ -40,7 +40,7 @@ class Instant(Protocol):
 
 
 class TaskType(Enum):
-    """What a process does with a task (``AssignedTask.Type`` of the KIP)."""
+    """The role of a task on a process (``AssignedTask.Type`` of the KIP)."""
 
     ACTIVE = "ACTIVE"
     STANDBY = "STANDBY"
@@ -158,12 +158,12 @@ class TaskAssignment:
 
     @property
     def wants_followup(self) -> bool:
-        """Whether any process asks for another rebalance."""
+        """True if any process asks for another rebalance."""
         return any(entry.followup_rebalance_deadline is not None for entry in self.assignment)
 
 
 class AssignmentError(Enum):
-    """What can be wrong with an answer; found by ``validate_task_assignment``."""
+    """Faults of an answer; found by ``validate_task_assignment``."""
 
     NONE = "NONE"
     ACTIVE_TASK_ASSIGNED_MULTIPLE_TIMES = "ACTIVE_TASK_ASSIGNED_MULTIPLE_TIMES"
@@ -178,7 +178,7 @@ class AssignmentError(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one member of the group gets.
+    """The assignment of one member of the group.
 
     Attributes:
         partitions: The partitions it reads, ascending, also those it shares with other members.
@@ -193,14 +193,14 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class GroupAssignment:
-    """What each member of the group gets; empty if the answer has an unknown task or process."""
+    """The assignments of all members; empty if the answer has an unknown task or process."""
 
     assignments: Mapping[str, Assignment] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one member of the group brought to the rebalance.
+    """The subscription with which one member joined the rebalance.
 
     Attributes:
         topics: Topics that the application reads, ascending.
@@ -215,7 +215,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class GroupSubscription:
-    """What each member of the group brought to the rebalance."""
+    """The subscriptions of all members of the group."""
 
     subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
 

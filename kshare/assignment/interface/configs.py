@@ -78,7 +78,7 @@ class AssignmentConfigs:
 
     @property
     def has_rack_aware_costs(self) -> bool:
-        """Whether both costs are configured."""
+        """True if both costs are configured."""
         return (
             self.rack_aware_traffic_cost is not None
             and self.rack_aware_non_overlap_cost is not None

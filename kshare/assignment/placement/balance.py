@@ -78,7 +78,7 @@ def is_even(placement: Placement) -> bool:
 
 
 def _improves(placement: Placement, source: int, target: int) -> bool:
-    """Whether moving one task makes the skew smaller without inverting it."""
+    """True if moving one task makes the skew smaller without inverting it."""
     count, threads, load = placement.count, placement.threads, placement.load
     skew = load[source] - load[target]
     after = (count[source] - 1.0) / threads[source] - (count[target] + 1.0) / threads[target]

@@ -40,7 +40,7 @@ class Placement:
         return max(self.load) - min(self.load)
 
     def has(self, process: int, task: int) -> bool:
-        """Whether the process holds a copy, active or standby."""
+        """True if the process holds a copy, active or standby."""
         return self.owner[task] == process or task in self.standby[process]
 
     def add_active(self, process: int, task: int) -> None:

@@ -20,7 +20,7 @@ TasksByProcess: TypeAlias = Mapping[ProcessId, Collection[TaskId]]
 
 @dataclass(frozen=True, slots=True)
 class RackCosts:
-    """What it costs to have a task on a process.
+    """The cost of a task on a process.
 
     Attributes:
         process_racks: The rack of each process.

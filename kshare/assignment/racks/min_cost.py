@@ -29,7 +29,7 @@ _Ints: TypeAlias = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Costs:
-    """What it costs to have a task on a process.
+    """The cost of a task on a process.
 
     Attributes:
         traffic: Cost of each task (row) in each rack (column).
@@ -204,7 +204,7 @@ def place_on_two(
 
 
 def _fits(placed: _Ints, group: _Ints, caps: _Ints) -> bool:
-    """Whether no process has more tasks of a group than it may."""
+    """True if no process has more tasks of a group than it may."""
     counts = np.zeros_like(caps)
     np.add.at(counts, (placed, group), 1)
     return bool((counts <= caps).all())
@@ -274,7 +274,7 @@ def _network(costs: Costs, start: _Ints, group: _Ints, caps: _Ints | None) -> _I
 
 
 def _edges(kind_group: _Ints, home: _Ints, rack: _Ints, groups: int, racks: int) -> csr_array:
-    """What goes in and out of each node: kinds, racks by group, processes.
+    """The edges of each node: kinds, racks by group, processes.
 
     Edges lead from a kind to each rack, from a kind to its home, from a rack to its processes by
     group.
@@ -306,7 +306,7 @@ def _edges(kind_group: _Ints, home: _Ints, rack: _Ints, groups: int, racks: int)
 
 
 def _into_cells(home_cell: _Ints, cells: int, racks: int) -> csr_array:
-    """What comes to each process of each group."""
+    """The flow to each process of each group."""
     rows = np.concatenate([home_cell, np.arange(cells)])
     first = len(home_cell) * racks
     columns = first + np.arange(len(rows))

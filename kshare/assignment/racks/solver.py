@@ -11,7 +11,7 @@ __all__ = ["Solver", "load_solver"]
 
 
 class Solver(Protocol):
-    """What the module :mod:`~kshare.assignment.racks.min_cost` offers."""
+    """The interface of :mod:`~kshare.assignment.racks.min_cost`."""
 
     def place_tasks(
         self,

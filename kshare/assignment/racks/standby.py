@@ -22,7 +22,7 @@ from kshare.assignment.racks.solver import load_solver
 __all__ = ["MayMove", "keeps_tags", "optimize_standby"]
 
 MayMove: TypeAlias = Callable[[TaskId, ProcessId, ProcessId, Collection[ProcessId]], bool]
-"""Whether a task's standby may go from a process to another one, given all holders of a copy."""
+"""True if a task's standby may go from a process to another one, given all holders of a copy."""
 
 _PASSES_MAX: Final = 4
 

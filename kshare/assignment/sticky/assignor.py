@@ -140,7 +140,7 @@ def _optimize_actives(indexed: IndexedState, placement: Placement) -> None:
 
 
 def _former_places(state: ApplicationState) -> Wishes:
-    """Where a task was active is best; next best is where it was standby."""
+    """Best is the place where a task was active; next best, where it was standby."""
     wishes = {
         (task, process): -1
         for process, one in state.states.items()

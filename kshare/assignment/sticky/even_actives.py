@@ -182,7 +182,7 @@ class _LeastFilled:
 
 
 def _targets(indexed: IndexedState) -> list[int]:
-    """How many active tasks each process shall have: the same a thread, the rest by load.
+    """The number of active tasks that each process shall have: the same a thread, the rest by load.
 
     Of equally loaded processes, one more goes first to those that had more tasks which no other
     process has seen; then to those that had more tasks, so that the next run has the same targets;

@@ -167,7 +167,7 @@ class _Standbys:
 
 
 def _even_targets(indexed: IndexedState, placement: Placement) -> list[int]:
-    """How many copies each process shall have, as even as its own active tasks allow."""
+    """The number of copies that each process shall have, as even as its own active tasks allow."""
     threads, logged = indexed.threads, set(indexed.logged)
     targets = [len(active) for active in placement.active]
     room = [len(logged) - len(logged & active) for active in placement.active]

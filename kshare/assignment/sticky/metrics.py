@@ -37,7 +37,7 @@ class Metrics:
 
     @property
     def knows_racks(self) -> bool:
-        """Whether racks play a part."""
+        """True if racks play a part."""
         return any(costs is not None for costs in self._racks)
 
     def is_nowhere_worse(self, placement: Placement, than: tuple[float, ...]) -> bool:
@@ -102,5 +102,5 @@ class Metrics:
 
 
 def _misplaced(placed: Iterable[set[int]], before: Iterable[set[int]], known: set[int]) -> int:
-    """How many of the known tasks are on a process that did not have them."""
+    """The number of known tasks on a process that did not have them."""
     return sum(len((held & known) - had) for held, had in zip(placed, before, strict=True))

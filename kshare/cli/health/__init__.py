@@ -1,1 +1,1 @@
-"""What ``kshare doctor`` looks at: each check is a finding, and no check changes anything."""
+"""The checks of ``kshare doctor``: each check is a finding, and no check changes anything."""

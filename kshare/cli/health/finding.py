@@ -10,7 +10,7 @@ Level: TypeAlias = Literal["green", "yellow", "red"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found.
+    """A finding.
 
     Attributes:
         check: What was looked at, in a word or two.

@@ -48,7 +48,7 @@ _TAGS_MAX, _TAG_NAME_MAX, _TAG_VALUE_MAX = 5, 20, 30  # as in Kafka Streams
 
 
 def is_assignor_text(name: str) -> bool:
-    """Whether a configuration, in lower case, is one of a task assignor or a client tag."""
+    """True if a configuration, in lower case, is one of a task assignor or a client tag."""
     return is_assignor_config(name) or name.startswith(_TAG)
 
 

@@ -7,13 +7,12 @@ log ``kshare.group``. No text form of it holds a secret.
 
 import logging
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
 
 from kshare.errors import OptionsError
 from kshare.group.config.assignors import (
-    PROBING_MS,
     check_assignors,
     is_assignor_text,
 )
@@ -25,14 +24,10 @@ from kshare.group.config.names import (
     PEM_STORES,
     REFUSED_NAMES,
 )
-from kshare.group.config.table import CONFIGS
+from kshare.group.config.table import BEAT_MS, CONFIGS, SESSION_MS, TRANSACTION_MS, ConsumerConfig
 from kshare.group.protocol.range_protocol import RANGE
-from kshare.group.protocol.report import NO_REPORT, ROUND_ROBIN, MemberReport
-from kshare.group.protocol.subscription import PROTOCOL
-from kshare.group.protocol.transaction import Purgatory
 from kshare.options import KafkaConfig
 from kshare.options.faults import Faults
-from kshare.options.frozen import FrozenMapping
 from kshare.options.kafka import parse_kafka
 from kshare.options.kafka_table import (
     CONSUMER_NO_EFFECT,
@@ -45,136 +40,12 @@ from kshare.options.kafka_table import (
 from kshare.options.raw import RawProperties
 from kshare.options.table import NO_EFFECT as PROPOSAL_NO_EFFECT
 
-__all__ = ["LOG_TOPIC", "ConsumerConfig", "consumer_config"]
+__all__ = ["consumer_config"]
 
 _log = logging.getLogger("kshare.group")
 
-LOG_TOPIC: Final = "__individual_commit_offsets"
-"""The topic of individual commits, unless ``individual.commit.topic`` names another."""
-
-_SESSION_MS: Final = 45_000
-_BEAT_MS: Final = 3_000
-"""Kafka's defaults; with a shorter session, a heartbeat at each third of it."""
-_TRANSACTION_MS: Final = 60_000
 _REQUEST_EXCESS_MS: Final = 100
 """By how much more librdkafka lets ``request.timeout.ms`` be than ``transaction.timeout.ms``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerConfig:
-    """The configuration of one consumer, checked. Times are in milliseconds.
-
-    Attributes:
-        kafka: How to reach Kafka.
-        group: Id of the group (``group.id``).
-        individual: Whether it shares partitions and commits individual offsets
-            (``allow.individual.commit``).
-        auto_commit: Whether it commits by itself (``enable.auto.commit``).
-        auto_commit_interval_ms: How often (``auto.commit.interval.ms``).
-        max_ranges: Number of processed ranges after which it commits earlier
-            (``max.num.ranges.to.commit``).
-        log_topic: The topic of individual commits (``individual.commit.topic``).
-        log_segment_bytes: Segment size of that topic, if it has to be created
-            (``individual.commit.log.segment.bytes``).
-        claim_timeout_ms: How long after its last contact with the log a member hands out records,
-            and how long a new owner waits for it (``claim.timeout.ms``).
-        explicit: Whether records are acknowledged one by one (``acknowledgement.mode``).
-        in_flight_per_key: Maximum number of unacknowledged records of a key
-            (``max.in.flight.per.key``); None for no limit.
-        keys: Only records of these keys are returned (``keys``); None for all.
-        order: ``key``: the order of each key is kept; ``none``: members share partitions by
-            chunks of offsets (``consumption.order``).
-        chunk_records: Maximum number of offsets of a chunk (``cooperative.chunk.records``).
-        columns: The columns of record batches (``columns``); empty for all but ``headers``.
-        queued_max_kbytes: Four times the maximum size of the answers to fetches, in KiB, if that is
-            less than ``max.partition.fetch.bytes`` (``queued.max.messages.kbytes``).
-        offset_reset: Where to start without a committed offset, and whether to go on if wanted
-            offsets are gone (``auto.offset.reset``).
-        transactional_id: Id of the transactions that hold the outputs and what is processed
-            (``transactional.id``); None without transactions.
-        transaction_timeout_ms: After this time, brokers abort a transaction
-            (``transaction.timeout.ms``).
-        purgatory: For what a transaction waits before it commits (``purgatory``).
-        client_id: Name of the client in the brokers' logs (``client.id``).
-        session_timeout_ms: Time after which the group's coordinator drops a member that it has not
-            heard of, and before which the member hands out nothing more (``session.timeout.ms``).
-        heartbeat_interval_ms: How often a member says that it is alive
-            (``heartbeat.interval.ms``).
-        max_poll_interval_ms: Time after which a member that does not poll leaves its group, and
-            how long a rebalance waits for members (``max.poll.interval.ms``).
-        instance_id: Id of a static member (``group.instance.id``); None for a dynamic one.
-        protocols: The assignment protocols that it speaks, the best one first
-            (``partition.assignment.strategy``).
-        application_server: Where others reach this process, as ``host:port``
-            (``application.server``); None for the host's name.
-        range_assignor: How partitions are cut that members share, if this one leads the group
-            (``rangeAssignor``).
-        probing_interval_ms: How often the leader looks at loads again
-            (``probing.rebalance.interval.ms``).
-        task_assignor: What assigns partitions and ranges, if this one leads the group
-            (``taskAssignor``); None for kshare's own plan.
-        task_assignor_configs: Its configs (``taskAssignor.NAME``).
-        min_ranges: Minimum number of ranges that it deals out (``minPartitions``); None for as many
-            as there are members.
-        stateful: Whether members keep state by key range (``stateful``).
-        client_tags: Names and values of client tags (``client.tag.NAME``), by name.
-        on_commit: Called with the error (or None) and the stable offsets after each commit that
-            no one waits for (``on_commit``); from ``poll``.
-    """
-
-    kafka: KafkaConfig
-    group: str
-    individual: bool = True
-    auto_commit: bool = True
-    auto_commit_interval_ms: int = 5_000
-    max_ranges: int = 10_000
-    log_topic: str = LOG_TOPIC
-    log_segment_bytes: int = 10 << 20
-    claim_timeout_ms: int = 3_000
-    explicit: bool = False
-    in_flight_per_key: int | None = None
-    keys: tuple[bytes, ...] | None = None
-    order: Literal["key", "none"] = "key"
-    chunk_records: int = 1_000
-    columns: tuple[str, ...] = ()
-    queued_max_kbytes: int = 64 << 10
-    offset_reset: Literal["earliest", "latest", "error"] = "latest"
-    transactional_id: str | None = None
-    transaction_timeout_ms: int = _TRANSACTION_MS
-    purgatory: Purgatory = "stable"
-    client_id: str = "kshare"
-    session_timeout_ms: int = _SESSION_MS
-    heartbeat_interval_ms: int = _BEAT_MS
-    max_poll_interval_ms: int = 300_000
-    instance_id: str | None = None
-    protocols: tuple[str, ...] = (PROTOCOL,)
-    application_server: str | None = None
-    range_assignor: str = ROUND_ROBIN
-    probing_interval_ms: int = PROBING_MS
-    task_assignor: str | None = None
-    task_assignor_configs: FrozenMapping[str, str] = field(default_factory=FrozenMapping)
-    min_ranges: int | None = None
-    stateful: bool = False
-    client_tags: tuple[tuple[str, str], ...] = ()
-    on_commit: Callable[[Exception | None, Any], None] | None = None
-
-    @property
-    def measures_load(self) -> bool:
-        """Whether members are to report their load: an assignor looks at it."""
-        is_wanted = self.range_assignor != ROUND_ROBIN or self.task_assignor is not None
-        return is_wanted and self.order == "key"
-
-    @property
-    def report(self) -> MemberReport:
-        """What a member reports always."""
-        if self.order != "key":
-            return NO_REPORT
-        return MemberReport(self.range_assignor, self.task_assignor, self.client_tags)
-
-    @property
-    def lease_records(self) -> int | None:
-        """Number of offsets to lease at a time; None for key order."""
-        return self.chunk_records if self.order == "none" else None
 
 
 _BY_NAME: Final = {
@@ -280,7 +151,7 @@ class _ConsumerParser:
                 "what is processed is committed with each transaction",
             )  # fmt: skip
         fields["auto_commit"] = False
-        timeout = fields.get("transaction_timeout_ms") or _TRANSACTION_MS
+        timeout = fields.get("transaction_timeout_ms") or TRANSACTION_MS
         given = kafka is not None and "request.timeout.ms" in kafka.properties
         if kafka and given and kafka.request_timeout_ms > timeout + _REQUEST_EXCESS_MS:
             self._faults.add(
@@ -312,13 +183,16 @@ class _ConsumerParser:
                 ("transaction.timeout.ms", "transaction_timeout_ms", "transactional.id"),
             ]
         if fields.get("order") != "none":
-            idle.append(("cooperative.chunk.records", "chunk_records", "consumption.order=none"))
+            idle += [
+                ("cooperative.chunk.records", "chunk_records", "consumption.order=none"),
+                ("cooperative.lease.timeout.ms", "lease_timeout_ms", "consumption.order=none"),
+            ]
         for name, own_field, needed in idle:
             if fields.get(own_field) is not None:
                 self._faults.warn(name, f"has no effect without {needed}")
 
     def _check_strategy(self, fields: dict[str, Any]) -> None:
-        """What plain consumers know nothing of does not go with them."""
+        """Refuse what plain consumers do not know, where they may be members."""
         if RANGE not in (fields.get("protocols") or ()):
             return
         for name, is_given in (
@@ -332,8 +206,8 @@ class _ConsumerParser:
                 )  # fmt: skip
 
     def _check_times(self, fields: dict[str, Any]) -> None:
-        session = fields.get("session_timeout_ms") or _SESSION_MS
-        beat = fields.setdefault("heartbeat_interval_ms", max(min(_BEAT_MS, session // 3), 1))
+        session = fields.get("session_timeout_ms") or SESSION_MS
+        beat = fields.setdefault("heartbeat_interval_ms", max(min(BEAT_MS, session // 3), 1))
         if beat is not None and beat >= session:
             self._faults.add(
                 "heartbeat.interval.ms", None, "must be lower than session.timeout.ms",

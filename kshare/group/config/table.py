@@ -1,16 +1,23 @@
-"""The configurations of the consumer itself: their names, values and meaning.
+"""The configuration of a consumer: each name, value, default and meaning once, as a field.
 
 ``docs/consumer.md`` shows this table. All other names are those of Kafka's client.
 """
 
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
-from kshare.group.config.assignors import RANGE_ASSIGNOR, TASK_ASSIGNOR
+from kshare.group.config.assignors import PROBING_MS, RANGE_ASSIGNOR, TASK_ASSIGNOR
 from kshare.group.protocol.range_protocol import RANGE
+from kshare.group.protocol.report import NO_REPORT, ROUND_ROBIN, MemberReport
 from kshare.group.protocol.subscription import PROTOCOL
+from kshare.group.protocol.transaction import Purgatory
+from kshare.options import KafkaConfig
+from kshare.options.frozen import FrozenMapping
 from kshare.options.kinds import (
     BOOLEAN,
     INT_MAX,
+    TEXT,
     TOPIC,
     BadValueError,
     Kind,
@@ -20,7 +27,25 @@ from kshare.options.kinds import (
 )
 from kshare.options.table import OPTIONS
 
-__all__ = ["CONFIGS", "Config"]
+__all__ = [
+    "BEAT_MS",
+    "CONFIGS",
+    "LOG_TOPIC",
+    "SESSION_MS",
+    "TRANSACTION_MS",
+    "Config",
+    "ConsumerConfig",
+]
+
+LOG_TOPIC: Final = "__individual_commit_offsets"
+"""The topic of individual commits, unless ``individual.commit.topic`` names another."""
+
+SESSION_MS: Final = 45_000
+BEAT_MS: Final = 3_000
+"""Kafka's defaults; with a shorter session, a heartbeat at each third of it."""
+TRANSACTION_MS: Final = 60_000
+
+_Value = TypeVar("_Value")
 
 
 class Config(NamedTuple):
@@ -29,7 +54,7 @@ class Config(NamedTuple):
     Attributes:
         name: Its name.
         kind: Its values.
-        field: The field of :class:`.ConsumerConfig` that gets the value.
+        field: The field of :class:`ConsumerConfig` that gets the value.
         doc: What it does, as Markdown on one line.
         aliases: Other names of it.
     """
@@ -39,6 +64,14 @@ class Config(NamedTuple):
     field: str
     doc: str
     aliases: tuple[str, ...] = ()
+
+
+def config(
+    default: _Value, name: str, kind: Kind, doc: str, aliases: tuple[str, ...] = ()
+) -> _Value:
+    """A field of :class:`ConsumerConfig` that users set."""
+    made: _Value = field(default=default, metadata={"config": (name, kind, doc, aliases)})
+    return made
 
 
 _RESETS: Final = {
@@ -92,195 +125,271 @@ def _parse_strategies(text: str) -> tuple[str, ...]:
 
 
 _MODE: Final = choice("implicit", "explicit", default="implicit")
-_COLUMNS: Final = OPTIONS["columns"].kind
-assert _COLUMNS is not None
+_EXPLICIT: Final = Kind(_MODE.values, lambda text: _MODE.parse(text) == "explicit")
+
+
+def _of_source(name: str) -> Kind:
+    kind = OPTIONS[name].kind
+    assert kind is not None
+    return kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """The configuration of one consumer, checked. Times are in milliseconds, sizes in bytes.
+
+    Each field says which configuration fills it, and what that does. The others:
+
+    Attributes:
+        kafka: How to reach Kafka.
+        group: Id of the group (``group.id``).
+        client_id: Name of the client in the brokers' logs (``client.id``).
+        task_assignor_configs: Configs of the task assignor (``taskAssignor.NAME``), by name.
+        client_tags: Names and values of client tags (``client.tag.NAME``), by name.
+        on_commit: Called with the error (or None) and the stable offsets after each commit that
+            no one waits for (``on_commit``); from ``poll``.
+    """
+
+    kafka: KafkaConfig
+    group: str
+    individual: bool = config(
+        True,
+        "allow.individual.commit",
+        BOOLEAN,
+        "Share partitions by key range, and commit individual offsets.",
+    )
+    auto_commit: bool = config(True, "enable.auto.commit", BOOLEAN, "Commit from time to time.")
+    auto_commit_interval_ms: int = config(
+        5_000,
+        "auto.commit.interval.ms",
+        integer(0, INT_MAX),
+        "How often to commit, with `enable.auto.commit`.",
+    )
+    max_ranges: int = config(
+        10_000,
+        "max.num.ranges.to.commit",
+        integer(1, INT_MAX),
+        "Commit earlier if this many processed ranges have gathered.",
+    )
+    log_topic: str = config(
+        LOG_TOPIC,
+        "individual.commit.topic",
+        TOPIC,
+        "The log of individual commits. Whoever may write to it can mark records as processed. "
+        "`subscribePattern` matches no name that begins with `__individual_commit_offsets`.",
+    )
+    log_segment_bytes: int = config(
+        10 << 20,
+        "individual.commit.log.segment.bytes",
+        integer(14, INT_MAX),
+        "Segment size of the log of individual commits, if it has to be created.",
+    )
+    claim_timeout_ms: int = config(
+        3_000,
+        "claim.timeout.ms",
+        integer(100, INT_MAX),
+        "How long after its last contact with the log a member hands out records, and how long a "
+        "new owner of its hashes waits: the same in all processes of a group.",
+    )
+    explicit: bool = config(
+        False,
+        "acknowledgement.mode",
+        _EXPLICIT,
+        "`implicit`: what `poll` returned is processed when `poll` is called again; `explicit`: "
+        "when it is acknowledged.",
+        ("share.acknowledgement.mode",),
+    )
+    in_flight_per_key: int | None = config(
+        None,
+        "max.in.flight.per.key",
+        integer(1, INT_MAX),
+        "Maximum number of unacknowledged records of one key (explicit mode only).",
+    )
+    keys: tuple[bytes, ...] | None = config(
+        None,
+        "keys",
+        _of_source("keys"),
+        "Return only the records of these keys. All others count as processed once they are "
+        "read, so give all members of the group the same.",
+    )
+    order: Literal["key", "none"] = config(
+        "key",
+        "consumption.order",
+        choice("key", "none", default="key"),
+        "`key`: the order of each key is kept; `none`: members that share a partition take "
+        "chunks of it as they are free.",
+    )
+    chunk_records: int = config(
+        1_000,
+        "cooperative.chunk.records",
+        integer(1, INT_MAX),
+        "With `consumption.order=none`: maximum number of offsets that a member takes at a time. "
+        "A chunk that a killed member had not committed comes again.",
+    )
+    lease_timeout_ms: int | None = config(
+        None,
+        "cooperative.lease.timeout.ms",
+        integer(1, INT_MAX),
+        "With `consumption.order=none`: time after which what a member has taken comes again, if "
+        "nothing more of it was committed, although the member lives. Default: "
+        "`session.timeout.ms`.",
+    )
+    columns: tuple[str, ...] = config(
+        (), "columns", _of_source("columns"), "The columns of `consume_batch`, separated by commas."
+    )
+    queued_max_kbytes: int = config(
+        64 << 10,
+        "queued.max.messages.kbytes",
+        integer(1, 2097151),
+        "Makes fetches smaller than `max.partition.fetch.bytes` (4 MiB): the answers that are on "
+        "their way are a quarter of this many KiB at most, but 64 KiB in any case, and a record "
+        "batch comes whole. As many bytes again wait to be decoded. From `16384` on, as by "
+        "default, it changes nothing.",
+    )
+    offset_reset: Literal["earliest", "latest", "error"] = config(
+        "latest",
+        "auto.offset.reset",
+        Kind(", ".join(f"`{name}`" for name in _RESETS), _parse_reset),
+        "Where to start if the group has no offset. If wanted offsets are gone, it goes on with "
+        "what is left, unless this is `error`.",
+    )
+    transactional_id: str | None = config(
+        None,
+        "transactional.id",
+        Kind("a name, another one for each process", _parse_transactional_id),
+        "Outputs and what is processed are committed in transactions of this id.",
+    )
+    transaction_timeout_ms: int = config(
+        TRANSACTION_MS,
+        "transaction.timeout.ms",
+        integer(1000, 2147483547),
+        "With `transactional.id`: after this time, brokers abort a transaction.",
+    )
+    purgatory: Purgatory = config(  # noqa: RUF009 - it makes a field
+        "stable",
+        "purgatory",
+        choice("stable", "key", default="stable"),
+        "With `transactional.id`: `stable`: a transaction commits when all members have "
+        "processed what comes before its records; `key`: it waits for nobody.",
+    )
+    client_id: str = "kshare"
+    session_timeout_ms: int = config(
+        SESSION_MS,
+        "session.timeout.ms",
+        integer(1, INT_MAX),
+        "A member that is not heard of for so long is dropped, and hands out nothing before that "
+        "(`subscribe`).",
+    )
+    heartbeat_interval_ms: int = config(
+        BEAT_MS,
+        "heartbeat.interval.ms",
+        integer(1, INT_MAX),
+        "How often a member says that it is alive (`subscribe`).",
+    )
+    max_poll_interval_ms: int = config(
+        300_000,
+        "max.poll.interval.ms",
+        integer(1, INT_MAX),
+        "After this time without a poll a member leaves its group (`subscribe`).",
+    )
+    instance_id: str | None = config(
+        None,
+        "group.instance.id",
+        Kind("text", _parse_instance),
+        "Id of a static member (`subscribe`): it does not leave when it closes, and its "
+        "successor of the same id gets its partitions without a rebalance.",
+    )
+    protocols: tuple[str, ...] = config(
+        (PROTOCOL,),
+        "partition.assignment.strategy",
+        Kind(", ".join(f"`{','.join(names)}`" for names in _STRATEGIES), _parse_strategies),
+        "With `range`, plain consumers may be members too: as long as one is, each member has "
+        "whole partitions (`subscribe`).",
+    )
+    application_server: str | None = config(
+        None,
+        "application.server",
+        Kind("host:port", _parse_address),
+        "Where others reach this process; without it, its host's name is shown.",
+    )
+    instance_host: str | None = config(
+        None,
+        "group.instance.host",
+        TEXT,
+        "Members that name the same one are an instance: parts of a partition meet there "
+        "(`subscribe`). Default: the host of `application.server`, or the host's name.",
+    )
+    range_assignor: str = config(
+        ROUND_ROBIN,
+        "rangeAssignor",
+        RANGE_ASSIGNOR,
+        "How partitions are cut that members share (`subscribe`): `round-robin` (evenly), "
+        "`adaptive` (by the load that members report; also hot ones among enough), or the dotted "
+        "path of a callable. The leader's counts, so give all members the same.",
+    )
+    probing_interval_ms: int = config(
+        PROBING_MS,
+        "probing.rebalance.interval.ms",
+        integer(1, INT_MAX),
+        "How often the leader looks at loads again, with `rangeAssignor` or if a task assignor "
+        "asks for it (`subscribe`).",
+    )
+    task_assignor: str | None = config(
+        None,
+        "taskAssignor",
+        TASK_ASSIGNOR,
+        "What assigns partitions and key ranges to members (`subscribe`), as in Kafka Streams: a "
+        "built-in one, a class, or the dotted path of one; `taskAssignor.NAME` are its configs, "
+        "and `client.tag.NAME` the member's client tags. The leader's counts.",
+        ("task.assignor.class",),
+    )
+    task_assignor_configs: FrozenMapping[str, str] = field(default_factory=FrozenMapping)
+    min_ranges: int | None = config(
+        None,
+        "minPartitions",
+        integer(1, INT_MAX),
+        "With `taskAssignor`: minimum number of key ranges that it deals out; without, as many "
+        "as there are members. Not with `rangeAssignor=adaptive`.",
+    )
+    stateful: bool = config(
+        False,
+        "stateful",
+        BOOLEAN,
+        "With `taskAssignor`: tell it that members keep state by key range.",
+    )
+    client_tags: tuple[tuple[str, str], ...] = ()
+    on_commit: Callable[[Exception | None, Any], None] | None = None
+
+    @property
+    def measures_load(self) -> bool:
+        """True if members are to report their load: an assignor looks at it."""
+        is_wanted = self.range_assignor != ROUND_ROBIN or self.task_assignor is not None
+        return is_wanted and self.order == "key"
+
+    @property
+    def report(self) -> MemberReport:
+        """The constant part of a member's report."""
+        if self.order != "key":
+            return NO_REPORT
+        return MemberReport(self.range_assignor, self.task_assignor, self.client_tags)
+
+    @property
+    def lease_records(self) -> int | None:
+        """Number of offsets to lease at a time; None for key order."""
+        return self.chunk_records if self.order == "none" else None
+
+    @property
+    def lease_seconds(self) -> float:
+        """Time after which a lease is given up of which nothing more was committed."""
+        return (self.lease_timeout_ms or self.session_timeout_ms) / 1000
+
 
 CONFIGS: Final = {
-    entry.name: entry
-    for entry in (
-        Config(
-            "acknowledgement.mode",
-            Kind(_MODE.values, lambda text: _MODE.parse(text) == "explicit"),
-            "explicit",
-            "`implicit`: what `poll` returned is processed when `poll` is called again; "
-            "`explicit`: when it is acknowledged.",
-            ("share.acknowledgement.mode",),
-        ),
-        Config(
-            "allow.individual.commit",
-            BOOLEAN,
-            "individual",
-            "Share partitions by key range, and commit individual offsets.",
-        ),
-        Config(
-            "application.server",
-            Kind("host:port", _parse_address),
-            "application_server",
-            "Where others reach this process; without it, its host's name is shown.",
-        ),
-        Config("auto.commit.interval.ms", integer(0, INT_MAX), "auto_commit_interval_ms", "How "
-               "often to commit, with `enable.auto.commit`."),
-        Config(
-            "auto.offset.reset",
-            Kind(", ".join(f"`{name}`" for name in _RESETS), _parse_reset),
-            "offset_reset",
-            "Where to start if the group has no offset. If wanted offsets are gone, it goes on "
-            "with what is left, unless this is `error`.",
-        ),
-        Config(
-            "claim.timeout.ms",
-            integer(100, INT_MAX),
-            "claim_timeout_ms",
-            "How long after its last contact with the log a member hands out records, and how long "
-            "a new owner of its hashes waits: the same in all processes of a group.",
-        ),
-        Config("columns", _COLUMNS, "columns", "The columns of `consume_batch`, separated by "
-               "commas."),
-        Config(
-            "consumption.order",
-            choice("key", "none", default="key"),
-            "order",
-            "`key`: the order of each key is kept; `none`: members that share a partition take "
-            "chunks of it as they are free.",
-        ),
-        Config(
-            "cooperative.chunk.records",
-            integer(1, INT_MAX),
-            "chunk_records",
-            "With `consumption.order=none`: maximum number of offsets that a member takes at a "
-            "time. A chunk that a killed member had not committed comes again.",
-        ),
-        Config("enable.auto.commit", BOOLEAN, "auto_commit", "Commit from time to time."),
-        Config(
-            "group.instance.id",
-            Kind("text", _parse_instance),
-            "instance_id",
-            "Id of a static member (`subscribe`): it does not leave when it closes, and its "
-            "successor of the same id gets its partitions without a rebalance.",
-        ),
-        Config(
-            "heartbeat.interval.ms",
-            integer(1, INT_MAX),
-            "heartbeat_interval_ms",
-            "How often a member says that it is alive (`subscribe`).",
-        ),
-        Config(
-            "individual.commit.log.segment.bytes",
-            integer(14, INT_MAX),
-            "log_segment_bytes",
-            "Segment size of the log of individual commits, if it has to be created.",
-        ),
-        Config(
-            "individual.commit.topic",
-            TOPIC,
-            "log_topic",
-            "The log of individual commits. Whoever may write to it can mark records as processed. "
-            "`subscribePattern` matches no name that begins with `__individual_commit_offsets`.",
-        ),
-        Config(
-            "keys",
-            OPTIONS["keys"].kind or TOPIC,
-            "keys",
-            "Return only the records of these keys. All others count as processed once they are "
-            "read, so give all members of the group the same.",
-        ),
-        Config(
-            "max.in.flight.per.key",
-            integer(1, INT_MAX),
-            "in_flight_per_key",
-            "Maximum number of unacknowledged records of one key (explicit mode only).",
-        ),
-        Config(
-            "max.num.ranges.to.commit",
-            integer(1, INT_MAX),
-            "max_ranges",
-            "Commit earlier if this many processed ranges have gathered.",
-        ),
-        Config(
-            "max.poll.interval.ms",
-            integer(1, INT_MAX),
-            "max_poll_interval_ms",
-            "After this time without a poll a member leaves its group (`subscribe`).",
-        ),
-        Config(
-            "minPartitions",
-            integer(1, INT_MAX),
-            "min_ranges",
-            "With `taskAssignor`: minimum number of key ranges that it deals out; without, as many "
-            "as there are members. Not with `rangeAssignor=adaptive`.",
-        ),
-        Config(
-            "partition.assignment.strategy",
-            Kind(", ".join(f"`{','.join(names)}`" for names in _STRATEGIES), _parse_strategies),
-            "protocols",
-            "With `range`, plain consumers may be members too: as long as one is, each member has "
-            "whole partitions (`subscribe`).",
-        ),
-        Config(
-            "probing.rebalance.interval.ms",
-            integer(1, INT_MAX),
-            "probing_interval_ms",
-            "How often the leader looks at loads again, with `rangeAssignor` or if a task assignor "
-            "asks for it (`subscribe`).",
-        ),
-        Config(
-            "purgatory",
-            choice("stable", "key", default="stable"),
-            "purgatory",
-            "With `transactional.id`: `stable`: a transaction commits when all members have "
-            "processed what comes before its records; `key`: it waits for nobody.",
-        ),
-        Config(
-            "queued.max.messages.kbytes",
-            integer(1, 2_097_151),
-            "queued_max_kbytes",
-            "Makes fetches smaller than `max.partition.fetch.bytes` (4 MiB): the answers that are "
-            "on their way are a quarter of this many KiB at most, but 64 KiB in any case, and a "
-            "record batch comes whole. As many bytes again wait to be decoded. From `16384` on, as "
-            "by default, it changes nothing.",
-        ),
-        Config(
-            "rangeAssignor",
-            RANGE_ASSIGNOR,
-            "range_assignor",
-            "How partitions are cut that members share (`subscribe`): `round-robin` (evenly), "
-            "`adaptive` (by the load that members report), or the dotted path of a callable. The "
-            "leader's counts, so give all members the same.",
-        ),
-        Config(
-            "session.timeout.ms",
-            integer(1, INT_MAX),
-            "session_timeout_ms",
-            "A member that is not heard of for so long is dropped, and hands out nothing before "
-            "that (`subscribe`).",
-        ),
-        Config(
-            "stateful",
-            BOOLEAN,
-            "stateful",
-            "With `taskAssignor`: tell it that members keep state by key range.",
-        ),
-        Config(
-            "taskAssignor",
-            TASK_ASSIGNOR,
-            "task_assignor",
-            "What assigns partitions and key ranges to members (`subscribe`), as in Kafka Streams: "
-            "a built-in one, a class, or the dotted path of one; `taskAssignor.NAME` are its "
-            "configs, and `client.tag.NAME` the member's client tags. The leader's counts.",
-            ("task.assignor.class",),
-        ),
-        Config(
-            "transaction.timeout.ms",
-            integer(1_000, 2_147_483_547),
-            "transaction_timeout_ms",
-            "With `transactional.id`: after this time, brokers abort a transaction.",
-        ),
-        Config(
-            "transactional.id",
-            Kind("a name, another one for each process", _parse_transactional_id),
-            "transactional_id",
-            "Outputs and what is processed are committed in transactions of this id.",
-        ),
+    name: Config(name, kind, each.name, doc, aliases)
+    for each in sorted(
+        (each for each in fields(ConsumerConfig) if each.metadata),
+        key=lambda each: each.metadata["config"][0].lower(),
     )
-}  # fmt: skip
+    for name, kind, doc, aliases in [each.metadata["config"]]
+}
 """The configurations of the consumer itself, by name; all others are those of Kafka's client."""

@@ -17,15 +17,17 @@ import pyarrow as pa
 
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
-from kshare.group.config.consumer_config import ConsumerConfig
-from kshare.group.consumer.collected import Collected
+from kshare.errors import ConsumerClosedError
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.consumer import KeySharedConsumer, check_number
+from kshare.group.consumer.health import ConsumerHealth
 from kshare.group.consumer.receiver import deadline_of
 from kshare.group.consumer.subscriber import Listener
 from kshare.group.consumer.transaction import Transaction
+from kshare.group.core.call import Call
 from kshare.group.message import Message
 from kshare.group.metrics import ConsumerMetrics
-from kshare.group.model import ConsumerClosedError, OffsetAndMetadata
+from kshare.group.model import OffsetAndMetadata
 
 __all__ = ["AsyncKeySharedConsumer"]
 
@@ -110,6 +112,10 @@ class AsyncKeySharedConsumer:
         """All records of a batch are processed."""
         self._consumer.acknowledge_batch(batch)
 
+    async def release(self, message: Message, delay: float = 0.0) -> None:
+        """A record cannot be processed now: it comes again, and those of its key behind it."""
+        await asyncio.to_thread(self._consumer.release, message, delay)
+
     async def commit(
         self,
         message: Message | None = None,
@@ -141,7 +147,7 @@ class AsyncKeySharedConsumer:
         partitions: Iterable[Any] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed, of the assigned partitions or of some."""
+        """The committed offsets of the assigned partitions, or of some."""
         return await asyncio.to_thread(self._consumer.committed, partitions, timeout)
 
     async def assign(self, partitions: Mapping[Any, Sequence[Any]] | Sequence[Any]) -> None:
@@ -199,12 +205,21 @@ class AsyncKeySharedConsumer:
         self._polling.shutdown(wait=False)
 
     def metrics(self) -> ConsumerMetrics:
-        """What the consumer owns, how far it is, its commits and rebalances."""
+        """Key ranges, positions, commits and rebalances of the consumer."""
         return self._consumer.metrics()
+
+    def health(self) -> ConsumerHealth:
+        """Return whether the consumer works; for probes."""
+        return self._consumer.health()
+
+    @property
+    def config(self) -> ConsumerConfig:
+        """The configuration, as it was understood."""
+        return self._consumer.config
 
     @property
     def is_closed(self) -> bool:
-        """Whether the consumer is closed."""
+        """True if the consumer is closed."""
         return self._consumer.is_closed
 
     async def __aenter__(self) -> Self:
@@ -216,7 +231,7 @@ class AsyncKeySharedConsumer:
     def _is_over(self, deadline: float) -> bool:
         return self._consumer.is_closed or time.monotonic() >= deadline
 
-    async def _wait_for(self, gather: Callable[[Collected], bool]) -> Collected | None:
+    async def _wait_for(self, gather: Callable[[Call], bool]) -> Call | None:
         """Receive in the polling thread; what it has got is still to be returned.
 
         Args:
@@ -230,7 +245,7 @@ class AsyncKeySharedConsumer:
             await self._ended(left)  # what went wrong in it is raised now
         if self._consumer.is_closed:
             raise ConsumerClosedError
-        call = self._consumer.receiver.new_call()
+        call = Call()
         future = asyncio.get_running_loop().run_in_executor(self._polling, gather, call)
         try:
             return call if await self._ended(future) else None

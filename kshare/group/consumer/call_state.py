@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+from kshare.errors import ConsumerClosedError
+
 __all__ = ["CallState"]
 
 
@@ -76,6 +78,15 @@ class CallState:
             stack.callback(self.polling.release)
             interrupt()
             yield
+
+    def check_open(self) -> None:
+        """Refuse a call after the end; callbacks amid ``close()`` may still ask.
+
+        Raises:
+            ConsumerClosedError: It has ended.
+        """
+        if self.has_ended:
+            raise ConsumerClosedError
 
     def shut_down(self) -> None:
         """End the consumer, now or when the call ends that is under way in this thread."""

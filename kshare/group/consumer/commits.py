@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, KshareError, PolicyError
-from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.config.table import ConsumerConfig
+from kshare.group.core.work import Work
 from kshare.group.metrics import Latency
 from kshare.group.session.interface import Session
-from kshare.group.session.work import Work
 
 __all__ = ["Commits"]
 
@@ -56,13 +56,13 @@ class Commits:
         self._under_way: list[Future[Answer]] = []
         self._failure: BaseException | None = None  # of the last commit
 
-    def commit(self, work: Work) -> Answer:
-        """Commit, and wait for the stable offsets."""
+    def commit(self, work: Work, seconds: float = float("inf")) -> Answer:
+        """Commit, and wait for the stable offsets, for so long at most, and :attr:`seconds`."""
         if not work.processed:
             return {}
         with self.latency.measured():
             processed = self._allowed(work.processed)
-            return self._session.commit(processed, self.seconds, since=work.since)
+            return self._session.commit(processed, min(seconds, self.seconds), since=work.since)
 
     def begin(self, work: Work) -> None:
         """Commit without waiting; :meth:`serve` calls back."""
@@ -113,7 +113,7 @@ class Commits:
             self.begin(work())
 
     def _have_gathered(self, ranges: Callable[[], int], now: float) -> bool:
-        """Whether ``max.num.ranges.to.commit`` have gathered; looked at now and then only."""
+        """True if ``max.num.ranges.to.commit`` have gathered; looked at now and then only."""
         if not self._config.explicit or now < self._next_look:
             return False
         gathered = ranges() - self._ranges
@@ -145,12 +145,19 @@ class Commits:
             return float("inf")
         return max(self._due - time.monotonic(), 0.0)
 
-    def close(self, work: Callable[[], Work]) -> None:
-        """Finish what is under way; with ``enable.auto.commit``, commit for the last time."""
+    def close(self, work: Callable[[], Work], seconds: float) -> None:
+        """Finish what is under way; with ``enable.auto.commit``, commit for the last time.
+
+        Args:
+            work: What is processed.
+            seconds: Maximum time. What is under way then ends with the session.
+        """
+        until = time.monotonic() + seconds
         if self._config.auto_commit:
-            self.flush(work())
+            self.flush(work(), seconds)
         if self._executor is not None:
-            self._executor.shutdown(wait=True, cancel_futures=True)
+            wait(self._under_way, max(until - time.monotonic(), 0.0))
+            self._executor.shutdown(wait=False, cancel_futures=True)
             self._call_back()
 
     def finish(self) -> None:
@@ -164,10 +171,10 @@ class Commits:
             self.begin(work)
         return self._under_way[-1] if self._under_way else None
 
-    def flush(self, work: Work) -> None:
+    def flush(self, work: Work, seconds: float = float("inf")) -> None:
         """Commit before partitions are given up. That it fails is a warning: records come again."""
         self._failure = None  # what it refused is over
         try:
-            self.commit(work)
+            self.commit(work, seconds)
         except KshareError as error:
             _log.warning("the last commit has failed, so some records will come again: %s", error)

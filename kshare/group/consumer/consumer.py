@@ -12,18 +12,22 @@ from kshare.cluster.parked_keys import ParkWatch
 from kshare.cluster.policies import PolicyWatch
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
+from kshare.errors import ConsumerClosedError
 from kshare.group.assignments import (
     offset_to_start,
     offsets_to_commit,
     parse_partition,
     partition_and_offset,
 )
-from kshare.group.config.consumer_config import ConsumerConfig, consumer_config
+from kshare.group.config.consumer_config import consumer_config
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.commits import Commits
+from kshare.group.consumer.health import ConsumerHealth, health_of
 from kshare.group.consumer.processing import Processing
 from kshare.group.consumer.reading import Reading
 from kshare.group.consumer.receiver import Receiver, deadline_of, wall_time
+from kshare.group.consumer.releases import Releases, check_releases
 from kshare.group.consumer.restrictions import PolicyView, Restrictions
 from kshare.group.consumer.subscriber import Callbacks, Listener
 from kshare.group.consumer.transaction import Transaction, Transactions, TransactionWork
@@ -33,7 +37,7 @@ from kshare.group.delivery.shared_tail import SharedTail
 from kshare.group.delivery.tail import Tail
 from kshare.group.message import Message
 from kshare.group.metrics import ConsumerMetrics, Latencies
-from kshare.group.model import ConsumerClosedError, OffsetAndMetadata
+from kshare.group.model import OffsetAndMetadata
 from kshare.group.session.interface import Session
 from kshare.group.session.session import GroupSession
 from kshare.options import KafkaConfig
@@ -42,6 +46,8 @@ from kshare.wire.protocol.waker import Waker
 __all__ = ["KeySharedConsumer", "check_number"]
 
 _CLOSE_SECONDS: Final = 5.0
+_LAST_COMMIT_SECONDS: Final = 30.0
+"""As long as Java's consumer waits when it closes."""
 
 
 def check_number(num_messages: int) -> None:
@@ -52,6 +58,12 @@ def check_number(num_messages: int) -> None:
     """
     if num_messages < 0:
         raise ValueError(f"num_messages is {num_messages}; wanted 0 or more")
+
+
+def _check_message(message: Message) -> None:
+    if not isinstance(message, Message):
+        what = type(message).__name__  # type: ignore[unreachable]
+        raise TypeError(f"wanted a message that this consumer returned, not a {what}")
 
 
 class KeySharedConsumer:
@@ -69,6 +81,7 @@ class KeySharedConsumer:
 
     Raises:
         OptionsError: The configuration cannot be used; every fault is listed.
+        TypeError: It is none.
     """
 
     def __init__(
@@ -79,6 +92,9 @@ class KeySharedConsumer:
         policies: Callable[[KafkaConfig], PolicyView] = PolicyWatch,
         parked: Callable[[KafkaConfig], ParkView] = ParkWatch,
     ) -> None:
+        if not isinstance(config, ConsumerConfig | Mapping):
+            what = type(config).__name__  # type: ignore[unreachable]
+            raise TypeError(f"expected configuration dict, not {what}")
         if not isinstance(config, ConsumerConfig):
             config = consumer_config(config)
         self._config = config
@@ -90,8 +106,9 @@ class KeySharedConsumer:
         self._session.look_up_leader_epochs(self._tail.leader_epochs)
         self._state = CallState(self._shut_down)
         restrictions = Restrictions(policies(config.kafka), config.group)
+        releases = Releases(config, self._tail, self._state, self._interrupt)
         self._processing = Processing(
-            config, self._tail, self._state, restrictions, self._is_subscribed
+            config, self._tail, self._state, restrictions, self._is_subscribed, releases
         )
         self._commits = Commits(config, self._session, self._processing.allowed)
         self._receiver: Receiver = Receiver(
@@ -230,11 +247,10 @@ class KeySharedConsumer:
         Raises:
             TypeError: It is no message.
         """
-        if not isinstance(message, Message):
-            what = type(message).__name__  # type: ignore[unreachable]
-            raise TypeError(f"wanted a message that this consumer returned, not a {what}")
-        chunk = message[0]
-        chunk.acknowledged[message[1]] = 1
+        _check_message(message)
+        rows = message[0].acknowledged
+        if not rows[message[1]]:  # a record that was released comes again
+            rows[message[1]] = 1
         if self._config.in_flight_per_key is not None:
             with self._state.lock:
                 self._tail.acknowledge(message.topic_partition, [message.offset()])
@@ -257,6 +273,34 @@ class KeySharedConsumer:
         if self._config.in_flight_per_key is not None:
             self._waker.wake()
 
+    def release(self, message: Message, delay: float = 0.0) -> None:
+        """A record cannot be processed now: it comes again, and those of its key behind it.
+
+        As KIP-932's RELEASE, but in order: until the delay is over no record of its key is
+        returned, all other keys go on, and then this one comes before the later ones. Those that
+        were returned already and are not acknowledged come again, too: skip them
+        (:meth:`.Message.is_released`). :meth:`.Message.delivery_count` counts, also through
+        kill -9. After a restart, and if its key hashes go to another member, it comes at once. A
+        record that is acknowledged, or has gone to others meanwhile, stays as it is. For
+        ``acknowledgement.mode=explicit``; from any thread.
+
+        Args:
+            message: The record; the earlier ones of its key are to be acknowledged or released.
+            delay: Seconds until it comes again.
+
+        Raises:
+            KafkaError: The group's log cannot be read.
+            OptionsError: The consumer is configured in another way.
+            TypeError: It is no message.
+            ValueError: The delay is below 0, or keys are not read (``columns``).
+        """
+        _check_message(message)
+        if not 0 <= delay < float("inf"):
+            raise ValueError(f"delay is {delay}; wanted seconds from 0 up")
+        check_releases(self._config)
+        self._state.check_open()
+        self.releases.release(message, delay)
+
     def commit(
         self,
         message: Message | None = None,
@@ -264,6 +308,8 @@ class KeySharedConsumer:
         asynchronous: bool = False,
     ) -> dict[TopicPartition, int] | None:
         """Commit what is processed; in implicit mode, all that was returned so far.
+
+        After a rebalance it waits until what was gained is claimed in the group's log.
 
         Args:
             message: Before that, all that was returned of its partition up to this record counts as
@@ -285,8 +331,7 @@ class KeySharedConsumer:
         """
         if self._receiver.transactions is not None:
             raise RuntimeError("transactional.id is set: the end of consumer.transaction() commits")
-        if self._state.has_ended:
-            raise ConsumerClosedError
+        self._state.check_open()
         if message is not None and offsets is not None:
             raise ValueError("give a message or offsets, not both")
         limits = offsets_to_commit(message, offsets)
@@ -389,7 +434,12 @@ class KeySharedConsumer:
         self._reading.unsubscribe()
 
     def assignment(self) -> dict[TopicPartition, tuple[HashRange, ...]]:
-        """The key ranges that are claimed, by partition; ``()`` is the whole partition."""
+        """The key ranges that are claimed, by partition; ``()`` is the whole partition.
+
+        Raises:
+            RuntimeError: The consumer is closed.
+        """
+        self._state.check_open()
         return dict(self._tail.assignment)
 
     def pause(self, partitions: Iterable[Any]) -> None:
@@ -418,7 +468,12 @@ class KeySharedConsumer:
         self._reading.seek(topic_partition, wanted)
 
     def position(self, partitions: Iterable[Any] | None = None) -> dict[TopicPartition, int]:
-        """The offset after the last record that was returned, of partitions that have started."""
+        """The offset after the last record that was returned, of partitions that have started.
+
+        Raises:
+            RuntimeError: The consumer is closed.
+        """
+        self._state.check_open()
         wanted = self._tail.assignment if partitions is None else self._reading.assigned(partitions)
         deliveries = self._tail.deliveries
         return {tp: deliveries[tp].returned for tp in wanted if tp in deliveries}
@@ -426,7 +481,7 @@ class KeySharedConsumer:
     def committed(
         self, partitions: Iterable[Any] | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed, of the assigned partitions or of some.
+        """The committed offsets of the assigned partitions, or of some.
 
         Raises:
             FetchTimeoutError: It was not known in time.
@@ -438,17 +493,25 @@ class KeySharedConsumer:
         return self._reading.committed(list(wanted), seconds)
 
     def memberid(self) -> str:
-        """The consumer's id in the group."""
+        """The consumer's id in the group.
+
+        Raises:
+            RuntimeError: The consumer is closed.
+        """
+        self._state.check_open()
         return self._session.member
 
     def metrics(self) -> ConsumerMetrics:
-        """What the consumer owns, how far it is, its commits and rebalances. From any thread.
+        """Key ranges, positions, commits and rebalances of the consumer. From any thread.
 
         See also :func:`kshare.group.register_metrics`, which shows it to Prometheus.
         """
         with self._state.lock:
             partitions = self._tail.metrics(is_batch=self._state.is_batch)
-        transactions = self._receiver.transactions
+        transactions, subscriber = self._receiver.transactions, self._receiver.subscriber
+        member = None if subscriber is None else subscriber.member
+        counts = {} if self._tail.parking is None else self._tail.parking.counts
+        topics = {tp.topic for tp in partitions}
         return ConsumerMetrics(
             group=self._config.group,
             member=self._session.member,
@@ -459,6 +522,22 @@ class KeySharedConsumer:
             fenced_seconds=self._receiver.hold.seconds,
             transactions=transactions.latency.latencies() if transactions else Latencies(),
             aborted_transactions=transactions.aborts if transactions else 0,
+            is_member=member.is_member if member else None,
+            leads=member.leads if member else None,
+            parked={topic: counts[topic] for topic in counts if topic in topics},
+        )
+
+    def health(self) -> ConsumerHealth:
+        """Return whether the consumer works; for probes. From any thread.
+
+        See also :func:`kshare.group.serve_metrics`, which shows it over HTTP.
+        """
+        subscriber = self._receiver.subscriber
+        return health_of(
+            self._session,
+            None if subscriber is None else subscriber.member,
+            frozenset(self._tail.assignment),
+            is_closed=self._state.is_closed,
         )
 
     # -- the end ----------------------------------------------------------------------------
@@ -467,9 +546,9 @@ class KeySharedConsumer:
         """Commit (with ``enable.auto.commit``), give up all claims, and end iterations.
 
         What the last call returned counts as processed only if it was acknowledged or committed;
-        an open transaction is aborted.
-        May be called again, and from a signal handler: amid a call of the consumer, it is closed
-        when that call returns, which is at once.
+        an open transaction is aborted. Waits for the last commit for 30 s at most.
+        Idempotent and safe in a signal handler. If a call is in progress, that call returns
+        immediately and then the consumer closes.
         """
         if self._state.is_closed:
             return
@@ -482,12 +561,13 @@ class KeySharedConsumer:
             self._reading.stop_looking()
             if self._receiver.subscriber is not None:
                 self._receiver.subscriber.revoke_all()
-            self._commits.close(self._processing.work)
+            self._commits.close(self._processing.work, _LAST_COMMIT_SECONDS)
             if self._receiver.transactions is not None:
                 self._receiver.transactions.close()
         finally:
             self._session.close(_CLOSE_SECONDS)
             self._tail.close()
+            self.releases.close()
             self._reading.close()
             self._waker.close()
 
@@ -497,8 +577,18 @@ class KeySharedConsumer:
         return self._receiver
 
     @property
+    def releases(self) -> Releases:
+        """What gives records back, for :class:`~kshare.processing.Processor`."""
+        return self._processing.releases
+
+    @property
+    def config(self) -> ConsumerConfig:
+        """The configuration, as it was understood."""
+        return self._config
+
+    @property
     def is_closed(self) -> bool:
-        """Whether the consumer is closed."""
+        """True if the consumer is closed."""
         return self._state.is_closed
 
     def __enter__(self) -> Self:

@@ -51,7 +51,7 @@ class GroupHost:
         return self._commits.begin_last(self._processing.work())
 
     def is_settled(self) -> bool:
-        """Whether what it reads is claimed, so that what it processes can be committed."""
+        """True if what it reads is claimed, so that what it processes can be committed."""
         return self._tail.is_settled()
 
     def wake(self) -> None:

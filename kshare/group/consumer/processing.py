@@ -6,11 +6,12 @@ import pyarrow as pa
 
 from kshare.core.progress import Progress, TopicPartition
 from kshare.group.assignments import rows_by_partition
-from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
+from kshare.group.consumer.releases import Releases
 from kshare.group.consumer.restrictions import Restrictions
+from kshare.group.core.work import Work
 from kshare.group.delivery.tail import Tail
-from kshare.group.session.work import Work
 
 __all__ = ["Processing"]
 
@@ -24,6 +25,10 @@ class Processing:
         state: What the consumer's threads share.
         restrictions: What policies accept.
         is_subscribed: Whether the group assigns the partitions.
+        releases: Counts what was released.
+
+    Attributes:
+        releases: As given.
     """
 
     def __init__(
@@ -33,12 +38,14 @@ class Processing:
         state: CallState,
         restrictions: Restrictions,
         is_subscribed: Callable[[], bool],
+        releases: Releases,
     ) -> None:
         self._config = config
         self._tail = tail
         self._state = state
         self._restrictions = restrictions
         self._is_subscribed = is_subscribed
+        self.releases = releases
 
     def settle(self) -> None:
         """In implicit mode, what the calls before this one returned is processed."""
@@ -59,6 +66,7 @@ class Processing:
                 if not self._config.individual:
                     progress = Progress.at(progress.position_of(delivery.owned))
                 processed[topic_partition] = progress
+            self.releases.forget()
             return Work(processed, {tp: deliveries[tp].start for tp in processed})
 
     def work_up_to(self, limits: Mapping[TopicPartition, int]) -> Work:
@@ -97,10 +105,7 @@ class Processing:
         rows = list(rows_by_partition(batch))
         with self._state.lock:
             for topic_partition, offsets, chunks in rows:
-                delivery = self._tail.deliveries.get(topic_partition)
-                if delivery is not None:
-                    found = delivery.acknowledge(offsets, chunks)
-                    self._tail.acknowledge(topic_partition, found.tolist())
+                self._tail.acknowledge_rows(topic_partition, offsets, chunks)
 
     def allowed(
         self, processed: Mapping[TopicPartition, Progress]

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kshare.core.progress import TopicPartition
+from kshare.errors import ConsumerClosedError
 from kshare.group.assignments import check_whole, parse_assignment, parse_partition
-from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.group_host import GroupHost
@@ -19,7 +20,7 @@ from kshare.group.consumer.restrictions import Restrictions
 from kshare.group.consumer.subscriber import Callbacks, Subscriber
 from kshare.group.consumer.topic_patterns import Topics
 from kshare.group.delivery.tail import Tail
-from kshare.group.model import ConsumerClosedError, OffsetAndMetadata
+from kshare.group.model import OffsetAndMetadata
 from kshare.group.offsets import GroupOffsets
 from kshare.group.session.interface import Session
 
@@ -153,7 +154,12 @@ class Reading:
         return Subscriber(member, self.host, self._config.group)
 
     def unsubscribe(self) -> None:
-        """Commit (with ``enable.auto.commit``), give up all partitions, and leave the group."""
+        """Commit (with ``enable.auto.commit``), give up all partitions, and leave the group.
+
+        Raises:
+            ConsumerClosedError: The consumer is closed.
+        """
+        self._state.check_open()
         subscriber = self._receiver.subscriber
         if subscriber is None:
             return
@@ -186,6 +192,7 @@ class Reading:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on at an offset, ``OFFSET_BEGINNING`` or ``OFFSET_END``."""
+        self._state.check_open()
         offset = log_offsets(self._config.kafka, {partition: offset})[partition]
         with self._receiver.stopped():
             (topic_partition,) = self.assigned([partition])
@@ -195,8 +202,10 @@ class Reading:
         """Partitions as users write them.
 
         Raises:
+            ConsumerClosedError: The consumer is closed.
             ValueError: One is none, or is not assigned.
         """
+        self._state.check_open()
         wanted = [parse_partition(partition) for partition in partitions]
         for topic_partition in wanted:
             if topic_partition not in self._tail.assignment:

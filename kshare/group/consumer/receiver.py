@@ -7,12 +7,12 @@
            |                                              no: wait <--------+       v
            +---- woken, or time to look again ------------------------- fetch --> rows
                                                                                    |
-    returned <-- may it still? <-- so many, or no more in time <-- collected <-----+
+    returned <-- may it still? <-- enough, or no more in time <-- collected <-----+
                    no: back
 
-Guarantees: no record is handed out that was got before something changed, and none once the session
-may be over. What a call has collected is looked at when the call returns: without the right to it
-by then, it goes back.
+Guarantees: records fetched before a rebalance are not returned after it; nothing is returned once
+the session may have expired. What a call has collected is looked at when the call returns: without
+the right to it by then, it goes back.
 """
 
 import logging
@@ -24,17 +24,16 @@ from typing import Final
 
 import pyarrow as pa
 
-from kshare.errors import FencedError, KshareError
+from kshare.errors import ConsumerClosedError, FencedError, KshareError
 from kshare.group.consumer.call_state import CallState
-from kshare.group.consumer.collected import Collected
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.hold import Hold
 from kshare.group.consumer.processing import Processing
 from kshare.group.consumer.subscriber import Subscriber
 from kshare.group.consumer.transaction import Transactions
+from kshare.group.core.call import Call, are_in_place
 from kshare.group.delivery.tail import Tail
 from kshare.group.message import Message
-from kshare.group.model import ConsumerClosedError
 from kshare.group.session.interface import Session
 from kshare.wire.protocol.waker import Waker
 
@@ -47,7 +46,7 @@ _FRESH_SECONDS: Final = 0.01
 _TICK_SECONDS: Final = 1.0
 
 Take = Callable[[float], bool]
-"""Gets records, waiting so many seconds at most; whether it got some."""
+"""Gets records, waiting for a number of seconds at most; returns True if it got some."""
 
 wall_time = time.time  # unlike the monotonic clock, it goes on while the machine is suspended
 
@@ -109,7 +108,7 @@ class Receiver:
         self._commits = commits
         self._processing = processing
         self._waker = waker
-        self._collected = Collected(tail)  # by the call that is under way
+        self._collected = Call()  # by the call that is under way
 
     def next_rows(self, timeout: float | None, *, continues: bool = False) -> bool:
         """Wait for messages in :attr:`fresh`; whether there are any."""
@@ -124,10 +123,6 @@ class Receiver:
 
     # -- what a call collects ----------------------------------------------------------------
 
-    def new_call(self) -> Collected:
-        """What the next call collects; for :meth:`gather` or :meth:`await_batch`."""
-        return Collected(self._tail)
-
     def messages(self, most: int, timeout: float | None) -> list[Message]:
         """The next messages, as many as come in time; they count as returned by one call.
 
@@ -138,14 +133,14 @@ class Receiver:
         Raises:
             KshareError: As of :meth:`wait`, with nothing to return.
         """
-        deadline, call = deadline_of(timeout), self.new_call()
+        deadline, call = deadline_of(timeout), Call()
         while True:
             has_some = self.gather(call, most, deadline)
             messages = self.release(call)
             if messages or not has_some or time.monotonic() >= deadline:
                 return messages
 
-    def gather(self, call: Collected, most: int, deadline: float) -> bool:
+    def gather(self, call: Call, most: int, deadline: float) -> bool:
         """Collect messages, as many as come in time; whether :meth:`release` has some to return.
 
         Args:
@@ -165,7 +160,7 @@ class Receiver:
                     break
                 with self._state.lock:
                     if self._tail.rows.left and not call.is_cancelled:
-                        call.collect(most - len(call.messages))
+                        call.took(*self._tail.collect(most - len(call.messages)))
         except (KshareError, ConsumerClosedError):
             if call.is_empty:  # else the next call says it again
                 raise
@@ -178,7 +173,7 @@ class Receiver:
                 self._give_back()
         return not call.is_empty
 
-    def release(self, call: Collected) -> list[Message]:
+    def release(self, call: Call) -> list[Message]:
         """Return what was gathered, if it may be returned now; if not, it goes back.
 
         Raises:
@@ -189,9 +184,9 @@ class Receiver:
                 return []
             self._state.is_batch = True
             self.look_again()
-            return call.confirm()
+            return [each for each in call.confirm() if not self._comes_again(each)]
 
-    def await_rows(self, call: Collected, deadline: float) -> bool:
+    def await_rows(self, call: Call, deadline: float) -> bool:
         """Wait until there is something for :meth:`take`; whether there is.
 
         Args:
@@ -212,11 +207,18 @@ class Receiver:
             if not tail.rows.left:
                 return None
             current = {tail.current: tail.deliveries[tail.current]}
-            if not (self._has_right() and tail.are_in_place(current)):
+            if not self._is_unfenced() or self._session.seconds_to_deliver() < 0:
+                return None
+            if not are_in_place(current, tail.deliveries, self._session.started()):
                 return None
             self._refresh()
             self.fresh.rows = tail.rows.messages  # another thread may have changed what is read
-            return next(self.fresh.rows)
+            message = next(self.fresh.rows)
+            return None if self._comes_again(message) else message
+
+    def _comes_again(self, message: Message) -> bool:
+        """True if another thread has released an earlier record of its key meanwhile."""
+        return self._tail.released.is_new(message.topic_partition) and message.is_released()
 
     def batch(self, timeout: float | None) -> pa.RecordBatch | None:
         """The next record batch of one partition; None if none came in time.
@@ -226,14 +228,14 @@ class Receiver:
         Args:
             timeout: Maximum time to wait; None or below 0 for no limit.
         """
-        deadline, call = deadline_of(timeout), self.new_call()
+        deadline, call = deadline_of(timeout), Call()
         while self.await_batch(call, deadline):
             batch = self.release_batch(call)
             if batch is not None or time.monotonic() >= deadline:
                 return batch
         return None
 
-    def await_batch(self, call: Collected, deadline: float) -> bool:
+    def await_batch(self, call: Call, deadline: float) -> bool:
         """Wait until there is something for :meth:`release_batch`; whether there is.
 
         Args:
@@ -247,7 +249,7 @@ class Receiver:
             return self.next_rows(left)
         return self.wait(self._tail.fetch_batch, left, continues=False)
 
-    def release_batch(self, call: Collected) -> pa.RecordBatch | None:
+    def release_batch(self, call: Call) -> pa.RecordBatch | None:
         """Return the batch that is there, if it may be returned now; else None.
 
         Raises:
@@ -256,7 +258,8 @@ class Receiver:
         with self._state.lock:
             if call.is_cancelled or not self._tail.has_batch:
                 return None
-            batch = call.collect_batch()
+            delivery, messages, batch = self._tail.collect_batch()
+            call.took(delivery, messages)
             self.fresh.rows = iter(())
             if not self._may_return(call):
                 return None
@@ -265,7 +268,7 @@ class Receiver:
             call.confirm()
             return batch
 
-    def cancel(self, call: Collected) -> None:
+    def cancel(self, call: Call) -> None:
         """Nobody waits for a call any more: it ends, and has returned nothing. For any thread."""
         with self._state.lock:
             call.is_cancelled = True
@@ -274,14 +277,14 @@ class Receiver:
                 self._give_back()
         self.interrupt()
 
-    def _begin(self, call: Collected) -> None:
+    def _begin(self, call: Call) -> None:
         with self._state.lock:
             if call is not self._collected:
                 self._give_back()
                 self._collected = call
 
-    def _may_return(self, call: Collected) -> bool:
-        """Whether what was collected may be returned at this moment; if not, it goes back.
+    def _may_return(self, call: Call) -> bool:
+        """True if what was collected may be returned at this moment; if not, it goes back.
 
         A look that is fresh is enough, as whatever changes ends it.
         """
@@ -289,7 +292,9 @@ class Receiver:
         if fresh.since <= wall_time() < fresh.until:
             return True
         try:
-            may = self._has_right() and call.is_in_place()
+            may = self._is_unfenced() and call.may_return(
+                self._session.seconds_to_deliver(), self._tail.deliveries, self._session.started()
+            )
         except BaseException:
             self._give_back()
             raise
@@ -297,16 +302,12 @@ class Receiver:
             self._give_back()
         return may
 
-    def _has_right(self) -> bool:
-        """Whether records of what is in place may be returned at this moment."""
-        is_unfenced = not self._state.is_closed and self._is_unfenced()
-        return is_unfenced and self._session.seconds_to_deliver() >= 0
-
     def _give_back(self) -> None:
         """What is collected and not returned comes again."""
         with self._state.lock:
             if not self._collected.is_empty and not self._state.is_closed:
-                self._collected.give_back()
+                for partition, messages in self._collected.give_back(self._tail.deliveries):
+                    self._tail.take_back(partition, messages)
                 self.fresh.rows = iter(())
                 self.look_again()
 
@@ -368,7 +369,7 @@ class Receiver:
             self._tail.pass_over()
             if self._tail.meter is not None:
                 self._tail.meter.look(self._tail)
-            if self._collected.was_stopped():
+            if self._collected.was_stopped(self._tail.deliveries):
                 self._give_back()
         if not self._is_unfenced():
             self._give_back()
@@ -383,7 +384,8 @@ class Receiver:
             self.subscriber.started(self._tail.is_claimed)
         if continues and self._tail.is_blocked():
             seconds = 0.0
-        return self._took(take, min(seconds, self._commits.seconds_left)) and self._may_hand_out()
+        seconds = min(seconds, self._commits.seconds_left, self._tail.seconds_left)
+        return self._took(take, seconds) and self._may_hand_out()
 
     def follow_group(self, *, continues: bool) -> bool:
         """Do what the group wants; whether to go on: not amid a call's records or a transaction."""
@@ -406,7 +408,12 @@ class Receiver:
         return True
 
     def _is_unfenced(self) -> bool:
-        """Whether nobody else has claimed the key hashes; if somebody has, a member joins again."""
+        """True if nobody else has claimed the key hashes; if somebody has, a member joins again.
+
+        Nobody may return anything of a consumer that is closed.
+        """
+        if self._state.is_closed:
+            return False
         try:
             self._session.check()
         except FencedError as error:
@@ -426,14 +433,14 @@ class Receiver:
             raise
 
     def _may_hand_out(self) -> bool:
-        """Whether what was got after waiting may still be handed out; for how long without a look.
+        """True if what was got after waiting may still be handed out; for how long without a look.
 
         What may not stays where it is.
         """
         return self._refresh() >= 0 and not self._state.is_changed and not self._state.is_closed
 
     def _refresh(self) -> float:
-        """Look at the session; for so many seconds, records may be handed out without a look."""
+        """Look at the session; return for how many seconds records need no other look."""
         since = wall_time()  # first: the process may be stopped before the session answers
         seconds = min(self._session.seconds_to_deliver(), _FRESH_SECONDS)
         self.fresh.since, self.fresh.until = since, since + seconds

@@ -12,8 +12,8 @@ from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy
 from kshare.core.hashing import WHOLE
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import PolicyError
+from kshare.group.core.ownerships import claimed_hashes
 from kshare.group.delivery.tail import Assignment
-from kshare.group.session.ownerships import claimed_hashes
 
 __all__ = ["PolicyView", "Restrictions"]
 
@@ -24,7 +24,7 @@ class PolicyView(Protocol):
     """The policies: see :class:`~kshare.cluster.policies.PolicyWatch`."""
 
     def accepts(self, policy: Policy, /) -> bool:
-        """Whether a policy accepts."""
+        """True if a policy accepts."""
 
     def close(self) -> None:
         """Close the connections."""

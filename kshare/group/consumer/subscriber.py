@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar, overload
 from confluent_kafka import TopicPartition as RdTopicPartition
 
 from kshare.core.hashing import HashRange
-from kshare.core.listing import named
+from kshare.core.listing import join_names
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.topic_patterns import TopicPatterns, Topics
 from kshare.group.membership.thread import MemberThread
@@ -35,7 +35,7 @@ _Consumer = TypeVar("_Consumer")
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """What the user wants to be told.
+    """Callbacks of the user.
 
     Attributes:
         on_assigned: What is gained.
@@ -51,7 +51,7 @@ class Callbacks:
 
 
 class Host(Protocol):
-    """What is needed of the consumer."""
+    """The used part of the consumer."""
 
     def commit_before_revocation(self) -> "Future[Any] | None":
         """Begin to commit what is processed, with ``enable.auto.commit``; None if that is done."""
@@ -60,7 +60,7 @@ class Host(Protocol):
         """Read on these key hashes, which stay, and no others."""
 
     def is_settled(self) -> bool:
-        """Whether what it reads is claimed, so that what it processes can be committed."""
+        """True if what it reads is claimed, so that what it processes can be committed."""
 
     def wake(self) -> None:
         """Look at the subscriber again."""
@@ -109,7 +109,7 @@ class Subscriber:
 
     @property
     def has_work(self) -> bool:
-        """Whether :meth:`follow` has something to do now."""
+        """True if :meth:`follow` has something to do now."""
         under_way = self._under_way
         if under_way is None:
             is_due = self.member.is_lost or self._host.is_settled()
@@ -227,7 +227,7 @@ class Subscriber:
             f"{tp} {' '.join(map(str, ranges))}" if ranges else str(tp)
             for tp, ranges in sorted(changed.items())
         )
-        _log.log(level, "group %s: %s: %s%s", self._group, what, named(names), why)
+        _log.log(level, "group %s: %s: %s%s", self._group, what, join_names(names), why)
 
     def revoke_all(self) -> None:
         """The end: what is owned is given up next."""

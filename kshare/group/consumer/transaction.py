@@ -34,13 +34,13 @@ from kshare.errors import (
     TransactionAbortedError,
     UnknownTopicError,
 )
-from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.config.table import ConsumerConfig
+from kshare.group.core.work import Work
 from kshare.group.delivery.tail import Tail
 from kshare.group.metrics import Latency
 from kshare.group.protocol.transaction import patience
 from kshare.group.session.fencing import fence_ids
 from kshare.group.session.transaction_log import TransactionLog
-from kshare.group.session.work import Work
 from kshare.produce.commit import commit_transaction
 from kshare.produce.config import consumer_producer_config
 from kshare.produce.sender import Sender, write_error
@@ -308,7 +308,7 @@ class _Producer:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a producer with an epoch."""
+        """True if there is a producer with an epoch."""
         return self._sender is not None
 
     def begin(self, topic: str, log: TransactionLog) -> None:

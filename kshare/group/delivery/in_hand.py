@@ -36,16 +36,16 @@ class InHand:
 
     @property
     def has_rest(self) -> bool:
-        """Whether chunks are left."""
+        """True if chunks are left."""
         return length_hint(self.rest) > 0
 
     @property
     def has_rows(self) -> bool:
-        """Whether the last batch was handed out as messages, or some of it."""
+        """True if the last batch was handed out as messages, or some of it."""
         return self.partition is not None or self.has_rest
 
     def holds(self, partition: TopicPartition) -> bool:
-        """Whether there is something of a partition."""
+        """True if there is something of a partition."""
         if self.batch is not None and self.batch.topic_partition == partition:
             return True
         if self.rest_of == partition and self.has_rest:

@@ -30,8 +30,8 @@ from typing import Final, Protocol
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.core.slice_end import KeySample
-from kshare.group.config.consumer_config import ConsumerConfig
-from kshare.group.delivery.delivery import Delivery
+from kshare.group.config.table import ConsumerConfig
+from kshare.group.core.delivery import Delivery
 from kshare.group.message import Chunk
 from kshare.group.protocol.report import MemberReport, bounded, by_range
 
@@ -256,7 +256,7 @@ class LoadMeter:
         out.
         """
         now, age_min = self._now(), min(_AGE_MIN, self._window / 2)
-        loads, lags = [], []
+        loads, lags, spans = [], [], {}
         with self._lock:
             for partition, meter in sorted(self._meters.items()):
                 if meter.lag is not None:
@@ -273,7 +273,14 @@ class LoadMeter:
                     _sample(windows),
                 )
                 loads.append((partition, observed))
-        return replace(self._said, loads=bounded(tuple(loads)), lags=tuple(lags))
+                spans[partition] = round(now - windows[0].start, 1)
+        said = bounded(tuple(loads))
+        return replace(
+            self._said,
+            loads=said,
+            lags=tuple(lags),
+            spans=tuple(spans[partition] for partition, _ in said),
+        )
 
 
 def _sample(windows: list[_Window]) -> list[int]:

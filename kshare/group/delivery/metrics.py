@@ -2,7 +2,7 @@
 
 from kshare.core.hashing import HashRange
 from kshare.core.progress import Progress
-from kshare.group.delivery.delivery import Delivery
+from kshare.group.core.delivery import Delivery
 from kshare.group.metrics import PartitionMetrics
 from kshare.monitor.report import lag
 

@@ -12,6 +12,7 @@ from typing import Final, Protocol, TypeAlias
 
 from kshare.cluster.parked_keys import EVERY_SECONDS, ParkedKey
 from kshare.core.hashing import HashRange, key_hash
+from kshare.core.parked import ParkedCount
 from kshare.errors import KafkaError
 
 __all__ = ["ParkView", "ParkedHashes", "Parking"]
@@ -30,8 +31,11 @@ class ParkView(Protocol):
     def everywhere(self) -> Collection[ParkedKey]:
         """The parked keys of all topics, as they are now or are last known."""
 
+    def counts(self) -> Mapping[str, ParkedCount]:
+        """The parked keys of each topic that has some, as of the last look."""
+
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
 
 
 class Parking:
@@ -44,10 +48,12 @@ class Parking:
     Attributes:
         hashes: The hashes of parked keys; None until they are known. The object stays the same
             while nothing changes.
+        counts: The parked keys of each topic that has some, as of the last look.
     """
 
     def __init__(self, view: ParkView, on_change: Callable[[], None]) -> None:
         self.hashes: ParkedHashes | None = None
+        self.counts: Mapping[str, ParkedCount] = {}
         self._view = view
         self._on_change = on_change
         self._closed = threading.Event()
@@ -77,6 +83,7 @@ class Parking:
         except KafkaError as error:
             _log.warning("nothing is delivered before it is known which keys are parked: %s", error)
             return
+        self.counts = self._view.counts()
         by_topic: dict[str, set[int]] = {}
         for topic, key in keys:
             by_topic.setdefault(topic, set()).add(key_hash(key, 0))

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.config.table import ConsumerConfig
 from kshare.options import EARLIEST, SOURCE_COLUMNS, SourceOptions
 from kshare.options.frozen import FrozenMapping
 from kshare.options.model import Assign

@@ -19,9 +19,9 @@ from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.errors import KshareError
-from kshare.group.config.consumer_config import ConsumerConfig
-from kshare.group.delivery.delivery import Carried, Delivery
-from kshare.group.delivery.shared_delivery import SharedDelivery
+from kshare.group.config.table import ConsumerConfig
+from kshare.group.core.delivery import Carried, Delivery
+from kshare.group.core.shared_delivery import SharedDelivery
 from kshare.group.delivery.tail import Tail
 from kshare.group.metrics import PartitionMetrics
 from kshare.group.protocol.cooperator import Share
@@ -137,7 +137,7 @@ class SharedTail(Tail):
             self._lease(topic_partition, delivery, share)
 
     def _is_read(self, topic_partition: TopicPartition, delivery: SharedDelivery) -> bool:
-        """Whether a part has no more records that are not handed out."""
+        """True if a part has no more records that are not handed out."""
         if not self._hand.is_clean or self._hand.holds(topic_partition):
             return False
         return self._reader.delivered(topic_partition) >= delivery.end
@@ -179,7 +179,7 @@ class SharedTail(Tail):
         """Fetch; what a probe brings is not leased, and says only that it is there.
 
         Raises:
-            KshareError: So many chunks are not committed that no more are leased.
+            KshareError: Too many chunks are not committed; no more are leased.
         """
         self._check_committed()
         records = super()._fetch(seconds)

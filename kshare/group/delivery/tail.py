@@ -5,23 +5,29 @@ once. What an interrupted call has fetched is fetched again. Cost: one fetch for
 partition; buffers are those of :class:`~kshare.wire.reader.tail_reader.TailReader`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from threading import Lock
 
 import pyarrow as pa
 
-from kshare.core.hashing import WHOLE, HashRange, common, key_hash
+from kshare.core.hashing import WHOLE, HashRange, common, key_hash, minus
 from kshare.core.leader_epochs import LeaderEpochs
+from kshare.core.offsets import union
+from kshare.core.packed_bounds import OFFSET_MAX
 from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.group.batch_mark import marked
-from kshare.group.config.consumer_config import ConsumerConfig
-from kshare.group.delivery.delivery import Carried, Delivery
+from kshare.group.config.table import ConsumerConfig
+from kshare.group.core.delivery import Carried, Delivery
+from kshare.group.core.handed_out import Offsets, OpenChunks
+from kshare.group.core.key_limit import KeyLimits
+from kshare.group.core.next_delivery import NextDelivery
+from kshare.group.core.released import Released
 from kshare.group.delivery.in_hand import InHand
-from kshare.group.delivery.key_limit import KeyLimits
 from kshare.group.delivery.load_meter import LoadMeter
 from kshare.group.delivery.metrics import delivery_metrics
-from kshare.group.delivery.next_delivery import NextDelivery
 from kshare.group.delivery.parking import ParkedHashes, Parking
 from kshare.group.delivery.read_options import read_options
 from kshare.group.message import NO_ROWS, Chunk, Message, Rows, batch_of, rows_of
@@ -36,10 +42,10 @@ __all__ = ["Assignment", "Tail"]
 Assignment = Mapping[TopicPartition, tuple[HashRange, ...]]
 """Key hashes of each partition; empty for all."""
 
-_HELD_MAX = 10_000
-"""Number of records that are kept back for their keys, above which nothing more is read."""
 _UNACKNOWLEDGED_MAX = 1_000_000
-"""The same of records that are handed out and not acknowledged."""
+"""Number of records that are handed out and not acknowledged, above which nothing more is read."""
+_ASIDE_SECONDS = 0.1
+"""Keys are put aside, or read again, so often at most: what is on its way is fetched anew."""
 
 
 class Tail:
@@ -59,6 +65,8 @@ class Tail:
         stops: How often the delivery of a partition has ended, or was begun again.
         meter: Measures the load; None if nobody looks at it.
         parking: The parked keys; None if nobody parks any.
+        released: The keys that wait, as a record of them was released.
+        releases: For :attr:`.Chunk.releases`.
     """
 
     def __init__(self, config: ConsumerConfig, session: Session, waker: Waker) -> None:
@@ -68,11 +76,14 @@ class Tail:
         self.stops = 0
         self.meter: LoadMeter | None = None
         self.parking: Parking | None = None
+        self.released = Released()
+        self.releases: Callable[[TopicPartition, int], int] | None = None
         self._parked: ParkedHashes | None = None  # as they are obeyed
         self._config = config
         self._session = session
         self._reader = TailReader(read_options(config), config.offset_reset, waker)
-        self._limits = KeyLimits(config.in_flight_per_key)
+        self._limits = KeyLimits(config.in_flight_per_key, Lock())
+        self._aside_until = self._released_until = 0.0  # by the monotonic clock
         self._next: dict[TopicPartition, NextDelivery] = {}  # of partitions that have not started
         self._hand = InHand()
 
@@ -109,8 +120,18 @@ class Tail:
                 self._keep(topic_partition, hashes or (WHOLE,))
             elif topic_partition in before:
                 self._next[topic_partition] = before[topic_partition].within(hashes or (WHOLE,))
+                limit = self._limits.of(topic_partition)
+                if limit is not None:
+                    limit.keep(hashes or (WHOLE,))
+        for topic_partition in before.keys() - self._next.keys() - self.deliveries.keys():
+            self._limits.end(topic_partition)
         for topic_partition in self.deliveries.keys() - assignment.keys():
             self._stop(topic_partition)
+        for topic_partition in self.assignment:
+            hashes = (
+                assignment[topic_partition] or (WHOLE,) if topic_partition in assignment else ()
+            )
+            self.released.keep(topic_partition, hashes)
         self.paused &= assignment.keys()
         self.assignment = dict(assignment)
 
@@ -130,11 +151,11 @@ class Tail:
             self.deliveries[topic_partition].is_provisional = True
 
     def is_settled(self) -> bool:
-        """Whether what is read is claimed."""
+        """True if what is read is claimed."""
         return not any(delivery.is_provisional for delivery in self.deliveries.values())
 
     def is_claimed(self, topic_partition: TopicPartition) -> bool:
-        """Whether all that is assigned of a partition is claimed, so that its delivery begins."""
+        """True if all that is assigned of a partition is claimed, so that its delivery begins."""
         delivery = self.deliveries.get(topic_partition)
         return delivery is not None and not delivery.is_provisional
 
@@ -161,6 +182,9 @@ class Tail:
         may_park = not continues and (begins or self._config.transactional_id is None)
         if may_park or self._parked is None:
             self._obey_parking()
+        if not continues:
+            self._make_room()
+            self._obey_releases()
         started = self._session.started()
         for topic_partition, hashes in self.assignment.items():
             start = started.get(topic_partition)
@@ -185,26 +209,124 @@ class Tail:
             return
         self._parked = self.parking.hashes
         for topic_partition, delivery in list(self.deliveries.items()):
-            parked = self._parked_of(topic_partition, delivery.owned)
-            if parked != delivery.parked:
-                self._repark(topic_partition, delivery, parked)
+            if self._parked_of(topic_partition, delivery.owned) == delivery.parked:
+                continue
+            parked = common(delivery.owned, (self._parked or {}).get(topic_partition.topic, ()))
+            self._repark(topic_partition, self._taken_out(topic_partition, parked))
+
+    def _taken_out(
+        self, topic_partition: TopicPartition, hashes: Sequence[HashRange]
+    ) -> Sequence[Message]:
+        """What is kept back of some key hashes, and is not any more."""
+        limit = self._limits.of(topic_partition)
+        self._put_back_rows(topic_partition)
+        return [] if limit is None else limit.take_out(hashes)
+
+    def _obey_releases(self) -> None:
+        """Let deliveries go on without the keys that wait, and again with those that do no more."""
+        self._follow_released()
+        now = time.monotonic()
+        if now >= self._released_until:
+            self._released_until = now + _ASIDE_SECONDS
+            self.released.due(now)
+            self._follow_released()
+
+    def _follow_released(self) -> None:
+        for topic_partition in self.released.follow(self.deliveries):
+            held = self.released.hashes(topic_partition)
+            self._repark(topic_partition, self._taken_out(topic_partition, held))
+
+    @property
+    def seconds_left(self) -> float:
+        """Time until a key is due that was released; infinite if there is none."""
+        due = self.released.next_due()
+        if due is None:
+            return float("inf")
+        return max(max(due, self._released_until) - time.monotonic(), 0.0)
+
+    def release(self, message: Message, due: float | None) -> bool:
+        """A record comes again, and all later ones of its key that are not acknowledged.
+
+        Args:
+            message: The record; it was returned.
+            due: When, by the monotonic clock; None: when its key is let go.
+
+        Returns:
+            Whether it does so; False if it is acknowledged, or not this consumer's any more.
+        """
+        chunk, row, topic_partition = message[0], message[1], message.topic_partition
+        if chunk.acknowledged[row] & 1 or topic_partition not in self.assignment:
+            return False
+        key, offset = message.key(), message.offset()
+        delivery, begins = self.deliveries.get(topic_partition), self._next.get(topic_partition)
+        # First that it waits: what the thread that reads begins meanwhile is marked, too.
+        self.released.hold(topic_partition, key_hash(key, offset), due)
+        if delivery is not None:
+            delivery.release(key, offset)
+        elif begins is not None and begins.carried is not None:
+            OpenChunks(begins.carried.chunks).release(key, offset)
+        return message.is_released()
+
+    def _mark_released(self, chunk: Chunk, delivery: Delivery) -> None:
+        """Of keys that wait and are still read, no record is returned that had not been before."""
+        if not self.released.is_new(chunk.topic_partition):
+            return
+        held = self.released.hashes(chunk.topic_partition)
+        for key in set(chunk.column("key")):
+            if key is not None and common(held, (_point(key_hash(key, 0)),)):
+                delivery.release(key, int(chunk.offsets[0]))
+
+    def _make_room(self) -> None:
+        """Put keys aside while what waits for them lets nothing be read, and read them again.
+
+        What is put aside stays pending, as of a parked key, and memory holds nothing of it.
+        """
+        limits = self._limits
+        is_full = limits.is_full and not limits.has_ready and not self.rows.left
+        due = [partition for partition, limit in limits if limit.can_bring_back()]
+        if not (due or is_full) or time.monotonic() < self._aside_until:
+            return
+        for partition in due:
+            limit = limits.of(partition)
+            if partition in self.deliveries and limit is not None and limit.bring_back():
+                self._repark(partition, ())
+        if is_full:
+            for partition, taken in limits.put_aside(self.deliveries).items():
+                self._repark(partition, taken)
+        self._aside_until = time.monotonic() + _ASIDE_SECONDS
 
     def _parked_of(
         self, topic_partition: TopicPartition, owned: Sequence[HashRange]
     ) -> tuple[HashRange, ...]:
-        return common(owned, (self._parked or {}).get(topic_partition.topic, ()))
+        """The owned hashes that are not read: of parked keys, and of keys that are put aside."""
+        parked = (self._parked or {}).get(topic_partition.topic, ())
+        limit = self._limits.of(topic_partition)
+        for more in (
+            limit.aside if limit is not None else (),
+            self.released.hashes(topic_partition),
+        ):
+            if more:
+                parked = (*parked, *minus(more, parked))
+        return tuple(sorted(common(owned, parked)))
 
-    def _repark(
-        self, topic_partition: TopicPartition, delivery: Delivery, parked: tuple[HashRange, ...]
-    ) -> None:
-        limit, kept_back = self._limits.of(topic_partition), dict[HashRange, int]()
-        self._give_up(topic_partition)
-        for message in [] if limit is None else limit.take_out(parked):
+    def _repark(self, topic_partition: TopicPartition, taken: Sequence[Message]) -> None:
+        """Go on with other keys parked or put aside.
+
+        Args:
+            topic_partition: The partition.
+            taken: Records of such keys that were kept back; they are pending again.
+        """
+        delivery, kept_back = self.deliveries[topic_partition], dict[HashRange, int]()
+        for message in taken:
             message[0].acknowledged[message[1]] = 1  # what was not handed out is no gap
-            hashed = key_hash(message.key(), message.offset())
-            hashes = HashRange(hashed, hashed + 1)
+            hashes = _point(key_hash(message.key(), message.offset()))
             kept_back[hashes] = min(message.offset(), kept_back.get(hashes, message.offset()))
-        carried = delivery.park(parked, kept_back)
+        self._give_up(topic_partition)
+        anew, offsets = delivery.come_again()
+        for hashes, first in kept_back.items():
+            anew[hashes] = union([anew.get(hashes, ()), (first, OFFSET_MAX)])
+        self.acknowledge(topic_partition, offsets)  # they hold no other record of their keys back
+        carried = delivery.park(anew)
         self.stops += 1
         again = self._new_delivery(topic_partition, delivery.start, delivery.owned, carried)
         again.is_provisional = delivery.is_provisional
@@ -215,12 +337,12 @@ class Tail:
         self, topic_partition: TopicPartition, start: Progress, hashes: tuple[HashRange, ...]
     ) -> None:
         begins = self._next.pop(topic_partition, NextDelivery())
+        if begins.carried is None or begins.sought is not None:
+            self._limits.begin(topic_partition)
         delivery = self._new_delivery(topic_partition, start, hashes, begins.carried)
         # With transactions, what they process has to belong to a claim.
         delivery.is_provisional = begins.is_provisional and self._config.transactional_id is None
         self.deliveries[topic_partition] = delivery
-        if begins.carried is None or begins.sought is not None:
-            self._limits.begin(topic_partition)
         if begins.sought is not None:
             delivery.seek(begins.sought)
         self._read(topic_partition)
@@ -261,6 +383,7 @@ class Tail:
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Go on at an offset."""
         delivery, hashes = self.deliveries.get(topic_partition), self.assignment[topic_partition]
+        self.released.keep(topic_partition, ())
         if delivery is not None and delivery.is_provisional:  # hashes that were gained go there too
             self._carry(topic_partition, hashes or (WHOLE,))
             delivery = None
@@ -270,17 +393,24 @@ class Tail:
             self._next[topic_partition] = begins
             return
         self._give_up(topic_partition)
-        delivery.seek(offset)
         self._limits.begin(topic_partition)
+        if self._parked_of(topic_partition, delivery.owned) != delivery.parked:
+            self._repark(topic_partition, ())  # what was put aside goes there, too
+            self._give_up(topic_partition)
+            delivery = self.deliveries[topic_partition]
+        delivery.seek(offset)
         self._read(topic_partition)
 
     def _give_up(self, topic_partition: TopicPartition) -> None:
         """What is read and not handed out is to be read again."""
         self._reader.drop(topic_partition)
         self.deliveries[topic_partition].stop()
-        if self._hand.partition == topic_partition:
-            self._put_back(topic_partition, list(self.rows.messages))
+        self._put_back_rows(topic_partition)
         self._hand.drop(topic_partition)
+
+    def _put_back_rows(self, topic_partition: TopicPartition) -> None:
+        if self.limits_keys and self._hand.partition == topic_partition:
+            self._put_back(topic_partition, list(self.rows.messages))
 
     def _put_back(self, topic_partition: TopicPartition, messages: list[Message]) -> None:
         """Messages that were let out for their keys, and are not returned, come next."""
@@ -298,7 +428,7 @@ class Tail:
 
     @property
     def limits_keys(self) -> bool:
-        """Whether records are kept back for their keys (``max.in.flight.per.key``)."""
+        """True if records are kept back for their keys (``max.in.flight.per.key``)."""
         return self._config.in_flight_per_key is not None
 
     @property
@@ -355,10 +485,14 @@ class Tail:
             if self.meter is not None:
                 self.meter.begun(chunk)
             limit = self._limits.of(chunk.topic_partition)
+            chunk.releases = self.releases
             if limit is None:
                 self._hand.partition = chunk.topic_partition
-                return delivery.begin(chunk, end)
+                begun = delivery.begin(chunk, end)
+                self._mark_released(chunk, delivery)
+                return begun
             delivery.hand_out(chunk, end)
+            self._mark_released(chunk, delivery)
             limit.put(chunk.messages().messages)
             rows = self._limited()
             if rows is not None or self._is_full():
@@ -392,16 +526,16 @@ class Tail:
 
     @property
     def has_batch(self) -> bool:
-        """Whether there is something for :meth:`collect_batch`."""
+        """True if there is something for :meth:`collect_batch`."""
         return self.rows.left > 0 if self.limits_keys else self._hand.batch is not None
 
-    def collect_batch(self) -> tuple[TopicPartition, list[Message], pa.RecordBatch]:
+    def collect_batch(self) -> tuple[Delivery, list[Message], pa.RecordBatch]:
         """Hand out the record batch that is ready, until it is known what becomes of it.
 
         With limits, what :attr:`rows` has, and all of its partition that may go out with it.
 
         Returns:
-            Its partition, and with limits its messages; and the batch.
+            Its delivery, and with limits its messages; and the batch.
         """
         partition, messages = self.current, list[Message]()
         if self.limits_keys:
@@ -420,7 +554,7 @@ class Tail:
                 self.meter.begun(chunk)
             batch, chunks = records.batch, [chunk]
         batch = marked(batch, chunks).select(self._config.columns or SOURCE_COLUMNS[:-1])
-        return partition, messages, batch
+        return self.deliveries[partition], messages, batch
 
     def metrics(self, *, is_batch: bool) -> dict[TopicPartition, PartitionMetrics]:
         """What is owned, and how far it is.
@@ -464,14 +598,14 @@ class Tail:
         return self._reader.next_records(seconds)
 
     def _is_full(self) -> bool:
-        """Whether so much is kept back or not acknowledged that nothing more is to be read."""
+        """True if so much is kept back or not acknowledged that nothing more is to be read."""
         if not self._config.explicit:
             return False
         waiting = sum(delivery.unacknowledged for delivery in self.deliveries.values())
-        return self._limits.held >= _HELD_MAX or waiting >= _UNACKNOWLEDGED_MAX
+        return self._limits.is_full or waiting >= _UNACKNOWLEDGED_MAX
 
     def is_blocked(self) -> bool:
-        """Whether no record can come before one is acknowledged (``max.in.flight.per.key``).
+        """True if no record can come before one is acknowledged (``max.in.flight.per.key``).
 
         At the end of all logs, too: what is kept back is more than what may be written next.
         """
@@ -481,6 +615,8 @@ class Tail:
 
     def _is_at_the_end(self) -> bool:
         for topic_partition in self.deliveries.keys() - self.paused:
+            if not self.deliveries[topic_partition].wanted(NO_END):  # all of it is put aside
+                continue
             end = self._reader.end(topic_partition)
             if end is None or self._reader.delivered(topic_partition) < end:
                 return False
@@ -497,16 +633,16 @@ class Tail:
 
     # -- what a call collects ---------------------------------------------------------------
 
-    def collect(self, most: int) -> tuple[TopicPartition, list[Message]]:
+    def collect(self, most: int) -> tuple[Delivery, list[Message]]:
         """Hand out messages of :attr:`rows`, at least one, until it is known what becomes of them.
 
         Returns:
-            Their partition, and at most so many of them.
+            Their delivery, and at most that number of them.
         """
         partition = self.current
         if self._limits.of(partition) is None:
             self.deliveries[partition].collect()
-        return partition, list(islice(self.rows.messages, most))
+        return self.deliveries[partition], list(islice(self.rows.messages, most))
 
     def take_back(self, topic_partition: TopicPartition, messages: list[Message]) -> None:
         """What was collected of a partition is handed out again, as if it had not been fetched."""
@@ -515,16 +651,16 @@ class Tail:
         self.deliveries[topic_partition].take_back()
         self._read(topic_partition)
 
-    def are_in_place(self, deliveries: Mapping[TopicPartition, Delivery]) -> bool:
-        """Whether some deliveries go on, by what the session says now."""
-        started = self._session.started()
-        return all(
-            self.deliveries.get(topic_partition) is delivery
-            and (delivery.is_provisional or started.get(topic_partition) is delivery.start)
-            for topic_partition, delivery in deliveries.items()
-        )
-
     # -- acknowledgement --------------------------------------------------------------------
+
+    def acknowledge_rows(
+        self, topic_partition: TopicPartition, offsets: Offsets, chunks: Collection[int]
+    ) -> None:
+        """Records are processed, as :meth:`.Delivery.acknowledge`; also before the next claim."""
+        known = self.deliveries.get(topic_partition) or self._next.get(topic_partition)
+        if known is not None:
+            found = known.acknowledge(offsets, chunks)
+            self.acknowledge(topic_partition, found.tolist())
 
     def acknowledge(self, topic_partition: TopicPartition, offsets: Iterable[int]) -> None:
         """Let the next records of some records' keys out (``max.in.flight.per.key``)."""
@@ -538,3 +674,7 @@ class Tail:
         if self.parking is not None:
             self.parking.close()
         self._reader.close()
+
+
+def _point(hashed: int) -> HashRange:
+    return HashRange(hashed, hashed + 1)

@@ -1,1 +1,1 @@
-"""What a group has written: the individual commit log, and primary offsets beside it."""
+"""The records of a group: the individual commit log, and primary offsets beside it."""

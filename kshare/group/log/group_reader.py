@@ -4,9 +4,9 @@ import json
 from typing import Final
 
 from kshare.core.progress import TopicPartition
+from kshare.errors import CommitLogError
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.record_codec import decode, decode_key
-from kshare.group.protocol.records import CommitLogError
 
 __all__ = ["LIFE_SECONDS", "GroupReader"]
 

@@ -14,18 +14,14 @@ from kshare.cluster.cluster import Cluster
 from kshare.cluster.committed_offset import CommittedOffset, CommittedOffsets
 from kshare.cluster.coordinator import fetch_offsets
 from kshare.cluster.offset_writer import OffsetWriter
-from kshare.core.listing import named
+from kshare.core.listing import join_names
 from kshare.core.progress import TopicPartition
-from kshare.errors import KafkaError, KshareError, UnknownTopicError
+from kshare.errors import KafkaError, NoOffsetError, UnknownTopicError
 from kshare.group.model import OffsetReset
 from kshare.group.protocol.start import Anchor, Primary
 from kshare.options import KafkaConfig
 
-__all__ = ["NoOffsetError", "PrimaryOffsets", "StoredOffset"]
-
-
-class NoOffsetError(KshareError):
-    """A group has no committed offset, and ``auto.offset.reset`` is ``error``."""
+__all__ = ["PrimaryOffsets", "StoredOffset"]
 
 
 class StoredOffset(CommittedOffset):
@@ -91,7 +87,7 @@ class PrimaryOffsets:
     def initial(
         self, partitions: Collection[TopicPartition], reset: OffsetReset
     ) -> dict[TopicPartition, int | KafkaError]:
-        """What ``auto.offset.reset`` means for some partitions; an error for those of no topic.
+        """Offsets by ``auto.offset.reset`` for some partitions; an error for those of no topic.
 
         Raises:
             NoOffsetError: The reset is ``error``.
@@ -99,7 +95,7 @@ class PrimaryOffsets:
         """
         if reset == "error":
             raise NoOffsetError(
-                f"group {self._group} has no committed offset for {named(partitions)}, "
+                f"group {self._group} has no committed offset for {join_names(partitions)}, "
                 "and auto.offset.reset is error: set it to earliest or latest, or set the offsets "
                 "with kshare offsets reset"
             )
@@ -122,7 +118,7 @@ class PrimaryOffsets:
         return (self.as_member or self._writer.commit)(committed)
 
     def stored(self, answer: "Future[Any]") -> dict[TopicPartition, KafkaError | None]:
-        """What became of each partition of a commit, once it is answered; None if it is stored.
+        """The error of each partition of a commit, once it is answered; None if it is stored.
 
         Raises:
             KafkaError: The whole commit was refused, or not answered.
@@ -135,7 +131,7 @@ class PrimaryOffsets:
         return outcome
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
         self._writer.close()
         self._cluster.close()
         self._log.close()

@@ -120,7 +120,7 @@ class LogTail:
 
     @property
     def is_asking(self) -> bool:
-        """Whether a request is under way."""
+        """True if a request is under way."""
         return self._sent_at is not None
 
     @property
@@ -129,7 +129,7 @@ class LogTail:
         return self._pause.left
 
     def is_overdue(self, seconds: float) -> bool:
-        """Whether the request under way was sent longer ago, plus what the broker may wait."""
+        """True if the request under way was sent longer ago, plus what the broker may wait."""
         waits = self._kafka.fetch_max_wait_ms / 1000 + seconds
         return self._sent_at is not None and self._now() - self._sent_at > waits
 
@@ -192,7 +192,7 @@ class LogTail:
         self._pause.begin()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         opened, self._open, self._sent_at = self._open, None, None
         if opened is not None:
             opened[1].close()

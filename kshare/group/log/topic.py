@@ -109,7 +109,7 @@ class LogTopic:
         return TopicPartition(self.name, number), topic_id
 
     def policy(self) -> TopicPolicy | None:
-        """How the topic is configured; None if this client is not authorized to know.
+        """The configuration of the topic; None if this client is not authorized to know.
 
         Raises:
             KafkaError: The cluster did not answer.
@@ -128,7 +128,7 @@ class LogTopic:
             topic.create()
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
         self._client.close()
 
     def _spec(self) -> TopicSpec:
@@ -287,12 +287,12 @@ class LogWriter:
         return len(handle)
 
     def close(self) -> None:
-        """Let go of the cluster; what was not flushed is lost."""
+        """Close the client; records that were not flushed are lost."""
         self._unreported.clear()
         self._client.close()
 
     def _end_client(self, error: object) -> int:
-        """Let go of a client after a fatal error; the number of records that failed without report.
+        """Close a client after a fatal error; the number of records that failed without report.
 
         confluent-kafka raises a fatal error out of a poll, before the reports come.
         Those that are there are taken. Who waits for another one would wait for ever.

@@ -32,7 +32,7 @@ class MemberCommits:
 
     @property
     def are_waiting(self) -> bool:
-        """Whether there is something to commit."""
+        """True if there is something to commit."""
         return bool(self._waiting)
 
     def add(self, offsets: CommittedOffsets) -> "Future[Any]":

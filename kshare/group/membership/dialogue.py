@@ -13,7 +13,7 @@ from threading import RLock
 from typing import Any, Final
 
 from kshare.errors import KafkaError, KshareError
-from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.membership.commits import MemberCommits
 from kshare.group.membership.leader import GroupLeader
 from kshare.group.membership.link import MemberLink
@@ -32,7 +32,7 @@ _CODES: Final = {code.value: code for code in Code}
 _TOO_LARGE: Final = {ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.MESSAGE_TOO_LARGE}
 """What brokers answer to SyncGroup if the record is larger than they take: mostly the first."""
 _RECORD_BYTES: Final = 800_000
-"""Brokers take 1 MB, unless they are told otherwise; what they add is not counted."""
+"""Brokers take 1 MB, unless configured otherwise; what they add is not counted."""
 
 
 class MemberDialogue:
@@ -214,7 +214,7 @@ class MemberDialogue:
             self.pause()
 
     def _is_too_large(self, number: int) -> bool:
-        """Whether the coordinator cannot keep what this member has planned as the leader."""
+        """True if the coordinator cannot keep what this member has planned as the leader."""
         is_size = number in _TOO_LARGE
         is_syncing = self._core.state is State.SYNCING
         return is_syncing and is_size and self._core.metadata_bytes >= _RECORD_BYTES
@@ -257,7 +257,7 @@ class MemberDialogue:
 
     @property
     def _is_waiting(self) -> bool:
-        """Whether JoinGroup or SyncGroup was sent, and is not answered."""
+        """True if JoinGroup or SyncGroup was sent, and is not answered."""
         return self._link.fileno is not None
 
     def _watch_answer(self) -> None:
@@ -313,5 +313,5 @@ def _instances(members: Iterable[Any]) -> dict[str, str]:
 
 
 def _is_assigned(answer: Any) -> bool:
-    """Whether the group's assignment stays, though this member leads (KIP-814)."""
+    """True if the group's assignment stays, though this member leads (KIP-814)."""
     return bool(getattr(answer, "skip_assignment", False))

@@ -18,7 +18,7 @@ from threading import RLock
 from typing import Any, Protocol
 
 from kshare.errors import KshareError
-from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.log.epoch_writer import Written
 from kshare.group.membership.planned_topics import PlannedTopics, SeenTopics, WholeTopics
 from kshare.group.membership.planner import GroupPlanner
@@ -189,7 +189,7 @@ class GroupLeader:
         self._topics.close()
 
     def _follow_up(self, seconds: float | None) -> None:
-        """Plan again in so many seconds; None for not before something changes."""
+        """Plan again after this time in seconds; None: not before something changes."""
         self._follow_up_at = float("inf") if seconds is None else self._now() + seconds
 
     def _beside(self, work: Callable[..., None], *arguments: Any) -> None:

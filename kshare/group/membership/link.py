@@ -17,15 +17,14 @@ from kafka.protocol.consumer import (
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
-    OffsetCommitRequest,
     SyncGroupRequest,
 )
 
 from kshare.cluster.committed_offset import CommittedOffsets
 from kshare.cluster.coordinator import find_coordinator
-from kshare.cluster.offset_writer import COMMIT_VERSIONS, offsets_to_send
+from kshare.cluster.offset_writer import commit_on
 from kshare.core.progress import TopicPartition
-from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.protocol.consumer_protocol import PROTOCOL_TYPE
 from kshare.group.protocol.membership import Join, Sync
 from kshare.options import KafkaConfig
@@ -40,7 +39,7 @@ _SYNC_VERSIONS: Final = (1, 3)
 _HEARTBEAT_VERSIONS: Final = (1, 3)
 _LEAVE_VERSIONS: Final = (1, 1)
 _DESCRIBE_VERSIONS: Final = (1, 4)
-_STATIC_JOIN, _STATIC_SYNC, _STATIC_HEARTBEAT, _STATIC_COMMIT = 5, 3, 3, 7
+_STATIC_JOIN, _STATIC_SYNC, _STATIC_HEARTBEAT = 5, 3, 3
 """Versions from which requests carry a ``group.instance.id``."""
 _SKIPPING_JOIN: Final = 9
 """JoinGroup that lets a static leader know that its group stays assigned (KIP-814)."""
@@ -129,7 +128,7 @@ class MemberLink:
         assert self._asked is not None
         (kind, version), self._asked = self._asked, None
         body = self._joining.receive()
-        return self._joining._decoded(kind, version, body)  # noqa: SLF001 - as call() does
+        return self._joining.decoded(kind, version, body)
 
     def hang_up(self) -> None:
         """Wait for no answer to JoinGroup or SyncGroup any more."""
@@ -170,22 +169,14 @@ class MemberLink:
         self, offsets: CommittedOffsets, member_id: str, generation: int
     ) -> dict[TopicPartition, int]:
         """Commit primary offsets as a member; the error code of each partition."""
-        connection = self._speak_connection()
-        version = self._version(connection, OffsetCommitRequest, COMMIT_VERSIONS, _STATIC_COMMIT)
-        request = OffsetCommitRequest(
-            version=version,
-            group_id=self._config.group,
-            generation_id_or_member_epoch=generation,
+        return commit_on(
+            self._speak_connection(),
+            self._config.group,
+            offsets,
             member_id=member_id,
-            topics=offsets_to_send(offsets),
-            **self._instance(version, _STATIC_COMMIT),
+            generation=generation,
+            instance_id=self._config.instance_id,
         )
-        answer = connection.call(request)
-        return {
-            TopicPartition(topic.name, part.partition_index): int(part.error_code)
-            for topic in answer.topics
-            for part in topic.partitions
-        }
 
     def assignments(self) -> list[bytes]:
         """What each member of the group was sent by its leader; none if the broker does not say."""

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, UnknownTopicError
-from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.config.table import ConsumerConfig
 from kshare.options.model import Subscribe
 
 __all__ = ["PlannedTopics", "SeenTopics", "WholeTopics"]
@@ -60,7 +60,7 @@ class PlannedTopics:
 
     @property
     def are_planned(self) -> bool:
-        """Whether this member leads the group."""
+        """True if this member leads the group."""
         return self._planned is not None
 
     def look(self, topics: set[str]) -> SeenTopics:
@@ -86,14 +86,14 @@ class PlannedTopics:
         self._planned = None
 
     def have_changed(self) -> bool:
-        """Whether topics have other partitions than those that were planned."""
+        """True if topics have other partitions than those that were planned."""
         planned = self._planned
         if planned is None:
             return False
         return self.have_policies_changed() or self._count(set(planned.counts))[0] != planned.counts
 
     def have_policies_changed(self) -> bool:
-        """Whether other topics' partitions are not to be shared now."""
+        """True if other topics' partitions are not to be shared now."""
         planned = self._planned
         return planned is not None and self._whole_topics(planned.counts) != planned.whole
 

@@ -1,7 +1,7 @@
 """How a group's leader plans: with the assignors of its configuration, and when to plan again.
 
 A generation is planned by :mod:`~kshare.group.protocol.leader`; here is what it is not pure about.
-The leader's configuration counts. What is wrong is told once, not in each rebalance.
+The leader's configuration counts. A fault is logged once, not in each rebalance.
 """
 
 import logging
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from kshare.assignment import TaskAssignor, load_task_assignor
 from kshare.core.progress import TopicPartition
-from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.membership.planned_topics import SeenTopics
 from kshare.group.protocol.assignor import Deal
 from kshare.group.protocol.leader import Generation, plan_generation
@@ -102,7 +102,9 @@ class GroupPlanner:
                 made.append(self._by_tasks(subscriptions, racks))
             elif self._config.range_assignor != ROUND_ROBIN:
                 name = self._config.range_assignor
-                made.append(LoadSharing(subscriptions, load_range_assignor(name), name))
+                seconds = self._config.probing_interval_ms / 1000
+                assign = load_range_assignor(name)
+                made.append(LoadSharing(subscriptions, assign, name, seconds))
             return made[0].deal if made else None
 
         generation = plan_generation(

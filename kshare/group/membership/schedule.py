@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Self
 
-from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.config.table import ConsumerConfig
 from kshare.wire.protocol.retry import Backoff
 
 __all__ = ["MemberSchedule"]
@@ -64,7 +64,7 @@ class MemberSchedule:
         self.failing_since, self.warned_at = None, float("-inf")
 
     def is_worth_a_warning(self, now: float) -> bool:
-        """Something has failed: whether nothing has worked for a while, and nobody was told."""
+        """Something has failed: whether nothing has worked for a while, and nobody was warned."""
         if self.failing_since is None:
             self.failing_since = now
         if now - self.failing_since < _TROUBLE or now - self.warned_at < _WARNING:
@@ -84,7 +84,7 @@ class MemberSchedule:
             self.beat_at = now + _SHORTEST_BEAT
 
     def beat(self, now: float, *, awaits_round: bool) -> bool:
-        """Whether a heartbeat is due; if so, when the next one is.
+        """True if a heartbeat is due; if so, when the next one is.
 
         They are close together while another round of a rebalance is to follow, as a heartbeat
         says that it has begun.
@@ -98,9 +98,9 @@ class MemberSchedule:
         return True
 
     def waits_long(self, now: float) -> bool:
-        """Whether what was asked is not answered within the time of a heartbeat."""
+        """True if what was asked is not answered within the time of a heartbeat."""
         return now - self.asked_at >= self.heartbeat_interval
 
     def is_overdue(self, now: float) -> bool:
-        """Whether what was asked is not answered in time, and has to be asked again."""
+        """True if what was asked is not answered in time, and has to be asked again."""
         return now - self.asked_at >= self.join_timeout

@@ -20,7 +20,7 @@ from typing import Any, Final
 from kshare.cluster.committed_offset import CommittedOffsets
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, KshareError
-from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.log.link import LASTING
 from kshare.group.log.tail import boot_time
 from kshare.group.membership.dialogue import MemberDialogue
@@ -73,6 +73,7 @@ class MemberThread:
             ordered=config.lease_records is None,
             report=config.report,
             reads=COMPRESSED,
+            instance=config.instance_host or "",
         )
         self._group = config.group
         self._on_change = on_change
@@ -115,7 +116,7 @@ class MemberThread:
 
     @property
     def has_change(self) -> bool:
-        """Whether :meth:`take` has something to say."""
+        """True if :meth:`take` has something to say."""
         return self._core.has_change
 
     def take(self) -> Change | None:
@@ -139,8 +140,33 @@ class MemberThread:
 
     @property
     def is_lost(self) -> bool:
-        """Whether what it owned is lost, and was not given up yet."""
+        """True if what it owned is lost, and was not given up yet."""
         return self._core.is_lost
+
+    @property
+    def is_member(self) -> bool:
+        """True if it has joined the group, and is not lost."""
+        return self._core.generation >= 0 and not self._core.is_lost
+
+    @property
+    def leads(self) -> bool:
+        """True if it leads the group."""
+        return self._core.leads
+
+    @property
+    def fault(self) -> KshareError | None:
+        """Why it cannot be a member; None if it can."""
+        return self._core.fault
+
+    @property
+    def poll_interval(self) -> float:
+        """Seconds without a poll after which it leaves (``max.poll.interval.ms``)."""
+        return self._liveness.rebalance
+
+    @property
+    def seconds_since_poll(self) -> float:
+        """Seconds since somebody has polled, or subscribed."""
+        return self._now() - self._liveness.polled_at
 
     def check(self) -> None:
         """Raise the fault that keeps it out of the group, once what it owned was taken.
@@ -169,14 +195,10 @@ class MemberThread:
         with self._lock:
             return dict(self._core.owned)
 
-    def seconds_left(self) -> float:
-        """For how long records may be handed out; below 0: not now."""
-        return self._liveness.seconds_left(self._now())
-
     @property
-    def lapsed_at(self) -> float:
-        """When the answer was asked for that has renewed its right after that had lapsed."""
-        return self._liveness.lapsed_at
+    def liveness(self) -> Liveness:
+        """Until when records may be handed out, as its coordinator counts."""
+        return self._liveness
 
     @property
     def epoch(self) -> tuple[int, str] | None:
@@ -185,7 +207,7 @@ class MemberThread:
 
     @property
     def is_static(self) -> bool:
-        """Whether it has a ``group.instance.id``."""
+        """True if it has a ``group.instance.id``."""
         return self._core.is_static
 
     @property

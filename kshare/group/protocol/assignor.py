@@ -125,11 +125,12 @@ def plan_group(
 
 
 def instances_of(subscriptions: Mapping[str, Subscription]) -> dict[str, str]:
-    """The host of each member that has said one, by its id."""
+    """The instance of each member that has one, by its id: what it names, else its host."""
     hosts = {}
     for member, said in subscriptions.items():
         name, _, port = said.host.rpartition(":")
-        hosts[member] = name if name and port.isdigit() else said.host
+        host = name if name and port.isdigit() else said.host
+        hosts[member] = said.instance or host
     return {member: host for member, host in hosts.items() if host}
 
 
@@ -263,8 +264,7 @@ class _Owners:
 
     Args:
         subscriptions: What members have said that they own.
-        ordered: Of whom they keep it away: of members with key order, or of those without, whom
-            only members with key order keep away.
+        ordered: True: count all owners. False: count only owners that keep key order.
     """
 
     def __init__(self, subscriptions: Mapping[str, Subscription], *, ordered: bool) -> None:

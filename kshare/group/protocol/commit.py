@@ -85,7 +85,7 @@ def blocks_to_write(
 
 
 def leads(log: PartitionLog, claim: Claim) -> bool:
-    """Whether the member of a claim is the lead, which writes the stable and the primary offset.
+    """True if the member of a claim is the lead, which writes the stable and the primary offset.
 
     A group assigns all hashes, so its lead owns the lowest one of all. Who owns the lowest of those
     that are claimed is not enough: the owner of the lowest one may be about to claim it, and both
@@ -115,7 +115,7 @@ def stable_to_write(
 
 
 def is_written(log: PartitionLog, records: Iterable[Record]) -> bool:
-    """Whether the log holds the records that were to be written.
+    """True if the log holds the records that were to be written.
 
     Records of an older incarnation say nothing any more: there is nothing to wait for.
     """
@@ -267,7 +267,7 @@ def _by_stretch(bounds: Bounds) -> Iterator[tuple[int, Bounds]]:
 
 
 def _within(hashes: HashRange, owned: Sequence[HashRange]) -> bool:
-    """Whether some hashes lie in ranges that are ascending; neighbours may touch."""
+    """True if some hashes lie in ranges that are ascending; neighbours may touch."""
     at = hashes.lo
     for part in owned:
         if part.lo <= at < part.hi:
@@ -276,7 +276,7 @@ def _within(hashes: HashRange, owned: Sequence[HashRange]) -> bool:
 
 
 def _covers(cover: Sequence[Stripe], hashes: HashRange, bounds: Bounds) -> bool:
-    """Whether some stripes hold all of a rectangle's offsets, for each of its hashes."""
+    """True if some stripes hold all of a rectangle's offsets, for each of its hashes."""
     return not bounds or all(
         not subtract(bounds, stripe.bounds)
         for stripe in cover

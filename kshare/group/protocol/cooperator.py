@@ -64,11 +64,13 @@ class Cooperator(Owner):
         chunk_records: Number of offsets to lease at a time.
         silent: Members that have given no sign of life for so long that they deliver no more.
         share: What it may deliver; None while it does not run.
+        leased: What each of its leases has and is not processed, by the leases' numbers, ascending.
     """
 
     chunk_records: int = 1_000
     silent: frozenset[str] = frozenset()
     share: Share | None = None
+    leased: dict[int, Bounds] = field(default_factory=dict)
     _is_stable_behind: bool = False
     _number: int = 0  # of the last lease
     _asked: int | None = None  # number of the lease that is not read back
@@ -112,7 +114,7 @@ class Cooperator(Owner):
         return named if self.share is None else max(named, self.share.done.stable)
 
     def is_stable_behind(self, log: PartitionLog) -> bool:  # noqa: ARG002 - as far as it was looked at
-        """Whether it is the lead, and the log does not name the stable offset of its facts."""
+        """True if it is the lead, and the log does not name the stable offset of its facts."""
         return self._is_stable_behind
 
     # -- decisions -------------------------------------------------------------------------
@@ -140,7 +142,7 @@ class Cooperator(Owner):
                 yield from self._deleted(Key(0, "claim", self.partition, (name,)))
 
     def _is_dead(self, name: str, placed: PlacedClaim) -> bool:
-        """Whether a member delivers no more: silent, or dropped before the own epoch began."""
+        """True if a member delivers no more: silent, or dropped before the own epoch began."""
         session = session_of(name)
         if session == session_of(self.member):
             return name != self.member  # of before
@@ -164,6 +166,7 @@ class Cooperator(Owner):
         }
         if self._asked in mine:
             self._asked = None
+        self.leased = {number: bounds for number, bounds in sorted(mine.items()) if bounds}
         yield from self._clear(log, mine)
         taken = union([processed, *held.values()])
         yield from self._lease(log, taken)
@@ -209,11 +212,12 @@ class Cooperator(Owner):
 
     def _stop(self) -> None:
         self.share, self._data, self._looked_at = None, None, None
+        self.leased = {}
         self._asked, self._is_stable_behind = None, False
 
 
 def _is_in(log: PartitionLog, key: Key) -> bool:
-    """Whether the log holds a claim, or a lease of its incarnation."""
+    """True if the log holds a claim, or a lease of its incarnation."""
     if key.kind == "claim":
         return key.detail[0] in log.claims
     return key.incarnation == log.incarnation and key.detail in log.leases

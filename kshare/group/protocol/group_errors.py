@@ -74,7 +74,7 @@ _NO_COMMON_PROTOCOL: Final = (
 
 
 def is_passing(code: Code) -> bool:
-    """Whether the coordinator is on its way: the member's standing is what it was."""
+    """True if the coordinator is on its way: the member's standing is what it was."""
     return code in _PASSING
 
 

@@ -24,7 +24,7 @@ class Change:
 
     Attributes:
         revoked: What the member owns no longer; an empty tuple is the whole partition.
-        gained: What it owns besides.
+        gained: Ranges newly assigned to the member.
         assigned: All that it owns from now on.
         epoch: The epoch of that.
         topic_id: Id of the log's topic, where the epoch is an offset.
@@ -115,13 +115,13 @@ class Holdings:
         return named
 
     def may_commit(self, partition: TopicPartition) -> bool:
-        """Whether the member owns some of a partition, or is about to."""
+        """True if the member owns some of a partition, or is about to."""
         is_assigned = self.change is not None and partition in self.change.assigned
         return partition in self.owned or is_assigned
 
 
 def _is_same(one: Assigned, other: Assigned) -> bool:
-    """Whether two assignments are of the same hashes."""
+    """True if two assignments are of the same hashes."""
     return not minus(one, other) and not minus(other, one)
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kshare.core.progress import TopicPartition
+from kshare.errors import ForeignMemberError
 from kshare.group.protocol.assignor import Deal, GroupPlan, plan_group
 from kshare.group.protocol.records import Epoch, EpochMember
 from kshare.group.protocol.subscription import (
-    ForeignMemberError,
     MemberAssignment,
     Subscription,
     decode_assignment,
@@ -23,8 +23,7 @@ from kshare.group.protocol.user_data import COMPRESSED
 __all__ = ["Generation", "Policy", "fits_topics", "plan_generation", "topics_of"]
 
 Policy: TypeAlias = Callable[[Mapping[str, Subscription]], Deal | None]
-"""Makes what deals partitions out, from what each member has said, by its id; None for what is
-always done."""
+"""Builds the assignor from the members' subscriptions. None: use the default assignor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Generation:
         denied: The topics of members that the leader may not describe, by the members' ids.
         compressed: Whether all members read compressed user data.
         followup_ms: When to plan again, in ms since 1970; None for not before something changes.
-            Members are told while another round follows: its leader may be another one.
+            Members learn it while another round follows: its leader may be another one.
     """
 
     epoch: Epoch
@@ -97,8 +96,7 @@ def plan_generation(
         partitions: Number of partitions of each topic that exists.
         whole_topics: Topics whose partitions are not to be shared.
         denied: Topics that the leader may not describe; they have no partitions.
-        policy: Makes what deals partitions out among members that have said so much; None for what
-            is always done.
+        policy: Builds the assignor from the members' subscriptions. None: use the default assignor.
     """
     subscriptions, refusals = _read(members)
     refusals |= _refuse_other_orders(subscriptions)
@@ -143,7 +141,7 @@ def topics_of(members: Mapping[str, bytes]) -> set[str]:
 def fits_topics(
     assignments: Iterable[bytes], partitions: Mapping[str, int], whole_topics: Collection[str]
 ) -> bool:
-    """Whether a leader would still assign these partitions, and share no others than these.
+    """True if a leader would still assign these partitions, and share no others than these.
 
     Args:
         assignments: What each member was sent.

@@ -56,7 +56,7 @@ def chunk_shares(log: PartitionLog) -> dict[str, ChunkShare]:
 
 
 def counts(log: PartitionLog, member: str) -> bool:
-    """Whether the leases of a member count."""
+    """True if the leases of a member count."""
     placed = log.claims.get(member)
     return placed is not None and placed.claim.shared
 

@@ -7,7 +7,7 @@ __all__ = ["Liveness"]
 
 @dataclass(slots=True)
 class Liveness:
-    """Until when a member may hand out records: surely a member, as the coordinator counts.
+    """The time until which the coordinator cannot have dropped this member.
 
     A member is dropped when it has not been heard of for its session timeout, or has not joined
     within the rebalance timeout after a rebalance began. All times are those at which requests were

@@ -8,7 +8,8 @@
                                                    has most already
 
 Laws: the parts of a partition tile its hash space, and each sharing member has one. With
-``adaptive`` nothing moves while no part has more than twice the mean work of the others. Without
+``adaptive`` nothing moves while no part has more than twice the mean work of the others, and a hot
+one of many partitions is cut, too (:mod:`~kshare.group.protocol.hot_partitions`). Without
 loads, members that stay among themselves keep what they have, and others get equal parts. A round
 in which members give hashes up is finished before loads are looked at again, so it is the last one.
 """
@@ -22,6 +23,7 @@ from kshare.core.region import Rectangle
 from kshare.core.slicing import PartitionLoad, RangeAssignor, RangeObservation, plan_ranges
 from kshare.errors import PlanError
 from kshare.group.protocol.assignor import Dealt, Holdings, deal, instances_of, separated
+from kshare.group.protocol.hot_partitions import deal_by_work
 from kshare.group.protocol.parts import Hashes, divided, keeping_most, tiles
 from kshare.group.protocol.report import ROUND_ROBIN
 from kshare.group.protocol.subscription import Assignment, Subscription
@@ -37,20 +39,26 @@ class LoadSharing:
         subscriptions: What each member has said, by its id.
         assign_ranges: The range assignor.
         name: Its name, for faults.
+        seconds: The time until the leader looks again.
 
     Attributes:
         faults: Why the range assignor's answers could not be used.
-        wants_followup: Whether a later plan may be better: members share partitions.
+        wants_followup: Whether a later plan may be better: members share partitions, or may.
     """
 
     def __init__(
-        self, subscriptions: Mapping[str, Subscription], assign_ranges: RangeAssignor, name: str
+        self,
+        subscriptions: Mapping[str, Subscription],
+        assign_ranges: RangeAssignor,
+        name: str,
+        seconds: float = 60.0,
     ) -> None:
         self.faults: list[str] = []
         self.wants_followup = False
         self._subscriptions = subscriptions
         self._assign_ranges = assign_ranges
         self._name = name
+        self._seconds = seconds
 
     def deal(
         self,
@@ -60,15 +68,23 @@ class LoadSharing:
         holdings: Holdings,
     ) -> Dealt:
         """Who gets what of partitions that have the same subscribers, as :func:`.assignor.deal`."""
-        together = separated(partitions, members, sharers)
-        if sharers and any(len(listed) < len(members) for listed, _ in together):
+        together = list(separated(partitions, members, sharers))
+        may_cut = self._assign_ranges is adaptive and len(sharers) == len(members) > 1
+        if may_cut or (sharers and any(len(listed) < len(members) for listed, _ in together)):
             self.wants_followup = True
             under_way = unfinished(partitions, members, sharers, self._subscriptions)
             if under_way is not None:
                 yield from under_way
                 return
         instances = instances_of(self._subscriptions)
-        yield from deal(partitions, members, sharers, holdings, self.divide, instances)
+        for listed, ordered in together:
+            dealt: Dealt | None = None
+            if may_cut and len(listed) >= len(members):
+                said = self._subscriptions
+                dealt = deal_by_work(listed, ordered, holdings, said, self._seconds)
+            if dealt is None:
+                dealt = deal(listed, ordered, sharers, holdings, self.divide, instances)
+            yield from dealt
 
     def divide(
         self, partition: TopicPartition, members: Sequence[str], held: Mapping[str, Hashes]
@@ -106,7 +122,7 @@ class LoadSharing:
     def _shall_stay(
         self, members: Sequence[str], observed: Mapping[str, Sequence[RangeObservation]]
     ) -> bool:
-        """Whether members keep their parts: loads are even, or not known yet of all who measure."""
+        """True if members keep their parts: loads are even, or not known yet of all who measure."""
         measures = {
             member
             for member in members
@@ -122,7 +138,7 @@ class LoadSharing:
 def partition_load(
     partition: TopicPartition, subscriptions: Mapping[str, Subscription]
 ) -> PartitionLoad:
-    """What a range assignor is told of a partition.
+    """The load of a partition, as a range assignor gets it.
 
     What is pending begins at offset 0 and has as many offsets as the last of its readers is behind:
     at least one.

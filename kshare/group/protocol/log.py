@@ -63,7 +63,7 @@ class PlacedClaim:
         object.__setattr__(self, "age", age)  # once: claims are compared all the time
 
     def excludes(self, other: "PlacedClaim") -> bool:
-        """Whether the owner of a claim loses the hashes that are in both."""
+        """True if the owner of a claim loses the hashes that are in both."""
         return self.age > other.age and not (self.claim.shared and other.claim.shared)
 
 
@@ -105,7 +105,7 @@ class PartitionLog:
 
     @property
     def has_facts(self) -> bool:
-        """Whether anything has been committed in this incarnation."""
+        """True if anything has been committed in this incarnation."""
         return bool(self.blocks) or self.stable is not None
 
     @property
@@ -146,12 +146,12 @@ class PartitionLog:
         return minus(hashes, later) if later or len(hashes) > 1 else hashes
 
     def is_fenced(self, member: str) -> bool:
-        """Whether a member has no claim, or others have claimed some of its hashes since."""
+        """True if a member has no claim, or others have claimed some of its hashes since."""
         mine = self.claims.get(member)
         return mine is None or self.owned_by(member) != mine.claim.hashes
 
     def was_fenced(self, member: str) -> bool:
-        """Whether a member has been fenced, by all that was read.
+        """True if a member has been fenced, by all that was read.
 
         Who has excluded it may have given its claim up since. Then others have processed what the
         member still holds, and nothing but this says so.

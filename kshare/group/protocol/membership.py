@@ -30,7 +30,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from kshare.core.progress import TopicPartition
-from kshare.errors import KshareError
+from kshare.errors import ForeignMemberError, KshareError
 from kshare.group.protocol.group_errors import Code, fault_of, is_passing
 from kshare.group.protocol.holdings import Change, Holdings
 from kshare.group.protocol.range_protocol import RANGE
@@ -38,7 +38,6 @@ from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import (
     PROTOCOL,
     Assigned,
-    ForeignMemberError,
     MemberAssignment,
     Subscription,
     decode_assignment,
@@ -124,10 +123,11 @@ class Membership:
         state: How far it is.
         member_id: Its id; empty if it has none.
         generation: The generation of which it is a member; -1 if of none.
+        leader: Id of that generation's leader.
         holdings: What it owns, and how that changes.
         fault: Why it cannot be a member; None if it can.
         measured: What it reports when it joins; None for what it says always.
-        denied: Topics that the leader may not describe, and the user was not told yet.
+        denied: Topics that the leader may not describe, and the user was not warned of yet.
         metadata_bytes: About how much the coordinator has to keep of what it has planned.
     """
 
@@ -138,6 +138,7 @@ class Membership:
     state: State = State.UNJOINED
     member_id: str = ""
     generation: int = -1
+    leader: str = ""
     holdings: Holdings = field(default_factory=Holdings)
     fault: KshareError | None = None
     measured: Callable[[], MemberReport] | None = None
@@ -158,8 +159,13 @@ class Membership:
 
     @property
     def is_lost(self) -> bool:
-        """Whether all that it owns is lost, and the thread that polls has not given it up yet."""
+        """True if all that it owns is lost, and the thread that polls has not given it up yet."""
         return self.holdings.is_lost
+
+    @property
+    def leads(self) -> bool:
+        """True if it is the leader of its generation."""
+        return self.generation >= 0 and self.leader == self.member_id
 
     @property
     def owned(self) -> Assigned:
@@ -168,18 +174,18 @@ class Membership:
 
     @property
     def awaits_round(self) -> bool:
-        """Whether another round of the rebalance follows, once others have given hashes up."""
+        """True if another round of the rebalance follows, once others have given hashes up."""
         last = self._last
         return self.state is State.STABLE and last is not None and last.target is not None
 
     @property
     def is_eager(self) -> bool:
-        """Whether it gives up all that it owns before it joins."""
+        """True if it gives up all that it owns before it joins."""
         return RANGE in self.protocols
 
     @property
     def shares(self) -> bool | None:
-        """Whether the last assignment is one of kshare members alone; None without one."""
+        """True if the last assignment is one of kshare members alone; None without one."""
         if self._last is None:
             return None
         return self._protocol != RANGE and not self._last.is_plain
@@ -192,7 +198,7 @@ class Membership:
 
     @property
     def has_change(self) -> bool:
-        """Whether :meth:`take` has something to say."""
+        """True if :meth:`take` has something to say."""
         holdings = self.holdings
         is_due = holdings.is_lost or holdings.received is not None or self._gives_up
         return holdings.change is None and is_due
@@ -216,7 +222,7 @@ class Membership:
             self._must_join = True  # so that others get it
 
     def may_commit(self, partition: TopicPartition) -> bool:
-        """Whether it owns some of a partition, or is about to."""
+        """True if it owns some of a partition, or is about to."""
         return self.holdings.may_commit(partition)
 
     # -- what happens ------------------------------------------------------------------------
@@ -251,6 +257,7 @@ class Membership:
         if self.state is not State.JOINING:
             return
         self.member_id, self.generation, self.state = member_id, generation, State.SYNCING
+        self.leader = leader
         self._protocol, self.metadata_bytes = protocol, _size(members)
         self._next = (
             Plan(generation, members, protocol, instances or {})
@@ -259,7 +266,7 @@ class Membership:
         )
 
     def awaits_plan(self, generation: int) -> bool:
-        """Whether the plan of a generation is still wanted; another one writes no epoch."""
+        """True if the plan of a generation is still wanted; another one writes no epoch."""
         return self.state is State.SYNCING and generation == self.generation
 
     def planned(self, generation: int, assignments: Mapping[str, bytes]) -> None:
@@ -327,6 +334,7 @@ class Membership:
         if self.state is State.ENDED:
             return
         self.state, self.member_id, self.generation = State.UNJOINED, "", -1
+        self.leader = ""
         self._next = self._last = None
         self.holdings = self.holdings.lose()
 
@@ -371,12 +379,12 @@ class Membership:
 
     @property
     def has_action(self) -> bool:
-        """Whether :meth:`action` has something to say."""
+        """True if :meth:`action` has something to say."""
         return self._next is not None or self._may_join
 
     @property
     def _may_join(self) -> bool:
-        """Whether it is to join, and owns nothing that it has to give up before."""
+        """True if it is to join, and owns nothing that it has to give up before."""
         holdings = self.holdings
         has_to_give_up = self.is_eager and (holdings.owned or holdings.change is not None)
         return self._is_joining_due and not holdings.is_lost and not has_to_give_up
@@ -387,7 +395,7 @@ class Membership:
 
     @property
     def _gives_up(self) -> bool:
-        """Whether the thread that polls has to give up everything, so that it can join."""
+        """True if the thread that polls has to give up everything, so that it can join."""
         return self.is_eager and bool(self.holdings.owned) and self._is_joining_due
 
     def _subscription(self) -> Subscription:

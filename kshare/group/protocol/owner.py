@@ -253,7 +253,7 @@ class Owner:
         return committed(log, self.start)
 
     def is_stable_behind(self, log: PartitionLog) -> bool:
-        """Whether it is the lead, and has a stable offset to commit though it commits nothing else.
+        """True if it is the lead, and has a stable offset to commit though it commits nothing else.
 
         That of transactions: members without them commit now and then, and see it then.
         """

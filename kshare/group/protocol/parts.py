@@ -58,7 +58,7 @@ def _goals(widths: Sequence[int]) -> list[int]:
 
 
 def _trimmed(hashes: Hashes, most: int) -> Hashes:
-    """So many hashes of some ranges at most; the smallest ranges go first."""
+    """Up to a number of hashes of some ranges; the smallest ranges go first."""
     over = width(hashes) - most
     if over <= 0:
         return hashes
@@ -210,5 +210,5 @@ def shared_width(part: HashRange, hashes: Hashes) -> int:
 
 
 def tiles(parts: Iterable[Hashes]) -> bool:
-    """Whether disjoint parts leave no hash out."""
+    """True if disjoint parts leave no hash out."""
     return sum(map(width, parts)) == HASH_SPACE

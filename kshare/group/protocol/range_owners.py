@@ -6,8 +6,8 @@
     the last epoch, where they leave a gap                  [ C    ]   about to claim
     owners                            [ A        ][ B      ][ C    ]
 
-While the group assigns whole partitions, as a member is no kshare consumer, no epoch counts: what
-no claim holds belongs to the member that the coordinator names.
+While the group assigns whole partitions, as a member is not a kshare consumer, no epoch counts:
+what no claim holds belongs to the member that the coordinator names.
 
 Partitions without key order have no owners: their members lease chunks of offsets.
 
@@ -54,7 +54,7 @@ class LivingMember:
 
     @property
     def is_joined(self) -> bool:
-        """Whether it has joined the group (``subscribe``)."""
+        """True if it has joined the group (``subscribe``)."""
         return bool(self.member_id)
 
 
@@ -183,7 +183,7 @@ def _last_epoch(log: GroupLog) -> tuple[EpochMember, ...]:
 
 
 def _is_shared(log: GroupLog, partition: TopicPartition) -> bool:
-    """Whether a partition is shared by chunks of offsets."""
+    """True if a partition is shared by chunks of offsets."""
     return any(placed.claim.shared for placed in log.of(partition).claims.values())
 
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from kshare.core.progress import TopicPartition
+from kshare.errors import ForeignMemberError
 from kshare.group.protocol.consumer_protocol import decode_topics, encode_partitions
 from kshare.group.protocol.subscription import (
-    ForeignMemberError,
     MemberAssignment,
     decode_subscription,
     denied_to,

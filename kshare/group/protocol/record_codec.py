@@ -16,17 +16,16 @@ from kshare.core.hashing import HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.packed_bounds import OFFSET_MAX, pack, unpack
 from kshare.core.progress import TopicPartition
+from kshare.errors import CommitLogError, LaterVersionError
 from kshare.group.protocol.json_fields import dumps
 from kshare.group.protocol.records import (
     STRETCH,
     VERSION,
     Block,
     Claim,
-    CommitLogError,
     Epoch,
     EpochMember,
     Key,
-    LaterVersionError,
     Lease,
     Member,
     Record,

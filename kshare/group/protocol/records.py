@@ -40,18 +40,15 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from kshare.core.hashing import HashRange
 from kshare.core.offsets import Bounds, OffsetRange
 from kshare.core.progress import TopicPartition
-from kshare.errors import KshareError
 
 __all__ = [
     "STRETCH",
     "VERSION",
     "Block",
     "Claim",
-    "CommitLogError",
     "Epoch",
     "EpochMember",
     "Key",
-    "LaterVersionError",
     "Lease",
     "Member",
     "Record",
@@ -65,14 +62,6 @@ VERSION: Final = 1
 
 STRETCH: Final = 1 << 16
 """Offsets of one block: a commit writes the blocks that have changed, so a block is short."""
-
-
-class CommitLogError(KshareError):
-    """A record of the individual commit log cannot be read."""
-
-
-class LaterVersionError(CommitLogError):
-    """A later version of kshare has written the record."""
 
 
 class Key(NamedTuple):

@@ -27,7 +27,7 @@ ROUND_ROBIN: Final = "round-robin"
 Loads: TypeAlias = tuple[tuple[TopicPartition, tuple[RangeObservation, ...]], ...]
 """What was observed of the key ranges of each partition, ascending."""
 
-_RANGES_MAX: Final = 16
+RANGES_MAX: Final = 16
 _SAMPLE_MAX: Final = 64
 _SAMPLES_MAX: Final = 128
 """Of a member: ranges with a load, key hashes of a sample, and of all samples: at most 3 KB. The
@@ -45,6 +45,7 @@ class MemberReport:
         tags: Names and values of its client tags (``client.tag.NAME``), by name.
         loads: What it has observed of the ranges that it owns.
         lags: Number of offsets from where it is to the end of each partition, ascending.
+        spans: Seconds in which each of the loads was observed; empty: not known.
     """
 
     range_assignor: str = ROUND_ROBIN
@@ -52,6 +53,7 @@ class MemberReport:
     tags: tuple[tuple[str, str], ...] = ()
     loads: Loads = ()
     lags: tuple[tuple[TopicPartition, int], ...] = ()
+    spans: tuple[float, ...] = ()
 
 
 NO_REPORT: Final = MemberReport()
@@ -92,7 +94,7 @@ def bounded(loads: Loads) -> Loads:
         ((seen.seconds or 0.0, seen.records, partition, i, seen)
          for partition, observed in loads for i, seen in enumerate(observed)),
         key=lambda entry: (-entry[0], -entry[1], entry[2], entry[3]),
-    )[:_RANGES_MAX]  # fmt: skip
+    )[:RANGES_MAX]  # fmt: skip
     most = min(_SAMPLE_MAX, _SAMPLES_MAX // max(len(ranked), 1))
     kept: dict[TopicPartition, list[RangeObservation]] = {}
     for _, _, partition, _, seen in ranked:
@@ -108,7 +110,7 @@ def bounded(loads: Loads) -> Loads:
 
 
 def _thinned(sample: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """So many of a sample at most, evenly spaced: a key keeps its part of it."""
+    """Up to a number of a sample, evenly spaced: a key keeps its part of it."""
     if len(sample) <= most:
         return sample
     return tuple(sample[(2 * i + 1) * len(sample) // (2 * most)] for i in range(most))
@@ -131,6 +133,8 @@ def report_value(report: MemberReport) -> dict[str, Any]:
             [*partition, [_observation_value(seen) for seen in observed]]
             for partition, observed in report.loads
         ]
+    if report.spans:
+        fields["spans"] = report.spans
     if report.lags:
         fields["lags"] = [[*partition, lag] for partition, lag in report.lags]
     return fields
@@ -155,6 +159,7 @@ def report_of(fields: Mapping[str, Any]) -> MemberReport:
             (_partition(topic, number), count_of(lag))
             for topic, number, lag in fields.get("lags", ())
         ),
+        tuple(map(_seconds_of, fields.get("spans", ()))),
     )
 
 
@@ -171,15 +176,19 @@ def _observation_of(value: Iterable[Any]) -> RangeObservation:
     sample = struct.unpack(f">{len(packed) // 8}q", packed)
     if any(not 0 <= hashed < HASH_SPACE for hashed in sample) or list(sample) != sorted(sample):
         raise ValueError("a sample holds what is no key hash, or is not ascending")
-    if seconds is not None and not (math.isfinite(seconds) and seconds >= 0):
-        raise ValueError(f"found {seconds} seconds")
     return RangeObservation(
         HashRange(count_of(lo), count_of(hi)),
         count_of(records),
         count_of(offsets),
-        None if seconds is None else float(seconds),
+        None if seconds is None else _seconds_of(seconds),
         sample,
     )
+
+
+def _seconds_of(value: Any) -> float:
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"found {value} seconds")
+    return float(value)
 
 
 def _partition(topic: Any, number: Any) -> TopicPartition:

@@ -96,7 +96,7 @@ class Reason(Enum):
 
     @property
     def voids(self) -> bool:
-        """Whether individual commits may have been given up, which is worth a line in the log."""
+        """True if individual commits may have been given up, which is worth a line in the log."""
         return self in {Reason.RESET, Reason.EXPIRED, Reason.LOST_LOG}
 
 
@@ -137,8 +137,8 @@ class Evidence:
             facts.
         initial: What ``auto.offset.reset`` means; None if it is not known.
         voids: Why individual commits were given up; None if they were not.
-        known: Incarnation and progress of before the log was lost, or of the claim before; None
-            if there are none.
+        known: The incarnation and progress known before the log was lost or the claim replaced;
+            None if unknown.
         resets: How many resets the owner has wanted to write.
     """
 
@@ -169,7 +169,7 @@ class Evidence:
 
 
 def needs_initial_offset(primary: Primary | None, log: PartitionLog) -> bool:
-    """Whether ``auto.offset.reset`` decides where consumption starts."""
+    """True if ``auto.offset.reset`` decides where consumption starts."""
     return primary is None and (log.has_facts or log.start is None)
 
 

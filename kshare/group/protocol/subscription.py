@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
-from kshare.errors import KshareError
+from kshare.errors import ForeignMemberError, KshareError
 from kshare.group.protocol.consumer_protocol import (
     decode_partitions,
     decode_topics,
@@ -24,20 +24,12 @@ from kshare.group.protocol.consumer_protocol import (
 from kshare.group.protocol.json_fields import count_of, flag_of, text_of
 from kshare.group.protocol.record_codec import assignment_of, assignment_value
 from kshare.group.protocol.report import NO_REPORT, MemberReport, report_of, report_value
-from kshare.group.protocol.user_data import (
-    COMPRESSED,
-    PLAIN,
-    ForeignMemberError,
-    check_fields,
-    encoded,
-    fields_of,
-)
+from kshare.group.protocol.user_data import COMPRESSED, PLAIN, check_fields, encoded, fields_of
 
 __all__ = [
     "PROTOCOL",
     "Assigned",
     "Assignment",
-    "ForeignMemberError",
     "MemberAssignment",
     "Subscription",
     "decode_assignment",
@@ -81,6 +73,7 @@ class Subscription:
         reads: The latest version of user data that it reads.
         followup_ms: When its last leader wanted to plan again, in ms since 1970; None if it has not
             said so.
+        instance: What it is one with others of (``group.instance.host``); empty for its host.
     """
 
     name: str
@@ -95,6 +88,7 @@ class Subscription:
     report: MemberReport = NO_REPORT
     reads: int = PLAIN
     followup_ms: int | None = None
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +138,7 @@ def encode_subscription(subscription: Subscription, *, compressed: bool = False)
         **report_value(subscription.report),
         **({} if subscription.reads == PLAIN else {"reads": subscription.reads}),
         **_followup(subscription.followup_ms),
+        **({"instance": subscription.instance} if subscription.instance else {}),
     }
     return encode_topics(subscription.topics, encoded(user_data, compressed=compressed))
 
@@ -181,6 +176,7 @@ def decode_subscription(data: bytes, member: str) -> Subscription:
             report_of(fields),
             count_of(fields.get("reads", PLAIN)),
             _followup_of(fields),
+            text_of(fields.get("instance", "")),
         )
     except _DAMAGE as error:
         if isinstance(error, ForeignMemberError):
@@ -267,7 +263,7 @@ def _target_of(fields: Mapping[str, Any]) -> Assignment | None:
 
 
 def is_of_kshare(user_data: bytes) -> bool:
-    """Whether the user data of a subscription or an assignment are those of some kshare member."""
+    """True if the user data of a subscription or an assignment are those of some kshare member."""
     try:
         return fields_of(user_data) is not None
     except _DAMAGE:

@@ -48,7 +48,7 @@ def session_of(member: str) -> str:
 
 
 def is_alone(log: PartitionLog, claim: Claim, peers: frozenset[str] | None) -> bool:
-    """Whether there is no earlier claim on the hashes of one that may still be acted upon.
+    """True if there is no earlier claim on the hashes of one that may still be acted upon.
 
     Args:
         log: What the log says of the partition.
@@ -75,7 +75,7 @@ def taken_by_others(log: PartitionLog, claim: Claim) -> tuple[HashRange, ...]:
 
 
 def is_of_the_past(claim: Claim, later: Claim, peers: frozenset[str] | None) -> bool:
-    """Whether a claim's member was dropped from the group, and so has fenced itself before.
+    """True if a claim's member was dropped from the group, and so has fenced itself before.
 
     Args:
         claim: The claim.

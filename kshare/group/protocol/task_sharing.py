@@ -10,10 +10,10 @@ Each member is a process with one thread; its previous tasks are the ranges of w
 Topics with the same subscribers are one application, each topic a subtopology of it.
 
 Laws: the ranges of a partition tile its hash space, and each has one member. An answer that is
-wrong (an exception, a task that is missing or there twice, an unknown process) is told, and members
-keep what they have; what nobody has any more goes to one of those that have some of its partition.
-A round in which members give hashes up is finished
-before the assignor is asked again, so it is the last one.
+wrong (an exception, a task that is missing or there twice, an unknown process) is reported, and
+members keep what they have; what nobody has any more goes to one of those that have some of its
+partition. A round in which members give hashes up is finished before the assignor is asked again,
+so it is the last one.
 """
 
 from collections import defaultdict
@@ -58,7 +58,7 @@ class TaskPlanning:
         min_ranges: Minimum number of ranges of all partitions together; None for as many as there
             are members.
         stateful: Whether members keep state by key range.
-        probing_ms: Milliseconds until a follow-up rebalance, as an assignor is told.
+        probing_ms: Milliseconds until a follow-up rebalance, as an assignor gets it.
         now_ms: Milliseconds since 1970.
         racks: The rack of each broker that has a replica of a partition, None for one without.
     """

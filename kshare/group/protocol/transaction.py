@@ -41,13 +41,13 @@ __all__ = [
 ]
 
 Purgatory: TypeAlias = Literal["stable", "key"]
-"""Whether a chunk waits for all key hashes of its partition, or only for its own."""
+"""True if a chunk waits for all key hashes of its partition, or only for its own."""
 
 _TIMEOUT_SHARE: Final = 0.9
 
 
 class Admission(Enum):
-    """Whether a transaction may commit."""
+    """True if a transaction may commit."""
 
     OPEN = "what comes before it is processed"
     CLOSED = "others have not processed what comes before it"
@@ -78,7 +78,7 @@ def chunk_start(processed: Progress, known: Progress) -> int | None:
 
 
 def admission(chunks: Iterable[Chunk], purgatory: Purgatory) -> Admission:
-    """Whether a transaction may commit now.
+    """True if a transaction may commit now.
 
     Args:
         chunks: One for each partition of the member.
@@ -107,13 +107,13 @@ def _admission_of(chunk: Chunk) -> Admission:
 
 
 def _holds_up(chunk: Chunk) -> bool:
-    """Whether the member holds the stable offset, and others are ahead of it."""
+    """True if the member holds the stable offset, and others are ahead of it."""
     known = chunk.known
     return not known.is_level and known.position_of(chunk.hashes) == known.stable
 
 
 def may_commit(since: object, start: object | None, *, is_read: bool) -> bool:
-    """Whether the records of a transaction still belong to the member.
+    """True if the records of a transaction still belong to the member.
 
     Args:
         since: The start from which they were delivered.
@@ -144,7 +144,7 @@ def known_progress(log: PartitionLog, done: Progress) -> Progress:
 
 
 def is_read_back(log: PartitionLog, blocks: Iterable[Block]) -> bool:
-    """Whether the log says what some blocks say."""
+    """True if the log says what some blocks say."""
     stable = log.stable.offset if log.stable else 0
     return all(
         log.blocks.get((block.member, block.hashes, block.stretch)) == block.bounds

@@ -18,14 +18,13 @@ from base64 import b85decode, b85encode
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kshare.errors import KshareError
+from kshare.errors import ForeignMemberError
 from kshare.group.protocol.json_fields import dumps
 
 __all__ = [
     "COMPRESSED",
     "HASH",
     "PLAIN",
-    "ForeignMemberError",
     "check_fields",
     "encoded",
     "fields_of",
@@ -49,10 +48,6 @@ _WORDS: Final = (
 """What is in all of them. Part of version 2: another text would be another version."""
 
 _INFLATED_MAX: Final = 64 << 20
-
-
-class ForeignMemberError(KshareError):
-    """A member of the group shares key ranges in another way, or not at all."""
 
 
 def encoded(fields: Mapping[str, Any], *, compressed: bool) -> bytes:

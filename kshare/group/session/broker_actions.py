@@ -19,6 +19,7 @@ from typing import Any
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError
+from kshare.group.core.ownership import Ownership
 from kshare.group.log.link import LASTING, LogLink
 from kshare.group.log.primary import PrimaryOffsets, StoredOffset
 from kshare.group.model import SessionConfig
@@ -40,7 +41,6 @@ from kshare.group.protocol.start import Primary
 from kshare.group.session.fencing import fence_ids
 from kshare.group.session.hidden_end import HiddenEnd
 from kshare.group.session.log_follower import LogFollower
-from kshare.group.session.ownership import Ownership
 from kshare.group.session.shared import Shared
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.error_codes import Kind
@@ -87,7 +87,7 @@ class BrokerActions:
 
     @property
     def are_answered(self) -> bool:
-        """Whether there are answers to take."""
+        """True if there are answers to take."""
         return bool(self._events)
 
     def take_answers(self) -> None:
@@ -233,7 +233,7 @@ class BrokerActions:
                 ownership, number = offsets[partition][1]
                 if error is not None:
                     self._failed([(ownership, number)], error)
-                elif ownership.action == number:
+                elif ownership.waits_for(number):
                     ownership.owner.primary_written()
 
         answer.add_done_callback(lambda _: self._post(stored))
@@ -252,7 +252,7 @@ class BrokerActions:
 
         def answered(answer: Any) -> None:
             for ownership, number in asked:
-                if ownership.action == number:
+                if ownership.waits_for(number):
                     done(answer, ownership)
 
         def run() -> None:
@@ -278,5 +278,5 @@ class BrokerActions:
         self._follower.note(error)
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the connections."""
         self.primary.close()

@@ -6,7 +6,7 @@ from typing import Protocol
 from kshare.core.hashing import HashRange
 from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Progress, Rectangle, TopicPartition
-from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.membership.planned_topics import WholeTopics
 from kshare.group.membership.thread import MemberThread
 from kshare.group.model import OffsetAndMetadata

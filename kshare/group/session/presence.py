@@ -1,4 +1,4 @@
-"""That a member is alive, as its log says; what stands still; and which members are long gone."""
+"""Heartbeats in the commit log: send ours, warn of stalled partitions, delete members long gone."""
 
 import socket
 import time
@@ -7,6 +7,8 @@ from functools import partial
 from typing import Final
 
 from kshare.errors import KafkaError
+from kshare.group.core.right import Right
+from kshare.group.core.watchdog import Watchdog
 from kshare.group.log.group_reader import LIFE_SECONDS
 from kshare.group.log.link import LogLink
 from kshare.group.model import SessionConfig
@@ -14,9 +16,7 @@ from kshare.group.protocol.log import members_forgotten, members_seen
 from kshare.group.protocol.record_codec import encode
 from kshare.group.protocol.records import Key, Member
 from kshare.group.session.broker_actions import BrokerActions
-from kshare.group.session.life import Life
 from kshare.group.session.shared import Shared
-from kshare.group.session.watchdog import Watchdog
 from kshare.wire.protocol.error_codes import Kind
 
 __all__ = ["Presence", "member_key"]
@@ -42,10 +42,8 @@ class Presence:
         now: The session's source of time.
 
     Attributes:
-        life: Signs of life of members that share partitions without key order.
+        right: The right of the member to deliver.
         epoch_of_member: The group's epoch, and the id of the log's topic; None if it is no member.
-        lapsed_at: When the member's coordinator was asked for the answer that has renewed its right
-            to deliver; -inf if that never lapsed.
     """
 
     def __init__(
@@ -56,10 +54,9 @@ class Presence:
         actions: BrokerActions,
         now: Callable[[], float],
     ) -> None:
-        self.life = Life(member, config.claim_timeout_ms / 1000)
-        self.life.is_on = config.lease_records is not None
+        seconds = config.claim_timeout_ms / 1000
+        self.right = Right(member, seconds, by_beats=config.lease_records is not None)
         self.epoch_of_member: Callable[[], tuple[int, str] | None] = lambda: None
-        self.lapsed_at: Callable[[], float] = lambda: float("-inf")
         self._config = config
         self._member = member
         self._shared = shared
@@ -69,25 +66,21 @@ class Presence:
         self._beat_at = self._look_at = 0.0
 
     @property
-    def is_proven(self) -> bool:
-        """Whether the log is known to be current. For any thread."""
-        return self.life.is_proven(self.lapsed_at())
-
-    @property
     def next_time(self) -> float:
         """When something is to be done next, once the log is followed."""
-        return 0.0 if self.life.wants_proof else min(self._beat_at, self._look_at)
+        return 0.0 if self.right.life.wants_proof else min(self._beat_at, self._look_at)
 
     def beat(self, link: LogLink) -> None:
         """Say that this member is alive, if it is time to, or the log's present is in doubt."""
         if link.denied is not None:
-            self.life.excuse()
+            self.right.life.excuse()
             return
+        life = self.right.life
         now, wall_ms = self._now(), int(time.time() * 1000)
-        self.life.lapsed(self.lapsed_at())
-        if now >= self._beat_at or self.life.wants_proof:
-            self._beat_at = now + (self.life.pause if self.life.is_on else _BEAT_SECONDS)
-            self.life.sent(wall_ms, now)
+        life.lapsed(self.right.lapsed_at)
+        if now >= self._beat_at or life.wants_proof:
+            self._beat_at = now + (life.pause if life.is_on else _BEAT_SECONDS)
+            life.sent(wall_ms, now)
             host = self._config.application_server or socket.gethostname()
             alive = Member(self._member, host, wall_ms)
             failed = partial(self._not_alive, link, wall_ms)
@@ -115,23 +108,23 @@ class Presence:
 
         And whether this one counts as such, before a sign of life that comes late is taken for one.
         """
-        now, epoch = self._now(), self.epoch_of_member()
+        now, epoch, life = self._now(), self.epoch_of_member(), self.right.life
         with self._shared.changed:
             ownerships = self._shared.ownerships
-            if self.life.has_lapsed(now):
+            if life.has_lapsed(now):
                 ownerships.renew("the log was not reached for claim.timeout.ms")
-            self.life.read(ownerships.log)
+            life.read(ownerships.log)
             if self._config.lease_records is None:
                 return
             ownerships.stay(epoch)
-            if link.tail.caught_up and self.life.seconds_left(now) > 2 * self.life.pause:
+            if link.tail.caught_up and life.seconds_left(now) > 2 * life.pause:
                 read_at = link.tail.read_at
                 ownerships.deem_silent(
-                    self.life.silent(ownerships.log, ownerships.sharers(), now=now, read_at=read_at)
+                    life.silent(ownerships.log, ownerships.sharers(), now=now, read_at=read_at)
                 )
 
     def _not_alive(self, link: LogLink, wall_ms: int, error: KafkaError, kind: Kind) -> None:
         link.not_taken(error, kind)
         self._actions.note(error)
-        self.life.not_taken(wall_ms)
+        self.right.life.not_taken(wall_ms)
         self._beat_at = 0.0  # again, with the next step

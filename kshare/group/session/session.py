@@ -16,7 +16,9 @@ from kshare.core.hashing import HashRange
 from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FetchTimeoutError, KshareError
-from kshare.group.config.consumer_config import ConsumerConfig
+from kshare.group.config.table import ConsumerConfig
+from kshare.group.core.ownership import Ownership, Processed
+from kshare.group.core.ownerships import claimed_hashes
 from kshare.group.log.epoch_writer import Written
 from kshare.group.log.tail import boot_time
 from kshare.group.membership.planned_topics import WholeTopics
@@ -25,15 +27,11 @@ from kshare.group.model import OffsetAndMetadata, SessionConfig, committed_offse
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.records import Epoch
-from kshare.group.session.ownership import Ownership, Processed
-from kshare.group.session.ownerships import claimed_hashes
 from kshare.group.session.thread import SessionThread
 from kshare.group.session.transaction_log import TransactionLog
 
 __all__ = ["GroupSession", "OffsetAndMetadata", "Processed", "SessionConfig"]
 
-_UNPROVEN: Final = -1.0
-"""Seconds to deliver until the log was proven to be the present one: none."""
 _LOOK_SECONDS: Final = 0.05
 """How often to look whether the log was found."""
 
@@ -62,10 +60,9 @@ class GroupSession:
         self.member = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._group = config.group
         self._now = now
-        self._claim_seconds = config.claim_timeout_ms / 1000
-        self._shares = config.lease_records is not None
         self._thread = SessionThread(config, self.member, on_change or (lambda: None), now)
         self._shared = self._thread.shared
+        self._right = self._thread.presence.right
         self._is_started = False
         self._group_member: MemberThread | None = None
         self.transaction_log = TransactionLog(config.group, self._shared, self._thread, now)
@@ -103,8 +100,7 @@ class GroupSession:
         self._thread.on_fault = member.session_ended
         self.transaction_log.is_lost = lambda: member.is_lost
         self._thread.presence.epoch_of_member = lambda: member.epoch
-        self._thread.presence.lapsed_at = lambda: member.lapsed_at
-        self._thread.presence.life.is_on &= member.is_static
+        self._right.joined(member.liveness, is_static=member.is_static)
         self.claim({})
         return member
 
@@ -115,9 +111,8 @@ class GroupSession:
             member.close(timeout)
             self._thread.actions.primary.as_member = None
             self._thread.presence.epoch_of_member = lambda: None
-            self._thread.presence.lapsed_at = lambda: float("-inf")
+            self._right.left()
             self.transaction_log.is_lost = lambda: False
-            self._thread.presence.life.is_on = self._shares
 
     def _write_epoch(self, epoch: Epoch, written: Written, is_wanted: Callable[[], bool]) -> None:
         self._thread.epochs.write(epoch, written, is_wanted)
@@ -177,7 +172,7 @@ class GroupSession:
             raise fault
 
     def may_deliver(self) -> bool:
-        """Whether records may be handed out: whether the log was read lately, as it is now.
+        """True if records may be handed out: whether the log was read lately, as it is now.
 
         Ask before each hand-out; it costs a look at the clock.
         """
@@ -185,12 +180,7 @@ class GroupSession:
 
     def seconds_to_deliver(self) -> float:
         """For how long records may be handed out without asking again; below 0: not now."""
-        now, member = self._now(), self._group_member
-        seconds = self._claim_seconds - (now - self._thread.read_at)
-        seconds = min(seconds, self._thread.presence.life.seconds_left(now))
-        seconds = seconds if member is None else min(seconds, member.seconds_left())
-        # Asked last: who renews the right says before whether it had lapsed.
-        return seconds if self._thread.presence.is_proven else min(seconds, _UNPROVEN)
+        return self._right.seconds_left(self._now())
 
     def share(self, partition: TopicPartition) -> Share | None:
         """What may be delivered of a partition without key order; None if nothing now."""
@@ -227,7 +217,7 @@ class GroupSession:
             timeout: Maximum time to wait, in seconds; 0 asks for the commit and does not wait.
             since: The starts from which it was delivered, as :meth:`started` has answered. What
                 belongs to another start (offsets were reset meanwhile) is passed over, unless the
-                member is fenced.
+                member is fenced. What is read on while a claim is replaced waits for the next one.
 
         Returns:
             The stable offset of each partition: true at the log position that was read. With
@@ -242,7 +232,7 @@ class GroupSession:
         deadline = time.monotonic() + timeout
         with self._shared.changed:
             self._raise_fault()
-            asked = self._ask(processed, since)
+            asked = self._shared.ownerships.ask_commits(processed, since)
         self._thread.wake()
         with self._shared.changed:
             while timeout > 0 and self._shared.fault is None and any(map(_is_open, asked)):
@@ -250,7 +240,7 @@ class GroupSession:
                     raise KshareError(f"group {self._group}: closed while a commit was under way")
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise self._not_in_time("commit", timeout)
+                    raise self._not_in_time(f"commit{_unclaimed(asked)}", timeout)
                 self._shared.changed.wait(left)
             self._raise_fault()
             for each, number in asked:
@@ -326,30 +316,6 @@ class GroupSession:
         if self._shared.fault is not None:
             raise self._shared.fault
 
-    def _ask(
-        self,
-        processed: Mapping[TopicPartition, Processed],
-        since: Mapping[TopicPartition, Progress] | None,
-    ) -> list[tuple[Ownership, int]]:
-        """Ask for commits; the ownerships, and which of their commits it is.
-
-        What is asked of an ownership that is fenced is refused. Its facts would be true, but who
-        owns the hashes now is delivering these records again. If it does not get through, the next
-        owner would skip the rest, and the last outputs of a key would be those of earlier records.
-        """
-        asked = []
-        for partition, what in processed.items():
-            each = self._shared.ownerships.by_partition.get(partition)
-            if each is None:
-                continue
-            is_of_start = since is None or since.get(partition) is each.start
-            if not is_of_start and each.owner.phase is not Phase.FENCED:
-                continue
-            if each.start is not None:
-                each.processed(what)
-            asked.append((each, each.commits.ask()))
-        return asked
-
     def _stable(self, partitions: Mapping[TopicPartition, Processed]) -> dict[TopicPartition, int]:
         ownerships = self._shared.ownerships
         started = ownerships.started()
@@ -361,8 +327,14 @@ class GroupSession:
         return FetchTimeoutError(f"group {self._group}: cannot {what} within {timeout:g} s{why}")
 
 
+def _unclaimed(asked: Sequence[tuple[Ownership, int]]) -> str:
+    """Why commits wait, if claims are not in place."""
+    names = sorted(str(each.owner.partition) for each, _ in asked if each.start is None)
+    return f", as the claim of {', '.join(names)} is not in place," if names else ""
+
+
 def _is_open(asked: tuple[Ownership, int]) -> bool:
-    """Whether a commit is neither done nor given up."""
+    """True if a commit is neither done nor given up."""
     each, number = asked
     is_over = each.is_replaced or each.owner.phase is Phase.FENCED
     return each.commits.finished < number and not is_over

@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass, field
 
 from kshare.errors import KshareError
-from kshare.group.session.ownerships import Ownerships
+from kshare.group.core.ownerships import Ownerships
 
 __all__ = ["Shared"]
 

@@ -11,6 +11,7 @@ writes, offsets come as events. So a wake-up is served at once.
 """
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from typing import Any, Final
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
+from kshare.group.core.ownerships import Ownerships
+from kshare.group.core.right import Right
 from kshare.group.log.epoch_writer import EpochWriter
 from kshare.group.log.link import LogLink
 from kshare.group.log.tail import LogTail, boot_time
@@ -26,7 +29,6 @@ from kshare.group.model import SessionConfig
 from kshare.group.protocol.cooperator import Share
 from kshare.group.session.broker_actions import BrokerActions
 from kshare.group.session.log_follower import ANSWER_MS, LogFollower
-from kshare.group.session.ownerships import Ownerships
 from kshare.group.session.presence import Presence, member_key
 from kshare.group.session.shared import Shared
 from kshare.wire.protocol.waker import Waker
@@ -43,46 +45,38 @@ class _Report:
 
     Args:
         shared: What the session owns.
-        presence: Is told when the log was read after a gap.
-        seconds: For how long it may deliver without reading the log.
+        right: Learns when the log was read.
         on_change: Called when there is something new.
         now: Source of time.
-
-    Attributes:
-        read_at: When the log was last known to be read to its end.
     """
 
     def __init__(
         self,
         shared: Shared,
-        presence: Presence,
-        seconds: float,
+        right: Right,
         on_change: Callable[[], None],
         now: Callable[[], float],
     ) -> None:
-        self.read_at = float("-inf")
         self._shared = shared
-        self._presence = presence
-        self._seconds = seconds
+        self._right = right
         self._on_change = on_change
         self._now = now
         self._said: tuple[Any, ...] = ()
 
     def look(self, tail: LogTail | None) -> None:
         """Say what has changed since the last look, if anything has."""
-        was_late = self._now() - self.read_at > self._seconds
-        if tail is not None and tail.caught_up and tail.read_at > self.read_at:
-            if float("-inf") < self.read_at < tail.read_at - self._seconds:
-                self._presence.life.lapsed(tail.read_at)
-            self.read_at = tail.read_at
-        is_back = was_late and self._now() - self.read_at <= self._seconds
+        right = self._right
+        was_late = right.reads_late(self._now())
+        if tail is not None and tail.caught_up:
+            right.log_read(tail.read_at)
+        is_back = was_late and not right.reads_late(self._now())
         with self._shared.changed:
             ownerships = self._shared.ownerships
             starts = tuple(
                 (tp, id(each.start), each.owner.phase, _offered(ownerships.share(tp)))
                 for tp, each in ownerships.by_partition.items()
             )
-        said = (self._presence.is_proven, starts)
+        said = (right.is_proven, starts)
         if is_back or said != self._said:
             self._said = said
             self._on_change()
@@ -93,7 +87,7 @@ class _Report:
             self._shared.fault = error
             for each in self._shared.ownerships.by_partition.values():
                 each.start = None
-            self.read_at = float("-inf")
+            self._right.ended()
             self._shared.changed.notify_all()
         self._on_change()
 
@@ -125,8 +119,15 @@ class SessionThread:
     ) -> None:
         kafka, seconds = config.kafka, config.claim_timeout_ms / 1000
         brief = replace(kafka, api_timeout_ms=min(kafka.api_timeout_ms, ANSWER_MS))
-        ids = config.transactional_id, config.lease_records
-        ownerships = Ownerships(member, config.group, seconds, *ids, individual=config.individual)
+        ids = config.transactional_id, config.lease_records, config.lease_seconds
+        ownerships = Ownerships(
+            member,
+            config.group,
+            seconds,
+            *ids,
+            individual=config.individual,
+            uniform=random.uniform,
+        )
         self.shared = Shared(ownerships)
         self.closed = threading.Event()
         self._group = config.group
@@ -138,7 +139,7 @@ class SessionThread:
             config, brief, self.shared, self._follower, now, self._waker.wake
         )
         self.presence = Presence(config, member, self.shared, self.actions, now)
-        self._report = _Report(self.shared, self.presence, seconds, on_change, now)
+        self._report = _Report(self.shared, self.presence.right, on_change, now)
         self.epochs = EpochWriter(config.group)
         self.epochs.unblock = self.actions.unblock
         self.on_fault: Callable[[KshareError], None] = _ignore
@@ -151,7 +152,7 @@ class SessionThread:
     @property
     def read_at(self) -> float:
         """When the log was last known to be read to its end."""
-        return self._report.read_at
+        return self.presence.right.read_at
 
     def log_partition(self) -> TopicPartition | None:
         """The partition of the group's log; None if it was not found yet."""
@@ -196,6 +197,14 @@ class SessionThread:
             self.actions.act(link)
             self.epochs.serve(link, self.shared.ownerships.log, self._now())
         self._report.look(None if link is None else link.tail)
+        self._warn()
+
+    def _warn(self) -> None:
+        """Log what there is to be said."""
+        with self.shared.changed:
+            warnings, self.shared.ownerships.warnings = self.shared.ownerships.warnings, []
+        for text in warnings:
+            _log.warning("%s", text)
 
     def _wait(self) -> bool:
         """Wait for something to do; return whether the log has answered."""
@@ -229,6 +238,7 @@ class SessionThread:
         link.writer.flush(max(min(seconds, ANSWER_MS / 1000), 0.0))
 
     def _fail(self, error: KshareError) -> None:
+        self._warn()
         _log.error("group %s, member %s: %s", self._group, self._member, error)
         self._report.fail(error)
         self.on_fault(error)

@@ -9,6 +9,8 @@ from typing import Protocol
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import TransactionAbortedError
+from kshare.group.core.ownership import Ownership
+from kshare.group.core.work import Work
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.record_codec import encode, encode_key
 from kshare.group.protocol.records import Block, Key
@@ -22,9 +24,7 @@ from kshare.group.protocol.transaction import (
     may_commit,
     transaction_records,
 )
-from kshare.group.session.ownership import Ownership
 from kshare.group.session.shared import Shared
-from kshare.group.session.work import Work
 
 __all__ = ["LogRecords", "LogThread", "TransactionLog"]
 
@@ -88,13 +88,13 @@ class TransactionLog:
         return found
 
     def is_settled(self) -> bool:
-        """Whether all partitions have started: nothing more of this id's past is to be fenced."""
+        """True if all partitions have started: nothing more of this id's past is to be fenced."""
         with self._shared.changed:
             owners = [each.owner for each in self._shared.ownerships.by_partition.values()]
             return all(owner.phase in {Phase.RUNNING, Phase.FENCED} for owner in owners)
 
     def has_news(self, work: Work) -> bool:
-        """Whether something is processed that the log does not say."""
+        """True if something is processed that the log does not say."""
         with self._shared.changed:
             return any(
                 self._records(partition, work)[0]
@@ -264,7 +264,7 @@ class TransactionLog:
 
 
 def _is_open(each: Ownership) -> bool:
-    """Whether a commit that follows from a transaction is to be done, or under way."""
+    """True if a commit that follows from a transaction is to be done, or under way."""
     follow_ups = each.follow_ups
     is_asked = bool(follow_ups.facts) or follow_ups.is_due or each.commits.are_due
     return is_asked and each.owner.phase is Phase.RUNNING

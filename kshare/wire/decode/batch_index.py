@@ -14,7 +14,7 @@ __all__ = ["BatchIndex", "corrupt", "index_batches", "refuse"]
 
 _FEW_BATCHES = 64
 _EPOCH_BYTES = np.arange(4) + 12 - 61
-"""Where partitionLeaderEpoch is, from the first byte behind a batch's head on."""
+"""Offset of partitionLeaderEpoch, from the first byte behind a batch's head on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class BatchIndex:
         return int(self.batches["records"].sum())
 
     def leader_epochs(self) -> tuple[tuple[int, int], ...]:
-        """Which leaders wrote the batches.
+        """The leader epochs of the batches.
 
         Returns:
             First offsets, ascending, each with the leader epoch of all batches up to the next one.

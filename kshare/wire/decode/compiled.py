@@ -91,7 +91,7 @@ def find_marks(source: Bytes, start: int, counts: Ints, mark: tuple[int, int]) -
 
 
 def measure_headers(raw: BinaryColumn, rows: int) -> HeaderSizes:
-    """How much room headers need that a scan has checked and collected."""
+    """The room for headers that a scan has checked and collected."""
     sizes = HeaderSizes()
     _kernel("measure_headers")(raw.offsets, raw.data, rows, sizes)
     return sizes
@@ -113,7 +113,7 @@ def copy_headers(
 
 
 def _address(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> int:
-    """Where an array's numbers are.
+    """The address of an array's numbers.
 
     Raises:
         TypeError: They are of another type.

@@ -17,6 +17,12 @@ from kshare.errors import KernelLibraryError
 __all__ = ["compile_library", "compiler"]
 
 _ROOT = Path(__file__).parents[3]
+_BUILD = """
+import runpy, sys
+# Not by PYTHONPATH: where pip builds a wheel, it drops what the environment has for its own.
+sys.path.insert(0, sys.argv.pop(1))
+runpy.run_module("kshare.wire.decode.kernels.build", run_name="__main__")
+"""
 
 
 def compiler(name: str) -> Callable[[], bytes]:
@@ -41,13 +47,12 @@ def compile_library() -> bytes:
     Raises:
         KernelLibraryError: The compiler or the linker fails.
     """
-    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     # Numba optimises for the processor of this machine otherwise.
-    environment = {**os.environ, "PYTHONPATH": path, "NUMBA_CPU_NAME": "generic"}
+    environment = {**os.environ, "NUMBA_CPU_NAME": "generic"}
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "kernels.so"
         # -P: another source tree may be the current directory.
-        command = [sys.executable, "-P", "-m", "kshare.wire.decode.kernels.build", str(output)]
+        command = [sys.executable, "-P", "-c", _BUILD, str(_ROOT), str(output)]
         done = subprocess.run(  # noqa: S603 - our own module
             command, env=environment, capture_output=True, text=True, check=False
         )

@@ -1,4 +1,4 @@
-"""What Python and the compiled code both know: the memory that they share.
+"""The memory that Python and the compiled code share.
 
 The formats: https://kafka.apache.org/documentation/#recordbatch and #record.
 """
@@ -51,7 +51,7 @@ def _laid_out(structure: _Structure) -> _Structure:
 
 @_laid_out
 class BatchCount(ctypes.Structure):
-    """What ``index`` finds.
+    """The result of ``index``.
 
     Attributes:
         batches: Number of complete batches.
@@ -66,7 +66,7 @@ class BatchCount(ctypes.Structure):
 
 @_laid_out
 class Wanted(ctypes.Structure):
-    """Which records ``scan`` looks for. All but the first three are addresses.
+    """The records that ``scan`` looks for. All but the first three are addresses.
 
     Attributes:
         floor: Offsets below it are passed over.
@@ -174,7 +174,7 @@ class ScanState(ctypes.Structure):
 
 @_laid_out
 class HeaderSizes(ctypes.Structure):
-    """How much room some headers need.
+    """Room for some headers.
 
     Attributes:
         headers: Number of headers.

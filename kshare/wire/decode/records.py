@@ -192,7 +192,7 @@ class Decoder:
     # -- which batches ----------------------------------------------------------------------
 
     def _live_batches(self, index: BatchIndex, aborted: Sequence[tuple[int, int]]) -> Flags:
-        """Which batches have wanted offsets, without control batches and aborted transactions."""
+        """The batches with wanted offsets, without control batches and aborted transactions."""
         batches = index.batches
         starts, ends = self._wanted.bands.starts, self._wanted.bands.ends
         first = np.maximum(batches["base_offset"], index.fetch_offset)
@@ -227,7 +227,7 @@ class Decoder:
         return dropped
 
     def _is_abort(self, index: BatchIndex, row: int) -> bool:
-        """Whether a control batch ends its transaction by an abort (KIP-98: key version, type)."""
+        """True if a control batch ends its transaction by an abort (KIP-98: key version, type)."""
         batch = index.batches[row]
         if not batch["records"]:
             return False

@@ -1,4 +1,4 @@
-"""What a kernel returns; from OLD_FORMAT on it is a fault."""
+"""Result codes of kernels; from OLD_FORMAT on they are faults."""
 
 from typing import Final
 
@@ -35,4 +35,4 @@ FAULTS: Final = {
     BATCH_REST: "there are bytes behind the last record",
     TIMESTAMP: "a record's timestamp is beyond what microseconds in 64 bits can hold",
 }
-"""What each fault means, as the rest of a sentence about a batch."""
+"""The meaning of each fault, as the rest of a sentence about a batch."""

@@ -1,4 +1,4 @@
-"""Which records a scan takes: a slice, in the memory that the kernels read."""
+"""The records that a scan takes: a slice, in the memory that the kernels read."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

@@ -126,7 +126,7 @@ class BackgroundBrokers:
     # -- what does not wait -----------------------------------------------------------------
 
     def address(self, node_id: int) -> Address:
-        """Where a broker is."""
+        """The address of a broker."""
         return self._pool.address(node_id)
 
     def release(self, address: Address, connection: BrokerConnection) -> None:
@@ -143,7 +143,7 @@ class BackgroundBrokers:
         self._pool.forget(topic_partition)
 
     def preference(self, topic_partition: TopicPartition) -> Preference | None:
-        """Which replica of a partition is read."""
+        """The replica of a partition to read."""
         return self._pool.preference(topic_partition)
 
     def prefer(self, topic_partition: TopicPartition, node_id: int | None, seconds: float) -> None:

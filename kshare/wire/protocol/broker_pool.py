@@ -1,4 +1,4 @@
-"""Who leads a partition, which replica is read, and idle connections: one small memory a process.
+"""Leaders and replicas of partitions, and idle connections: one small memory a process.
 
 A connection belongs to one reader at a time, whichever partitions it reads; several tasks may read
 the same partition at once. A broker whose connection failed is left alone for a while, by all
@@ -42,12 +42,12 @@ _IDLE_SECONDS_MAX = 240.0
 _IDLE_CONNECTIONS_MAX = 4
 
 Leader = Address | KafkaError | OSError
-"""Where the leader of a partition is, or why that is not known."""
+"""The address of a partition's leader, or the reason why it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """Which replica of a partition is read, for a while.
+    """The replica of a partition to read, for a while.
 
     Attributes:
         node_id: Node id of a follower; None for the leader and no one else.
@@ -59,13 +59,13 @@ class Preference:
 
 
 class Brokers(Protocol):
-    """What a reader needs of a :class:`BrokerPool`."""
+    """The part of :class:`BrokerPool` that readers use."""
 
     def leaders(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, Leader]:
         """Find the leader of each partition."""
 
     def address(self, node_id: int) -> Address:
-        """Where a broker is."""
+        """The address of a broker."""
 
     def lease(self, address: Address) -> BrokerConnection:
         """Take a connection to a broker."""
@@ -80,7 +80,7 @@ class Brokers(Protocol):
         """Find the leader of a partition again when it is asked for next."""
 
     def preference(self, topic_partition: TopicPartition) -> Preference | None:
-        """Which replica of a partition is read."""
+        """The replica of a partition to read."""
 
     def prefer(self, topic_partition: TopicPartition, node_id: int | None, seconds: float) -> None:
         """Choose which replica of a partition is read."""
@@ -101,7 +101,7 @@ class _Outage:
 
 @dataclass
 class PoolMemory:
-    """What a process remembers of its clusters; a forked child gets a new one.
+    """A process's memory of its clusters; a forked child gets a new one.
 
     The first part of each key is a digest of the configuration, but for ``seen``: any
     configuration may use the brokers that another one has seen at the same listener.
@@ -272,7 +272,7 @@ class BrokerPool:
     # -- replicas ---------------------------------------------------------------------------
 
     def address(self, node_id: int) -> Address:
-        """Where a broker is.
+        """The address of a broker.
 
         Raises:
             OSError: The metadata that was seen last does not hold it.
@@ -291,7 +291,7 @@ class BrokerPool:
             memory.leaders.pop((self._cluster, topic_partition), None)
 
     def preference(self, topic_partition: TopicPartition) -> Preference | None:
-        """What :meth:`prefer` chose last, until that is over."""
+        """The last choice of :meth:`prefer`, until it expires."""
         memory, key = self._memory(), (self._cluster, topic_partition)
         with memory.lock:
             kept = memory.preferences.get(key)
@@ -339,7 +339,7 @@ class BrokerPool:
         return {partition: leader for partition, leader in known.items() if leader is not None}
 
     def _metadata(self, topics: Iterable[str]) -> Metadata | LeaderUnknownError:
-        """What the first broker that answers says of some topics."""
+        """Metadata of some topics, from the first broker that answers."""
         others = self._memory().others(self._kafka)
         search = BrokerSearch(self._kafka.bootstrap_servers, others, paused_until=self._outage_over)
         for address in search:

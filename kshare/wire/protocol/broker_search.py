@@ -14,7 +14,7 @@ from kshare.wire.protocol.messages import Address
 __all__ = ["BrokerSearch"]
 
 _OTHERS_MAX = 2
-"""Brokers asked beside the bootstrap servers at a time: an outage of all is told nearly as soon."""
+"""Brokers asked beside the bootstrap servers at a time: an outage of all shows nearly as soon."""
 
 
 class BrokerSearch:
@@ -56,7 +56,7 @@ class BrokerSearch:
 
     @property
     def is_beyond_bootstrap(self) -> bool:
-        """Whether other brokers are asked, too."""
+        """True if other brokers are asked, too."""
         return bool(self._others)
 
     def __iter__(self) -> Iterator[Address]:

@@ -46,7 +46,7 @@ class ProtocolError(OSError):
 
 
 class BrokerConnection(Protocol):
-    """What the read path needs of a :class:`Connection`."""
+    """The part of :class:`Connection` that the read path uses."""
 
     @property
     def broker(self) -> str:
@@ -66,7 +66,7 @@ class BrokerConnection(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether the connection can serve another reader."""
+        """True if the connection can serve another reader."""
 
     def fileno(self) -> int:
         """The socket's descriptor, to wait for a response beside other events."""
@@ -161,9 +161,10 @@ class Connection:
         if self._in_flight:
             raise RuntimeError("call() with a request in flight")
         self.send(request)
-        return self._decoded(type(request), request.API_VERSION, self.receive())
+        return self.decoded(type(request), request.API_VERSION, self.receive())
 
-    def _decoded(self, request: type[Any], version: int, body: memoryview) -> Any:
+    def decoded(self, request: type[Any], version: int, body: memoryview) -> Any:
+        """Decode the body of a response to ``request``, as :meth:`receive` returns it."""
         response_class = self._response_class(request)
         try:
             if response_class.flexible_version_q(version) and response_class.name != (
@@ -181,7 +182,7 @@ class Connection:
 
     @property
     def idle(self) -> bool:
-        """Whether the connection can serve another reader: open, in step, nothing unread."""
+        """True if the connection can serve another reader: open, in step, nothing unread."""
         if self._in_flight or self._socket.fileno() < 0:
             return False
         poll = select.poll()  # select() takes no descriptor above 1,023
@@ -264,7 +265,7 @@ class Connection:
                 # An older broker: what else is in that answer, brokers do not agree on.
                 response = self.call(ApiVersionsRequest(version=0))
             else:
-                response = self._decoded(ApiVersionsRequest, _API_VERSIONS_VERSION, body)
+                response = self.decoded(ApiVersionsRequest, _API_VERSIONS_VERSION, body)
         except ssl.SSLError as error:
             # TLS 1.3: a refused client certificate shows only at the first read.
             raise self._tls_fault(error) from error

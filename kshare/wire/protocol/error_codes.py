@@ -14,7 +14,7 @@ __all__ = ["ErrorCode", "Kind", "is_permanent", "is_retriable", "kind", "name"]
 
 
 class Kind(Enum):
-    """What an error code means to a client."""
+    """The meaning of an error code to a client."""
 
     SUCCESS = "no error"
     TRANSIENT = "brokers start, time out, lack replicas or fail over: the same request again"
@@ -51,9 +51,8 @@ class ErrorCode(IntEnum):
     REQUEST_TIMED_OUT = 7, Kind.TRANSIENT
     BROKER_NOT_AVAILABLE = 8, Kind.TRANSIENT
     REPLICA_NOT_AVAILABLE = 9, Kind.TRANSIENT
-    MESSAGE_SIZE_TOO_LARGE = 10, Kind.RECORD
+    MESSAGE_TOO_LARGE = 10, Kind.RECORD
     NETWORK_EXCEPTION = 13, Kind.TRANSIENT
-    MESSAGE_TOO_LARGE = 10, Kind.PERMANENT
     COORDINATOR_LOAD_IN_PROGRESS = 14, Kind.TRANSIENT
     COORDINATOR_NOT_AVAILABLE = 15, Kind.TRANSIENT
     NOT_COORDINATOR = 16, Kind.TRANSIENT
@@ -100,17 +99,17 @@ _RETRIABLE = {Kind.TRANSIENT, Kind.STALE_LEADER, Kind.UNKNOWN_TOPIC, Kind.CORRUP
 
 
 def kind(code: int) -> Kind:
-    """What a code means."""
+    """The kind of a code."""
     return _KINDS.get(code, Kind.PERMANENT)
 
 
 def is_retriable(code: int) -> bool:
-    """Whether the same request may succeed later."""
+    """True if the same request may succeed later."""
     return kind(code) in _RETRIABLE
 
 
 def is_permanent(code: int) -> bool:
-    """Whether a code is an error that no retry changes."""
+    """True if a code is an error that no retry changes."""
     return kind(code) is not Kind.SUCCESS and not is_retriable(code)
 
 

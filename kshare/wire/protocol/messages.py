@@ -57,7 +57,7 @@ Address = tuple[str, int]
 
 
 class PartitionFetch(NamedTuple):
-    """What a Fetch request asks of one partition.
+    """The part of a Fetch request for one partition.
 
     Attributes:
         topic_partition: The partition.
@@ -132,7 +132,7 @@ def fetch_request(
         max_bytes: Maximum number of bytes of all records; the broker may exceed it by one record
             batch.
         rack: Rack of the reader; a leader may name a replica that is nearer. Brokers before Kafka
-            2.4 are not told.
+            2.4 do not get it.
     """
     topic_class = FetchRequest.FetchTopic
     return FetchRequest(
@@ -283,7 +283,7 @@ class LeaderUnknownError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What one broker knows of some topics.
+    """One broker's metadata of some topics.
 
     Attributes:
         broker: The broker that was asked.
@@ -298,7 +298,7 @@ class Metadata:
     leaders: dict[str, dict[int, int]]
 
     def leader(self, topic_partition: TopicPartition) -> Address | KafkaError | OSError:
-        """Who leads a partition, or why that is not known."""
+        """The leader of a partition, or the reason why it is unknown."""
         topic, partition = topic_partition
         fault = self._topic_fault(topic_partition)
         if fault is not None:

@@ -1,4 +1,4 @@
-"""Which replica of a partition a reader asks: the leader, or a follower in its rack (KIP-392).
+"""The replica of a partition that a reader asks: the leader, or a follower in its rack (KIP-392).
 
 A follower is read only on the leader's word, as by Java's consumer. What a follower does not answer
 is asked of the leader before anything is called lost: a follower may lag behind its leader, or be
@@ -16,14 +16,15 @@ __all__ = ["ReadReplica"]
 _log = logging.getLogger(__name__)
 
 LEADER_ALONE_SECONDS = 30.0
-"""How long a follower that failed is left alone: by then its leader knows too
-(``replica.lag.time.max.ms``), while at once it might name the same one again, and again."""
+"""Time for which a follower that failed is left alone: by then its leader knows too
+(``replica.lag.time.max.ms``), while at once it might name the same one again, and again.
+"""
 
 
 class ReadReplica:
     """The replica that one reader of one partition asks.
 
-    That is the leader, until it names a follower, as it may when it is told ``client.rack``. The
+    That is the leader, until it names a follower, as it may when it gets ``client.rack``. The
     follower is read until ``metadata.max.age.ms`` is over or it fails, by all readers of the
     process.
 
@@ -61,7 +62,7 @@ class ReadReplica:
 
     @property
     def is_over(self) -> bool:
-        """Whether the follower's time is over, so that another replica is to be asked."""
+        """True if the follower's time is over, so that another replica is to be asked."""
         return self.follower is not None and self._preferred() != self.follower
 
     def follow(self, node_id: int | None) -> bool:

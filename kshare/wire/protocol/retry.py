@@ -8,19 +8,17 @@ import random
 import time
 from typing import Final, Protocol, Self
 
+from kshare.core import backoff
 from kshare.options import KafkaConfig
 
 __all__ = ["Backoff", "Clock", "RetryDeadline"]
 
-_JITTER: Final = 0.2
-_LONGEST_SECONDS: Final = 86_400.0
-"""Properties allow 292 million years, ``time.sleep`` does not."""
 _RESOLUTION_SECONDS: Final = 1e-6
 """A clock may not show that so short a pause was made."""
 
 
 class Clock(Protocol):
-    """What is used of the module ``time``."""
+    """The used part of the module ``time``."""
 
     def monotonic(self) -> float:
         """Seconds since some moment."""
@@ -29,8 +27,8 @@ class Clock(Protocol):
         """Wait."""
 
 
-class Backoff:
-    """Pauses that double, with a jitter of a fifth: ``ExponentialBackoff`` of Kafka's clients.
+class Backoff(backoff.Backoff):
+    """Pauses that double, with a random jitter.
 
     Args:
         first_ms: Length of the first pause, before jitter.
@@ -38,19 +36,7 @@ class Backoff:
     """
 
     def __init__(self, first_ms: int, longest_ms: int) -> None:
-        self._longest = min(longest_ms / 1000, _LONGEST_SECONDS)
-        self._first = min(first_ms / 1000, self._longest)
-        self._next = self._first
-
-    def pause(self) -> float:
-        """The next pause, in seconds."""
-        pause = self._next * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
-        self._next = min(2 * self._next, self._longest)
-        return min(pause, self._longest)
-
-    def reset(self) -> None:
-        """Start with the first pause again."""
-        self._next = self._first
+        super().__init__(first_ms, longest_ms, random.uniform)
 
 
 class RetryDeadline:
@@ -96,7 +82,7 @@ class RetryDeadline:
 
     @property
     def seconds_left(self) -> float:
-        """How much of the time is left, at least 0."""
+        """Time left, at least 0."""
         if self._since is None:
             return self.seconds
         left = self.seconds - (self._clock.monotonic() - self._since)
@@ -104,7 +90,7 @@ class RetryDeadline:
 
     @property
     def expired(self) -> bool:
-        """Whether the time is over."""
+        """True if the time is over."""
         return self._since is not None and not self.seconds_left
 
     def next_pause(self) -> float:

@@ -22,10 +22,12 @@ class Waker:
 
     def __init__(self) -> None:
         self._reading = self._writing = _CLOSED
+        self._is_woken = False  # there is something to read: to write again would take time
         self._lock = threading.RLock()  # a closed descriptor may soon be another file's
 
     def open(self) -> Self:
         """Open it."""
+        self._is_woken = False
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._reading, False)
         os.set_blocking(self._writing, False)
@@ -34,9 +36,10 @@ class Waker:
     def wake(self) -> None:
         """End the wait under way, or else the next one."""
         with self._lock:
-            if self._writing != _CLOSED:
+            if self._writing != _CLOSED and not self._is_woken:
                 with suppress(BlockingIOError):  # full, so that it is readable
                     os.write(self._writing, b"w")
+                self._is_woken = True
 
     def wait(self, seconds: float, sockets: Sequence[int] = ()) -> list[int]:
         """Wait until a socket can be read, or :meth:`wake` is called, or time is over.
@@ -59,6 +62,7 @@ class Waker:
             if self._reading == reading and reading in ready:
                 with suppress(BlockingIOError):
                     os.read(reading, 1 << 16)
+                self._is_woken = False  # last: a signal handler may wake amid this
         return [socket for socket in sockets if socket in ready]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What keeps a reader from going on, as values: the errors it raises, and offsets that are lost."""
+"""Obstacles of a reader, as values: the errors it raises, and offsets that are lost."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ __all__ = ["LostOffsets", "ReadPosition", "no_progress", "permanent_error", "why
 
 @dataclass(frozen=True, slots=True)
 class ReadPosition:
-    """Where a reader stands.
+    """The position of a reader.
 
     Attributes:
         broker: Address of the broker that was asked last.
@@ -75,7 +75,7 @@ def permanent_error(code: int, position: ReadPosition, *, expired: bool) -> Ksha
 
 
 def why_missing(*, is_deleted: bool) -> str:
-    """Why the log does not hold an offset, as the end of a sentence.
+    """The reason why the log does not hold an offset, as the end of a sentence.
 
     Args:
         is_deleted: Whether the offset is below the log's first one.

@@ -1,4 +1,4 @@
-"""How many bytes the next Fetch request asks for.
+"""The size of the next Fetch request, in bytes.
 
 A request is large enough for the next record batch, sooner or later, however large that is.
 Cost: what is asked for beyond a slice's end is at most a quarter of its rest, and 64 KiB.
@@ -31,14 +31,14 @@ class FetchSize:
         self._per_offset: float | None = None
 
     def bytes_for(self, offsets: float) -> int:
-        """How many bytes to ask for when that many offsets are likely to be needed."""
+        """The number of bytes to ask for when that many offsets are likely to be needed."""
         if self._per_offset is None:
             return self._wanted
         rest = offsets * self._per_offset
         return max(min(self._wanted, int(rest * 1.25) + _BYTES_MIN), _BYTES_MIN)
 
     def offsets_for(self, offsets: float) -> int:
-        """How many of these offsets the next request is likely to bring, at least 1."""
+        """The number of these offsets that the next request is likely to bring, at least 1."""
         per_offset = self._per_offset or _RECORD_BYTES
         return max(int(self.bytes_for(offsets) / max(per_offset, 1.0)), 1)
 

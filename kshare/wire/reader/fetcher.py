@@ -55,12 +55,12 @@ class Fetcher:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a request is under way."""
+        """True if a request is under way."""
         return bool(self._asked)
 
     @property
     def is_overdue(self) -> bool:
-        """Whether a request is under way that was not answered within ``request.timeout.ms``."""
+        """True if a request is under way that was not answered within ``request.timeout.ms``."""
         seconds = self._kafka.request_timeout_ms / 1000
         return self.is_waiting and self._clock.monotonic() - self._asked_at >= seconds
 

@@ -1,4 +1,4 @@
-"""Where limited slices end, found in the log by scanning keys.
+"""The ends of limited slices, found in the log by scanning keys.
 
 The answers are those of readers with the same limits, at any time, as long as the log holds what it
 held. Cost: all bytes to the ends are fetched once for all slices of a partition, and their keys

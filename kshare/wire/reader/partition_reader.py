@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class Outcome(Enum):
-    """What an answer means for a partition."""
+    """The meaning of an answer for a partition."""
 
     RECORDS = auto()
     """Whole record batches came: deliver them, and ask the same broker for more."""
@@ -53,7 +53,7 @@ class Outcome(Enum):
     REROUTE = auto()
     """Find out which replica to ask, after a pause if there is one."""
     CHECK_BOUNDS = auto()
-    """What is wanted may be lost: ask which offsets the log holds."""
+    """Wanted offsets may be lost: ask which offsets the log holds."""
 
 
 class PartitionReader:
@@ -107,7 +107,7 @@ class PartitionReader:
 
     @property
     def shares(self) -> bool:
-        """Whether siblings may have fetched what is wanted."""
+        """True if siblings may have fetched what is wanted."""
         return self._chunks is not None
 
     @property
@@ -117,15 +117,15 @@ class PartitionReader:
 
     @property
     def position(self) -> ReadPosition:
-        """Where the reader stands, for errors."""
+        """The position of the reader, for errors."""
         return ReadPosition(self.broker, self.topic_partition, self.offset)
 
     def next_fetch(self) -> PartitionFetch | None:
-        """What to ask for next; None if everything is fetched."""
+        """The next fetch; None if everything is fetched."""
         return self._records.fetch()
 
     def fetch_ahead(self) -> PartitionFetch | None:
-        """What to ask for while the last response is decoded.
+        """The fetch to send while the last response is decoded.
 
         None if everything is fetched, or probably will be found in that response, or if a sibling
         is fetching it.
@@ -139,7 +139,7 @@ class PartitionReader:
     # -- what siblings have fetched ---------------------------------------------------------
 
     def claim(self, offset: int | None) -> bool:
-        """Whether it is for this task to fetch what comes from an offset on."""
+        """True if it is for this task to fetch what comes from an offset on."""
         if offset is None or self._chunks is None:
             return offset is not None
         return self._chunks.claim(offset, self._records.expected_end(offset))
@@ -334,7 +334,7 @@ class PartitionReader:
         return answer.last_stable_offset if read_committed else answer.high_watermark
 
     def _skip(self, earliest: int, last: int, latest: int) -> None:
-        """What is wanted next is not in the log: an error, or it is skipped.
+        """Handle wanted offsets that are not in the log: an error, or it is skipped.
 
         Args:
             earliest: First offset that may be asked for.

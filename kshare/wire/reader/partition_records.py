@@ -1,4 +1,4 @@
-"""What some slices of one partition still want, and the response that is delivered to them."""
+"""The unread part of some slices of one partition, and the response that is delivered to them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -69,11 +69,11 @@ class PartitionRecords:
         return None if self._fetched is None else self._fetched.index.fetch_offset
 
     def fetch(self) -> PartitionFetch | None:
-        """What to ask for next; None if everything is fetched."""
+        """The next fetch; None if everything is fetched."""
         return self._fetch(self.slices)
 
     def fetch_ahead(self) -> PartitionFetch | None:
-        """What to ask for while the last response is delivered.
+        """The fetch to send while the last response is delivered.
 
         None if everything is fetched, or probably will be found in that response.
         """
@@ -104,7 +104,7 @@ class PartitionRecords:
         return PartitionFetch(self.topic_partition, offset, size)
 
     def _offsets_needed(self, offset: int) -> float:
-        """How many offsets are likely to be needed from there on."""
+        """The number of offsets that are likely to be needed from there on."""
         reach = float(offset)
         for part in self.slices:
             start = part.cursor.next_offset

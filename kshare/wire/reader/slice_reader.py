@@ -2,8 +2,8 @@
 
 The batches hold exactly the records of the slices that the log holds, those of a partition in
 offset order, or an error says what is missing. A fault that passes never shows; one that lasts ends
-in an error that names broker, topic, partition and offset. With a limit, they hold the first so
-many records of a slice: where that ends is a function of the log. None of this depends on which
+in an error that names broker, topic, partition and offset. With a limit, they hold the first
+records of a slice: where that ends is a function of the log. None of this depends on which
 replica is read, on what siblings on the host have fetched, or on which slices are read together.
 
 Cost: one request for each broker is always under way while the last response is decoded (unless a

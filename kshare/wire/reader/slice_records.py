@@ -28,6 +28,8 @@ class WantedSlice:
         on_end: Called once with where reading ended, after the last record was taken.
         fetch_group: Tasks that read the same offsets of the partition; None for none.
         count_only: Find where reading ends, and deliver nothing.
+        on_heads: Called with the heads of each response's record batches, whose records are not
+            read; returns whether that was enough. None: records are read.
 
     Raises:
         ValueError: ``max_records`` is less than 1.
@@ -38,6 +40,7 @@ class WantedSlice:
     on_end: Callable[[SliceEnd], None] | None = None
     fetch_group: FetchGroup | None = None
     count_only: bool = False
+    on_heads: Callable[[BatchIndex], bool] | None = None
 
     def __post_init__(self) -> None:
         RecordLimit(self.max_records)
@@ -50,7 +53,7 @@ class SliceRecords:
         wanted: The slice, and how to read it.
         options: Options of the source.
         arena: Where records are decompressed; may be shared with others. None for an own one.
-        is_one_of_many: Whether so many slices are read that each must give up its buffers after
+        is_one_of_many: Whether slices are so numerous that each must give up its buffers after
             each response.
 
     Attributes:
@@ -90,7 +93,7 @@ class SliceRecords:
 
     @property
     def slice_end(self) -> SliceEnd:
-        """Where reading ended; valid once :attr:`Cursor.is_done`."""
+        """The end of reading; valid once :attr:`Cursor.is_done`."""
         end = self.cursor.end if self.limit.end is None else self.limit.end
         if self._sample is None:
             return SliceEnd(end, self.limit.records)
@@ -107,8 +110,13 @@ class SliceRecords:
             aborted: The response's aborted transactions: (producer id, first offset).
         """
         assert index.next_offset is not None
+        at = index.next_offset
         if index.fetch_offset < self.cursor.delivered:
             index = replace(index, fetch_offset=self.cursor.delivered)
+        if self.wanted.on_heads is not None:
+            is_enough = self.wanted.on_heads(index)
+            self.cursor = self.cursor.finish() if is_enough else self.cursor.deliver_to(at)
+            return
         if self._decoder is None:
             self._decoder = self._new_decoder()
         if self.wanted.count_only:
@@ -120,9 +128,8 @@ class SliceRecords:
         if self.limit.is_reached:
             self.cursor = self.cursor.finish()
             return
-        assert index.next_offset is not None
-        self.cursor = self.cursor.deliver_to(index.next_offset)
-        self.limit = self.limit.see(index.records, index.next_offset - index.fetch_offset)
+        self.cursor = self.cursor.deliver_to(at)
+        self.limit = self.limit.see(index.records, at - index.fetch_offset)
 
     def _decode(
         self, decoder: Decoder, index: BatchIndex, aborted: Sequence[tuple[int, int]]

@@ -129,11 +129,11 @@ class _TailPartition(PartitionReader):
 
     @property
     def read_epochs(self) -> LeaderEpochs:
-        """Which leaders wrote what was read so far."""
+        """The leader epochs of the records read so far."""
         return self._slice.read_epochs
 
     def rewind(self) -> None:
-        """What was not delivered will be asked for again."""
+        """Fetch again what was not delivered."""
         self._records.rewind()
 
     def handle(self, answer: FetchAnswer, asked: int, *, others_have_records: bool) -> Outcome:
@@ -260,7 +260,7 @@ class TailReader(SliceReader):
         return None if partition is None else partition.bounds
 
     def leader_epochs(self, topic_partition: TopicPartition) -> LeaderEpochs:
-        """Which leaders wrote what was read of a partition so far. May be called by any thread."""
+        """The leader epochs of a partition's records read so far. May be called by any thread."""
         partition = self._reading.get(topic_partition)
         if partition is None:
             return self._read_epochs.get(topic_partition, NO_EPOCHS)

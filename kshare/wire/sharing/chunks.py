@@ -1,4 +1,4 @@
-"""What one task has fetched waits on the host for its siblings: the cache of fetched chunks.
+"""The cache of fetched chunks: what one task has fetched waits on the host for its siblings.
 
 Siblings are the tasks of one fetch group: they read the same offsets of one partition.
 
@@ -59,7 +59,7 @@ _ABORTED = struct.Struct(">qq")
 
 
 class FetchedChunk(NamedTuple):
-    """What a sibling has fetched.
+    """A chunk that a sibling has fetched.
 
     Attributes:
         start: First offset that the records answer for.
@@ -259,7 +259,7 @@ class SharedChunks:
 
 
 class _Waiting:
-    """How long a task has waited for one claim, and in all."""
+    """Time that a task has waited for one claim, and in all."""
 
     def __init__(self) -> None:
         self._until = time.monotonic() + _WAIT_SECONDS_MAX

@@ -72,7 +72,7 @@ __all__ = [
 ]
 
 CAN_LOCK = fcntl is not None
-"""Whether this system has locks that end with their holders."""
+"""True if this system has locks that end with their holders."""
 CHUNK_MAGIC = b"kschunk1"
 # Magic, CRC-32C of what follows it; name, digest of the siblings, offsets, sizes of what comes.
 CHUNK_HEAD = struct.Struct(">8sI16s16sqqIQ")
@@ -85,7 +85,7 @@ _LOCK_SECONDS = 0.5
 
 
 class _HeldIndex(NamedTuple):
-    """What this process has open of an index: the socket that tells of it, and its file."""
+    """The open parts of an index in this process: the socket that tells of it, and its file."""
 
     sign: int
     handle: int
@@ -97,7 +97,7 @@ _elections: set[int] = set()
 
 
 def index_name() -> str:
-    """What this user's index is called. Processes that cannot see each other have different ones.
+    """The name of this user's index. Processes that cannot see each other have different ones.
 
     So have those with different temporary folders, since the room there is what they share.
     """
@@ -304,7 +304,7 @@ def opened_file(chunk: Chunk, flags: int) -> Iterator[int | None]:
 def _open_again(
     pid: int, handle: int, flags: int, is_it: Callable[[os.stat_result], bool]
 ) -> int | None:
-    """What a process has open, for this one too; None if it is something else."""
+    """Open a file of another process in this one; None if it is something else."""
     path = f"/proc/{pid}/fd/{handle}"
     if not is_it(os.stat(path)):  # noqa: PTH116 - follows a magic link
         return None
@@ -316,7 +316,7 @@ def _open_again(
 
 
 def _is_nameless(status: os.stat_result) -> bool:
-    """Whether this is a file without a name and this user's; never one that a user would see."""
+    """True if this is a file without a name and this user's; never one that a user would see."""
     return stat.S_ISREG(status.st_mode) and status.st_nlink == 0 and status.st_uid == os.geteuid()
 
 
@@ -386,12 +386,12 @@ def this_process() -> Owner:
 
 
 def is_alive(owner: Owner) -> bool:
-    """Whether a process has not ended."""
+    """True if a process has not ended."""
     return _birth(owner.pid) == owner.birth
 
 
 def _birth(pid: int) -> int | None:
-    """When a process started; None if there is none, or it has ended and no one waited for it."""
+    """Start time of a process; None if there is none, or it has ended and no one waited for it."""
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:

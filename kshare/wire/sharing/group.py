@@ -21,7 +21,7 @@ class Owner(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """What a group is known by.
+    """The key of a group.
 
     Attributes:
         query: Random name of the query run.
@@ -43,7 +43,7 @@ class LostGroupError(LookupError):
 
 
 class Chunk(NamedTuple):
-    """What one Fetch response brought, in an open file without a name.
+    """The content of one Fetch response, in an open file without a name.
 
     Attributes:
         name: A random name, which is in the file's header too.
@@ -100,7 +100,7 @@ class Group:
     claims: list[Claim] = field(default_factory=list)
 
     def is_wanted(self, start: int, end: int, *, except_for: int | None = None) -> bool:
-        """Whether a task may still want some of these offsets."""
+        """True if a task may still want some of these offsets."""
         first = 0
         for low, high, count in self.ranges:
             if low < end and start < high:
@@ -113,7 +113,7 @@ class Group:
 
     @property
     def is_done(self) -> bool:
-        """Whether no task wants anything more."""
+        """True if no task wants anything more."""
         return not self.is_wanted(0, 1 << 63)
 
     def end_of(self, number: int) -> int:

@@ -99,7 +99,7 @@ class ChunkIndex:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the index holds nothing."""
+        """True if the index holds nothing."""
         return not self._groups
 
     # -- chunks and claims ------------------------------------------------------------------
@@ -158,7 +158,7 @@ class ChunkIndex:
         return fetching
 
     def is_wanted_by_others(self, key: GroupKey, claim: Claim) -> bool:
-        """Whether another task may want some of what a claim is for."""
+        """True if another task may want some of what a claim is for."""
         return self._group(key).is_wanted(claim.start, claim.end, except_for=claim.number)
 
     def put(self, key: GroupKey, number: int, chunk: Chunk, limit: int) -> bool:

@@ -15,7 +15,7 @@ from kshare.wire.sharing.group import Chunk, Claim, Group, GroupKey, Owner
 __all__ = ["INDEX_MAGIC", "decode", "encode"]
 
 INDEX_MAGIC: Final = b"kshare-chunks 1 "
-"""What every index begins with."""
+"""The first bytes of every index."""
 _HEAD_BYTES: Final = len(INDEX_MAGIC) + 9
 
 
@@ -43,7 +43,7 @@ def encode(serial: int, groups: Mapping[GroupKey, Group]) -> bytes:
 
 
 def decode(data: bytes) -> tuple[int, dict[GroupKey, Group]]:
-    """What :func:`encode` was given; ``(0, {})`` if the bytes are not those of an index."""
+    """The argument of :func:`encode`; ``(0, {})`` if the bytes are not those of an index."""
     head, text = data[:_HEAD_BYTES], data[_HEAD_BYTES:]
     if head != INDEX_MAGIC + b"%08x\n" % crc32c(text):
         return 0, {}

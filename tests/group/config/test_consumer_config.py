@@ -7,8 +7,8 @@ import pytest
 
 from kshare.assignment import StickyTaskAssignor
 from kshare.errors import OptionsError
-from kshare.group.config.consumer_config import ConsumerConfig, consumer_config
-from kshare.group.config.table import CONFIGS
+from kshare.group.config.consumer_config import consumer_config
+from kshare.group.config.table import CONFIGS, ConsumerConfig
 from kshare.options.assignors import made_task_assignor
 
 BASE: dict[str, Any] = {"bootstrap.servers": "kafka.ssl.example:9092", "group.id": "billing"}
@@ -80,7 +80,9 @@ def test_each_configuration_is_taken_under_each_of_its_names() -> None:
         "columns": ("offset, VALUE", ("offset", "value")),
         "consumption.order": ("None", "none"),
         "cooperative.chunk.records": ("70", 70),
+        "cooperative.lease.timeout.ms": ("900", 900),
         "enable.auto.commit": ("false", False),
+        "group.instance.host": ("node-1", "node-1"),
         "individual.commit.log.segment.bytes": ("1048576", 1 << 20),
         "individual.commit.topic": ("team.log", "team.log"),
         "keys": ('["a", {"hex": "00ff"}]', (b"a", b"\x00\xff")),
@@ -332,6 +334,7 @@ def test_a_property_given_twice_with_different_values_is_a_fault() -> None:
         ("purgatory", "key", "transactional.id"),
         ("transaction.timeout.ms", "30000", "transactional.id"),
         ("cooperative.chunk.records", "10", "consumption.order=none"),
+        ("cooperative.lease.timeout.ms", "10", "consumption.order=none"),
     ],
 )
 def test_what_has_no_effect_is_warned_of(

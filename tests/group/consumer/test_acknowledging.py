@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
+from kshare.core.hashing import WHOLE, key_hash, split
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.testing import FakeCluster
@@ -114,3 +115,29 @@ def test_with_a_limit_for_each_key_a_batch_has_rows_of_several_chunks(
         rows += batch.num_rows
         consumer.acknowledge_batch(batch)
     assert consumer.commit() == {ORDERS: RECORDS}
+
+
+def test_a_batch_counts_while_nothing_is_read_after_a_seek_amid_a_rebalance() -> None:
+    """What it is of goes on once the next claim is in place; until then there is no delivery."""
+    lower, _ = split(WHOLE, 2)
+    group = FakeSessions()
+    with FakeCluster(topics={"orders": 1}) as cluster, fake_consumers(cluster, group) as make:
+        keys = [f"k{i}" for i in range(RECORDS)]
+        cluster.produce("orders", [(key, "v") for key in keys], partition=0)
+        consumer = make(acknowledgement__mode="explicit")
+        consumer.assign([ORDERS])
+        batch = batch_of(consumer)
+        (session,) = group.members
+        consumer._reading.host.keep({ORDERS: (lower,)})
+        session.waiting = {ORDERS}
+        consumer.seek(ORDERS, RECORDS)
+        consumer.acknowledge_batch(batch)
+        consumer._reading.host.take_over({ORDERS: (lower,)}, None)
+        session.waiting = set()
+        session.change()
+        consumer.poll(0.1)
+        consumer.commit()
+        of_lower = {i for i, key in enumerate(keys) if key_hash(key.encode(), i) in lower}
+        (commit,) = session.commits[-1].values()
+        done = {i for i in of_lower for piece in commit.individual_commits if i in piece.offsets}
+        assert {*range(commit.stable), *done} >= of_lower

@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import FencedError
+from kshare.errors import ConsumerClosedError, FencedError
 from kshare.group.consumer import consumer as consumer_module
 from kshare.group.consumer import receiver as receiver_module
 from kshare.group.consumer.async_consumer import AsyncKeySharedConsumer
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.message import Message
-from kshare.group.model import ConsumerClosedError
 from kshare.testing import FakeCluster
 from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.policies import FakePolicies

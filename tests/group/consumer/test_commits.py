@@ -1,6 +1,7 @@
 """Commits in the background: what a user reads when one fails."""
 
 import logging
+import threading
 from concurrent.futures import wait
 from dataclasses import replace
 from typing import Any, cast
@@ -10,8 +11,8 @@ import pytest
 from kshare.core.progress import Progress
 from kshare.errors import FencedError, KafkaError, PolicyError
 from kshare.group.consumer.commits import Commits
+from kshare.group.core.work import Work
 from kshare.group.session.interface import Session
-from kshare.group.session.work import Work
 from tests.support.groups import T0, group_config
 
 WORK = Work({T0: Progress.at(5)}, {T0: Progress.at(0)})
@@ -47,7 +48,7 @@ def test_a_commit_that_fails_in_the_background_says_what_becomes_of_it(
     with caplog.at_level(logging.WARNING, "kshare.group"):
         commits.serve(lambda: WORK, lambda: 0, lambda: 0)
     assert [record.message for record in caplog.records if says in record.message]
-    commits.close(lambda: WORK)
+    commits.close(lambda: WORK, 9.0)
 
 
 @pytest.mark.parametrize("callback", [False, True])
@@ -74,4 +75,32 @@ def test_what_a_policy_refuses_is_raised_to_who_polls(callback: bool) -> None:
     commits.begin(WORK)
     commits.finish()
     serve()
-    commits.close(lambda: WORK)
+    commits.close(lambda: WORK, 9.0)
+
+
+class Waiting:
+    """A session whose claim is not in place before it is closed."""
+
+    def __init__(self) -> None:
+        self.timeouts: list[float] = []
+        self.closed = threading.Event()
+
+    def commit(self, _: Any, timeout: float, **__: Any) -> None:
+        self.timeouts.append(timeout)
+        self.closed.wait(timeout)
+        raise KafkaError("the claim is not in place")
+
+
+def test_closing_waits_so_long_at_most() -> None:
+    """For a last commit, and for one that is under way, which ends when the session is closed."""
+    session = Waiting()
+    config = group_config("b:9092", enable_auto_commit=True)
+    commits = Commits(config, cast("Session", session), lambda processed: processed)
+    commits.begin(WORK)
+    closing = threading.Thread(target=commits.close, args=(lambda: WORK, 0.1), daemon=True)
+    closing.start()
+    closing.join(30)  # the one that is under way waits for a minute
+    is_closed = not closing.is_alive()
+    session.closed.set()
+    assert is_closed
+    assert sorted(session.timeouts) == [0.1, 60.0]

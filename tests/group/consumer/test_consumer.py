@@ -20,7 +20,7 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import DataLossError, KshareError, PolicyError
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.delivery.key_limit import KeyLimit
+from kshare.group.core.key_limit import KeyLimit
 from kshare.group.message import CHUNK_ROWS, Chunk, Message, batch_of
 from kshare.options import KafkaConfig
 from kshare.testing import FakeCluster, Record
@@ -208,15 +208,16 @@ def _is_in(ranges: list[tuple[int, int]], key: str) -> bool:
     return any(lo <= key_hash(key.encode(), 0) < hi for lo, hi in ranges)
 
 
-@pytest.mark.parametrize("limit", ["_UNACKNOWLEDGED_MAX", "_HELD_MAX"])
+@pytest.mark.parametrize("limit", ["delivery.tail._UNACKNOWLEDGED_MAX", "core.key_limit._HELD_MAX"])
 def test_reading_stops_when_too_much_is_held_and_goes_on_when_it_is_acknowledged(
     cluster: FakeCluster,
     make: Callable[..., KeySharedConsumer],
     monkeypatch: pytest.MonkeyPatch,
     limit: str,
 ) -> None:
-    monkeypatch.setattr(f"kshare.group.delivery.tail.{limit}", 200)
-    more = {"max__in__flight__per__key": 1} if limit == "_HELD_MAX" else {}
+    monkeypatch.setattr(f"kshare.group.{limit}", 200)
+    monkeypatch.setattr("kshare.group.core.key_limit._ASIDE_MAX", 0)  # as if many keys hang
+    more = {"max__in__flight__per__key": 1} if "_HELD_MAX" in limit else {}
     for first in range(0, 1_000, 100):  # a record batch each, and a fetch has few of them
         fill(cluster, 100, first=first)
     consumer = make(
@@ -897,7 +898,10 @@ def test_close_wakes_a_poll_of_another_thread(
     consumer.close()
     policies.asked.clear()
     ranges = partial(consumer.assign, {("orders", 0): [(0, MIDDLE)]})
-    for call in (consumer.poll, consumer.consume, consumer.consume_batch, consumer.commit, ranges):
+    receiving = (consumer.poll, consumer.consume, consumer.consume_batch, consumer.commit)
+    asking = (consumer.assignment, consumer.position, consumer.memberid, consumer.unsubscribe)
+    moving = (partial(consumer.seek, ("orders", 0), 1), partial(consumer.pause, [("orders", 0)]))
+    for call in (*receiving, *asking, *moving, ranges):
         with pytest.raises(RuntimeError, match="Consumer closed"):
             call()
     assert policies.asked == []
@@ -1048,3 +1052,9 @@ def later(number: signal.Signals) -> None:
     thread = threading.main_thread().ident
     assert thread is not None
     threading.Timer(0.3, signal.pthread_kill, [thread, number]).start()
+
+
+def test_a_configuration_is_a_dict() -> None:
+    nothing: Any = None
+    with pytest.raises(TypeError, match="expected configuration dict, not NoneType"):
+        KeySharedConsumer(nothing)

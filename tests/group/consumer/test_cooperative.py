@@ -130,7 +130,8 @@ def stable(consumer: KeySharedConsumer) -> int:
 def test_members_share_a_partition_and_each_record_comes_once(
     cluster: FakeCluster, start: Callable[..., Worker], subscribes: bool
 ) -> None:
-    workers = [start(subscribes=subscribes) for _ in range(3)]
+    # Busy machine or not: what is leased again would come again.
+    workers = [start(subscribes=subscribes, claim__timeout__ms=20_000) for _ in range(3)]
     eventually(partial(has_all, workers, RECORDS))
     count = RECORDS
     for _ in range(20):  # the first may have had all before the others had begun
@@ -147,7 +148,7 @@ def test_members_share_a_partition_and_each_record_comes_once(
 def test_records_that_come_later_go_to_whoever_is_free(
     cluster: FakeCluster, start: Callable[..., Worker]
 ) -> None:
-    workers = [start() for _ in range(2)]
+    workers = [start(claim__timeout__ms=20_000) for _ in range(2)]
     eventually(partial(has_all, workers, RECORDS))
     for count in range(RECORDS + 1, RECORDS + 6):
         cluster.produce("orders", [(None, "later")], partition=0)
@@ -391,3 +392,54 @@ def test_chunks_that_are_not_committed_are_bounded(
         return len(seen) > count
 
     eventually(has_more)
+
+
+@pytest.mark.parametrize("subscribes", [True, False], ids=["subscribe", "assign"])
+def test_what_a_member_that_hangs_has_leased_comes_again(
+    cluster: FakeCluster,
+    make: Callable[..., KeySharedConsumer],
+    start: Callable[..., Worker],
+    subscribes: bool,
+) -> None:
+    """It lives, and its handler does not return."""
+    first = make(cooperative__lease__timeout__ms=1_500, max__poll__interval__ms=60_000)
+    begin(first, subscribes=subscribes)
+    hung = first.consume(10, 10)
+    assert len(hung) == 10
+    worker = start(subscribes=subscribes)
+    assert eventually(lambda: set(worker.offsets) == set(range(RECORDS)))
+    assert not worker.faults
+    # What it has returned counts as processed then, and it goes on with what is new.
+    assert first.consume(1, 0.5) == []
+    cluster.produce("orders", [(None, "more")] * 20, partition=0)
+    assert eventually(lambda: first.consume(1, 0.1))
+
+
+def test_a_record_that_is_never_acknowledged_comes_again(
+    make: Callable[..., KeySharedConsumer],
+) -> None:
+    consumer = make(
+        acknowledgement__mode="explicit",
+        auto__commit__interval__ms=100,
+        cooperative__lease__timeout__ms=1_500,
+    )
+    consumer.assign({T0: []})
+    seen: list[int] = []
+
+    def comes_again() -> bool:
+        for message in consumer.consume(100, 0.1):
+            if message.offset() != 7 or 7 in seen:
+                consumer.acknowledge(message)
+            seen.append(message.offset())
+        return seen.count(7) > 1
+
+    assert eventually(comes_again)
+    assert set(seen) == set(range(RECORDS))
+    assert eventually(lambda: consumer.consume(10, 0.1) == [] and stable(consumer) == RECORDS)
+
+
+def begin(consumer: KeySharedConsumer, *, subscribes: bool) -> None:
+    if subscribes:
+        consumer.subscribe(["orders"])
+    else:
+        consumer.assign({T0: []})

@@ -2,16 +2,23 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from kshare.core.hashing import WHOLE, HashRange, key_hash, split
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.log.topic import log_partition
 from kshare.group.message import Message
+from kshare.group.offsets import list_offsets
+from kshare.group.protocol.record_codec import encode
+from kshare.group.protocol.records import Claim
 from kshare.testing import FakeCluster
 from tests.support.fake_session import FakeSessions, fake_consumers
+from tests.support.groups import GROUP, LOG, quick_settings
 
 ORDERS = TopicPartition("orders", 0)
 LOWER, UPPER = split(WHOLE, 2)
@@ -20,7 +27,7 @@ RECORDS = 200
 
 @pytest.fixture
 def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(topics={"orders": 1}) as running:
+    with FakeCluster(topics={"orders": 1, LOG: 1}) as running:
         running.produce("orders", [(key(i), str(i)) for i in range(RECORDS)], partition=0)
         yield running
 
@@ -115,6 +122,35 @@ def test_hashes_that_stay_are_read_while_others_are_claimed(
     done = group.done[ORDERS]
     for part in after or (WHOLE,):
         assert done.position_of((part,)) > max(of(part))
+
+
+@pytest.mark.parametrize("how", ["commit()", "enable.auto.commit"])
+def test_what_is_read_on_is_committed_before_it_closes(cluster: FakeCluster, how: str) -> None:
+    """The next claim waits for that of a killed member: nobody is given the records again."""
+    servers = cluster.bootstrap_servers
+    given = {"claim.timeout.ms": 2_000, "acknowledgement.mode": "explicit"}
+    settings = quick_settings(servers, enable_auto_commit=how != "commit()") | given
+    with closing(KeySharedConsumer(settings)) as consumer:
+        consumer.assign({ORDERS: [LOWER]})
+        first = consumer.consume(5, 20)
+        assert consumer.commit() == {ORDERS: 0}
+        producer = Producer({"bootstrap.servers": servers})
+        key_of_claim, claim = encode(GROUP, Claim(ORDERS, "killed", (UPPER,)))
+        producer.produce(LOG, claim, key_of_claim, log_partition(GROUP, 1))
+        assert producer.flush(10) == 0
+        consumer._reading.host.take_over({ORDERS: ()}, None)
+        meanwhile = consumer.consume(len(of(LOWER)) - len(first), 20)
+        assert offsets([*first, *meanwhile]) == of(LOWER)
+        for message in [*first, *meanwhile]:
+            consumer.acknowledge(message)
+        if how == "commit()":
+            consumer.commit()
+    committed = list_offsets(GROUP, {"bootstrap.servers": servers})[ORDERS]
+    done = {
+        i for i in of(LOWER) for piece in committed.individual_commits
+        if i in piece.offsets and hash_of(i) in piece.hashes
+    }  # fmt: skip
+    assert {*range(committed.offset), *done} >= set(of(LOWER))
 
 
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])

@@ -8,6 +8,7 @@ import pytest
 
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.core.call import Call
 from kshare.testing import FakeCluster
 from tests.support.fake_session import FakeSessions, fake_consumers
 
@@ -95,7 +96,7 @@ def test_a_call_that_is_cancelled_as_it_gets_more_gives_back_all_in_order(
     consumer = make()
     consumer.assign([ORDERS])
     receiver, tail = consumer.receiver, consumer._tail
-    call, fetch = receiver.new_call(), tail._fetch
+    call, fetch = Call(), tail._fetch
 
     def fetched(seconds: float) -> object:
         records = fetch(seconds)

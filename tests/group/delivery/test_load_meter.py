@@ -9,7 +9,7 @@ import pytest
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, key_hash, split
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.slicing import RangeObservation
-from kshare.group.delivery.delivery import Delivery
+from kshare.group.core.delivery import Delivery
 from kshare.group.delivery.load_meter import LoadMeter
 from kshare.group.message import Chunk
 from kshare.group.protocol.report import MemberReport
@@ -254,6 +254,21 @@ def test_how_far_a_consumer_is_behind() -> None:
     run.receive(T0, range(10), [b"a"])
     run.waits(2.0)
     assert run.meter.report().lags == ((T0, 60),)
+
+
+def test_it_says_how_long_each_load_was_observed() -> None:
+    run = Run()
+    run.start(T1)
+    run.waits(20.0)
+    run.start(T0)
+    run.waits(7.0)
+    report = run.meter.report()
+    assert [partition for partition, _ in report.loads] == [T0, T1]
+    assert report.spans == (7.0, 27.0)
+    run.waits(30.0)  # windows of 30 s, of which there are two
+    assert run.meter.report().spans == (37.0, 57.0)
+    run.waits(30.0)
+    assert run.meter.report().spans == (30.0, 30.0)
 
 
 def test_a_report_is_bounded() -> None:

@@ -2,15 +2,22 @@
 
 from collections.abc import Mapping
 from contextlib import closing
-from typing import cast
+from dataclasses import replace
+from typing import Any, cast
 
-from kshare.core.hashing import WHOLE, key_hash
+import pytest
+
+from kshare.core.hashing import WHOLE, HashRange, key_hash, split
 from kshare.core.progress import Progress, TopicPartition
+from kshare.group.core import key_limit
+from kshare.group.delivery import tail as tail_module
 from kshare.group.delivery.tail import Tail
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.waker import Waker
-from tests.support.groups import LOWER, T0, eventually, group_config
+from tests.support.groups import LOWER, T0, T1, UPPER, eventually, group_config
+
+ONE_OF_A_KEY: dict[str, Any] = {"acknowledgement.mode": "explicit", "max.in.flight.per.key": 1}
 
 
 class Started:
@@ -47,3 +54,74 @@ def test_what_starts_amid_a_rebalance_is_read_on_under_the_next_claim() -> None:
             tail.refresh()
             assert tail.is_settled()
             assert tail.deliveries[T0].position == len(keys)
+
+
+def test_what_waits_for_its_key_is_forgotten_with_its_hashes_while_nothing_is_read() -> None:
+    """After a seek amid a rebalance, the group assigns quite other key hashes."""
+    quarter = split(WHOLE, 4)[0]
+    lower = next(f"k{i}" for i in range(99) if key_hash(f"k{i}".encode(), 0) in quarter)
+    upper = next(f"k{i}" for i in range(99) if key_hash(f"k{i}".encode(), 0) in UPPER)
+    session = Started()
+    with FakeCluster(topics={"orders": 1}) as cluster:
+        cluster.produce("orders", [(lower, "0"), (lower, "1"), (upper, "2")], partition=0)
+        config = group_config(cluster.bootstrap_servers, **ONE_OF_A_KEY)
+        with closing(Tail(config, cast("GroupSession", session), Waker().open())) as tail:
+            tail.assign({T0: (LOWER,)})
+            start = session.at[T0] = Progress.at(0)
+            tail.refresh()
+            assert eventually(lambda: tail.next_rows(0.1))
+            assert [message.offset() for message in tail.rows.messages] == [0]
+            tail.keep({T0: (quarter,)})
+            tail.seek(T0, 1)
+            tail.assign({T0: (UPPER,)}, keeps=True)
+            session.at[T0] = replace(start)
+            tail.refresh()
+            tail.acknowledge(T0, [0])
+            assert eventually(lambda: tail.next_rows(0.1))
+            assert [message.offset() for message in tail.rows.messages] == [2]
+
+
+def test_a_partition_that_is_given_up_while_nothing_is_read_holds_nothing_up() -> None:
+    session = Started()
+    with FakeCluster(topics={"orders": 2}) as cluster:
+        cluster.produce("orders", [("k", "0"), ("k", "1")], partition=0)
+        config = group_config(cluster.bootstrap_servers, **ONE_OF_A_KEY)
+        with closing(Tail(config, cast("GroupSession", session), Waker().open())) as tail:
+            tail.assign({T0: (WHOLE,), T1: (WHOLE,)})
+            session.at = {T0: Progress.at(0), T1: Progress.at(0)}
+            tail.refresh()
+            assert eventually(lambda: tail.next_rows(0.1))
+            assert [message.offset() for message in tail.rows.messages] == [0]
+            tail.keep({T0: (LOWER,), T1: (WHOLE,)})
+            tail.seek(T0, 1)
+            tail.assign({T1: (WHOLE,)}, keeps=True)
+            tail.refresh()
+            assert not tail.is_blocked()
+
+
+def test_a_call_waits_for_nothing_of_a_partition_that_is_put_aside_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A range of one key, as for a hot one; what another partition has comes without it."""
+    monkeypatch.setattr(key_limit, "_HELD_MAX", 1)
+    monkeypatch.setattr(tail_module, "_ASIDE_SECONDS", 0.0)
+    point = key_hash(b"k", 0)
+    session = Started()
+    with FakeCluster(topics={"orders": 2}) as cluster:
+        cluster.produce("orders", [("k", f"{i}") for i in range(4)], partition=0)
+        config = group_config(cluster.bootstrap_servers, **ONE_OF_A_KEY)
+        with closing(Tail(config, cast("GroupSession", session), Waker().open())) as tail:
+            tail.assign({T0: (HashRange(point, point + 1),), T1: ()})
+            session.at = {T0: Progress.at(0), T1: Progress.at(0)}
+            tail.refresh()
+            assert eventually(lambda: tail.next_rows(0.1))
+            assert [message.offset() for message in tail.rows.messages] == [0]
+            tail.refresh()
+            cluster.produce("orders", [("other", "v")], partition=1)
+            assert eventually(lambda: tail.next_rows(0.1))
+            assert len(list(tail.rows.messages)) == 1
+            assert eventually(lambda: not tail.next_rows(0.1) and tail.is_blocked())
+            tail.acknowledge(T0, [0])
+            tail.refresh()
+            assert eventually(lambda: tail.next_rows(0.1))
+            assert [message.offset() for message in tail.rows.messages] == [1]

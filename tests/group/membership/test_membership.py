@@ -13,6 +13,7 @@ from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.core.progress import TopicPartition
 from kshare.errors import FencedError
 from kshare.group import KeySharedConsumer, Message, partitions_only
+from kshare.group.log.tail import boot_time
 from kshare.group.membership.planner import GroupPlanner
 from kshare.testing import FakeCluster
 from tests.support.groups import GROUP, LOG, T0, eventually, group_config, quick_settings
@@ -193,7 +194,7 @@ def test_a_member_that_does_not_poll_leaves_and_comes_back(cluster: FakeCluster)
         assert consumer._receiver.subscriber is not None
         member = consumer._receiver.subscriber.member
         eventually(lambda: member.has_change)
-        assert member.seconds_left() < 0
+        assert member.liveness.seconds_left(boot_time()) < 0
         assert told == []
         eventually(lambda: consumer.poll(0.2) is not None)
         assert told == ["lost"]

@@ -89,7 +89,9 @@ def no_ranges(request: RangeRequest) -> dict[TopicPartition, Any]:
 class Leader:
     """A leader, and the members of its group."""
 
-    def __init__(self, *names: str, report: MemberReport | None = None, **config: Any) -> None:
+    def __init__(
+        self, *names: str, report: MemberReport | None = None, partitions: int = 1, **config: Any
+    ) -> None:
         self.clock = Clock()
         self.config = group_config("localhost:1", **config)
         self.planner = GroupPlanner(self.config, "a", wall_clock=self.clock.monotonic)
@@ -97,6 +99,7 @@ class Leader:
             name: Subscription(name, ("t",), report=report or self.config.report) for name in names
         }
         self.asked: list[list[str]] = []
+        self._topics = {"t": partitions}
         self.generation = 0
 
     def racks(self, topics: Collection[str]) -> dict[TopicPartition, tuple[str | None, ...]]:
@@ -106,7 +109,7 @@ class Leader:
     def plan(self) -> Generation:
         self.generation += 1
         said = {name: encode_subscription(each) for name, each in self.members.items()}
-        seen = SeenTopics({"t": 1}, frozenset())
+        seen = SeenTopics(self._topics, frozenset())
         planned = self.planner.plan(Plan(self.generation, said), seen, self.racks)
         assert planned is not None
         return planned
@@ -199,6 +202,25 @@ def test_the_deadline_survives_a_change_of_the_leader_between_two_rounds() -> No
     second.clock.sleep(2.0)
     assert second.plan().plan.target == planned.plan.target
     assert second.planner.followup_seconds == 3.0
+
+
+def test_a_leader_with_adaptive_looks_again_at_whole_partitions_by_its_interval() -> None:
+    """What waits weighs less, the more comes until the leader looks again."""
+    for minutes, is_cut in ((1, True), (1000, False)):
+        config: dict[str, Any] = {
+            "rangeAssignor": "adaptive", "probing.rebalance.interval.ms": 60_000 * minutes,
+        }  # fmt: skip
+        leader = Leader("a", "b", "c", partitions=3, **config)
+        leader.give(leader.plan())
+        assert leader.planner.followup_seconds == 60.0 * minutes
+        for name, said in leader.members.items():
+            ((at, _),) = said.owned
+            seen = RangeObservation(WHOLE, 6_000, 6_000, 5.0, tuple(range(0, 10**18, 10**16)))
+            lags = ((at, 144_000 if at == T0 else 0),)
+            report = replace(said.report, loads=((at, (seen,)),), lags=lags, spans=(60.0,))
+            leader.members[name] = replace(said, report=report)
+        target = leader.plan().plan.target
+        assert any(assigned.get(T0) for assigned in target.values()) is is_cut
 
 
 def test_what_is_told_is_bounded(caplog: pytest.LogCaptureFixture) -> None:

@@ -181,6 +181,18 @@ def test_parts_of_a_partition_meet_on_a_host() -> None:
     assert plan.target["m2"].keys() == plan.target["m4"].keys()
 
 
+def test_members_that_name_one_instance_are_one_wherever_they_run() -> None:
+    """``group.instance.host``: pods of one node, which have names of their own."""
+    named = {"m1": "node-1", "m2": "node-2", "m3": "node-1", "m4": "node-2"}
+    group = {
+        name: Subscription(name, ("t",), host=f"pod-{name}", instance=instance)
+        for name, instance in named.items()
+    }
+    plan = plan_group(group, {"t": 2})
+    assert plan.target["m1"].keys() == plan.target["m3"].keys()
+    assert plan.target["m2"].keys() == plan.target["m4"].keys()
+
+
 hosts = st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from(["", "x", "y:1", "z"]))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.progress import TopicPartition
-from kshare.errors import AuthorizationError, KafkaError, KshareError
+from kshare.errors import AuthorizationError, ForeignMemberError, KafkaError, KshareError
 from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.leader import plan_generation, topics_of
 from kshare.group.protocol.liveness import Liveness
@@ -21,7 +21,6 @@ from kshare.group.protocol.membership import (
 from kshare.group.protocol.range_protocol import RANGE
 from kshare.group.protocol.subscription import (
     PROTOCOL,
-    ForeignMemberError,
     MemberAssignment,
     Subscription,
     decode_assignment,

@@ -11,15 +11,14 @@ from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
 from kshare.core.offsets import OffsetRange, from_pairs
 from kshare.core.packed_bounds import OFFSET_MAX
 from kshare.core.progress import TopicPartition
+from kshare.errors import CommitLogError, LaterVersionError
 from kshare.group.protocol.record_codec import decode, decode_key, encode, encode_key
 from kshare.group.protocol.records import (
     STRETCH,
     Block,
     Claim,
-    CommitLogError,
     Epoch,
     EpochMember,
-    LaterVersionError,
     Lease,
     Member,
     Record,

@@ -16,9 +16,9 @@ from kafka.protocol.consumer.metadata import (
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation
+from kshare.errors import ForeignMemberError
 from kshare.group.protocol.report import MemberReport, bounded
 from kshare.group.protocol.subscription import (
-    ForeignMemberError,
     MemberAssignment,
     Subscription,
     decode_assignment,
@@ -76,6 +76,7 @@ subscriptions = st.builds(
     st.none() | topics,
     st.booleans(),
     reports,
+    instance=st.just("") | topics,
 )
 assignments = st.builds(
     MemberAssignment, assigned, st.none() | offsets, st.none() | assigned, topics, topics
@@ -157,7 +158,9 @@ def test_a_member_says_three_kilobytes_of_loads_at_most() -> None:
         for lo in range(HASH_SPACE - 300, HASH_SPACE - 256)
     ]
     loads = bounded(((T0, tuple(seen[:20])), (TopicPartition("orders", 1), tuple(seen[20:]))))
-    said = encode_subscription(replace(SUBSCRIPTION, report=MemberReport("adaptive", loads=loads)))
+    report = MemberReport("adaptive", loads=loads, spans=(59.9,) * len(loads))
+    said = encode_subscription(replace(SUBSCRIPTION, report=report))
+    assert decode_subscription(said, "m").report == report
     assert sum(len(observed) for _, observed in loads) == 16
     assert len(said) - len(encode_subscription(SUBSCRIPTION)) < 3_500
     assert bounded(loads) == loads
@@ -172,6 +175,8 @@ def test_a_member_says_three_kilobytes_of_loads_at_most() -> None:
         ("loads", [["orders", 0, [[5, 5, 1, 1, 0.5, ""]]]]),
         ("loads", [["orders", -1, []]]),
         ("lags", [["orders", 0, "many"]]),
+        ("spans", [-1.0]),
+        ("spans", ["long"]),
         ("tags", {"zone": 7}),
         ("range_assignor", None),
     ],

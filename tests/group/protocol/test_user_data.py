@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.progress import TopicPartition
+from kshare.errors import ForeignMemberError
 from kshare.group.protocol.leader import Generation, plan_generation
 from kshare.group.protocol.membership import Join, Membership
 from kshare.group.protocol.subscription import (
     PROTOCOL,
-    ForeignMemberError,
     MemberAssignment,
     Subscription,
     decode_assignment,

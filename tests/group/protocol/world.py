@@ -82,7 +82,7 @@ class Process:
     """One consumer process: its owner core, its view of the log, and what it has handed out.
 
     The owner waits for its last actions alone: what becomes of earlier ones is not told it, as in
-    :class:`kshare.group.session.ownership.Ownership`.
+    :class:`kshare.group.core.ownership.Ownership`.
     """
 
     name: str

@@ -24,6 +24,9 @@ class Waiting:
         self.action = 1
         self.answers: list[int | None] = []
 
+    def waits_for(self, action: int) -> bool:
+        return action == self.action
+
     def initial_found(self, offset: int) -> None:
         self.answers.append(offset)
 

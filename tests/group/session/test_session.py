@@ -19,13 +19,15 @@ from kshare.errors import (
     AuthorizationError,
     FencedError,
     FetchTimeoutError,
+    GroupAliveError,
     KshareError,
+    LaterVersionError,
+    NoOffsetError,
 )
-from kshare.group.log.primary import NoOffsetError
 from kshare.group.log.topic import log_partition
-from kshare.group.offsets import GroupAliveError, GroupOffsets
+from kshare.group.offsets import GroupOffsets
 from kshare.group.protocol.record_codec import encode
-from kshare.group.protocol.records import Claim, LaterVersionError
+from kshare.group.protocol.records import Claim
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster, watermarks
 from tests.support.groups import (
@@ -124,6 +126,26 @@ def test_what_belongs_to_another_start_is_passed_over(servers: str) -> None:
         assert session.commit({T0: [rectangle(0, 9)]}, SECONDS, since=late) == {T0: 0}
         since = session.started()
         assert session.commit({T0: Progress.at(9)}, SECONDS, since=since) == {T0: 9}
+
+
+def test_a_commit_while_the_next_claim_is_not_in_place(servers: str) -> None:
+    """What is read on through a rebalance is committed when the call returns."""
+    with member(servers, LOWER) as session:
+        since = session.started()
+        write(servers, *encode(GROUP, Claim(T0, "killed", (UPPER,))))
+        session.claim({T0: [WHOLE]})  # waits for the other one
+        assert session.commit({T0: [rectangle(0, 9, LOWER)]}, SECONDS, since=since) == {T0: 0}
+    with closing(offsets(servers)) as outside:
+        assert outside.committed()[T0].individual_commits == (rectangle(0, 9, LOWER),)
+
+
+def test_a_commit_whose_claim_is_not_in_place_in_time(servers: str) -> None:
+    with member(servers, LOWER, claim_timeout_ms=60_000) as session:
+        since = session.started()
+        write(servers, *encode(GROUP, Claim(T0, "killed", (UPPER,))))
+        session.claim({T0: [WHOLE]})
+        with pytest.raises(FetchTimeoutError, match="the claim of orders-0 is not in place"):
+            session.commit({T0: [rectangle(0, 9, LOWER)]}, 0.3, since=since)
 
 
 def test_a_commit_that_nobody_waits_for(servers: str) -> None:

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from kshare.errors import TransactionAbortedError
-from kshare.group.session.ownerships import Ownerships
+from kshare.group.core.ownerships import Ownerships
 from kshare.group.session.shared import Shared
 from kshare.group.session.transaction_log import LogThread, TransactionLog
 

@@ -54,7 +54,7 @@ def test_faults_are_found(rows: list[tuple[int, int, str]]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        (["--group", "--consumer"], "are two demos"),
+        (["--group", "--consumer"], "--consumer and --group are 2 demos: give one"),
         (["--group", "--topic", "t", "--bootstrap-servers", "localhost:1"], "leave out --topic"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kshare.core.checkpoint import Offsets, encode
+from kshare.core.checkpoint import BatchOffsets, encode
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KshareError
 from kshare.testing import FakeCluster
@@ -34,7 +34,7 @@ class FakeQuery:
         if not self._read:
             return None
         reached = Progress.at(max(offsets.stop for offsets in self._read))
-        end = json.dumps(encode(Offsets({TopicPartition("kshare-demo", 0): reached})))
+        end = json.dumps(encode(BatchOffsets({TopicPartition("kshare-demo", 0): reached})))
         event = {"sources": [{"endOffset": end, "latestOffset": None}]}
         return SimpleNamespace(json=json.dumps(event))
 

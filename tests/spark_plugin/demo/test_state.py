@@ -5,7 +5,7 @@ import json
 
 from rich.console import Console, RenderableType
 
-from kshare.core.checkpoint import Offsets, RangeLimit, encode
+from kshare.core.checkpoint import BatchOffsets, RangeLimit, encode
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
@@ -24,7 +24,7 @@ def test_the_table_shows_where_each_range_stands() -> None:
     table = text(as_table(state_of(range(30), range(30, 60), stable=10)))
     assert table.startswith("batch 1: 60 of 100 records, ")
     lines = [line.split() for line in table.splitlines()]
-    assert lines[2][:7] == ["t-0", "0.0", "%", "to", "50.0", "%", "60"]
+    assert lines[2][:7] == ["t-0", "0.00", "%", "to", "50.00", "%", "60"]
     assert lines[2][-2:] == ["40", "7"]
     assert lines[3][-1] == "90"
     assert lines[4] == ["t-0", "stable", "offset", "10"]
@@ -58,7 +58,7 @@ def test_progress_events_bring_the_planners_reports() -> None:
     state = QueryState(target=10)
     progress = Progress.of(10, [Rectangle(OffsetRange(10, 20), LOW)])
     limits = {T0: (RangeLimit((HIGH,), 40, 7),)}
-    end = json.dumps(encode(Offsets({T0: progress}, limits=limits)))
+    end = json.dumps(encode(BatchOffsets({T0: progress}, limits=limits)))
     state.add_progress({"sources": [{"endOffset": end, "latestOffset": None}]})
     assert state.stable_offset(T0) == 10
     assert [range_.limit for range_ in state.partitions[T0].ranges] == [7]

@@ -50,3 +50,18 @@ def test_what_is_closed_is_not_written_to() -> None:
     assert os.read(reading, 100) == b"own"
     os.close(reading)
     os.close(writing)
+
+
+def test_many_wake_ups_are_one_and_none_is_lost() -> None:
+    waker = Waker().open()
+    for _ in range(100_000):  # more than a pipe holds
+        waker.wake()
+    assert waker.wait(60) == []
+    for _ in range(3):
+        waker.wake()
+        assert waker.wait(60) == []
+    waker.close()
+    waker.open()
+    waker.wake()
+    assert waker.wait(60) == []
+    waker.close()

@@ -30,7 +30,7 @@ _BATCH_SIZE = BATCH.itemsize
 
 @helper
 def _head_fault(at: int, room: int, next_offset: int) -> Int:
-    """What is wrong with the head of a batch at an address; FULL: the batch is cut off.
+    """The fault of a batch's head at an address; FULL: the batch is cut off.
 
     Args:
         at: The address.

@@ -1,4 +1,4 @@
-"""What kernels append to, and the headers of a record."""
+"""Columns that kernels append to, and the headers of a record."""
 
 from kshare.wire.decode import status
 from kshare.wire.decode.kernels.native import (

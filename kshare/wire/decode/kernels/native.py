@@ -1,4 +1,4 @@
-"""How compiled code touches memory: by address, without a check.
+"""Access to memory in compiled code: by address, without a check.
 
 Whoever calls these has checked the bounds. Cost: a load or a store is one instruction, whatever the
 alignment.

@@ -41,7 +41,7 @@ _MILLIS_MAX = (2**63 - 1) // 1000
 
 @helper
 def _in_ranges(hash_: int, first: int, end: int, wanted: Record) -> bool:
-    """Whether one of the hash ranges ``first`` to ``end``, ascending, holds a hash."""
+    """True if one of the hash ranges ``first`` to ``end``, ascending, holds a hash."""
     while end - first > 1:
         middle = (first + end) >> 1
         if load_i64(wanted.lows + 8 * middle) <= hash_:
@@ -53,7 +53,7 @@ def _in_ranges(hash_: int, first: int, end: int, wanted: Record) -> bool:
 
 @helper
 def _may_be_wanted(key: int, key_size: int, wanted: Record) -> bool:
-    """Whether a key is not ruled out by its last byte, which is cheaper to tell than its hash."""
+    """True if a key is not ruled out by its last byte, which is cheaper to tell than its hash."""
     if key_size < 0:
         return False
     last = load_u8(key + key_size - 1) if key_size > 0 else 0
@@ -62,7 +62,7 @@ def _may_be_wanted(key: int, key_size: int, wanted: Record) -> bool:
 
 @helper
 def _is_wanted(hash_: int, key: int, key_size: int, wanted: Record) -> bool:
-    """Whether a key, by its hash and then its bytes, is one of those that are wanted."""
+    """True if a key, by its hash and then its bytes, is one of those that are wanted."""
     first = 0
     end = wanted.keys
     while first < end:
@@ -82,7 +82,7 @@ def _is_wanted(hash_: int, key: int, key_size: int, wanted: Record) -> bool:
 
 @helper
 def _same(one: int, other: int, size: int) -> bool:
-    """Whether so many bytes at two addresses are the same."""
+    """True if the bytes at two addresses are the same."""
     at = 0
     while at < size and load_u8(one + at) == load_u8(other + at):
         at += 1
@@ -91,7 +91,7 @@ def _same(one: int, other: int, size: int) -> bool:
 
 @helper
 def _holds(band: int, key: int, key_size: int, buffer_end: int, offset: int, wanted: Record) -> Int:
-    """Whether a band holds a record, by its key; -1 is the size of none."""
+    """True if a band holds a record, by its key; -1 is the size of none."""
     first = load_i64(wanted.range_counts + 8 * band)
     end = load_i64(wanted.range_counts + 8 * band + 8)
     of_keys = wanted.keys != 0
@@ -107,7 +107,7 @@ def _holds(band: int, key: int, key_size: int, buffer_end: int, offset: int, wan
 
 @helper
 def _has_room(key_size: int, value_size: int, headers_size: int, state: Record) -> bool:
-    """Whether a record of these sizes can be appended; if not, say what it needs."""
+    """True if a record of these sizes can be appended; if not, say what it needs."""
     keys = state.keys.used + key_size
     values = state.values.used + value_size
     headers = state.headers.used + headers_size

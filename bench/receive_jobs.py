@@ -1,0 +1,264 @@
+"""Receiving as a member of a group: ``python -m bench.receive_jobs JOB SERVERS TOPIC``.
+
+``consume``     ``consume(500)``
+``explicit``    the same, and ``acknowledge`` of each
+``async``       ``async for message in consumer``
+``async-poll``  ``await poll`` one by one
+``poll``        ``poll`` one by one
+``limited``     ``consume(500, 1.0)`` with ``max.in.flight.per.key=1``, and ``acknowledge`` of each
+``confluent``, ``confluent-poll``  the same by confluent-kafka
+``confluent-aio``  ``await poll`` one by one of its ``AIOConsumer``, some of the records
+
+All subscribe, and read key and value of each record. Each prints its seconds from the first record
+on, its records, and its peak memory in MiB, as JSON.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # a process that receives imports what its consumer needs, and no more
+    from bench.rows import Row
+
+
+Measured = dict[str, float]
+RECORDS = 1_000_000
+FEW = "bench-few-keys"
+LIMITED = 200_000
+AIO = 20_000
+
+
+class Count:
+    """Counts records, and reads key and value of each."""
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.records = 0
+        self._first = 0
+        self._began = 0.0
+
+    def take(self, messages: Iterable[Any]) -> None:
+        """Take the next records."""
+        number = 0
+        for message in messages:
+            message.key()
+            message.value()
+            number += 1
+        self.add(number)
+
+    def add(self, number: int) -> None:
+        """So many more are read."""
+        if number and not self.records:
+            self._began, self._first = time.perf_counter(), number
+        self.records += number
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all have come."""
+        return self.records >= self.wanted
+
+    def measured(self) -> Measured:
+        """What a job prints."""
+        seconds = time.perf_counter() - self._began
+        records = self.records - self._first
+        seconds *= self.wanted / records
+        return {"seconds": seconds, "records": self.wanted, "peak": peak() / (1 << 20)}
+
+
+def settings(servers: str, **more: Any) -> dict[str, Any]:
+    """The configuration of both sides."""
+    return {
+        "bootstrap.servers": servers,
+        "group.id": f"bench-{uuid.uuid4().hex[:8]}",
+        "auto.offset.reset": "earliest",
+        **{name.replace("__", "."): value for name, value in more.items()},
+    }
+
+
+def kshare(servers: str, topic: str, receive: Callable[[Any, Count], None], **more: Any) -> Count:
+    """Receive all by a consumer."""
+    from kshare.group import KeySharedConsumer
+
+    count = Count(LIMITED if topic.startswith(FEW) else RECORDS)
+    with KeySharedConsumer(settings(servers, **more)) as consumer:
+        consumer.subscribe([topic])
+        receive(consumer, count)
+        return count
+
+
+def consume(consumer: Any, count: Count) -> None:
+    while not count.is_over:
+        count.take(consumer.consume(500, 1.0))
+
+
+def explicit(consumer: Any, count: Count) -> None:
+    while not count.is_over:
+        messages = consumer.consume(500, 1.0)
+        count.take(messages)
+        for message in messages:
+            consumer.acknowledge(message)
+
+
+def poll(consumer: Any, count: Count) -> None:
+    while not count.is_over:
+        message = consumer.poll(1.0)
+        if message is not None:
+            message.key()
+            message.value()
+            count.add(1)
+
+
+def loop(servers: str, topic: str) -> Count:
+    """``async for``."""
+    from kshare.group import AsyncKeySharedConsumer
+
+    count = Count(LIMITED if topic.startswith(FEW) else RECORDS)
+
+    async def run() -> None:
+        async with AsyncKeySharedConsumer(settings(servers)) as consumer:
+            await consumer.subscribe([topic])
+            async for message in consumer:
+                message.key()
+                message.value()
+                count.add(1)
+                if count.is_over:
+                    return
+
+    asyncio.run(run())
+    return count
+
+
+async def poll_all(consumer: Any, count: Count) -> None:
+    while not count.is_over:
+        message = await consumer.poll(1.0)
+        if message is not None:
+            message.key()
+            message.value()
+            count.add(1)
+
+
+def async_poll(servers: str, topic: str) -> Count:
+    from kshare.group import AsyncKeySharedConsumer
+
+    count = Count(RECORDS)
+
+    async def run() -> None:
+        async with AsyncKeySharedConsumer(settings(servers)) as consumer:
+            await consumer.subscribe([topic])
+            await poll_all(consumer, count)
+
+    asyncio.run(run())
+    return count
+
+
+def confluent_aio(servers: str, topic: str) -> Count:
+    from confluent_kafka.aio import AIOConsumer
+
+    count = Count(AIO)
+
+    async def run() -> None:
+        consumer = AIOConsumer(settings(servers))
+        await consumer.subscribe([topic])
+        await poll_all(consumer, count)
+        await consumer.close()
+
+    asyncio.run(run())
+    return count
+
+
+def confluent(servers: str, topic: str, receive: Callable[[Any, Count], None]) -> Count:
+    """Receive all by confluent-kafka."""
+    from confluent_kafka import Consumer
+
+    count = Count(LIMITED if topic.startswith(FEW) else RECORDS)
+    consumer = Consumer(settings(servers))
+    consumer.subscribe([topic])
+    receive(consumer, count)
+    consumer.close()
+    return count
+
+
+EXPLICIT = {"acknowledgement__mode": "explicit"}
+JOBS: dict[str, Callable[[str, str], Count]] = {
+    "consume": lambda servers, topic: kshare(servers, topic, consume),
+    "explicit": lambda servers, topic: kshare(servers, topic, explicit, **EXPLICIT),
+    "async": loop,
+    "poll": lambda servers, topic: kshare(servers, topic, poll),
+    "limited": lambda servers, topic: kshare(
+        servers, topic, explicit, max__in__flight__per__key=1, **EXPLICIT
+    ),
+    "async-poll": async_poll,
+    "confluent": lambda servers, topic: confluent(servers, topic, consume),
+    "confluent-aio": confluent_aio,
+    "confluent-poll": lambda servers, topic: confluent(servers, topic, poll),
+}
+
+
+def peak() -> int:
+    """The most memory that this process has had, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if "VmHWM" in line)
+
+
+def rows(servers: str, runs: int) -> "list[Row]":
+    """Both sides in turn."""
+    from bench.data import new_topic
+    from bench.rows import interleaved, own_row, speed_row
+    from kshare.testing import produce
+
+    topic, few = new_topic(servers, "receive"), new_topic(servers, FEW.removeprefix("bench-"))
+    value = b"x" * 100
+    for first in range(0, RECORDS, 100_000):
+        produce(
+            servers,
+            topic,
+            ((b"key-%d" % (i % 10_000), value) for i in range(first, first + 100_000)),
+        )
+    produce(servers, few, ((b"key-%d" % (i % 100), value) for i in range(LIMITED)))
+    peaks: dict[str, list[float]] = {}
+
+    def seconds(job: str, topic: str = topic) -> float:
+        command = [sys.executable, "-m", "bench.receive_jobs", job, servers, topic]
+        # Modules that each process compiles anew would count as its memory.
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+        measured: Measured = json.loads(done.stdout)
+        peaks.setdefault(job, []).append(measured["peak"])
+        return measured["seconds"] * RECORDS / measured["records"]
+
+    found = []
+    for name, peer, ours, target in (
+        ("consume(500)", "confluent", "consume", 1.2),
+        ("consume(500), all acknowledged", "confluent", "explicit", 1.1),
+        ("async for / consume(500)", "confluent", "async", 0.8),
+        ("poll", "confluent-poll", "poll", 1.5),
+        ("await poll / AIOConsumer's", "confluent-aio", "async-poll", 2.0),
+        ("await poll / our own poll", "poll", "async-poll", 0.5),
+        ("async for / our own poll", "poll", "async", 0.5),
+    ):
+        times = interleaved(lambda: seconds(peer), lambda: seconds(ours), runs)  # noqa: B023
+        found.append(speed_row(name, RECORDS, times, target))
+        print(found[-1], flush=True)
+    rate = RECORDS / min(seconds("limited", few) for _ in range(max(runs // 2, 1)))
+    limited = f"{rate / 1000:,.0f} k/s"
+    found.append(
+        own_row(
+            "100 keys, one in flight of each, consume(500, 1.0)", limited, ">= 50 k/s", rate >= 5e4
+        )
+    )
+    for job in ("consume", "explicit", "async", "poll", "confluent"):
+        highest = max(peaks[job]) * 1.048576
+        shown, most = f"{highest:.0f} MB", "-" if job == "confluent" else "<= 160 MB"
+        found.append(own_row(f"peak memory: {job}", shown, most, highest <= 160))
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(JOBS[sys.argv[1]](*sys.argv[2:]).measured()))

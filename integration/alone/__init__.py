@@ -1,0 +1,1 @@
+"""Tests that nothing else may run beside: ``make test-cluster``."""

@@ -1,0 +1,65 @@
+"""kshare with Spark Connect: a server that has it, and a client without a JVM."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from integration.connect import ConnectServer, run_client
+from integration.jars import ROOT
+from integration.kafka import KafkaBroker
+from kshare.testing import Record
+
+COUNT, SPEC = 100, "spark-pipeline.yml"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    """It starts while the broker does."""
+    with ConnectServer(tmp_path_factory.mktemp("connect")) as running:
+        yield running
+
+
+def test_a_client_without_a_jvm(
+    server: ConnectServer, broker: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    """It finds the source, reads a batch, and runs a stream with listener and sink."""
+    sink = broker.create_topic()
+    broker.produce(topic, [Record(b"key-%d" % (n % 7), b"%03d" % n) for n in range(COUNT)])
+    server.wait()
+    script = str(ROOT / "integration" / "connect_client.py")
+    said = run_client(
+        server.url, [script, broker.bootstrap_servers, topic, sink, str(tmp_path)], tmp_path
+    )
+    seen = json.loads(said.splitlines()[-1])
+    assert seen["client"].startswith("pyspark.sql.connect")
+    assert seen["columns"][:5] == ["key", "value", "topic", "partition", "offset"]
+    assert seen["rows"] == [[0, n, f"key-{n % 7}"] for n in range(COUNT)]
+    assert seen["written"] == [f"{n:03}" for n in range(COUNT)]
+    assert seen["batches"] >= 3
+    assert seen["stable"][0] >= 40
+
+
+def test_a_declarative_pipeline(
+    server: ConnectServer, broker: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    """``examples/pipeline``: a streaming table on a topic, and a view of it."""
+    project = tmp_path / "pipeline"
+    shutil.copytree(ROOT / "examples" / "pipeline", project)
+    for file in project.rglob("*"):
+        if file.is_file():
+            text = file.read_text().replace("localhost:9092", broker.bootstrap_servers)
+            text = text.replace('"subscribe", "orders"', f'"subscribe", "{topic}"')
+            file.write_text(
+                text.replace("file:///tmp/orders-pipeline", f"file://{tmp_path}/storage")
+            )
+    server.wait()
+    values = [json.dumps({"country": "AB"[n % 2], "amount": n}).encode() for n in range(20)]
+    broker.produce(topic, [Record(b"key", value) for value in values])
+    run_client(server.url, ["-m", "pyspark.pipelines.cli", "run", "--spec", SPEC], project)
+    table = ds.dataset(server.warehouse / "by_country", format="parquet").to_table()
+    rows = sorted(tuple(row.values()) for row in table.to_pylist())
+    assert rows == [("A", 10, 90), ("B", 10, 100)]

@@ -1,0 +1,263 @@
+"""A processor on a real broker, killed with retries and dead letters under way."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from integration.kafka import KafkaBroker
+from integration.members import eventually
+from integration.processes import PythonProcess
+from kshare.cli import main as kshare_command
+from kshare.group.consumer.transaction import Transaction
+from kshare.processing import replay
+from kshare.processing.dead_letters import HEADERS
+
+KEYS = [f"k{number}" for number in range(20)]
+EACH = 60
+
+
+def test_what_was_handled_and_then_the_dead_letters_are_what_was_produced(
+    broker: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    """Through kill -9, for each key and in order; what was handled twice counts once."""
+    letters = f"{topic}-dlq"
+    broker.create_topic(letters)
+    broker.produce(topic, [(key, str(at)) for at in range(EACH) for key in KEYS])
+    file = tmp_path / "handled"
+    file.touch()
+    arguments = [broker.bootstrap_servers, topic, letters, str(file)]
+    for seconds in (0.3, 0.5, None):
+        process = PythonProcess("integration.processor_process", arguments)
+        if seconds is not None:
+            lines = file.read_text().count("\n")
+            eventually(partial(has_grown, file, lines))
+            time.sleep(seconds)
+            process.kill()
+            process.wait()
+    dead = 2 * (EACH - 10)
+    eventually(lambda: len(set(read(broker, letters))) >= dead)
+    eventually(lambda: len(handled(file)) >= EACH * len(KEYS) - dead)
+    process.terminate()
+    assert process.wait() == 0
+    check_order([*handled(file), *read(broker, letters)], EACH * len(KEYS))
+    failed = [line.split() for line in file.read_text().splitlines() if "failed" in line]
+    attempts = [attempt for _, key, _, attempt in failed if key == "k3"]
+    assert attempts == ["1", "2", "3"]  # of one record, by three processes
+
+
+def has_grown(file: Path, lines: int) -> bool:
+    return file.read_text().count("\n") > lines
+
+
+def handled(file: Path) -> list[tuple[str, int]]:
+    """Keys and offsets that were handled, each at its first time."""
+    lines = [line.split() for line in file.read_text().splitlines()]
+    return list(dict.fromkeys((key, int(at)) for what, key, at, _ in lines if what == "handled"))
+
+
+def read(broker: KafkaBroker, topic: str) -> list[tuple[str, int]]:
+    """Keys and original offsets of the dead letters, in the order of the log."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found, end = list[tuple[str, int]](), broker.latest(topic)
+    while len(found) < end:
+        for message in consumer.consume(end - len(found), 1.0):
+            headers = dict(message.headers() or ())
+            offset = headers["__connect.errors.offset"]
+            key = message.key()
+            assert isinstance(offset, bytes)
+            assert isinstance(key, bytes)
+            found.append((key.decode(), int(offset)))
+    consumer.close()
+    return found
+
+
+def check_order(found: Iterable[tuple[str, int]], total: int) -> None:
+    """Each key's records are there, in their order; what was handled twice counts once."""
+    by_key = defaultdict[str, list[int]](list)
+    for key, offset in dict.fromkeys(found):
+        by_key[key].append(offset)
+    for number, key in enumerate(KEYS):
+        assert by_key[key] == list(range(number, total, len(KEYS))), key
+
+
+def test_a_member_joins_while_retries_wait(broker: KafkaBroker, topic: str, tmp_path: Path) -> None:
+    """No retry is lost, or overtaken; what waits goes to the new owner."""
+    letters = f"{topic}-dlq"
+    broker.create_topic(letters)
+    broker.produce(topic, [(key, str(at)) for at in range(20) for key in KEYS])
+    file = tmp_path / "handled"
+    file.touch()
+    arguments = [broker.bootstrap_servers, topic, letters, str(file)]
+    first = PythonProcess("integration.processor_process", arguments)
+    eventually(lambda: "failed k13 213 1" in file.read_text())
+    second = PythonProcess("integration.processor_process", arguments)
+    eventually(lambda: len(set(read(broker, letters))) == 20)
+    broker.produce(topic, [(key, "5") for key in KEYS])
+    total = 21 * len(KEYS)
+    eventually(lambda: len(set(read(broker, letters))) == 22)
+    eventually(lambda: len(handled(file)) == total - 22)
+    for process in (first, second):
+        process.terminate()
+        assert process.wait() == 0
+    check_order([*handled(file), *read(broker, letters)], total)
+
+
+def test_a_dead_letter_topic_that_is_missing_or_too_small_leaves_its_records_pending(
+    broker: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    letters, file, told = f"{topic}-dlq", tmp_path / "handled", tmp_path / "told"
+    broker.produce(topic, [(key, str(at)) for at in range(12) for key in KEYS])
+    file.touch()
+    told.touch()
+    arguments = [broker.bootstrap_servers, topic, letters, str(file)]
+
+    def refused(why: str) -> PythonProcess:
+        process = PythonProcess("integration.processor_process", arguments, stderr=told)
+        eventually(lambda: why in told.read_text())
+        return process
+
+    process = refused("Unknown topic")
+    assert f"{topic}-0 offset 203> stays pending, and its key waits" in told.read_text()
+    process.kill()  # without a last commit
+    process.wait()
+    broker.create_topic(letters, config={"max.message.bytes": 100})
+    process = refused("Message size too large")
+    assert broker.latest(letters) == 0
+    entry = ConfigEntry("max.message.bytes", "100000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, letters, incremental_configs=[entry])
+    broker.admin.incremental_alter_configs([resource])[resource].result(30)
+    total = 12 * len(KEYS)
+    eventually(lambda: len(set(read(broker, letters))) == 4)
+    eventually(lambda: len(handled(file)) == total - 4)
+    process.terminate()
+    assert process.wait() == 0
+    check_order([*handled(file), *read(broker, letters)], total)
+    failed = [line for line in file.read_text().splitlines() if line.startswith("failed k3 203")]
+    assert len(failed) <= 4  # the second process only tries what the crash has forgotten
+
+
+def test_sigterm_with_a_thousand_in_flight(broker: KafkaBroker, topic: str, tmp_path: Path) -> None:
+    """They are drained within drain_timeout, the rest is pending."""
+    broker.produce(topic, [(f"k{at}", str(at)) for at in range(1000)])
+    file = tmp_path / "handled"
+    file.touch()
+    arguments = [broker.bootstrap_servers, topic, "drain", str(file)]
+    process = PythonProcess("integration.processor_process", arguments)
+    eventually(lambda: file.read_text().count("started") == 1000)
+    process.terminate()
+    began = time.monotonic()
+    assert process.wait() == 0
+    assert 1.5 < time.monotonic() - began < 10
+    hung = [at for at in range(10, 1000) if at % 10 == 3]
+    assert sorted(at for _, at in handled(file)) == [at for at in range(1000) if at not in hung]
+    (tmp_path / "handled.healed").touch()
+    file.write_text("")
+    process = PythonProcess("integration.processor_process", arguments)
+    eventually(lambda: sorted(at for _, at in handled(file)) == hung)
+    time.sleep(0.5)
+    process.terminate()
+    assert process.wait() == 0
+    assert sorted(at for _, at in handled(file)) == hung
+
+
+def test_released_records_come_again_in_order_and_are_counted_through_kill_9(
+    broker: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    broker.produce(topic, [(key, str(at)) for at in range(10) for key in KEYS])
+    file = tmp_path / "handled"
+    file.touch()
+    arguments = [broker.bootstrap_servers, topic, str(file)]
+    first = PythonProcess("integration.releasing_process", arguments)
+    eventually(lambda: "released k3 103 2" in file.read_text())
+    time.sleep(0.2)  # its count is written behind
+    first.kill()
+    first.wait()
+    second = PythonProcess("integration.releasing_process", arguments)
+    eventually(lambda: len(handled(file)) >= 200)
+    second.kill()
+    second.wait()
+    check_order(handled(file), 200)
+    lines = [line.split() for line in file.read_text().splitlines()]
+    counts = [int(count) for what, _, at, count in lines if what == "released" and at == "103"]
+    assert counts == [1, 2, 3]  # by two processes
+
+
+def test_a_key_goes_on_when_it_is_unparked_in_the_process_that_parked_it(
+    broker: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    broker.produce(topic, [(key, str(at)) for at in range(20) for key in KEYS])
+    file = tmp_path / "handled"
+    file.touch()
+    arguments = [broker.bootstrap_servers, topic, "park", str(file)]
+    process = PythonProcess("integration.processor_process", arguments)
+    total = 20 * len(KEYS)
+    eventually(lambda: len(handled(file)) == total - 20)
+    where = ["--bootstrap-servers", broker.bootstrap_servers]
+    parked = [*where, "--topic", topic]
+    time.sleep(3)  # so that the consumer passes over the keys by itself
+    assert len(handled(file)) == total - 20
+    (tmp_path / "handled.healed").touch()
+    assert kshare_command(["unpark", *parked, "k3", "k13"]) == 0
+    eventually(lambda: len(handled(file)) == total)
+    process.terminate()
+    assert process.wait() == 0
+    check_order(handled(file), total)
+
+
+def test_letters_are_put_back_in_order_and_once_also_when_it_is_interrupted(
+    broker: KafkaBroker, topic: str, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    letters, other = broker.create_topic(partitions=2), broker.create_topic()
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for at in [*range(40), 39]:  # a crash had written the last one twice
+        place = (topic, "0", str(at), "builtins.ValueError", "no")
+        own = [(name, text.encode()) for name, text in zip(HEADERS, place, strict=False)]
+        headers: list[tuple[str, str | bytes | None]] = [("trace", b"t"), *own]
+        producer.produce(letters, f"{at}", f"k{at % 4}", partition=at % 2, headers=headers)
+    producer.flush()
+    command = ["replay", "--from", letters, "--bootstrap-servers", broker.bootstrap_servers]
+    assert kshare_command([*command, "--dry-run"]) == 0
+    assert "40 letters would be put back" in capsys.readouterr().out
+    assert kshare_command([*command, "--to", other, "k2"]) == 0
+    moved = [(key, int(value)) for key, value, _ in values(broker, other)]
+    assert moved == [(b"k2", at) for at in range(2, 40, 4)]
+    monkeypatch.setattr(replay, "_BATCH", 7)
+    produced, produce = list[str](), Transaction.produce
+
+    def breaks(*given: Any, **named: Any) -> None:
+        produced.append(given[1])
+        if len(produced) == 12:
+            raise KeyboardInterrupt
+        produce(*given, **named)
+
+    monkeypatch.setattr(Transaction, "produce", breaks)
+    assert kshare_command(command) == 130
+    monkeypatch.undo()
+    assert kshare_command(command) == 0
+    assert kshare_command(command) == 0
+    assert "nothing to put back" in capsys.readouterr().out
+    back = values(broker, topic)
+    for key in range(4):
+        found = [int(value) for name, value, _ in back if name == b"k%d" % key]
+        assert found == ([] if key == 2 else list(range(key, 40, 4)))
+    assert all(headers == [("trace", b"t")] for *_, headers in back)
+
+
+def values(broker: KafkaBroker, topic: str) -> list[tuple[Any, Any, Any]]:
+    """Keys, values and headers that a reader of committed records sees."""
+    config = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader"}
+    reader = Consumer(config | {"isolation.level": "read_committed", "enable.partition.eof": True})
+    reader.assign([TopicPartition(topic, 0, 0)])
+    found = list[tuple[Any, Any, Any]]()
+    while (message := reader.poll(10)) is not None and message.error() is None:
+        found.append((message.key(), message.value(), message.headers() or []))
+    reader.close()
+    return found

@@ -1,0 +1,200 @@
+"""``kshare verifiable-consumer``: the consumer that Kafka's system tests (kafkatest) want to drive.
+
+It takes the options of Kafka's own ``org.apache.kafka.tools.VerifiableConsumer``, and prints its
+events to standard output, one JSON object a line; all else goes to standard error. What a partition
+says of ``hashes`` is kshare's addition: the key hashes that are meant, if it is not all of it.
+
+Guarantees: as Kafka's: what a call returned is printed and then committed, before partitions are
+revoked and before the end; each rebalance ends with ``partitions_assigned``, if only of nothing.
+"""
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from kshare.cli.connection import properties_of
+from kshare.core.hashing import HashRange
+from kshare.core.progress import TopicPartition
+from kshare.errors import KshareError
+from kshare.group import KeySharedConsumer, Message
+
+__all__ = ["run"]
+
+_RECORDS: Final = 500
+"""Records of one call; as Java's ``max.poll.records``."""
+_WAIT_SECONDS: Final = 0.2
+_PAUSE_SECONDS: Final = 0.1
+"""Between calls that fail."""
+
+
+def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Run the command, and return its exit code."""
+    consumer = KeySharedConsumer(_config(arguments))
+    verifiable = _VerifiableConsumer(consumer, arguments)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: verifiable.end())
+    verifiable.run()
+    return 0
+
+
+def _config(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The consumer's configuration; options win over the file, as in Kafka's tool."""
+    file = arguments.consumer_config
+    given: dict[str, Any] = {} if file is None else dict(properties_of(file, "--consumer.config"))
+    given |= {
+        "bootstrap.servers": arguments.bootstrap_server,
+        "group.id": arguments.group_id,
+        "enable.auto.commit": arguments.enable_autocommit,
+        "auto.offset.reset": arguments.reset_policy,
+        "session.timeout.ms": arguments.session_timeout,
+    }
+    given.setdefault("heartbeat.interval.ms", min(3_000, arguments.session_timeout // 3))
+    if arguments.group_instance_id not in {None, "None"}:  # kafkatest says None for Kafka 2.3
+        given["group.instance.id"] = arguments.group_instance_id
+    return given
+
+
+class _VerifiableConsumer:
+    """Receives, commits, and prints.
+
+    Args:
+        consumer: Receives.
+        arguments: Those of the command.
+    """
+
+    def __init__(self, consumer: KeySharedConsumer, arguments: argparse.Namespace) -> None:
+        self._consumer = consumer
+        self._arguments = arguments
+        # Eager protocols assign all partitions again after each rebalance: kafkatest counts on it.
+        self._is_eager = (
+            arguments.group_protocol.lower() != "consumer"
+            and "Cooperative" not in arguments.assignment_strategy
+        )
+        self._left: int | None = arguments.max_messages if arguments.max_messages >= 0 else None
+        self._is_ending = False
+        self._told: tuple[int, object] = (0, None)  # the last rebalance
+        self._fault: Exception | None = None
+
+    def end(self) -> None:
+        """Let it end, from a signal handler."""
+        self._is_ending = True
+
+    def run(self) -> None:
+        """Receive until the end."""
+        _print("startup_complete")
+        listeners = (self._assigned, self._revoked, self._lost)
+        try:
+            self._consumer.subscribe([self._arguments.topic], *listeners)
+            while not self._is_ending and self._left != 0 and self._receive():
+                pass
+            # close() counts not what the last call returned; and what was read of other keys since
+            # the last commit is passed over for good.
+            self._commit()
+        except KshareError as error:
+            sys.stderr.write(f"kshare verifiable-consumer: {error}\n")
+        finally:
+            self._consumer.close()
+            _print("shutdown_complete")
+
+    def _receive(self) -> bool:
+        """Receive once, and commit; whether to go on."""
+        count = _RECORDS if self._left is None else min(_RECORDS, self._left)
+        try:
+            messages = self._consumer.consume(count, _WAIT_SECONDS)
+        except KshareError as error:
+            sys.stderr.write(f"kshare verifiable-consumer: {type(error).__name__}: {error}\n")
+            is_lasting = error is self._fault  # what has ended a membership is raised each time
+            self._fault = error
+            time.sleep(_PAUSE_SECONDS)
+            return not is_lasting
+        self._tell_rebalance()
+        if messages:
+            self._consumed(messages)
+            if not self._arguments.enable_autocommit:
+                self._committed()
+        return True
+
+    def _tell_rebalance(self) -> None:
+        """A rebalance that has assigned nothing new calls no listener."""
+        subscriber = self._consumer.receiver.subscriber
+        if subscriber and not subscriber.has_work and self._rebalance() != self._told:
+            self._assigned({})
+
+    def _rebalance(self) -> tuple[int, object]:
+        """Identity of the last rebalance."""
+        subscriber = self._consumer.receiver.subscriber
+        epoch = None if subscriber is None else subscriber.member.epoch
+        return self._consumer.metrics().rebalances, epoch
+
+    def _assigned(self, gained: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+        self._told = self._rebalance()
+        shown = self._consumer.assignment() if self._is_eager else gained
+        _print("partitions_assigned", partitions=_partitions(shown))
+
+    def _revoked(self, changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+        _print("partitions_revoked", partitions=_partitions(changed))
+
+    def _lost(self, changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+        # Kafka's tool has no event of that name: its listener is told that they are revoked.
+        _print("partitions_revoked", partitions=_partitions(changed), lost=True)
+
+    def _consumed(self, messages: Sequence[Message]) -> None:
+        by_partition: dict[TopicPartition, list[int]] = {}
+        for message in messages:
+            by_partition.setdefault(message.topic_partition, []).append(message.offset())
+            if self._arguments.verbose:
+                _print(
+                    "record_data",
+                    topic=message.topic(),
+                    partition=message.partition(),
+                    offset=message.offset(),
+                    key=_text(message.key()),
+                    value=_text(message.value()),
+                )
+        if self._left is not None:
+            self._left -= len(messages)
+        summaries = [
+            {**_place(at), "count": len(each), "minOffset": min(each), "maxOffset": max(each)}
+            for at, each in by_partition.items()
+        ]
+        _print("records_consumed", count=len(messages), partitions=summaries)
+
+    def _committed(self) -> None:
+        error, stable = self._commit()
+        offsets = [{**_place(at), "offset": offset} for at, offset in stable.items()]
+        failed = {} if error is None else {"error": error}
+        _print("offsets_committed", offsets=offsets, success=error is None, **failed)
+
+    def _commit(self) -> tuple[str | None, Mapping[TopicPartition, int]]:
+        """Commit; the error, and the stable offsets."""
+        try:
+            return None, self._consumer.commit() or {}
+        except KshareError as error:
+            return str(error), {}
+
+
+def _print(name: str, **fields: Any) -> None:
+    event = {"timestamp": time.time_ns() // 1_000_000, "name": name, **fields}
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
+
+
+def _place(at: TopicPartition) -> dict[str, Any]:
+    return {"topic": at.topic, "partition": at.partition}
+
+
+def _partitions(
+    changed: Mapping[TopicPartition, tuple[HashRange, ...]],
+) -> list[dict[str, Any]]:
+    return [
+        {**_place(at), **({"hashes": [[each.lo, each.hi] for each in hashes]} if hashes else {})}
+        for at, hashes in sorted(changed.items())
+    ]
+
+
+def _text(given: bytes | None) -> str | None:
+    return None if given is None else given.decode("utf-8", "backslashreplace")

@@ -1,0 +1,82 @@
+"""The health of a consumer, as probes of Kubernetes and load balancers ask for it."""
+
+from dataclasses import dataclass
+
+from kshare.core.progress import TopicPartition
+from kshare.errors import FencedError, KshareError
+from kshare.group.membership.thread import MemberThread
+from kshare.group.session.interface import Session
+
+__all__ = ["ConsumerHealth", "health_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerHealth:
+    """The health of a consumer.
+
+    Attributes:
+        is_alive: False if it does not recover by itself: it is closed, has failed, or nobody has
+            polled for ``max.poll.interval.ms``. Start the process again.
+        is_ready: Whether it processes its part of the group's records: it has joined, all that it
+            owns is claimed, and records may be handed out.
+        reason: Text for people; empty if it is alive and ready.
+    """
+
+    is_alive: bool
+    is_ready: bool
+    reason: str = ""
+
+
+def health_of(
+    session: Session,
+    member: MemberThread | None,
+    partitions: frozenset[TopicPartition],
+    *,
+    is_closed: bool,
+) -> ConsumerHealth:
+    """Return the health of a consumer.
+
+    Args:
+        session: Its session.
+        member: Its membership; None if it has not subscribed.
+        partitions: The partitions that it owns some of.
+        is_closed: Whether it is closed.
+    """
+    dead = "it is closed" if is_closed else _fault(session, member)
+    if dead:
+        return ConsumerHealth(is_alive=False, is_ready=False, reason=dead)
+    waits = _waits(session, member, partitions)
+    return ConsumerHealth(is_alive=True, is_ready=not waits, reason=waits)
+
+
+def _fault(session: Session, member: MemberThread | None) -> str:
+    """Return why it does not recover by itself."""
+    try:
+        session.check()
+    except FencedError:
+        pass  # the next assignment ends it
+    except KshareError as error:
+        return str(error)
+    if member is None:
+        return ""
+    if member.fault is not None:
+        return str(member.fault)
+    if member.seconds_since_poll > member.poll_interval:
+        return f"nobody has polled for {member.poll_interval:g} s (max.poll.interval.ms)"
+    return ""
+
+
+def _waits(
+    session: Session, member: MemberThread | None, partitions: frozenset[TopicPartition]
+) -> str:
+    """Return what it waits for."""
+    if member is None and not partitions:
+        return "it has not subscribed, and is assigned nothing"
+    if member is not None and not member.is_member:
+        return "it joins its group"
+    if session.seconds_to_deliver() < 0:
+        return "the group's log or coordinator was not reached in time"
+    waiting = sorted(partitions - session.started().keys())
+    if waiting:
+        return f"it waits for former owners of key hashes: {', '.join(map(str, waiting))}"
+    return ""

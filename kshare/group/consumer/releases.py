@@ -1,0 +1,159 @@
+"""Records that a user gives back: how often each was, in memory and in the group's log."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kshare.core.hashing import key_hash
+from kshare.core.progress import TopicPartition
+from kshare.errors import OptionsError
+from kshare.group.config.table import ConsumerConfig
+from kshare.group.consumer.call_state import CallState
+from kshare.group.delivery.tail import Tail
+from kshare.group.log.memory import Memory
+from kshare.group.log.topic import log_table
+from kshare.group.message import Message
+
+__all__ = ["Releases", "check_releases"]
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """A released record, as the group's log has it."""
+
+    topic_partition: TopicPartition
+    offset: int
+    failures: int
+    since: float | None
+    due: float
+    point: int | None = None  # its key hash, if it is known
+
+
+def check_releases(config: ConsumerConfig) -> None:
+    """Check that a consumer may release records.
+
+    Raises:
+        OptionsError: It may not; every fault is listed.
+    """
+    problems = []
+    if not config.explicit:
+        problems.append(
+            "acknowledgement.mode is implicit, so a record counts as processed without being "
+            "acknowledged: set acknowledgement.mode=explicit"
+        )
+    if config.order != "key":
+        problems.append(f"consumption.order is {config.order}; records are released in key order")
+    if config.transactional_id is not None:
+        problems.append("transactional.id is set: an aborted transaction returns its records")
+    if problems:
+        raise OptionsError(problems, of="KeySharedConsumer.release")
+
+
+class Releases:
+    """Counts how often records were released. For any thread.
+
+    Args:
+        config: The consumer's configuration.
+        tail: Hands records out.
+        state: What the consumer's threads share.
+        interrupt: Makes the thread that polls look again.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        tail: Tail,
+        state: CallState,
+        interrupt: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._tail = tail
+        self._state = state
+        self._interrupt = interrupt
+        self._memory: Memory | None = None
+        self._attempts: dict[TopicPartition, dict[int, _Attempt]] = {}
+        self._starts: dict[TopicPartition, Any] = {}  # as of the last look at the log
+        tail.releases = self.count
+
+    def hold(self, message: Message) -> None:
+        """A record comes again, and all of its key behind it, once :meth:`let_go` is called."""
+        with self._state.lock:
+            self._tail.release(message, None)
+        self._interrupt()
+
+    def let_go(self, message: Message) -> None:
+        """The records of its key come."""
+        with self._state.lock:
+            point = key_hash(message.key(), message.offset())
+            self._tail.released.let_go(message.topic_partition, point)
+        self._interrupt()
+
+    def release(self, message: Message, delay: float) -> None:
+        """A record comes again after some seconds, and all of its key behind it.
+
+        Raises:
+            KafkaError: The group's log cannot be read.
+        """
+        partition, offset = message.topic_partition, message.offset()
+        known = self.count(partition, offset)
+        with self._state.lock:
+            if not self._tail.release(message, time.monotonic() + delay):
+                return
+            now = time.time()
+            attempt = self._attempts.setdefault(partition, {}).get(offset)
+            since = now if attempt is None else attempt.since
+            point = key_hash(message.key(), offset)
+            attempt = _Attempt(partition, offset, known + 1, since, now + delay, point)
+            self._attempts[partition][offset] = attempt
+        self._kept().remember(attempt)
+        self._interrupt()
+
+    def count(self, partition: TopicPartition, offset: int) -> int:
+        """How often a record was released, before a restart too.
+
+        Raises:
+            KafkaError: The group's log cannot be read.
+        """
+        with self._state.lock:
+            delivery = self._tail.deliveries.get(partition)
+            start = delivery and delivery.start
+            is_known = start is None or self._starts.get(partition) is start
+        if not is_known:
+            self._look(partition, start)
+        attempt = self._attempts.get(partition, {}).get(offset)
+        return 0 if attempt is None else attempt.failures
+
+    def _look(self, partition: TopicPartition, start: Any) -> None:
+        """Key hashes have come: look at what others have written of them."""
+        attempts = self._kept().read().attempts
+        with self._state.lock:
+            own = self._attempts.setdefault(partition, {})
+            for (at, offset), (failures, since, due) in attempts.items():
+                if at == partition and offset not in own:
+                    own[offset] = _Attempt(at, offset, failures, since, due)
+            self._starts[partition] = start
+
+    def forget(self) -> None:
+        """Keep nothing of what is processed. Holds the lock."""
+        for partition, attempts in list(self._attempts.items()):
+            delivery = self._tail.deliveries.get(partition)
+            if delivery is None:
+                continue
+            done = delivery.those_processed({at: each.point for at, each in attempts.items()})
+            for offset in done:
+                self._kept().forget(attempts.pop(offset))
+
+    def close(self) -> None:
+        """Write what is still to be written."""
+        if self._memory is not None:
+            self._memory.close()
+
+    def _kept(self) -> Memory:
+        if self._memory is None:
+            self._memory = _memory(self._config)
+        return self._memory
+
+
+def _memory(config: ConsumerConfig) -> Memory:
+    return Memory(log_table(config.kafka, config.log_topic, config.group), config.group)

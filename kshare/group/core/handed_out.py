@@ -1,0 +1,340 @@
+"""How far the chunks of a partition are handed out, and which rows are not acknowledged.
+
+::
+
+                 collect()                        confirm()
+    handed out -----------> handed out, collected ---------> handed out, returned
+         ^                           |
+         +------- take_back() -------+
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from operator import itemgetter
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from kshare.core.offsets import Bounds
+from kshare.group.message import Chunk, Rows
+
+__all__ = ["RELEASED", "HandedOut", "Offsets", "OpenChunks", "is_open"]
+
+RELEASED: Final = 2
+"""In :attr:`.Chunk.acknowledged`: the row comes again; with 1 added, in another row."""
+
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Where a call began to collect.
+
+    Attributes:
+        position: The offset after the last record that was returned before.
+        before_last: The position before that record.
+        records: Number of records that were handed out before.
+        chunks: Chunks of which the call has collected rows, each with the first of them.
+    """
+
+    position: int
+    before_last: int
+    records: int
+    chunks: list[tuple[Chunk, int]] = field(default_factory=list)
+
+
+class HandedOut:
+    """How far chunks are handed out, one after the other, by rows.
+
+    Args:
+        position: The offset after the last record that was handed out.
+    """
+
+    def __init__(self, position: int) -> None:
+        self._position = self._before_last = position
+        self._current: tuple[Chunk, Rows, int] | None = None  # and its end
+        self._records = 0  # of the chunks before the current one
+        self._mark: _Mark | None = None
+
+    @property
+    def position(self) -> int:
+        """The offset after the last record that was handed out."""
+        return self._position_at(self._rows)
+
+    @property
+    def is_collected(self) -> bool:
+        """True if a call has collected records that it has not returned."""
+        return self._mark is not None
+
+    @property
+    def returned(self) -> int:
+        """The offset after the last record that was handed out, and not only collected."""
+        return self.position if self._mark is None else self._mark.position
+
+    @property
+    def before_last(self) -> int:
+        """The position before the last record was handed out."""
+        return self._position_at(self._rows - 1) if self._rows else self._before_last
+
+    @property
+    def records(self) -> int:
+        """Number of records that were handed out."""
+        return self._records + self._rows
+
+    @property
+    def left(self) -> int:
+        """Number of rows of the current chunk that are still to be handed out."""
+        return 0 if self._current is None else self._current[1].left
+
+    def begin(self, chunk: Chunk, end: int) -> Rows:
+        """Hand out the rows of the next chunk: those that are taken are handed out.
+
+        Args:
+            chunk: The rows; the chunk before is handed out.
+            end: The offset up to which everything is handed out with it.
+        """
+        self._finish()
+        rows = chunk.messages()
+        self._current = chunk, rows, end
+        if self._mark is not None:
+            self._mark.chunks.append((chunk, 0))
+        return rows
+
+    def add(self, chunk: Chunk, end: int) -> None:
+        """A chunk is handed out as a whole."""
+        self._finish()
+        self._position = end
+        self._records += len(chunk.acknowledged)
+        if self._mark is not None:
+            self._mark.chunks.append((chunk, 0))
+
+    def collect(self) -> None:
+        """What is handed out from now on is collected by a call, which may return it later."""
+        if self._mark is None:
+            self._mark = _Mark(self.position, self.before_last, self.records)
+            if self._current is not None:
+                self._mark.chunks.append((self._current[0], self._rows))
+
+    def confirm(self) -> None:
+        """What was collected is returned."""
+        self._mark = None
+
+    def take_back(self) -> list[tuple[Chunk, int]]:
+        """What was collected is not handed out; there is no current chunk.
+
+        Returns:
+            The chunks that it is of, each with its first row.
+        """
+        mark, self._mark = self._mark, None
+        if mark is None:
+            return []
+        self._position, self._before_last = mark.position, mark.before_last
+        self._records = mark.records
+        return mark.chunks
+
+    def pass_to(self, offset: int) -> None:
+        """All up to an offset is handed out."""
+        self._finish()
+        self._position = max(self._position, offset)
+
+    def stop(self) -> tuple[Chunk, int] | None:
+        """Hand out no more of the current chunk.
+
+        Returns:
+            The chunk, and how many rows of it are handed out; None if there is none.
+        """
+        if self._current is None:
+            return None
+        chunk, left, _ = self._current
+        # Emptied and counted at once: another thread may be about to take a message.
+        rows = len(chunk.acknowledged) - len(list(left.rest))
+        self._before_last = self._position_at(max(rows - 1, 0))
+        self._position, self._current = self._position_at(rows), None
+        self._records += rows
+        return chunk, rows
+
+    def seek(self, offset: int) -> None:
+        """Go on at an offset; there is no current chunk."""
+        self._position = self._before_last = offset
+
+    @property
+    def _rows(self) -> int:
+        """How many rows of the current chunk are handed out."""
+        if self._current is None:
+            return 0
+        chunk, rows, _ = self._current
+        return len(chunk.acknowledged) - rows.left
+
+    def _position_at(self, rows: int) -> int:
+        """The position when this number of rows of the current chunk is handed out."""
+        if self._current is None or not rows:
+            return self._position
+        chunk, _, end = self._current
+        return int(chunk.offsets[rows]) if rows < len(chunk.offsets) else end
+
+    def _finish(self) -> None:
+        if self._current is not None:
+            assert self._rows == len(self._current[0].acknowledged)
+            self._records += self._rows
+            self._position, self._current = self._current[2], None
+
+
+class OpenChunks:
+    """Chunks with rows that are not acknowledged.
+
+    Args:
+        chunks: Those that there are, ascending.
+    """
+
+    def __init__(self, chunks: tuple[Chunk, ...] = ()) -> None:
+        self._chunks = list(chunks)
+
+    def add(self, chunk: Chunk) -> None:
+        """Some more rows are not acknowledged."""
+        self._sweep()
+        self._chunks.append(chunk)
+
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The chunks that are left."""
+        self._sweep()
+        return tuple(self._chunks)
+
+    def acknowledge(self, offsets: Offsets, chunks: Collection[int] = ()) -> Offsets:
+        """Acknowledge records by their offsets, and return those that were found.
+
+        Args:
+            offsets: The offsets.
+            chunks: Numbers of the chunks that they are of; none: of any.
+        """
+        wanted = np.sort(offsets)
+        found = [wanted[:0]]
+        for chunk in self._chunks:
+            if chunks and chunk.number not in chunks:
+                continue
+            low, high = np.searchsorted(wanted, (chunk.offsets[0], chunk.offsets[-1] + 1))
+            if low == high:
+                continue
+            rows = np.searchsorted(chunk.offsets, wanted[low:high])
+            matches = chunk.offsets[rows] == wanted[low:high]
+            _acknowledge(chunk, rows[matches])
+            found.append(wanted[low:high][matches])
+        return np.concatenate(found)
+
+    def acknowledge_between(self, start: int, end: int) -> None:
+        """All records with offsets ``[start, end)`` are acknowledged."""
+        for chunk in self._chunks:
+            first, last = np.searchsorted(chunk.offsets, (start, end)).tolist()
+            _acknowledge(chunk, slice(first, last))
+
+    def release(self, key: bytes | None, first: int) -> None:
+        """Mark the records of a key from an offset on that are not acknowledged."""
+        for chunk in list(self._chunks):
+            if chunk.offsets[-1] >= first:
+                for row in _rows_of(chunk, key, int(np.searchsorted(chunk.offsets, first))):
+                    chunk.acknowledged[row] |= chunk.acknowledged[row] == 0 and RELEASED
+
+    def come_again(self) -> list[tuple[bytes | None, list[int], Bounds]]:
+        """Records that are marked count as not handed out from now on.
+
+        Returns:
+            Of each key in each chunk: the key, the offsets of its marked records, and offsets that
+            hold all of these and no other record of it that was handed out.
+        """
+        found = []
+        for chunk in self._chunks:
+            if RELEASED not in chunk.acknowledged:
+                continue
+            keys = chunk.column("key")
+            marked = np.flatnonzero(np.frombuffer(chunk.acknowledged, np.uint8) == RELEASED)
+            by_key: dict[tuple[bytes | None, int], list[int]] = {}
+            for row in marked.tolist():
+                by_key.setdefault((keys[row], -1 if keys[row] is not None else row), []).append(row)
+            for (key, _), rows in by_key.items():
+                bounds: list[int] = []
+                is_open = False
+                for row in _rows_of(chunk, key, rows[0]) if key is not None else rows:
+                    offset, comes = int(chunk.offsets[row]), chunk.acknowledged[row] == RELEASED
+                    if comes and is_open:
+                        bounds[-1] = offset + 1
+                    elif comes:
+                        bounds += (offset, offset + 1)
+                    is_open = comes
+                found.append((key, [int(chunk.offsets[row]) for row in rows], tuple(bounds)))
+                for row in rows:
+                    chunk.acknowledged[row] |= 1
+        return found
+
+    @property
+    def records(self) -> int:
+        """Number of records that are not acknowledged."""
+        return sum(_open_rows(chunk) for chunk in self._chunks)
+
+    def offsets(self) -> Offsets:
+        """The offsets of the records that are not acknowledged, ascending, each once."""
+        # No sweep: another thread may be about to add a chunk.
+        parts = [chunk.offsets[is_open(chunk)] for chunk in self._chunks]
+        parts = [part for part in parts if len(part)]
+        offsets = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        if all(one[-1] < other[0] for one, other in pairwise(parts)):
+            return offsets
+        # Not np.unique: from numpy 2.3 on it hashes, which takes a hundred times as long.
+        offsets.sort(kind="stable")
+        return offsets[np.diff(offsets, prepend=-1) > 0]
+
+    def oldest_ms(self, below: int) -> int | None:
+        """Timestamp of the first record that is not acknowledged; None if there is none.
+
+        Args:
+            below: Records from this offset on do not count.
+        """
+        first = [
+            (int(chunk.offsets[row]), chunk, row)
+            for chunk in self._chunks
+            if (row := _first_open(chunk)) >= 0 and chunk.offsets[row] < below
+        ]
+        if not first:
+            return None
+        _, chunk, row = min(first, key=itemgetter(0))
+        if "timestamp" not in chunk.batch.schema.names:
+            return None
+        milliseconds = int(chunk.column("timestamp")[row])
+        return milliseconds if milliseconds >= 0 else None
+
+    def _sweep(self) -> None:
+        """Forget the chunks that are acknowledged."""
+        self._chunks = [chunk for chunk in self._chunks if _first_open(chunk) >= 0]
+
+
+def is_open(chunk: Chunk) -> npt.NDArray[np.bool_]:
+    """For each row of a chunk, whether it is neither acknowledged nor comes in another row."""
+    values = np.frombuffer(chunk.acknowledged, np.uint8)
+    closed: npt.NDArray[np.bool_] = (values & 1).astype(bool)
+    return ~closed
+
+
+def _acknowledge(chunk: Chunk, rows: Offsets | slice) -> None:
+    """Rows are acknowledged, but those that come again."""
+    values = np.frombuffer(chunk.acknowledged, np.uint8)
+    values[rows] |= values[rows] == 0
+
+
+def _open_rows(chunk: Chunk) -> int:
+    return chunk.acknowledged.count(0) + chunk.acknowledged.count(RELEASED)
+
+
+def _first_open(chunk: Chunk) -> int:
+    """The first row that is open; -1 if there is none."""
+    found = [row for value in (0, RELEASED) if (row := chunk.acknowledged.find(value)) >= 0]
+    return min(found, default=-1)
+
+
+def _rows_of(chunk: Chunk, key: bytes | None, first: int) -> Iterator[int]:
+    """The rows of a key, from one on; without a key, a row has nothing in common with others."""
+    keys, row = chunk.column("key"), first - 1
+    with suppress(ValueError):
+        while key is not None or row < first:
+            row = keys.index(key, row + 1) if key is not None else first
+            yield row

@@ -1,0 +1,296 @@
+"""Keeping a key's next records back until earlier ones are acknowledged.
+
+For ``max.in.flight.per.key``::
+
+    read --> kept back --acknowledged--> ready --> handed out
+                 |
+                 +-- too many: put aside, which is forgotten from an offset on
+                          ^                        |
+                          |                        v
+                          +---- read again <-- few are left
+
+Cost: a dictionary entry for each record in flight, for each key of them, and for
+each key that is put aside.
+"""
+
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, TypeAlias
+
+from kshare.core.hashing import HashRange, key_hash
+from kshare.core.progress import TopicPartition
+from kshare.group.message import Message
+
+__all__ = ["KeyLimit", "KeyLimits"]
+
+Lock: TypeAlias = AbstractContextManager[object]
+
+_HELD_MAX: Final = 10_000
+"""Number of records that are kept back, above which nothing more is read."""
+_CHUNKS_MAX: Final = 64
+"""The same of the chunks that they keep in memory."""
+_ASIDE_MAX: Final = 1_000
+"""Number of keys that are put aside at a time."""
+_FEW: Final = 8
+"""A key that was put aside is read again when this part of what was left of it is left."""
+
+
+class KeyLimit:
+    """Keeps a key's next records back while some of it are not acknowledged.
+
+    One thread reads; any thread acknowledges.
+
+    Args:
+        most: Maximum number of unacknowledged records of a key. Records without a key have none.
+        lock: Keeps the two from each other, if there are several threads.
+    """
+
+    def __init__(self, most: int, lock: Lock | None = None) -> None:
+        self._most = most
+        self._in_flight: dict[int, bytes] = {}  # keys by offset
+        self._counts: dict[bytes, int] = {}
+        self._waiting: dict[bytes, deque[Message]] = {}
+        self._kept_back: Counter[int] = Counter()  # how many are waiting, by their chunks' numbers
+        self._aside: dict[bytes, int] = {}  # how many were left of the keys that are put aside
+        self._lock = lock or nullcontext()
+        self.ready: deque[Message] = deque()
+
+    @property
+    def held(self) -> int:
+        """Number of records that are kept back or not handed out yet."""
+        with self._lock:
+            return len(self.ready) + self._kept_back.total()
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks that the records are of which are kept back."""
+        return len(self._kept_back)
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if records are kept back or put aside, and none may go out."""
+        return not self.ready and bool(self._kept_back or self._aside)
+
+    @property
+    def waiting_keys(self) -> int:
+        """Number of keys with records that are kept back."""
+        return len(self._waiting)
+
+    @property
+    def aside(self) -> tuple[HashRange, ...]:
+        """The hashes of the keys that are put aside, each once, ascending."""
+        points = sorted({key_hash(key, 0) for key in self._aside})
+        return tuple(HashRange(point, point + 1) for point in points)
+
+    def take(self) -> list[Message]:
+        """All that may go out now."""
+        with self._lock:
+            ready = list(self.ready)
+            self.ready.clear()
+            return ready
+
+    def put(self, messages: Iterable[Message]) -> None:
+        """Take the next records, in offset order; :attr:`ready` has those that may go out."""
+        with self._lock:
+            for message in messages:
+                key = message.key()
+                if key is None:
+                    self.ready.append(message)
+                elif key in self._waiting or self._counts.get(key, 0) >= self._most:
+                    self._waiting.setdefault(key, deque()).append(message)
+                    self._kept_back[message[0].number] += 1
+                else:
+                    self._admit(key, message)
+
+    def keep(self, hashes: Sequence[HashRange]) -> None:
+        """Forget what is not of some key hashes: it is not this consumer's any more."""
+        with self._lock:
+            self.ready = deque(m for m in self.ready if _is_of(m.key(), m.offset(), hashes))
+            kept = {key for key in self._counts if _is_of(key, 0, hashes)}
+            self._counts = {key: count for key, count in self._counts.items() if key in kept}
+            self._waiting = {key: each for key, each in self._waiting.items() if key in kept}
+            self._in_flight = {at: key for at, key in self._in_flight.items() if key in kept}
+            self._aside = {key: left for key, left in self._aside.items() if _is_of(key, 0, hashes)}
+            self._count()
+
+    def take_out(self, hashes: Sequence[HashRange]) -> list[Message]:
+        """Forget what is kept back of some key hashes; those in flight stay so.
+
+        Returns:
+            The messages, in offset order for each key.
+        """
+        with self._lock:
+            taken = [m for m in self.ready if _is_of(m.key(), m.offset(), hashes)]
+            offsets = {m.offset() for m in taken}
+            self.ready = deque(m for m in self.ready if m.offset() not in offsets)
+            for offset in offsets & self._in_flight.keys():  # let out, and not handed out
+                key = self._in_flight.pop(offset)
+                self._counts[key] -= 1
+                if not self._counts[key]:
+                    del self._counts[key]
+            for key in [key for key in self._waiting if _is_of(key, 0, hashes)]:
+                taken += self._waiting.pop(key)
+            for key in [key for key in self._aside if _is_of(key, 0, hashes)]:
+                del self._aside[key]
+            self._count()
+            return taken
+
+    def put_aside(self, most: int, chunks: int, keys: int) -> list[Message]:
+        """Forget what is kept back of the keys that have most of it, but for their first records.
+
+        From the first forgotten record of a key on, its records must not be put before
+        :meth:`bring_back` has returned it.
+
+        Args:
+            most: Number of records of a key that may be left.
+            chunks: Number of chunks that the records that are left may be of.
+            keys: Maximum number of keys to put aside.
+
+        Returns:
+            What is forgotten, in offset order for each key.
+        """
+        with self._lock:
+            listed = sorted(self._kept_back)
+            last = listed[min(chunks, len(listed)) - 1] if listed else 0
+            found = []
+            for key, waiting in self._waiting.items():
+                left = sum(message[0].number <= last for message in waiting)
+                left = min(left, most)
+                if left < len(waiting):
+                    found.append((len(waiting) - left, left, key))
+            found.sort(reverse=True)
+            taken: list[Message] = []
+            for _, left, key in found[:keys]:
+                messages = list(self._waiting.pop(key))
+                if left:
+                    self._waiting[key] = deque(messages[:left])
+                taken += messages[left:]
+                self._aside[key] = left
+            self._count()
+            return taken
+
+    def can_bring_back(self) -> bool:
+        """True if records of a key that is put aside are to be read again."""
+        with self._lock:
+            return any(self._is_due(key, left) for key, left in self._aside.items())
+
+    def bring_back(self) -> bool:
+        """Put the keys aside no longer of which few records are left; whether there are any."""
+        with self._lock:
+            due = [key for key, left in self._aside.items() if self._is_due(key, left)]
+            for key in due:
+                del self._aside[key]
+            return bool(due)
+
+    def _is_due(self, key: bytes, left: int) -> bool:
+        waiting = len(self._waiting.get(key, ()))
+        if left >= _FEW:
+            return waiting <= left // _FEW
+        return not waiting and self._counts.get(key, 0) < self._most
+
+    def acknowledge(self, offset: int) -> None:
+        """A record is acknowledged; it may be so already, or unknown."""
+        with self._lock:
+            key = self._in_flight.pop(offset, None)
+            if key is None:
+                return
+            self._counts[key] -= 1
+            waiting = self._waiting.get(key)
+            if waiting:
+                message = waiting.popleft()
+                number = message[0].number
+                self._kept_back[number] -= 1
+                if not self._kept_back[number]:
+                    del self._kept_back[number]
+                self._admit(key, message)
+            if not waiting:
+                self._waiting.pop(key, None)
+                if not self._counts[key]:
+                    del self._counts[key]
+
+    def _count(self) -> None:
+        waiting = (message for each in self._waiting.values() for message in each)
+        self._kept_back = Counter(message[0].number for message in waiting)
+
+    def _admit(self, key: bytes, message: Message) -> None:
+        self._counts[key] = self._counts.get(key, 0) + 1
+        self._in_flight[message.offset()] = key
+        self.ready.append(message)
+
+
+class KeyLimits:
+    """The limits of a consumer's partitions; there are none without ``max.in.flight.per.key``.
+
+    Args:
+        most: Maximum number of unacknowledged records of a key; None for no limit.
+        lock: As for :class:`KeyLimit`; it is never taken twice.
+    """
+
+    def __init__(self, most: int | None, lock: Lock | None = None) -> None:
+        self._most = most
+        self._lock = lock
+        self._limits: dict[TopicPartition, KeyLimit] = {}
+
+    def __iter__(self) -> Iterator[tuple[TopicPartition, KeyLimit]]:
+        return iter(self._limits.items())
+
+    def of(self, partition: TopicPartition) -> KeyLimit | None:
+        """The limit of a partition; None if it has none."""
+        return self._limits.get(partition)
+
+    def begin(self, partition: TopicPartition, limit: KeyLimit | None = None) -> None:
+        """Limit a partition from now on: as before, or with nothing in flight yet."""
+        if limit is not None:
+            self._limits[partition] = limit
+        elif self._most is not None:
+            self._limits[partition] = KeyLimit(self._most, self._lock)
+
+    def end(self, partition: TopicPartition) -> None:
+        """Forget a partition."""
+        self._limits.pop(partition, None)
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if records are kept back or put aside, and none may go out."""
+        limits = self._limits.values()
+        return any(limit.is_waiting for limit in limits) and not self.has_ready
+
+    @property
+    def has_ready(self) -> bool:
+        """True if a record may go out."""
+        return any(limit.ready for limit in self._limits.values())
+
+    @property
+    def is_full(self) -> bool:
+        """True if so much is kept back, or not handed out yet, that nothing more is to be read."""
+        limits = self._limits.values()
+        if sum(limit.chunks for limit in limits) >= _CHUNKS_MAX:
+            return True
+        return sum(limit.held for limit in limits) >= _HELD_MAX
+
+    def put_aside(self, of: Collection[TopicPartition]) -> dict[TopicPartition, list[Message]]:
+        """Make room for others' records: half of what may be kept back, or the keys that fit.
+
+        Args:
+            of: The partitions that are delivered.
+
+        Returns:
+            What is forgotten, by partition, as of :meth:`KeyLimit.put_aside`.
+        """
+        limits = {at: limit for at, limit in self._limits.items() if at in of}
+        keys = sum(limit.waiting_keys for limit in limits.values())
+        room = _ASIDE_MAX - sum(len(limit.aside) for limit in limits.values())
+        chunks = max(_CHUNKS_MAX // 2 // max(len(limits), 1), 1)
+        taken = {}
+        for partition, limit in limits.items():
+            messages = limit.put_aside(_HELD_MAX // 2 // max(keys, 1), chunks, max(room, 0))
+            room -= len({message.key() for message in messages})
+            if messages:
+                taken[partition] = messages
+        return taken
+
+
+def _is_of(key: bytes | None, offset: int, hashes: Sequence[HashRange]) -> bool:
+    hashed = key_hash(key, offset)
+    return any(hashed in part for part in hashes)

@@ -1,0 +1,345 @@
+"""What a session owns of one partition: an owner, the commits asked of it, and what has failed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kshare.core.backoff import Backoff, Uniform
+from kshare.core.hashing import HashRange, common
+from kshare.core.progress import Progress, Rectangle
+from kshare.group.protocol.actions import Action, Append, Delete, Unblock
+from kshare.group.protocol.log import PartitionLog
+from kshare.group.protocol.owner import Owner, Phase
+from kshare.group.protocol.records import Block
+from kshare.group.protocol.start import Reason
+from kshare.group.protocol.transaction import is_read_back
+
+__all__ = ["AskedCommits", "FollowUps", "Ownership", "Processed", "Retries", "new_ownership"]
+
+Processed = Progress | Sequence[Rectangle]
+"""What has been processed of a partition: the rectangles may overlap, and repeat what is known."""
+
+_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 50, 2_000
+_COMMIT_SECONDS: Final = 0.2
+"""The shortest time between two commits that follow from transactions."""
+_REPEAT_SECONDS: Final = 10.0
+"""The shortest time between two repetitions of a primary offset."""
+
+
+@dataclass(slots=True)
+class Retries:
+    """When to try again what has failed.
+
+    Attributes:
+        at: Before this time nothing is done; 0 if nothing has failed.
+        why: What failed last; empty if nothing did.
+        backoff: Pauses, longer each time.
+    """
+
+    at: float = 0.0
+    why: str = ""
+    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS))
+
+    def failed(self, why: str, now: float) -> None:
+        """It has failed: try again after a pause."""
+        self.why, self.at = why, now + self.backoff.pause()
+
+
+@dataclass(slots=True)
+class FollowUps:
+    """Commits that follow from what is read back: facts of transactions, chunks of others.
+
+    Attributes:
+        facts: Those of the last transaction, until they are read back.
+        due_at: When to commit what they make stable; infinity if there is nothing.
+        done_at: When that was done last.
+    """
+
+    facts: tuple[Block, ...] = ()
+    due_at: float = float("inf")
+    done_at: float = float("-inf")
+
+    @property
+    def is_due(self) -> bool:
+        """True if there is a commit to come."""
+        return self.due_at < float("inf")
+
+    def plan(self, now: float) -> None:
+        """Commit, though not more often than once in a while."""
+        self.due_at = min(self.due_at, max(now, self.done_at + _COMMIT_SECONDS))
+
+    def hasten(self, now: float) -> None:
+        """What is due is due at once."""
+        self.done_at = float("-inf")
+        self.due_at = min(self.due_at, now) if self.is_due else self.due_at
+
+    def take(self, log: PartitionLog, now: float) -> bool:
+        """True if to commit now; facts that are read back may move the stable offset."""
+        if self.facts and is_read_back(log, self.facts):
+            self.facts = ()
+            self.due_at = max(now, self.done_at + _COMMIT_SECONDS)
+        if now < self.due_at:
+            return False
+        self.due_at, self.done_at = float("inf"), now
+        return True
+
+
+@dataclass(slots=True)
+class AskedCommits:
+    """Commits that were asked for, by their numbers. One that is done includes all before it.
+
+    Attributes:
+        wanted: The last one that was asked for.
+        begun: The last one that is included in what is under way, or was.
+        finished: The last one that is done.
+    """
+
+    wanted: int = 0
+    begun: int = 0
+    finished: int = 0
+
+    def ask(self) -> int:
+        """Ask for a commit; returns its number."""
+        self.wanted += 1
+        return self.wanted
+
+    @property
+    def are_due(self) -> bool:
+        """True if one is not done."""
+        return self.wanted > self.finished
+
+    def begin(self) -> None:
+        """All that were asked for are under way."""
+        self.begun = self.wanted
+
+    def end(self, *, is_done: bool) -> bool:
+        """Nothing is under way any more; whether something is done now.
+
+        Args:
+            is_done: Whether what was under way is done; else it has to begin again.
+        """
+        if not is_done:
+            self.begun = self.finished
+        was_open, self.finished = self.begun > self.finished, self.begun
+        return was_open
+
+
+@dataclass(slots=True)
+class Inheritance:
+    """What counts of the claims that a claim has replaced: their hashes that stay are read on.
+
+    Attributes:
+        starts: Starts of those claims, each with the hashes that were kept since; the last two, as
+            a delivery may be one behind.
+        processed: What was processed before delivery has begun; None if nothing was.
+    """
+
+    starts: tuple[tuple[Progress, tuple[HashRange, ...]], ...] = ()
+    processed: Progress | None = None
+
+    def kept(self, start: Progress | None) -> tuple[HashRange, ...]:
+        """The hashes that were kept since a start; empty if there are none."""
+        return next((hashes for each, hashes in self.starts if each is start), ())
+
+
+@dataclass(slots=True)
+class Ownership:
+    """An owner, and what the session wants of it.
+
+    Attributes:
+        owner: The protocol's core.
+        commits: Commits that were asked for.
+        start: From where delivery has begun; None while it may not deliver.
+        action: Number of the last actions: what becomes of earlier ones does not matter.
+        waits_since: When its claim was read back; None if it does not wait.
+        repeated_at: When a commit has repeated the primary offset last.
+        is_replaced: Whether the partition was claimed anew or given up: its commits end.
+        retries: What has failed.
+        follow_ups: Commits that follow from what is read back.
+        followed_to: The end of the log when it was looked at for what others have committed.
+        inherited: What counts of the claims that this one has replaced.
+    """
+
+    owner: Owner
+    commits: AskedCommits = field(default_factory=AskedCommits)
+    start: Progress | None = None
+    action: int = 0
+    waits_since: float | None = None
+    repeated_at: float = float("-inf")
+    is_replaced: bool = False
+    retries: Retries = field(default_factory=Retries)
+    follow_ups: FollowUps = field(default_factory=FollowUps)
+    followed_to: int = -1
+    inherited: Inheritance = field(default_factory=Inheritance)
+
+    def advance(self, log: PartitionLog, end: int, now: float) -> tuple[tuple[Action, ...], bool]:
+        """Go on as far as the log says.
+
+        Args:
+            log: What the log says of the partition.
+            end: The end of the log, as it was read.
+            now: The time.
+
+        Returns:
+            What is to be done now. Each action must be confirmed, or said to have failed, with
+            :attr:`action`, its number; and whether delivery begins.
+        """
+        if now < self.retries.at:
+            return (), False
+        self.retries.at = 0.0
+        self.begin_commit(log, now)
+        actions = self.owner.actions(log, end)
+        if not all(isinstance(action, Delete | Unblock | Append) for action in actions):
+            self.action += 1
+        if self.owner.commit is None and self.followed_to != end:
+            self.followed_to = end
+            if self.owner.is_stable_behind(log):
+                self.follow_ups.plan(now)
+        return actions, self.look(now)
+
+    def waits_for(self, action: int) -> bool:
+        """Return True if it waits for actions of a number: what becomes of others is dropped."""
+        return action == self.action
+
+    def failed(self, action: int, why: str, now: float) -> None:
+        """Some actions have failed: try again after a pause."""
+        if self.waits_for(action):
+            self.owner.failed()
+            self.action += 1
+            self.retries.failed(why, now)
+
+    def processed(self, what: Processed) -> None:
+        """Some records have been processed."""
+        self.owner.processed(what)
+
+    def succeed(self, former: "Ownership") -> None:
+        """Replace another claim of the same session."""
+        self.owner.inherit(former.owner)
+        if former.owner.phase is Phase.FENCED:
+            return
+        starts = former.inherited.starts
+        if former.start is not None:
+            starts = (*starts, (former.start, former.owner.hashes))
+        kept = ((start, common(hashes, self.owner.hashes)) for start, hashes in starts[-2:])
+        self.inherited.starts = tuple((start, hashes) for start, hashes in kept if hashes)
+
+    def processed_since(self, start: Progress | None, what: Processed) -> bool:
+        """Some records have been processed that were delivered from a start; whether they count.
+
+        Those of hashes that are read on while the claim is replaced count once it is in place.
+        """
+        if start is not None and start is self.start:
+            self.processed(what)
+            return True
+        hashes = self.inherited.kept(start)
+        if not hashes:
+            return False
+        what = what if isinstance(what, Progress) else Progress.of(0, what)
+        what = what.within(hashes)
+        if self.start is not None:
+            self.processed(what)
+        else:
+            before = self.inherited.processed
+            self.inherited.processed = what if before is None else before.union(what)
+        return True
+
+    def _begin(self) -> None:
+        """Delivery begins."""
+        assert self.owner.start is not None
+        self.start = self.owner.done
+        self.retries.backoff.reset()
+        if self.owner.start.reason in {Reason.RESET, Reason.EXPIRED}:
+            self.inherited = Inheritance()
+        if self.inherited.processed is not None:
+            self.processed(self.inherited.processed)
+            self.inherited.processed = None
+
+    def _end(self) -> None:
+        """Nothing is delivered any more; what was delivered counts no more if it had begun."""
+        if self.start is not None:
+            self.start, self.inherited = None, Inheritance()
+
+    def rewind(self) -> None:
+        """Nothing more is delivered, until the log has said what is processed."""
+        if self.owner.rewind():
+            self.action += 1
+        self._end()
+        self.follow_ups.facts = ()
+
+    def log_lost(self, topic_id: str) -> None:
+        """The log is another one now: what is known goes into it.
+
+        Args:
+            topic_id: Id of the log's topic.
+        """
+        self.owner.log_lost(topic_id)
+        self.action += 1
+        self._end()
+        self.waits_since = None
+        self.commits.end(is_done=False)
+        self.commits.ask()
+
+    def has_waited(self, now: float, claim_timeout: float) -> bool:
+        """True if its claim was read back so long ago that former owners deliver no more."""
+        return self.waits_since is not None and now - self.waits_since >= claim_timeout
+
+    @property
+    def can_commit(self) -> bool:
+        """True if a commit was asked for, and none is under way."""
+        is_free = self.owner.phase is Phase.RUNNING and self.owner.commit is None
+        return is_free and self.commits.are_due
+
+    def begin_commit(self, log: PartitionLog, now: float) -> None:
+        """Begin a commit if one was asked for, or follows, and none is under way."""
+        owner = self.owner
+        if self.follow_ups.take(log, now):
+            self.commits.ask()
+        if self.can_commit:
+            self.commits.begin()
+            # Of owners of hashes, the coordinator takes offsets of the current generation only, in
+            # which one is the lead; of those that share a partition, it may change.
+            may_differ = owner.claim.epoch is None or owner.claim.shared
+            repeats = may_differ and now - self.repeated_at >= _REPEAT_SECONDS
+            owner.begin_commit(log, repeats=repeats)
+            self.repeated_at = now if repeats else self.repeated_at
+
+    def look(self, now: float) -> bool:
+        """See how far the owner is; whether it has begun to run."""
+        owner, was_running = self.owner, self.start is not None
+        if owner.phase is not Phase.WAITING:
+            self.waits_since = None
+        elif self.waits_since is None:
+            self.waits_since = now
+        if owner.phase is not Phase.RUNNING:
+            self._end()
+            self.commits.end(is_done=False)
+            return False
+        if not was_running:
+            self._begin()
+        if owner.commit is None and self.commits.end(is_done=True):
+            self.retries.why = ""
+        return not was_running
+
+    def next_time(self, claim_timeout: float) -> float:
+        """When something is to be done although nothing happens; infinity if never."""
+        times = [max(self.follow_ups.due_at, self.retries.at)]
+        if self.waits_since is not None:
+            times.append(self.waits_since + claim_timeout)
+        if self.retries.at:
+            times.append(self.retries.at)
+        if self.can_commit:  # asked for before it has begun
+            times.append(self.retries.at)
+        return min(times)
+
+
+def new_ownership(owner: Owner, uniform: Uniform | None = None) -> Ownership:
+    """The ownership of a partition that is claimed.
+
+    Args:
+        owner: Its owner.
+        uniform: Source of jitter for pauses after faults; None for none.
+    """
+    each = Ownership(owner)
+    if uniform is not None:
+        each.retries.backoff = Backoff(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS, uniform)
+    return each

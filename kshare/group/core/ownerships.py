@@ -1,0 +1,388 @@
+"""What a session owns: an owner for each partition, and what is new."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from kshare.core.backoff import Uniform
+from kshare.core.hashing import WHOLE, HashRange, common, merged
+from kshare.core.leader_epochs import NO_EPOCHS, LeaderEpochs
+from kshare.core.progress import Progress, TopicPartition
+from kshare.errors import AuthorizationError, FencedError
+from kshare.group.core.claimant import Claimant
+from kshare.group.core.lease_clock import LeaseClock
+from kshare.group.core.ownership import Ownership, Processed, new_ownership
+from kshare.group.protocol.actions import Action
+from kshare.group.protocol.cooperator import Cooperator, Share
+from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.owner import Owner, Phase
+from kshare.group.protocol.records import Claim, Key
+from kshare.group.protocol.start import Reason
+from kshare.group.protocol.takeover import session_of
+
+__all__ = ["Ownerships", "claimed_hashes"]
+
+
+class Ownerships:
+    """The ownerships of a session.
+
+    Args:
+        member: Id of the session's member.
+        group: Id of the group.
+        claim_timeout: Seconds to wait for former owners.
+        transactional_id: Id of the transactions that hold what is processed; None without them.
+        lease_records: Number of offsets to lease at a time; None for key order.
+        lease_timeout: Seconds after which leases are given up of which nothing was committed.
+        individual: Whether key ranges may be owned; else nobody counts on claims.
+        uniform: Source of jitter for pauses after faults.
+
+    Attributes:
+        log: What the group's log says, as far as it has been read.
+        by_partition: The ownership of each partition.
+        topic_id: Id of the log's topic; empty if it is not known.
+        denied: Why nothing may be written to the log; None if it may, as far as it is known.
+        leader_epochs: Which leaders wrote what was read of a partition.
+        warnings: Texts that are to be logged.
+    """
+
+    def __init__(
+        self,
+        member: str,
+        group: str,
+        claim_timeout: float,
+        transactional_id: str | None = None,
+        lease_records: int | None = None,
+        lease_timeout: float = float("inf"),
+        *,
+        individual: bool = True,
+        uniform: Uniform | None = None,
+    ) -> None:
+        self.log = GroupLog(group)
+        self.by_partition: dict[TopicPartition, Ownership] = {}
+        self.topic_id = ""
+        self.denied: AuthorizationError | None = None
+        self.leader_epochs: Callable[[TopicPartition], LeaderEpochs] = lambda _: NO_EPOCHS
+        self.warnings: list[str] = []
+        self._member = member
+        self._group = group
+        self._claim_timeout = claim_timeout
+        self._claimant = Claimant(member, transactional_id, lease_records, individual=individual)
+        self._leases = LeaseClock(lease_timeout)
+        self._fences = False
+        self._given_up: list[Key] = []
+        self._uniform = uniform
+
+    # -- what the consumer wants -------------------------------------------------------------
+
+    def claim(
+        self,
+        assignment: Mapping[TopicPartition, tuple[HashRange, ...]],
+        *,
+        epoch: tuple[int, str] | None = None,
+        self_fencing: bool = False,
+    ) -> None:
+        """Own these key hashes, and no others.
+
+        Args:
+            assignment: The key hashes of each partition.
+            epoch: The group's epoch in which they were assigned, and the id of the log's topic.
+            self_fencing: Whether this member delivers no more before the coordinator drops it.
+
+        Raises:
+            AuthorizationError: Nothing may be written to the log, and this needs it.
+        """
+        self._fences = self_fencing
+        self._check_right(assignment)
+        self._claimant.rename()
+        former = {}
+        for partition in list(self.by_partition):
+            owner = self.by_partition[partition].owner
+            is_same = assignment.get(partition) == owner.hashes and owner.phase is not Phase.FENCED
+            if not is_same:
+                former[partition] = self.by_partition[partition]
+                self._replace(partition)
+        for partition, hashes in assignment.items():
+            if partition not in self.by_partition:
+                claim = self._claimant.claim(partition, hashes)
+                if epoch is not None and epoch[1] == self.topic_id:
+                    claim = replace(claim, epoch=epoch[0], self_fencing=self_fencing)
+                each = new_ownership(self._owner(claim), self._uniform)
+                if partition in former:
+                    each.succeed(former[partition])
+                self.by_partition[partition] = each
+
+    def _owner(self, claim: Claim) -> Owner:
+        return self._claimant.owner(claim, self.topic_id, may_write=self.denied is None)
+
+    def deny(self, error: AuthorizationError) -> None:
+        """Nothing may be written to the log: go on with the offsets of whole partitions alone.
+
+        Raises:
+            AuthorizationError: Key ranges are owned, or nobody but the log keeps others away.
+        """
+        self.denied = error
+        owned = {tp: each.owner.hashes for tp, each in self.by_partition.items()}
+        self._check_right(owned)
+        self.warnings.append(
+            f"group {self._group}: {error}. Member {self._member} goes on with whole partitions, "
+            "and commits their offsets alone: what it has processed beyond them is delivered again "
+            "after a restart"
+        )
+        for partition, hashes in owned.items():
+            self._claim_again(partition, hashes)
+
+    def _check_right(self, assignment: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+        """Raise if the log has to be written to, and may not be."""
+        if self.denied is None:
+            return
+        if self._claimant.needs_log(assignment, self_fencing=self._fences):
+            raise self.denied
+
+    def _claim_again(self, partition: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
+        """Give up what is owned of a partition, and own it anew."""
+        self._replace(partition)
+        owner = self._owner(self._claimant.claim(partition, hashes))
+        self.by_partition[partition] = new_ownership(owner, self._uniform)
+
+    def _replace(self, partition: TopicPartition) -> None:
+        """Give up what is owned of a partition."""
+        each = self.by_partition.pop(partition)
+        each.is_replaced = True
+        self._given_up += self._keys(each.owner)
+
+    def _keys(self, owner: Owner) -> list[Key]:
+        """The keys of an owner's claim and leases."""
+        log = self.log.of(owner.partition)
+        return [Key(0, "claim", owner.partition, (owner.member,))] + [
+            Key(log.incarnation, "lease", owner.partition, detail)
+            for detail in log.leases
+            if detail[0] == owner.member
+        ]
+
+    def give_up(self) -> list[Key]:
+        """The claims that are to be deleted now."""
+        keys, self._given_up = self._given_up, []
+        return keys
+
+    def claims(self) -> list[Key]:
+        """The keys of all claims and leases."""
+        return [key for each in self.by_partition.values() for key in self._keys(each.owner)]
+
+    def ask_commits(
+        self,
+        processed: Mapping[TopicPartition, Processed],
+        since: Mapping[TopicPartition, Progress] | None = None,
+    ) -> list[tuple[Ownership, int]]:
+        """Ask for commits; the ownerships, and which of their commits it is.
+
+        What is asked of an ownership that is fenced is refused. Its facts would be true, but who
+        owns the hashes now is delivering these records again. If it does not get through, the next
+        owner would skip the rest, and the last outputs of a key would be those of earlier records.
+
+        Args:
+            processed: What has been processed of each partition.
+            since: The starts from which it was delivered; None: it does not matter. What belongs to
+                another start is passed over, unless the member is fenced, or the claim has been
+                replaced and keeps the hashes: then it is committed once the claim is in place.
+        """
+        asked = []
+        for partition, what in processed.items():
+            each = self.by_partition.get(partition)
+            if each is None:
+                continue
+            if since is None:
+                if each.start is not None:
+                    each.processed(what)
+            elif each.owner.phase is not Phase.FENCED:
+                start = since.get(partition)
+                if not each.processed_since(start, what) and start is not each.start:
+                    continue
+            asked.append((each, each.commits.ask()))
+        return asked
+
+    # -- partitions without key order ----------------------------------------------------------
+
+    def cooperators(self) -> list[Cooperator]:
+        """The owners that share their partition by chunks."""
+        owners = [each.owner for each in self.by_partition.values()]
+        return [owner for owner in owners if isinstance(owner, Cooperator)]
+
+    def share(self, partition: TopicPartition) -> Share | None:
+        """What may be delivered of a partition without key order; None if nothing now."""
+        each = self.by_partition.get(partition)
+        return each.owner.share if each and isinstance(each.owner, Cooperator) else None
+
+    def stay(self, epoch: tuple[int, str] | None) -> None:
+        """The group has another epoch, in which the session is a member.
+
+        Args:
+            epoch: The epoch, and the id of the log's topic.
+        """
+        for owner in self.cooperators():
+            if epoch is not None and epoch[1] == self.topic_id and epoch[0] != owner.epoch:
+                owner.stay(epoch[0])
+
+    def sharers(self) -> set[str]:
+        """The sessions of others that share a partition and are no members of the group."""
+        return {
+            session_of(name)
+            for owner in self.cooperators()
+            for name, placed in self.log.of(owner.partition).claims.items()
+            if placed.claim.shared and not placed.claim.self_fencing
+        } - {self._member}
+
+    def deem_silent(self, sessions: Collection[str]) -> None:
+        """Sessions of others deliver no more: what they have leased is free."""
+        for owner in self.cooperators():
+            claims = self.log.of(owner.partition).claims
+            owner.silent = frozenset(name for name in claims if session_of(name) in sessions)
+
+    def renew(self, why: str) -> None:
+        """Others may take this session for dead: go on under other names."""
+        for owner in self.cooperators():
+            if not owner.claim.self_fencing and owner.phase is not Phase.CLAIMING:
+                self._renew(owner, why)
+
+    def _renew(self, owner: Cooperator, why: str) -> None:
+        self.warnings.append(
+            f"group {self._group}, {owner.partition}: {why}: what {owner.member} has leased and "
+            "not committed is delivered again"
+        )
+        self._claimant.rename()
+        self._replace(owner.partition)
+        claim = self._claimant.claim(owner.partition, owner.hashes)
+        claim = replace(claim, epoch=owner.epoch, self_fencing=owner.claim.self_fencing)
+        self.by_partition[owner.partition] = Ownership(self._owner(claim))
+
+    def _was_buried(self, owner: Owner) -> bool:
+        """True if others took a standalone member for dead, and nobody has excluded it."""
+        return (
+            isinstance(owner, Cooperator)
+            and owner.phase is Phase.FENCED
+            and not owner.claim.self_fencing
+            and not any(self.log.of(owner.partition).taken_from(owner.member, owner.hashes))
+        )
+
+    # -- what happens ------------------------------------------------------------------------
+
+    def advance(self, now: float) -> Iterator[tuple[Ownership, tuple[Action, ...]]]:
+        """What is to be done now; each action must be confirmed, or said to have failed."""
+        for owner in self.cooperators():
+            if self._was_buried(owner):
+                self._renew(owner, "other members took this one for dead")
+            elif self._leases.is_over(owner.partition, owner.member, owner.leased, now):
+                self._renew(owner, "cooperative.lease.timeout.ms is over")
+        for ownership in list(self.by_partition.values()):
+            actions = self._advance(ownership, now)
+            if actions:
+                yield ownership, actions
+
+    def _advance(self, each: Ownership, now: float) -> tuple[Action, ...]:
+        owner = each.owner
+        if now < each.retries.at:
+            return ()
+        if owner.peers is None and owner.epoch is not None and owner.epoch in self.log.epochs:
+            owner.know_peers(self.log.epochs[owner.epoch].names)
+        owner.leader_epochs = self.leader_epochs(owner.partition)
+        if each.has_waited(now, self._claim_timeout):
+            owner.waited()
+        actions, has_begun = each.advance(self.log.of(owner.partition), self.log.end, now)
+        if has_begun:
+            self._report_start(owner)
+        return actions
+
+    def found(self, topic_id: str) -> None:
+        """The log's topic was found for the first time."""
+        self.topic_id = topic_id
+        for each in self.by_partition.values():
+            each.owner.topic_id = topic_id
+
+    def oldest_claim(self) -> float:
+        """Log offset of the oldest claim of this session; infinity if there is none."""
+        placed = (
+            self.log.of(partition).claims.get(each.owner.member)
+            for partition, each in self.by_partition.items()
+        )
+        return min((each.position for each in placed if each is not None), default=float("inf"))
+
+    def lost(self, topic_id: str, what: str) -> None:
+        """The log is another one now: claim again, and say so.
+
+        Args:
+            topic_id: Id of the log's topic.
+            what: Which log, and how it was lost.
+        """
+        offsets = ", ".join(
+            f"{tp} at stable offset {self.stable(tp)}" for tp in sorted(self.by_partition)
+        )
+        self.warnings.append(
+            f"group {self._group}: the individual commit log was lost: {what}. Member "
+            f"{self._member} writes what it knows again; what members knew that do not live any "
+            f"more is delivered again ({offsets or 'nothing is assigned'})"
+        )
+        self.topic_id = topic_id
+        self.log = GroupLog(self._group)
+        for each in self.by_partition.values():
+            each.log_lost(topic_id)
+
+    def next_time(self) -> float:
+        """When something is to be done although nothing happens; infinity if never."""
+        times = (each.next_time(self._claim_timeout) for each in self.by_partition.values())
+        return min([*times, self._leases.next_time()])
+
+    # -- what is said ------------------------------------------------------------------------
+
+    def started(self) -> dict[TopicPartition, Progress]:
+        """From where each partition is delivered, of those that may be."""
+        return {tp: each.start for tp, each in self.by_partition.items() if each.start is not None}
+
+    def stable(self, partition: TopicPartition) -> int:
+        """The stable offset that the log names, or that follows from its facts."""
+        return self.by_partition[partition].owner.stable(self.log.of(partition))
+
+    def fenced(self) -> FencedError | None:
+        """The error of the first partition that another member has taken."""
+        for partition, each in self.by_partition.items():
+            if each.owner.phase is Phase.FENCED and not self._was_buried(each.owner):
+                return self._fenced(partition, each.owner)
+        return None
+
+    def _fenced(self, partition: TopicPartition, owner: Owner) -> FencedError:
+        later = list(self.log.of(partition).taken_from(owner.member, owner.hashes))
+        taken = common([part for placed in later for part in placed.claim.hashes], owner.hashes)
+        shown = ", ".join(map(str, taken or owner.hashes))
+        other = later[-1].claim.member if later else None
+        return FencedError(
+            f"{partition}: {other or 'another member'} of group {self._group} has claimed key "
+            f"hashes {shown} of {owner.member}, which delivers and commits them no more",
+            topic=partition.topic,
+            partition=partition.partition,
+            hashes=tuple((part.lo, part.hi) for part in taken or owner.hashes),
+            other=other,
+        )
+
+    def _report_start(self, owner: Owner) -> None:
+        start = owner.start
+        assert start is not None
+        if start.reason.voids:
+            what = (
+                "what had been committed above it and is not known any more is delivered again"
+                if start.reason is Reason.LOST_LOG
+                else "individual commits of before count no longer"
+            )
+            self.warnings.append(
+                f"group {self._group}, {owner.partition}: {start.reason.value}; it goes on from "
+                f"offset {owner.done.stable}: {what}"
+            )
+
+
+def claimed_hashes(hashes: Sequence[HashRange]) -> tuple[HashRange, ...]:
+    """Key hashes as a claim holds them: ascending, neighbours joined; all of them if none given.
+
+    Raises:
+        ValueError: Two ranges overlap.
+    """
+    for lower, upper in pairwise(sorted(hashes)):
+        if upper.lo < lower.hi:
+            raise ValueError(f"key hashes {lower} and {upper} overlap")
+    return merged(hashes) or (WHOLE,)

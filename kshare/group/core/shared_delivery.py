@@ -1,0 +1,232 @@
+"""What a consumer has handed out of a partition without key order, and what of it is processed.
+
+::
+
+    held by leases:   [  0 ....... 99 ]        [ 300 ..... 399 ]        [ 700 ....
+    parts:            handed out, done         handed out now           not begun yet
+
+A part is what was held and not begun when the part before had been handed out. It is delivered as
+any partition is (:class:`.Delivery`). It is forgotten when the log says that it is processed. No
+I/O, no clock.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.offsets import Bounds, complement, intersect, subtract, union
+from kshare.core.progress import Progress, Stripe, TopicPartition
+from kshare.group.core.delivery import Carried, Delivery
+from kshare.group.core.handed_out import Offsets
+from kshare.group.message import Chunk, Rows
+from kshare.group.protocol.cooperator import Share
+
+__all__ = ["SharedDelivery"]
+
+
+@dataclass(slots=True)
+class _Part:
+    """Some offsets that are delivered in order.
+
+    Attributes:
+        offsets: The offsets.
+        delivery: What is handed out of them.
+        is_counted: Whether it is known to be processed.
+    """
+
+    offsets: Bounds
+    delivery: Delivery
+    is_counted: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.offsets[-1]
+
+    @property
+    def is_handed_out(self) -> bool:
+        return self.delivery.position >= self.end
+
+    @property
+    def is_processed(self) -> bool:
+        processed = self.delivery.processed_offsets(is_batch=True)
+        return not subtract(self.offsets, processed)
+
+
+class SharedDelivery(Delivery):
+    """What is handed out of one partition without key order, from one start on.
+
+    Args:
+        topic_partition: The partition.
+        start: What had been processed when delivery started.
+        explicit: Whether records are acknowledged one by one.
+
+    Attributes:
+        finished: Number of parts that have been processed.
+    """
+
+    def __init__(self, topic_partition: TopicPartition, start: Progress, *, explicit: bool) -> None:
+        super().__init__(topic_partition, start, (WHOLE,), explicit=explicit)
+        self.finished = 0
+        self._parts: list[_Part] = []  # all but the last one are handed out
+        self._new: Bounds = ()  # held, and of no part
+        self._done = start
+
+    # -- what to read -----------------------------------------------------------------------
+
+    def update(self, share: Share) -> None:
+        """Leases have come or gone, or others have processed something."""
+        self._parts = [
+            part
+            for part in self._parts
+            if not (part.is_counted and not intersect(part.offsets, share.held))
+        ]
+        self._new = subtract(share.held, union(part.offsets for part in self._parts))
+        self._done = share.done
+
+    @property
+    def uncommitted(self) -> int:
+        """Number of parts that have been processed, and of which the log does not say so."""
+        return sum(part.is_counted for part in self._parts)
+
+    @property
+    def has_new(self) -> bool:
+        """True if there is something to read after the part that is handed out now."""
+        return bool(self._new)
+
+    @property
+    def is_handed_out(self) -> bool:
+        """True if all parts are handed out."""
+        return not self._parts or self._parts[-1].is_handed_out
+
+    @property
+    def end(self) -> int:
+        """The end of the last part."""
+        return self._parts[-1].end if self._parts else 0
+
+    def next_part(self) -> None:
+        """Go on with what is new; there is some, and all else is handed out."""
+        new, self._new = self._new, ()
+        others = complement(new, new[0], new[-1])
+        layers = [*self._done.stripes, *([Stripe(WHOLE, others)] if others else [])]
+        start = Progress.of_stripes(max(new[0], self._done.stable), layers)
+        delivery = Delivery(self.topic_partition, start, (WHOLE,), explicit=self.explicit)
+        self._parts.append(_Part(new, delivery))
+
+    def wanted(self, end: int) -> tuple[Stripe, ...]:
+        """What is still to be read of the last part."""
+        part = self._parts[-1]
+        return part.delivery.wanted(min(end, part.end))
+
+    def carry(self, hashes: Sequence[HashRange]) -> Carried | None:  # noqa: ARG002
+        """Nothing: leases are taken again."""
+        return None
+
+    # -- handing out ------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """The offset after the last record that was handed out."""
+        return self._parts[-1].delivery.position if self._parts else self.start.stable
+
+    @property
+    def returned(self) -> int:
+        """The offset after the last record that was returned, and is not only collected."""
+        return self._parts[-1].delivery.returned if self._parts else self.start.stable
+
+    def collect(self) -> None:
+        """What is handed out of the last part from now on is collected by a call."""
+        self._parts[-1].delivery.collect()
+
+    def confirm(self) -> None:
+        """What was collected is returned."""
+        for part in self._parts:
+            part.delivery.confirm()
+
+    def take_back(self) -> None:
+        """What was collected is handed out again: the parts that were begun meanwhile are new."""
+        collected = [part for part in self._parts if part.delivery.is_collected]
+        if not collected:
+            self.stop()
+            return
+        first = self._parts.index(collected[0])
+        later, self._parts = self._parts[first + 1 :], self._parts[: first + 1]
+        self._parts[-1].delivery.take_back()
+        self.finished -= sum(part.is_counted for part in later)
+        self._new = union([self._new, *(part.offsets for part in later)])
+
+    def begin(self, chunk: Chunk, end: int) -> Rows:
+        """Hand out the next chunk of the last part."""
+        return self._parts[-1].delivery.begin(chunk, end)
+
+    def hand_out(self, chunk: Chunk, end: int) -> None:
+        """A chunk of the last part is handed out as a whole."""
+        self._parts[-1].delivery.hand_out(chunk, end)
+
+    def pass_to(self, offset: int) -> None:
+        """All of the last part up to an offset is handed out."""
+        if self._parts:
+            self._parts[-1].delivery.pass_to(offset)
+
+    def stop(self) -> None:
+        """Hand out no more of the current chunk."""
+        for part in self._parts:
+            part.delivery.stop()
+
+    def settle(self) -> None:
+        """In implicit mode, what was returned so far is processed."""
+        for part in self._parts:
+            part.delivery.settle()
+        self.count()
+
+    def count(self) -> None:
+        """Count the parts that are processed."""
+        for part in self._parts:
+            if not part.is_counted and part.is_handed_out and part.is_processed:
+                part.is_counted = True
+                self.finished += 1
+
+    # -- what is processed ------------------------------------------------------------------
+
+    def acknowledge(self, offsets: Offsets, chunks: Collection[int] = ()) -> Offsets:
+        """Records are acknowledged, by their offsets, of some chunks or of any."""
+        found = [part.delivery.acknowledge(offsets, chunks) for part in self._parts]
+        return np.concatenate(found) if found else offsets[:0]
+
+    def acknowledge_below(self, offset: int) -> None:
+        """What was returned below an offset is processed.
+
+        Raises:
+            ValueError: Nothing was returned there.
+        """
+        positions = [part.delivery.returned for part in self._parts]
+        if offset > max(positions, default=self.start.stable):
+            raise ValueError(
+                f"{self.topic_partition}: cannot commit offset {offset}: what was returned ends "
+                f"at {max(positions, default=self.start.stable)}"
+            )
+        for part, position in zip(self._parts, positions, strict=True):
+            part.delivery.acknowledge_below(min(offset, position))
+
+    def processed(self, *, is_batch: bool) -> Progress:
+        """What is processed, apart from what had been before the start."""
+        bounds = self.processed_offsets(is_batch=is_batch)
+        return Progress.of_stripes(self.start.stable, [Stripe(WHOLE, bounds)] if bounds else [])
+
+    def processed_offsets(self, *, is_batch: bool) -> Bounds:
+        """The offsets that are processed."""
+        return union(
+            intersect(part.delivery.processed_offsets(is_batch=is_batch), part.offsets)
+            for part in self._parts
+        )
+
+    @property
+    def gaps(self) -> int:
+        """Number of stretches that are handed out and not acknowledged (explicit mode)."""
+        return sum(part.delivery.gaps for part in self._parts)
+
+    @property
+    def unacknowledged(self) -> int:
+        """Number of records that are handed out and not acknowledged (explicit mode)."""
+        return sum(part.delivery.unacknowledged for part in self._parts)

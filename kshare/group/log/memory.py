@@ -1,0 +1,233 @@
+"""What is kept through kill -9: attempts, due times, and keys that go to dead letters.
+
+Processors and ``KeySharedConsumer.release`` write it.
+
+It lies in the group's log, beside its individual commits. A record's key is
+``[1, {"kshare.processing of group": group}, kind, topic, partition, detail]`` as JSON: the group is
+no text, so whatever reads the log passes over it, earlier versions too. By kind:
+
+- ``attempt``: detail is the offset of a record that waits; the value has ``failures``, ``since_ms``
+  and ``due_ms``. A tombstone says that it has its outcome.
+- ``sequence``: detail is the key in hexadecimal; the value has the first ``offset`` that went to
+  the dead-letter topic; those after it follow. A tombstone releases the key.
+
+Guarantees: a mark of a sequence is on the brokers before its first dead letter is. Attempts are
+written behind: a crash may forget the last one, never add one.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, Final, Protocol
+
+from kshare.cluster.compacted_topic import Changes
+from kshare.core.progress import TopicPartition
+from kshare.errors import KshareError
+
+__all__ = ["Attempted", "Keyed", "Memory", "Remembered", "Table"]
+
+_log = logging.getLogger("kshare.processing")
+
+_MARK: Final = "kshare.processing of group"
+
+
+class Attempted(Protocol):
+    """A record that was tried: :class:`~kshare.processing.Record`.
+
+    Attributes:
+        offset: Its offset.
+        failures: How often it was tried and failed.
+        since: When it failed first, in seconds since 1970; None if it has not.
+        due: From when on it may be tried, in seconds since 1970.
+    """
+
+    offset: int
+    failures: int
+    since: float | None
+    due: float
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition."""
+
+
+class Keyed(Protocol):
+    """A record with a key."""
+
+    offset: int
+    raw_key: bytes | None
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition."""
+
+
+class Table(Protocol):
+    """A group's partition of the log, as :class:`.CompactedTopic`."""
+
+    def read(self) -> Changes:
+        """What was written since the last read."""
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """The partition, as the only one."""
+
+    def write(self, rows: Collection[tuple[bytes, bytes | None]], partition: int = -1) -> None:
+        """Write records, and return when the brokers have them."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+@dataclass(slots=True)
+class Remembered:
+    """What was kept.
+
+    Attributes:
+        attempts: Failures, first failure and due time (seconds since 1970) of records, by partition
+            and offset.
+        sequences: Partitions and keys whose records go to the dead-letter topic.
+    """
+
+    attempts: dict[tuple[TopicPartition, int], tuple[int, float, float]] = field(
+        default_factory=dict
+    )
+    sequences: set[tuple[TopicPartition, bytes]] = field(default_factory=set)
+
+    def recall(self, record: Attempted) -> None:
+        """Tell a record what is known of it."""
+        known = self.attempts.get((record.topic_partition, record.offset))
+        if known is not None:
+            record.failures, record.since, record.due = known
+
+
+class Memory:
+    """Reads and writes what is kept. Writing behind has a thread; other methods may be in any.
+
+    Args:
+        table: The group's partition of the log.
+        group: Id of the group.
+    """
+
+    def __init__(self, table: Table, group: str) -> None:
+        self._table = table
+        self._group = group
+        self._known = Remembered()
+        self._lock = threading.Lock()
+        self._queue: SimpleQueue[tuple[bytes, bytes | None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def read(self) -> Remembered:
+        """What is kept now; none of it if the log does not exist yet.
+
+        Raises:
+            KafkaError: The log cannot be read.
+        """
+        with self._lock:
+            changes = self._table.read()
+            if changes.restarted:
+                self._known = Remembered()
+            for row in changes.rows:
+                self._apply(row.key or b"", row.value)
+            return Remembered(dict(self._known.attempts), set(self._known.sequences))
+
+    def _apply(self, key: bytes, value: bytes | None) -> None:
+        if _MARK.encode() not in key:
+            return
+        try:
+            version, of, kind, topic, number, detail = json.loads(key)
+            if version != 1 or of != {_MARK: self._group}:
+                return
+            partition = TopicPartition(topic, number)
+            fields: Mapping[str, Any] = {} if value is None else json.loads(value)
+            if kind == "sequence":
+                entry = partition, bytes.fromhex(detail)
+                (self._known.sequences.discard if value is None else self._known.sequences.add)(
+                    entry
+                )
+            elif kind == "attempt" and value is None:
+                self._known.attempts.pop((partition, detail), None)
+            elif kind == "attempt":
+                times = fields["since_ms"] / 1000, fields["due_ms"] / 1000
+                self._known.attempts[partition, detail] = fields["failures"], *times
+        except (ValueError, KeyError, TypeError) as fault:
+            _log.warning("%r is no record of a processor, and is passed over: %r", key, fault)
+
+    # -- writing ----------------------------------------------------------------------------
+
+    def begin_sequence(self, record: Keyed) -> None:
+        """Later records of a key go to the dead-letter topic; return when the brokers have it.
+
+        Raises:
+            KshareError: They have not.
+            ValueError: The record has no key.
+        """
+        if record.raw_key is None:
+            raise ValueError("a record without a key has no sequence")
+        value = _bytes({"offset": record.offset})
+        self._write([(self._key("sequence", record.topic_partition, record.raw_key.hex()), value)])
+
+    def end_sequence(self, partition: TopicPartition, key: bytes) -> None:
+        """Let a key's records be handled again.
+
+        Raises:
+            KshareError: It is not written.
+        """
+        self._write([(self._key("sequence", partition, key.hex()), None)])
+
+    def remember(self, record: Attempted) -> None:
+        """Keep failures and due time of a record; written behind."""
+        since = record.due if record.since is None else record.since
+        fields = {
+            "failures": record.failures,
+            "since_ms": round(since * 1000),
+            "due_ms": round(record.due * 1000),
+        }
+        self._behind(record, _bytes(fields))
+
+    def forget(self, record: Attempted) -> None:
+        """A record has its outcome; written behind."""
+        self._behind(record, None)
+
+    def close(self) -> None:
+        """Write what is still to be written, and close the connections."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+        self._table.close()
+
+    def _behind(self, record: Attempted, value: bytes | None) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="kshare memory", daemon=True)
+            self._thread.start()
+        key = self._key("attempt", record.topic_partition, record.offset)
+        self._queue.put((key, value))
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            first = self._queue.get()
+            rows, is_open = ({} if first is None else {first[0]: first[1]}), first is not None
+            while not self._queue.empty():
+                row = self._queue.get()
+                is_open = is_open and row is not None
+                if row is not None:
+                    rows[row[0]] = row[1]
+            try:
+                self._write(list(rows.items()))
+            except KshareError as error:
+                _log.warning("attempts are not kept through a restart: %s", error)
+
+    def _write(self, rows: list[tuple[bytes, bytes | None]]) -> None:
+        if rows:
+            (partition,) = self._table.partitions()
+            self._table.write(rows, partition.partition)
+
+    def _key(self, kind: str, partition: TopicPartition, detail: str | int) -> bytes:
+        return _bytes([1, {_MARK: self._group}, kind, *partition, detail])
+
+
+def _bytes(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()

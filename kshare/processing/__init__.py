@@ -1,0 +1,60 @@
+"""Handlers by key: slow work at full speed, retries that keep order, dead letters.
+
+:class:`Processor` calls a handler for each record, many at a time and one after another for each
+key. See docs/processing.md.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kshare.errors import ProcessingError, UndecodableError
+    from kshare.processing.core.outcome import FILTERED, Outcome, Status
+    from kshare.processing.core.record import Record
+    from kshare.processing.frames import process_by_key
+    from kshare.processing.policy import DeadLetter, Park, Retry, RetryAfter, Stop
+    from kshare.processing.processor import Processor
+    from kshare.processing.prometheus import register_metrics
+    from kshare.processing.tracing import traced
+
+__all__ = [
+    "FILTERED",
+    "DeadLetter",
+    "Outcome",
+    "Park",
+    "ProcessingError",
+    "Processor",
+    "Record",
+    "Retry",
+    "RetryAfter",
+    "Status",
+    "Stop",
+    "UndecodableError",
+    "process_by_key",
+    "register_metrics",
+    "traced",
+]
+
+_HOMES = {
+    "FILTERED": "kshare.processing.core.outcome",
+    "DeadLetter": "kshare.processing.policy",
+    "Outcome": "kshare.processing.core.outcome",
+    "Park": "kshare.processing.policy",
+    "ProcessingError": "kshare.errors",
+    "Processor": "kshare.processing.processor",
+    "Record": "kshare.processing.core.record",
+    "Retry": "kshare.processing.policy",
+    "RetryAfter": "kshare.processing.policy",
+    "Status": "kshare.processing.core.outcome",
+    "Stop": "kshare.processing.policy",
+    "UndecodableError": "kshare.errors",
+    "process_by_key": "kshare.processing.frames",
+    "register_metrics": "kshare.processing.prometheus",
+    "traced": "kshare.processing.tracing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""Decides what a processor does next: pure, so that it is explored in simulated time."""

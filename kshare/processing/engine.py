@@ -1,0 +1,464 @@
+"""Runs a scheduler in an asyncio event loop: calls handlers, keeps time, carries out effects.
+
+One coroutine for each slot that is in use, not one a record: when its call is over it asks the
+scheduler for the next. Plain functions run in threads, and answer into the loop.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+from kshare.errors import ProcessingError
+from kshare.processing.core.adaptive import AdaptiveLimit
+from kshare.processing.core.effects import (
+    Cancel,
+    Deliver,
+    Effect,
+    Forget,
+    GiveBack,
+    Halt,
+    ParkKey,
+    Remember,
+    TakeAgain,
+)
+from kshare.processing.core.lane import Call, Lane
+from kshare.processing.core.outcome import FILTERED, Outcome, Status
+from kshare.processing.core.record import Record
+from kshare.processing.core.scheduler import Phase, Scheduler
+from kshare.processing.handler import Handler
+from kshare.processing.measures import Measures
+from kshare.processing.policy import RetryAfter
+from kshare.processing.threads import Threads
+
+__all__ = ["Edge", "Engine"]
+
+_log = logging.getLogger("kshare.processing")
+
+
+class Edge(Protocol):
+    """What is outside an engine. Its methods are called in the event loop's thread."""
+
+    def settle(self, outcomes: Sequence[Outcome]) -> None:
+        """Records have outcomes: acknowledge those that are final."""
+
+    async def deliver(self, record: Record, error: BaseException | None) -> None:
+        """Write a dead letter; return when the broker has it.
+
+        Raises:
+            Exception: It has not; it is tried again.
+        """
+
+    async def begin_sequence(self, record: Record) -> None:
+        """Keep in mind that later records of a key go to the dead-letter topic unhandled.
+
+        Raises:
+            Exception: It is not kept; it is tried again.
+        """
+
+    async def park(self, record: Record, error: BaseException | None) -> None:
+        """Park the key of a record.
+
+        Raises:
+            Exception: It is not parked; it is tried again.
+        """
+
+    def release(self, record: Record) -> None:
+        """A record and later ones of its lane are held no more, and pending.
+
+        None of the lane is to be offered before :meth:`take_again`.
+        """
+
+    def take_again(self, record: Record) -> None:
+        """What was released from a record on may come again."""
+
+    def remember(self, record: Record) -> None:
+        """Keep failures and due time of a record through a restart."""
+
+    def forget(self, record: Record) -> None:
+        """Keep them no more."""
+
+
+class Engine:
+    """Handles records, in one event loop's thread.
+
+    Args:
+        scheduler: Decides; nobody else uses it.
+        handler: What is called.
+        edge: What is outside.
+        limit: Adapts the number of calls; None: it stays.
+
+    Attributes:
+        scheduler: As given.
+        measures: What it has done.
+        failure: Why it has halted; None if it has not.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        handler: Handler,
+        edge: Edge,
+        limit: AdaptiveLimit | None = None,
+    ) -> None:
+        self.scheduler = scheduler
+        self.measures = Measures()
+        self.failure: Halt | None = None
+        self._handler = handler
+        self._edge = edge
+        self._limit = limit
+        self._offered: deque[Record] = deque()
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._threads = Threads("kshare-handler")
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_flush_due = False
+        self._loop = asyncio.get_running_loop()
+        self._epoch = time.time() - self._loop.time()
+
+    def now(self) -> float:
+        """Seconds since 1970, by a clock that is never set."""
+        return self._epoch + self._loop.time()
+
+    @property
+    def handler_name(self) -> str:
+        """Name of the handler, for people."""
+        return self._handler.name
+
+    def raise_failure(self) -> None:
+        """Raise why it has halted, if it has.
+
+        Raises:
+            ProcessingError: A record has failed for good, with its place.
+        """
+        if self.failure is None:
+            return
+        record, error = self.failure.record, self.failure.error
+        attempts = f"{record.failures} attempt" + "s" * (record.failures != 1)
+        raise ProcessingError(
+            f"{self.handler_name} has failed for good with {record.topic_partition} "
+            f"offset {record.offset} ({attempts}): {error!r}. The record is pending.",
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            attempts=record.failures,
+        ) from error
+
+    # -- records ----------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """How many records may be offered now."""
+        return 0 if self._offered else self.scheduler.room
+
+    def offer(self, records: Iterable[Record]) -> None:
+        """Take the next records; what does not fit waits, and then there is no room."""
+        self._offered.extend(records)
+        self._admit()
+        self.pump()
+
+    def _admit(self) -> None:
+        if self._offered:
+            offered = list(self._offered)
+            taken = self.scheduler.add(offered, self.now())
+            for _ in range(taken):
+                self._offered.popleft()
+
+    def revoke(self, is_gone: Callable[[Record], bool]) -> None:
+        """Hold no more of some records than what a handler has now."""
+        self._offered = deque(record for record in self._offered if not is_gone(record))
+        self.scheduler.revoke(is_gone)
+        self.flush()
+
+    def _release(self, record: Record) -> None:
+        """A record and all later ones of its lane are pending, and come when they are let go."""
+        self._offered = deque(each for each in self._offered if each.lane != record.lane)
+        self._edge.release(record)
+
+    def unparked(self, key: Hashable) -> None:
+        """The key of a lane is parked no more."""
+        self.scheduler.unparked(key)
+        self.flush()
+
+    def leave(self, key: Hashable) -> list[Record]:
+        """Hold a lane no more, unless a handler has its first record."""
+        return self.scheduler.leave(key)
+
+    # -- waiting ----------------------------------------------------------------------------
+
+    async def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Wait until something is so; whether it is.
+
+        Args:
+            until: Looked at whenever something has changed.
+            seconds: Maximum time to wait; None for no limit.
+        """
+        deadline = None if seconds is None else self._loop.time() + seconds
+        while not until():
+            left = None if deadline is None else deadline - self._loop.time()
+            if left is not None and left <= 0:
+                return False
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), left)
+            except TimeoutError:
+                return until()
+        return True
+
+    def changed(self) -> None:
+        """Have those who wait look again."""
+        self._changed.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is held, or nothing of what is held goes on by itself now."""
+        return not (self._offered and self.scheduler.room) and self.scheduler.is_idle
+
+    async def close(self, seconds: float) -> None:
+        """Drain: end what is held, but what has to wait for another attempt; leave the rest over.
+
+        Args:
+            seconds: Maximum time.
+        """
+        self.scheduler.close(Phase.CLOSING if self.failure else Phase.DRAINING)
+        self._offered.clear()
+        self.pump()
+        if not await self.wait(lambda: self.is_idle or self.failure is not None, seconds):
+            _log.warning("%d records are not processed in time", self.scheduler.figures().records)
+        self.scheduler.close(Phase.CLOSING)
+        self.scheduler.leave_all()
+        self._flush()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=1.0)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._threads.close()
+
+    # -- calls ------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Begin as many calls as may run."""
+        now, scheduler = self.now(), self.scheduler
+        while call := scheduler.next_call(now):
+            if self._handler.is_async:
+                call.handle = self._spawn(self._work(call))
+            else:
+                self._begin_in_thread(call)
+        self.flush()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _work(self, call: Call | None) -> None:
+        """Handle a call, and then the next one, as long as there are any."""
+        handler, scheduler, epoch, clock = (
+            self._handler,
+            self.scheduler,
+            self._epoch,
+            self._loop.time,
+        )
+        task = asyncio.current_task()
+        while call is not None:
+            call.handle = task
+            try:
+                result = await handler.call(call.records)
+            except asyncio.CancelledError as error:
+                if call.is_over:  # too late, or the end
+                    break
+                self._failed(call, error)
+            except Exception as error:
+                self._failed(call, error)
+            else:
+                self._succeeded(call, result, epoch + clock())
+            if call.is_over and self._limit is not None:
+                self._adapt(call)
+            call = scheduler.next_call(epoch + clock())
+        self.flush()
+
+    def _begin_in_thread(self, call: Call) -> None:
+        def work() -> Callable[[], None]:
+            error, result = None, None
+            try:
+                result = self._handler.call(call.records)
+            except BaseException as fault:
+                error = fault
+            return partial(self._answer_from_thread, call, result, error)
+
+        self._threads.run(work)
+
+    def _answer_from_thread(self, call: Call, result: Any, error: BaseException | None) -> None:
+        with suppress(RuntimeError):  # the loop is closed: it hung for too long
+            self._loop.call_soon_threadsafe(self._ended_in_thread, call, result, error)
+
+    def _ended_in_thread(self, call: Call, result: Any, error: BaseException | None) -> None:
+        if call.is_over:
+            self._threads.returned_late()
+            return
+        if error is not None:
+            self._failed(call, error)
+        else:
+            self._succeeded(call, result, self.now())
+        if self._limit is not None:
+            self._adapt(call)
+        self.pump()
+
+    def _succeeded(self, call: Call, result: Any, now: float) -> None:
+        self.measures.called(now - call.started)
+        if len(call.records) > 1 or self._handler.takes_batches:
+            self._batch_succeeded(call, result, now)
+        elif result is FILTERED:
+            self.scheduler.done(call, now, status=Status.FILTERED)
+        else:
+            self.scheduler.done(call, now, (result,))
+        self.flush()
+
+    def _batch_succeeded(self, call: Call, result: Any, now: float) -> None:
+        if not isinstance(result, list):
+            status = Status.FILTERED if result is FILTERED else Status.DONE
+            self.scheduler.done(call, now, [result] * len(call.records), status)
+            return
+        if len(result) != len(call.records):
+            error = TypeError(
+                f"the handler returned a list of {len(result)} results for {len(call.records)} "
+                "records; wanted one for each, or None"
+            )
+            self._failed(call, error)
+            return
+        answers = [_answer(each) for each in result]
+        self.scheduler.partly_done(call, answers, now, is_final=self._handler.is_final)
+
+    def _failed(self, call: Call, error: BaseException) -> None:
+        now = self.now()
+        self.measures.called(now - call.started, is_failure=True)
+        if isinstance(error, RetryAfter):
+            if self._limit is not None:
+                self._limit.throttled()
+            self.scheduler.failed(call, error, now, after=error.seconds)
+        else:
+            self.scheduler.failed(call, error, now, is_final=self._handler.is_final(error))
+        self.flush()
+
+    def _adapt(self, call: Call) -> None:
+        assert self._limit is not None
+        running = len(self._tasks) if self._handler.is_async else self.scheduler.concurrency
+        self._limit.ended(self.now() - call.started, running)
+        if self.scheduler.concurrency != self._limit.limit:
+            self.scheduler.concurrency = self._limit.limit
+            self._loop.call_soon(self.pump)
+
+    # -- time -------------------------------------------------------------------------------
+
+    def _set_timer(self) -> None:
+        due = self.scheduler.next_tick()
+        if due is None:
+            return
+        when = due - self._epoch
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.scheduler.tick(self.now())
+        self._flush()
+        self.pump()
+
+    # -- effects ----------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Carry out effects and hand out outcomes, once in a turn of the loop."""
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        scheduler = self.scheduler
+        outcomes, scheduler.outcomes = scheduler.outcomes, []
+        if outcomes:
+            self.measures.count(outcomes)
+            self._edge.settle(outcomes)
+        effects, scheduler.effects = scheduler.effects, []
+        for effect in effects:
+            self._act(effect)
+        if self._offered:
+            self._admit()
+            self.pump()
+        self._set_timer()
+        self._changed.set()
+
+    def _act(self, effect: Effect) -> None:
+        match effect:
+            case Cancel(call):
+                self._cancel(call)
+            case Remember(record):
+                self._edge.remember(record)
+            case Forget(record):
+                self._edge.forget(record)
+            case Deliver() | ParkKey():
+                self._spawn(self._end(effect))
+            case GiveBack(record):
+                self._release(record)
+            case TakeAgain(record):
+                self._edge.take_again(record)
+            case Halt():
+                self.failure = self.failure or effect
+
+    def _cancel(self, call: Call) -> None:
+        if self._limit is not None:
+            self._limit.throttled()
+        if self._handler.is_async:
+            call.handle.cancel()
+            return
+        self._threads.give_up()
+        _log.warning(
+            "%s took longer than its timeout, with %r: a function in a thread cannot be ended, so "
+            "another attempt may run beside it",
+            self._handler.name,
+            call.records[0],
+        )
+        if self._threads.lost > self.scheduler.concurrency:
+            error = TimeoutError(f"{self._threads.lost} calls of {self._handler.name} hang")
+            self.failure = self.failure or Halt(call.records[0], error)
+
+    async def _end(self, effect: Deliver | ParkKey) -> None:
+        """Write a dead letter or park a key, and tell the scheduler."""
+        lane, record, error = effect.lane, effect.record, effect.error
+        try:
+            if isinstance(effect, ParkKey):
+                await self._edge.park(record, error)
+            else:
+                if effect.begins_sequence:
+                    await self._edge.begin_sequence(record)
+                await self._edge.deliver(record, error)
+        except Exception as fault:
+            self._undelivered(lane, record, fault)
+            return
+        if isinstance(effect, ParkKey):
+            self.scheduler.parked(lane)
+        else:
+            self.scheduler.delivered(lane, self.now())
+        self.pump()
+
+    def _undelivered(self, lane: Lane, record: Record, fault: Exception) -> None:
+        self.measures.undelivered += 1
+        _log.warning("%r stays pending, and its key waits: it has failed, and %s", record, fault)
+        self.scheduler.undelivered(lane, self.now())
+        self.flush()
+
+
+def _answer(result: Any) -> tuple[Status, Any, BaseException | None]:
+    if isinstance(result, BaseException):
+        return Status.FAILED, None, result
+    return (Status.FILTERED, None, None) if result is FILTERED else (Status.DONE, result, None)

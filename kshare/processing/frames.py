@@ -1,0 +1,460 @@
+"""Handlers in Spark: :func:`process_by_key` runs a processor inside each task.
+
+::
+
+    task's thread                      event loop's thread
+    rows --records--> offer ---------> engine: handlers, retries, dead letters
+    outcome columns <----------------- settled outcomes
+
+The rows that are held are bounded by the processor's ``max_records`` and one batch of Arrow.
+Nothing here imports Spark: ``mapInArrow`` is a method of the frame, so those of Spark Connect do.
+"""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from kshare.core.progress import TopicPartition
+from kshare.errors import OptionsError, ProcessingError
+from kshare.options.sink import parse_sink_options
+from kshare.processing.core.outcome import Outcome
+from kshare.processing.core.record import Record
+from kshare.processing.dead_letters import DeadLetters
+from kshare.processing.engine import Engine
+from kshare.processing.policy import DeadLetter, Park
+from kshare.processing.processor import Processor
+
+__all__ = [
+    "OUTCOME_COLUMNS",
+    "RESULT_TYPES",
+    "Frame",
+    "process_by_key",
+    "process_rows",
+    "run_batch",
+]
+
+OUTCOME_COLUMNS: Final = ("status", "attempts", "error", "result")
+"""Columns that :func:`process_by_key` adds."""
+
+RESULT_TYPES: Final = {
+    "string": ("string", pa.string()),
+    "binary": ("binary", pa.binary()),
+    "boolean": ("boolean", pa.bool_()),
+    "int": ("integer", pa.int32()),
+    "bigint": ("long", pa.int64()),
+    "double": ("double", pa.float64()),
+}
+"""Types that the column of results may have: the name in SQL, in a ``StructType``, and Arrow's."""
+
+_NOWHERE: Final = TopicPartition("", 0)
+_ABSENT: Final = {"timestamp": -1, "headers": None}
+_OUTCOMES_A_BATCH: Final = 4_096
+
+
+class Frame(Protocol):
+    """A ``DataFrame`` of Spark, classic or Connect."""
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of its columns."""
+
+    @property
+    def schema(self) -> Any:
+        """Its schema: a ``StructType``."""
+
+    def mapInArrow(self, func: Callable[..., Any], schema: Any) -> Any:  # noqa: N802
+        """Apply a function to the record batches of each task."""
+
+
+class Letters(Protocol):
+    """Writes dead letters: :class:`~kshare.processing.dead_letters.DeadLetters`."""
+
+    async def write(self, record: Record, error: BaseException | None, now: float) -> None:
+        """Return when the broker has the letter."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+def process_by_key(
+    frame: Frame,
+    processor: Processor,
+    *,
+    key: str = "key",
+    result: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Any:
+    """Call a processor's handler for each row of a frame, batch or stream.
+
+    A frame of ``format("kshare")`` has each key in one task of a micro-batch, in offset order. Any
+    other frame has to bring the rows of a key together, in their order, before::
+
+        frame.repartition("key").sortWithinPartitions("key", "time")
+
+    PySpark wants pandas on the driver for ``mapInArrow`` (the extra ``pandas``); no row passes it.
+
+    The handler's ``record`` has the frame's ``topic``, ``partition`` and ``offset``, if there are
+    such columns. Its value is the column ``value``; in a frame without it, a dict of the other
+    columns. A task that fails is run again by Spark, and its handlers with it.
+
+    Args:
+        frame: A ``DataFrame`` with a column of keys.
+        processor: What is called. With ``Park()``, or ``DeadLetter(..., sequence=True)``, it is
+            refused: they need a consumer's group.
+        key: Name of the column of keys.
+        result: Type of a column ``result`` with what the handler returns: ``string``, ``binary``,
+            ``boolean``, ``int``, ``bigint`` or ``double``. None: there is no such column.
+        options: For ``DeadLetter``: where Kafka is, as the sink's options
+            (``kafka.bootstrap.servers`` and what it takes to log in).
+
+    Returns:
+        A ``DataFrame``: the frame's columns, and ``status string``, ``attempts int``,
+        ``error string``, and ``result`` if it is asked for. Rows come in the order in which they
+        were done.
+
+    Raises:
+        OptionsError: Arguments are wrong; every fault is listed.
+    """
+    problems: list[str] = []
+    if key not in frame.columns:
+        problems.append(f"key={key!r} is no column; there are {', '.join(frame.columns)}")
+    taken = [name for name in OUTCOME_COLUMNS if name in frame.columns]
+    if taken:
+        problems.append(f"rename the columns {', '.join(taken)}: outcomes have these names")
+    if result is not None and result not in RESULT_TYPES:
+        problems.append(f"result={result!r}; wanted {', '.join(RESULT_TYPES)}, or None")
+    problems += _unsuitable(processor, options)
+    if problems:
+        raise OptionsError(problems, of="the arguments of process_by_key")
+    _letters(processor, options)  # wrong options are told now, not in tasks
+    schema = type(frame.schema)(list(frame.schema.fields))
+    schema = schema.add("status", "string").add("attempts", "integer").add("error", "string")
+    if result is not None:
+        schema = schema.add("result", RESULT_TYPES[result][0])
+    given = None if options is None else dict(options)
+
+    def process(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return process_rows(batches, processor, key=key, result=result, options=given)
+
+    return frame.mapInArrow(process, schema)
+
+
+def run_batch(
+    processor: Processor,
+    frame: Frame,
+    *,
+    key: str = "key",
+    options: Mapping[str, str] | None = None,
+) -> Counter[str]:
+    """Process a frame now, for ``foreachBatch``.
+
+    Args:
+        processor: What is called.
+        frame: A ``DataFrame`` with a column of keys.
+        key: Name of the column of keys.
+        options: As for :func:`process_by_key`.
+
+    Returns:
+        The number of rows by status, such as ``{"done": 998, "dead_lettered": 2}``.
+
+    Raises:
+        OptionsError: Arguments are wrong; every fault is listed.
+    """
+    outcomes = process_by_key(frame, processor, key=key, options=options)
+    rows = outcomes.groupBy("status").count().collect()
+    return Counter({row["status"]: row["count"] for row in rows})
+
+
+def _unsuitable(processor: Processor, options: Mapping[str, str] | None) -> list[str]:
+    policy = processor.on_failure
+    if isinstance(policy, Park):
+        return [
+            (
+                "on_failure=Park() needs a consumer's group: in Spark, a batch is a plan that its "
+                "tasks finish, so none of its records can wait; use DeadLetter(...) or Stop()"
+            ),
+        ]
+    if not isinstance(policy, DeadLetter):
+        return []
+    if policy.sequence:
+        return [
+            (
+                "on_failure=DeadLetter(..., sequence=True) needs a consumer's group: its log says "
+                "which keys follow, through restarts; in Spark, use DeadLetter(...) or Stop()"
+            ),
+        ]
+    if options is None or "kafka.bootstrap.servers" not in options:
+        return [
+            (
+                "on_failure=DeadLetter(...) needs options={'kafka.bootstrap.servers': ...}, where "
+                "the dead-letter topic is"
+            ),
+        ]
+    return []
+
+
+# -- in a task ----------------------------------------------------------------------------------
+
+
+def process_rows(
+    batches: Iterable[pa.RecordBatch],
+    processor: Processor,
+    *,
+    key: str = "key",
+    result: str | None = None,
+    options: Mapping[str, str] | None = None,
+    letters: Letters | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Process the rows of a task.
+
+    Args:
+        batches: The rows.
+        processor: What is called.
+        key: Name of the column of keys.
+        result: Type of the column of results; None if there is none.
+        options: As for :func:`process_by_key`.
+        letters: Writes dead letters; made of the options if None.
+
+    Yields:
+        The rows with :data:`OUTCOME_COLUMNS`, in the order in which they were done.
+
+    Raises:
+        ProcessingError: A record has failed for good, with ``Stop()``, or its handler returned
+            what the column of results does not take.
+    """
+    with _running_loop() as loop:
+        task = _Task(processor, letters or _letters(processor, options), result)
+        _in(loop, task.begin())
+        try:
+            first = 0
+            for batch in batches:
+                _in(loop, task.offer(_records(processor, batch, key, first)))
+                first += batch.num_rows
+                yield from task.outcomes(_OUTCOMES_A_BATCH)
+            _in(loop, task.finish())
+            yield from task.outcomes(1)
+        finally:
+            _in(loop, task.close())
+
+
+class _Task:
+    """An engine for the rows of a task; also its edge."""
+
+    def __init__(self, processor: Processor, letters: Letters | None, result: str | None) -> None:
+        self._processor = processor
+        self._result = result
+        self._letters = letters
+        self._engine: Engine | None = None
+        self._settled: list[Outcome] = []
+
+    @property
+    def engine(self) -> Engine:
+        assert self._engine is not None
+        return self._engine
+
+    async def begin(self) -> None:
+        self._engine = self._processor.engine(self)
+
+    async def offer(self, records: Iterable[Record]) -> None:
+        """Take records, and wait until there is room for more."""
+        engine = self.engine
+        engine.offer(records)
+        await engine.wait(lambda: engine.room > 0 or engine.failure is not None)
+        engine.raise_failure()
+
+    async def finish(self) -> None:
+        """Wait until every record has its outcome."""
+        engine = self.engine
+        await engine.wait(lambda: engine.is_idle or engine.failure is not None)
+        await asyncio.sleep(0)  # the last outcomes are handed out in the loop's next turn
+        engine.raise_failure()
+
+    async def close(self) -> None:
+        if self._engine is not None:
+            await self._engine.close(0.0)
+        if self._letters is not None:
+            self._letters.close()
+
+    def outcomes(self, at_least: int) -> Iterator[pa.RecordBatch]:
+        """What has been settled since, if it is enough for a batch."""
+        if len(self._settled) >= at_least:
+            settled, self._settled = self._settled, []
+            yield from _outcome_rows(settled, self._result)
+
+    # -- the engine's edge ------------------------------------------------------------------
+
+    def settle(self, outcomes: Sequence[Outcome]) -> None:
+        self._settled += [outcome for outcome in outcomes if outcome.status.is_final]
+
+    async def deliver(self, record: Record, error: BaseException | None) -> None:
+        assert self._letters is not None
+        await self._letters.write(record, error, self.engine.now())
+
+    async def begin_sequence(self, record: Record) -> None:
+        raise NotImplementedError  # refused by process_by_key
+
+    async def park(self, record: Record, error: BaseException | None) -> None:
+        raise NotImplementedError  # refused by process_by_key
+
+    def release(self, record: Record) -> None:
+        """Nothing to do: what has no outcome fails the task, and Spark runs it again."""
+
+    def take_again(self, record: Record) -> None:
+        """Nothing to do."""
+
+    def remember(self, record: Record) -> None:
+        """Nothing to do: a task that runs again begins anew."""
+
+    def forget(self, record: Record) -> None:
+        """Nothing to do."""
+
+
+# -- rows and records ---------------------------------------------------------------------------
+
+
+class _Rows:
+    """Rows of a partition: the source of their records."""
+
+    __slots__ = ("_columns", "batch", "topic_partition")
+
+    def __init__(self, batch: pa.RecordBatch, topic_partition: TopicPartition) -> None:
+        self.batch = batch
+        self.topic_partition = topic_partition
+        self._columns: dict[str, list[Any]] = {}
+
+    def column(self, name: str) -> list[Any]:
+        if name not in self._columns:
+            self._columns[name] = self._converted(name)
+        return self._columns[name]
+
+    def _converted(self, name: str) -> list[Any]:
+        if name in self.batch.schema.names:
+            array = self.batch.column(name)
+            is_time = name == "timestamp" and pa.types.is_timestamp(array.type)
+            return _milliseconds(array) if is_time else array.to_pylist()
+        if name in _ABSENT:
+            return [_ABSENT[name]] * self.batch.num_rows
+        raise ValueError(f"the frame has no column {name}; it has {self.batch.schema.names}")
+
+
+def _milliseconds(array: pa.Array) -> list[int]:
+    times = array.cast(pa.timestamp("ms", array.type.tz), safe=False).view(pa.int64())
+    return [-1 if time is None else time for time in times.to_pylist()]
+
+
+def _records(processor: Processor, batch: pa.RecordBatch, key: str, first: int) -> Iterator[Record]:
+    """Records of a batch, each with its row as :attr:`Record.row`.
+
+    Args:
+        processor: Says what their lanes are.
+        batch: The rows.
+        key: Name of the column of keys.
+        first: Number of rows before, which counts as the offset where there is none.
+    """
+    names = batch.schema.names
+    rows = {_NOWHERE: _Rows(batch, _NOWHERE)}
+    partitions: Iterable[TopicPartition] = [_NOWHERE] * batch.num_rows
+    if "topic" in names and "partition" in names:
+        topics, numbers = (batch.column(name).to_pylist() for name in ("topic", "partition"))
+        partitions = map(TopicPartition, topics, numbers)
+    offsets = (
+        batch.column("offset").to_pylist()
+        if "offset" in names
+        else range(first, first + batch.num_rows)
+    )
+    values = _values(batch, key)
+    for row, (partition, offset, its_key, value) in enumerate(
+        zip(partitions, offsets, batch.column(key).to_pylist(), values, strict=True)
+    ):
+        source = rows.get(partition)
+        if source is None:
+            rows[partition] = source = _Rows(batch, partition)
+        record = processor.record(source, row, offset, _bytes(its_key), _bytes(value))
+        record.key, record.value = its_key, value
+        yield record
+
+
+def _values(batch: pa.RecordBatch, key: str) -> list[Any]:
+    names = batch.schema.names
+    if "value" in names:
+        return batch.column("value").to_pylist()  # type: ignore[no-any-return]
+    return batch.select([name for name in names if name != key]).to_pylist()  # type: ignore[no-any-return]
+
+
+def _bytes(value: Any) -> bytes | None:
+    """A key or value as a dead letter has it."""
+    if value is None or isinstance(value, bytes):
+        return value
+    return (value if isinstance(value, str) else repr(value)).encode()
+
+
+def _outcome_rows(outcomes: Sequence[Outcome], result: str | None) -> Iterator[pa.RecordBatch]:
+    by_batch: dict[int, list[Outcome]] = {}
+    for outcome in outcomes:
+        source: Any = outcome.record.source
+        by_batch.setdefault(id(source.batch), []).append(outcome)
+    for of_batch in by_batch.values():
+        source = of_batch[0].record.source
+        batch = source.batch.take(pa.array([outcome.record.row for outcome in of_batch]))
+        columns = [
+            pa.array([outcome.status.value for outcome in of_batch], pa.string()),
+            pa.array([outcome.attempts for outcome in of_batch], pa.int32()),
+            pa.array([_text(outcome.error) for outcome in of_batch], pa.string()),
+        ]
+        if result is not None:
+            columns.append(_results(of_batch, result))
+        names = [*batch.schema.names, *OUTCOME_COLUMNS[: len(columns)]]
+        yield pa.RecordBatch.from_arrays([*batch.columns, *columns], names)
+
+
+def _results(outcomes: Sequence[Outcome], result: str) -> pa.Array:
+    try:
+        return pa.array([outcome.result for outcome in outcomes], RESULT_TYPES[result][1])
+    except (pa.ArrowException, TypeError) as error:
+        record = outcomes[0].record
+        raise ProcessingError(
+            f"{record.topic_partition} from offset {record.offset} on: a handler returned what "
+            f"result={result!r} does not take: {error}",
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            attempts=outcomes[0].attempts,
+        ) from error
+
+
+def _text(error: BaseException | None) -> str | None:
+    return None if error is None else f"{type(error).__name__}: {error}"
+
+
+# -- the event loop -----------------------------------------------------------------------------
+
+
+@contextmanager
+def _running_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop that runs in a thread: a task's own thread waits for Spark's rows."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="kshare-handlers", daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _in(loop: asyncio.AbstractEventLoop, work: Any) -> Any:
+    return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+
+def _letters(processor: Processor, options: Mapping[str, str] | None) -> Letters | None:
+    policy = processor.on_failure
+    if not isinstance(policy, DeadLetter) or options is None:
+        return None
+    kafka = parse_sink_options({**options, "topic": policy.topic}, streaming=False).options.kafka
+    return DeadLetters(kafka, policy.topic)

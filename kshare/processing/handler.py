@@ -1,0 +1,81 @@
+"""A user's handler: called with one record, or with a batch, in the loop or in a thread."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from kshare.errors import UndecodableError
+from kshare.processing.core.record import Record
+from kshare.processing.policy import Retry
+
+__all__ = ["Deserializer", "Handler"]
+
+Deserializer: TypeAlias = Callable[[bytes | None, SerializationContext], Any]
+"""As in ``confluent_kafka.DeserializingConsumer``."""
+
+
+class Handler:
+    """What a processor calls.
+
+    Args:
+        function: The user's: a coroutine function, or a plain one.
+        takes_batches: Whether it takes a list of records.
+        retry: Which errors are worth another attempt.
+        key: Deserializes keys; None: they stay bytes.
+        value: Deserializes values; None: they stay bytes.
+
+    Attributes:
+        name: Its name, for people.
+        is_async: Whether it is a coroutine function.
+        takes_batches: As given.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        takes_batches: bool,
+        retry: Retry,
+        key: Deserializer | None = None,
+        value: Deserializer | None = None,
+    ) -> None:
+        call = getattr(function, "__call__", None)  # noqa: B004 - an object's own, if it is async
+        self.name: str = getattr(function, "__qualname__", type(function).__qualname__)
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+        self.takes_batches = takes_batches
+        self._function = function
+        self._retry = retry
+        self._key = key
+        self._value = value
+        self._decodes = key is not None or value is not None
+
+    def call(self, records: list[Record]) -> Any:
+        """Handle some records; of a coroutine function, what is to be awaited for that."""
+        if self._decodes:
+            self._decode(records)
+        return self._function(records if self.takes_batches else records[0])
+
+    def is_final(self, error: BaseException) -> bool:
+        """True if another attempt is of no use after an error."""
+        return isinstance(error, UndecodableError) or not self._retry.is_worth(error)
+
+    def _decode(self, records: list[Record]) -> None:
+        for record in records:
+            if self._key is not None:
+                record.key = _decoded(self._key, record, record.raw_key, MessageField.KEY)
+            if self._value is not None:
+                record.value = _decoded(self._value, record, record.raw_value, MessageField.VALUE)
+
+
+def _decoded(
+    deserialize: Deserializer, record: Record, data: bytes | None, field: MessageField
+) -> Any:
+    try:
+        return deserialize(data, SerializationContext(record.topic, field))
+    except Exception as error:
+        raise UndecodableError(
+            f"{record.topic_partition} offset {record.offset}: the {field} cannot be decoded: "
+            f"{error!r}"
+        ) from error

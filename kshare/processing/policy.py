@@ -1,0 +1,127 @@
+"""What becomes of a record that fails: :class:`Retry`, then DeadLetter, Park or Stop."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kshare.options.kinds import parse_duration
+from kshare.processing.core.settings import RetryPlan
+
+__all__ = ["DeadLetter", "FailurePolicy", "Park", "Retry", "RetryAfter", "Stop", "seconds_of"]
+
+
+def seconds_of(name: str, duration: str | float, problems: list[str]) -> float:
+    """A duration in seconds: a number of them, or a text such as ``30s``.
+
+    Args:
+        name: The argument's name, for the fault.
+        duration: The duration.
+        problems: Gets a fault if it is none; the result means nothing then.
+    """
+    if isinstance(duration, str):
+        try:
+            return parse_duration(duration)
+        except ValueError as fault:
+            problems.append(f"{name}={duration!r} {fault}")
+            return 1.0
+    if isinstance(duration, bool) or not isinstance(duration, int | float) or duration <= 0:
+        problems.append(f"{name} is {duration!r}; wanted seconds above 0, or a text such as 30s")
+        return 1.0
+    return float(duration)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often a failed record is tried, and when. Later records of its key wait meanwhile.
+
+    Attributes:
+        attempts: Maximum number of attempts, the first one included, at least 1.
+        first: Time until the second attempt; it doubles from one to the next.
+        most: Maximum time from one attempt to the next.
+        jitter: By which part a delay may be longer or shorter, from 0 to 1.
+        on: Which errors are worth another attempt: classes of exceptions, or a function that says
+            so of an exception. By default, all.
+    """
+
+    attempts: int = 5
+    first: str | float = "200ms"
+    most: str | float = "30s"
+    jitter: float = 0.2
+    on: tuple[type[BaseException], ...] | Callable[[BaseException], bool] | None = None
+
+    def plan(self, problems: list[str]) -> RetryPlan:
+        """The same as plain numbers.
+
+        Args:
+            problems: Gets every fault.
+        """
+        if type(self.attempts) is not int or self.attempts < 1:
+            problems.append(f"Retry: attempts is {self.attempts!r}; wanted a number from 1 up")
+        if not 0 <= self.jitter <= 1:
+            problems.append(f"Retry: jitter is {self.jitter!r}; wanted a number from 0 to 1")
+        first = seconds_of("Retry: first", self.first, problems)
+        most = seconds_of("Retry: most", self.most, problems)
+        if most < first:
+            problems.append(f"Retry: most={self.most!r} is shorter than first={self.first!r}")
+        return RetryPlan(self.attempts, first, most, self.jitter)
+
+    def is_worth(self, error: BaseException) -> bool:
+        """True if another attempt may help after an error."""
+        if self.on is None:
+            return True
+        return isinstance(error, self.on) if isinstance(self.on, tuple) else self.on(error)
+
+
+class RetryAfter(Exception):  # noqa: N818 - what a handler says, as HTTP's header
+    """A handler raises it if a server asks to come again later (HTTP 429 and 503).
+
+    The record, and its key's later ones, wait so long. The attempt does not count, and with
+    ``concurrency="auto"`` fewer calls run at a time.
+
+    Args:
+        seconds: How long to wait.
+        reason: Why, for people.
+    """
+
+    def __init__(self, seconds: float, reason: str = "") -> None:
+        super().__init__(seconds, reason)
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return f"again after {self.seconds:g} s" + (f": {self.args[1]}" if self.args[1] else "")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that has failed for good goes to another topic, and its key goes on.
+
+    Attributes:
+        topic: The topic; it has to exist.
+        sequence: Whether the key's later records follow it there, unhandled, in order, until the
+            key is released.
+    """
+
+    topic: str
+    sequence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """The key of a record that has failed for good is parked: it waits, nothing of it is lost.
+
+    Unpark it, and within seconds it goes on with the record that has failed. If the order is not
+    that of keys, the process has to be restarted, too.
+
+    Attributes:
+        why: Text for people, beside the error, in ``kshare parked``.
+    """
+
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The processor ends with a :class:`~kshare.errors.ProcessingError` that names the record."""
+
+
+FailurePolicy: TypeAlias = DeadLetter | Park | Stop

@@ -1,0 +1,211 @@
+"""A handler and how it is called: :class:`Processor`."""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from kshare.errors import OptionsError
+from kshare.processing.core.adaptive import AdaptiveLimit
+from kshare.processing.core.outcome import Outcome
+from kshare.processing.core.record import Record, Source
+from kshare.processing.core.scheduler import Scheduler
+from kshare.processing.core.settings import OnFailure, Settings
+from kshare.processing.engine import Edge, Engine
+from kshare.processing.handler import Deserializer, Handler
+from kshare.processing.measures import Running
+from kshare.processing.policy import DeadLetter, FailurePolicy, Park, Retry, Stop, seconds_of
+
+if TYPE_CHECKING:
+    from kshare.group import KeySharedConsumer
+    from kshare.processing.frames import Frame
+
+__all__ = ["Processor"]
+
+_BATCH: Final = 500
+_ORDERS: Final = ("key", "none", "partition")
+_FAILURES: Final = {
+    DeadLetter: OnFailure.DEAD_LETTER,
+    Park: OnFailure.PARK,
+    Stop: OnFailure.STOP,
+}
+
+
+class Processor:
+    """Calls a handler for records: many at a time, and one after another for each key.
+
+    Nothing is started when one is made, so that it can be made anywhere, and pickled if its handler
+    can be.
+
+    Args:
+        handler: Called with a :class:`~kshare.processing.Record`; with a list of them if
+            ``batch_size`` is above 1 or ``on_batch``. A coroutine function, or a plain function:
+            that runs in threads. What it returns is the result; ``FILTERED``: nothing was to be
+            done. For a list it may return a list with a result, or an exception, for each.
+        concurrency: Maximum number of calls at a time; ``"auto"`` adapts it to latencies, up to
+            1,024.
+        timeout: Maximum time of an attempt, such as ``"30s"`` or seconds; None for no limit.
+        retry: How often a failed record is tried, and when.
+        on_failure: What becomes of one that has failed for good: ``DeadLetter(topic)``, ``Park()``
+            or ``Stop()``.
+        order: What is processed one after another: the records of a key, of a partition, or
+            nothing (``"none"``). Records without a key have no order but that of their partition.
+        batch_size: Maximum number of records of a call; of one key, unless ``on_batch``.
+        on_batch: Whether a call may have records of many keys, 500 by default.
+        max_records: Maximum number of records that are held; nothing is read beyond that.
+        max_bytes: Maximum size of their keys and values.
+        key_deserializer: Makes a record's ``key`` of bytes, as in
+            ``confluent_kafka.DeserializingConsumer``. What it cannot decode has failed for good.
+        value_deserializer: The same for ``value``.
+        drain_timeout: Maximum time to end what is under way when it has to stop.
+        on_outcome: Called with each :class:`~kshare.processing.Outcome`, in each key's order, after
+            the record is acknowledged. It must not block.
+
+    Raises:
+        OptionsError: Arguments are wrong; every fault is listed.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[..., Any],
+        *,
+        concurrency: int | Literal["auto"] = 64,
+        timeout: str | float | None = None,
+        retry: Retry | None = None,
+        on_failure: FailurePolicy | None = None,
+        order: Literal["key", "none", "partition"] = "key",
+        batch_size: int | None = None,
+        on_batch: bool = False,
+        max_records: int = 10_000,
+        max_bytes: int = 64 << 20,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        drain_timeout: str | float = "30s",
+        on_outcome: Callable[[Outcome], object] | None = None,
+    ) -> None:
+        problems: list[str] = []
+        if not callable(handler):
+            problems.append(f"handler is {handler!r}; wanted a function")  # type: ignore[unreachable]
+        if concurrency != "auto":
+            _check(concurrency, "concurrency", problems, hint=", or 'auto'")
+        if order not in _ORDERS:
+            problems.append(f"order is {order!r}; wanted key, none or partition")
+        on_failure = Stop() if on_failure is None else on_failure
+        if type(on_failure) not in _FAILURES:
+            problems.append(
+                f"on_failure is {on_failure!r}; wanted DeadLetter(...), Park() or Stop()"
+            )
+        elif isinstance(on_failure, DeadLetter) and not on_failure.topic:
+            problems.append("on_failure=DeadLetter(...) has no topic")
+        batch_size = (_BATCH if on_batch else 1) if batch_size is None else batch_size
+        for name, number in (
+            ("batch_size", batch_size),
+            ("max_records", max_records),
+            ("max_bytes", max_bytes),
+        ):
+            _check(number, name, problems)
+        self.retry = retry or Retry()
+        plan = self.retry.plan(problems)
+        seconds = None if timeout is None else seconds_of("timeout", timeout, problems)
+        self.drain_seconds = seconds_of("drain_timeout", drain_timeout, problems)
+        if problems:
+            raise OptionsError(problems, of="the arguments of Processor")
+        self.function = handler
+        self.order = order
+        self.on_failure: FailurePolicy = on_failure
+        self.on_outcome = on_outcome
+        self.is_adaptive = concurrency == "auto"
+        self.running: Running | None = None
+        self.takes_batches = on_batch or batch_size > 1
+        self.deserializers = key_deserializer, value_deserializer
+        self.settings = Settings(
+            concurrency=AdaptiveLimit().limit if concurrency == "auto" else concurrency,
+            records_max=max_records,
+            bytes_max=max_bytes,
+            timeout_seconds=seconds,
+            retry=plan,
+            on_failure=_FAILURES[type(on_failure)],
+            sequence=isinstance(on_failure, DeadLetter) and on_failure.sequence,
+            batch_size=batch_size,
+            mixes_keys=on_batch,
+        )
+
+    def run(self, consumer: "KeySharedConsumer", topics: Sequence[str] | None) -> None:
+        """Process the records of topics until SIGTERM or SIGINT; close the consumer.
+
+        Records are acknowledged when they have their outcomes. When it ends, what is under way is
+        ended within ``drain_timeout``, and the rest stays pending.
+
+        Args:
+            consumer: With ``acknowledgement.mode=explicit``. The processor polls it.
+            topics: What to subscribe to; None if the consumer has partitions already (``assign``).
+
+        Raises:
+            OptionsError: The consumer is configured in another way; every fault is listed.
+            ProcessingError: A record has failed for good, with ``Stop()``.
+            KshareError: The consumer cannot go on.
+        """
+        from kshare.processing.runner import run  # noqa: PLC0415 - Spark's tasks need none of it
+
+        run(self, consumer, topics)
+
+    def run_batch(
+        self, frame: "Frame", *, key: str = "key", options: Mapping[str, str] | None = None
+    ) -> Counter[str]:
+        """Process a ``DataFrame`` of Spark now, as ``foreachBatch`` needs it.
+
+        Args:
+            frame: As for :func:`~kshare.processing.process_by_key`.
+            key: Name of the column of keys.
+            options: Where Kafka is, for ``DeadLetter``.
+
+        Returns:
+            The number of rows by status, such as ``{"done": 998, "dead_lettered": 2}``.
+
+        Raises:
+            OptionsError: Arguments are wrong; every fault is listed.
+        """
+        from kshare.processing.frames import run_batch  # noqa: PLC0415 - a plain process needs none
+
+        return run_batch(self, frame, key=key, options=options)
+
+    # -- for those who run it ---------------------------------------------------------------
+
+    def engine(self, edge: Edge, *, gives_back: bool = False) -> Engine:
+        """What handles records, for an event loop that runs.
+
+        Args:
+            edge: What is outside it.
+            gives_back: Whether records may be given back, as far as the order is that of keys.
+        """
+        key, value = self.deserializers
+        handler = Handler(
+            self.function,
+            takes_batches=self.takes_batches,
+            retry=self.retry,
+            key=key,
+            value=value,
+        )
+        limit = AdaptiveLimit() if self.is_adaptive else None
+        settings = replace(self.settings, gives_back=gives_back and self.order == "key")
+        return Engine(Scheduler(settings), handler, edge, limit)
+
+    def lane_of(self, source: Source, offset: int, key: bytes | None) -> Hashable:
+        """What a record shares with those that are processed one after another with it."""
+        partition = source.topic_partition
+        if self.order == "partition":
+            return partition
+        if self.order == "none" or key is None:
+            return partition, offset
+        return partition, key
+
+    def record(
+        self, source: Source, row: int, offset: int, key: bytes | None, value: bytes | None
+    ) -> Record:
+        """A record for :meth:`engine`."""
+        return Record(source, row, offset, key, value, self.lane_of(source, offset, key))
+
+
+def _check(number: Any, name: str, problems: list[str], *, hint: str = "") -> None:
+    if type(number) is not int or number < 1:
+        problems.append(f"{name} is {number!r}; wanted a number from 1 up{hint}")

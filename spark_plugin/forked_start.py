@@ -1,0 +1,99 @@
+"""A fast start of one of Spark's processes, for ``kshare-python``: by the session's fork server.
+
+``python3 -I -S forked_start.py -m MODULE ...`` asks :mod:`spark_plugin.fork_server` to fork a
+process that runs the module, lends it its standard streams, and waits: it ends as that process
+does, and if it is killed, so is that process. Without a server, or if that one is of another
+environment, it becomes ``python3 -m MODULE ...``. It imports only what is built into Python:
+pathlib alone takes longer than all of this.
+"""
+
+import _signal  # type: ignore[import-not-found]  # signal takes 5 ms
+import _socket
+import marshal
+import os
+import sys
+from typing import NoReturn
+
+__all__ = ["DAEMON", "FORKED", "address", "receive"]
+
+DAEMON = "pyspark.daemon"
+FORKED = b"\1"
+"""The server's answer once it has forked; without it, it closes the connection."""
+
+
+def address() -> str | None:
+    """Return the address of the fork server for processes of this one's parent, a Spark's JVM.
+
+    It is an abstract one of Linux, which goes with its server.
+
+    Returns:
+        None if the parent is no JVM, or there is no ``/proc`` to see that.
+    """
+    parent = os.getppid()
+    try:
+        program = os.readlink(f"/proc/{parent}/exe")  # noqa: PTH115
+        with open(f"/proc/{parent}/stat", "rb") as stat:  # noqa: PTH123
+            started = int(stat.read().rpartition(b")")[2].split()[19])
+        # Two containers may share their network, and then the addresses, but not their processes.
+        namespace = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
+    except (OSError, ValueError, IndexError):
+        return None
+    if not program.endswith("/java"):
+        return None
+    return f"\0kshare-forks-{os.getuid()}-{namespace}-{parent}-{started}"
+
+
+def receive(connection: "_socket.socket", size: int) -> bytes:
+    """Receive ``size`` bytes, or fewer if the other side has closed the connection."""
+    got = b""
+    while len(got) < size and (more := connection.recv(size - len(got))):
+        got += more
+    return got
+
+
+def _forked(where: str, arguments: list[str]) -> "_socket.socket | None":
+    """Return the connection to a server that has forked a process for the arguments."""
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        connection.connect(where)
+        peer = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+        if int.from_bytes(peer[4:8], sys.byteorder) != os.getuid():
+            return None
+        request = (sys.executable, os.getcwd(), os.getpgrp(), dict(os.environ), arguments)  # noqa: PTH109
+        message = marshal.dumps(request)
+        streams = b"".join(stream.to_bytes(4, sys.byteorder) for stream in (0, 1, 2))
+        size = len(message).to_bytes(4, sys.byteorder)
+        connection.sendmsg([size], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
+        connection.sendall(message)
+        if receive(connection, 1) == FORKED:
+            return connection
+    except OSError:
+        pass
+    connection.close()
+    return None
+
+
+def _end_as(status: int) -> NoReturn:
+    """End as a process with this wait status did."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number not in (_signal.SIGKILL, _signal.SIGSTOP):
+            _signal.signal(number, _signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status) & 255)
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Have a process run, and end as it does."""
+    where = address()
+    if where is not None and (connection := _forked(where, arguments)) is not None:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+        answer = receive(connection, 4)
+        _end_as(int.from_bytes(answer, sys.byteorder) if len(answer) == 4 else 1 << 8)
+    if where is not None and arguments[:2] == ["-m", DAEMON]:
+        arguments = ["-m", "spark_plugin.daemon", *arguments[2:]]  # it will be the server's parent
+    os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

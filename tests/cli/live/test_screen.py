@@ -1,0 +1,134 @@
+"""A snapshot as text: what is shown fits, is in order, and is true."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.cli.live.screen import SORTS, View, render
+from kshare.cli.live.snapshot import RangeLine, Snapshot, bar_of
+from kshare.cli.live.terminal import key_pressed
+from kshare.cli.live.watch import Latest
+from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress
+from kshare.core.region import Rectangle
+from tests.support.looks import ORDERS, WHY, made_up, recorded
+
+
+def texts(snapshot: Snapshot, view: View = View(), height: int | None = None) -> list[str]:  # noqa: B008
+    return [line.text for line in render(Latest(1, snapshot), view, height)]
+
+
+def test_a_query_with_a_slow_key(tmp_path: Path) -> None:
+    first, second = recorded(tmp_path)
+    lines = texts(dataclasses.replace(second, at=first.at), View(interval=2.0))
+    assert lines[0] == "query orders-checkpoint, lag 280,792"
+    assert lines[1].startswith("batch 6 planned, 5 committed; at ")
+    assert lines[1].endswith(", every 2 s; by hash")
+    strip = next(line for line in lines if "|" in line)
+    assert strip.startswith("orders-0  |")
+    assert strip.endswith("| most lag 280,792")
+    # The hottest of 50 parts is the one that holds the slow key's hash.
+    assert strip.split("|")[1].index("█") == 4317218492177167391 * 50 >> 63
+    row = next(line for line in lines if "4317218492177167391" in line)
+    assert row.split()[-2:] == ["19,208", "280,792"]
+    assert any("customer-39" in line and WHY in line for line in lines)
+
+
+def test_a_bar_never_shows_what_is_pending_as_processed(tmp_path: Path) -> None:
+    almost = made_up(Progress.at(0), 1000)
+    for position in (0, 1, 949, 950, 999, 1000):
+        done = Progress.of(0, [Rectangle(OffsetRange(0, position), WHOLE)] if position else [])
+        (line,) = (dataclasses.replace(almost.ranges[0], position=position),)
+        bar = bar_of(line, almost.partitions[0])
+        assert bar == (position / 1000, position / 1000), done
+        look = dataclasses.replace(almost, ranges=(line,))
+        row = texts(look, View(is_ascii=True))[-1]
+        assert row.split()[-3].count("#") == position * 20 // 1000
+
+
+def test_ascii_is_ascii(tmp_path: Path) -> None:
+    for look in recorded(tmp_path):
+        for line in texts(look, View(is_ascii=True)):
+            line.encode("ascii")
+
+
+@pytest.mark.parametrize("height", [8, 14, 24, 60])
+def test_it_fits_on_the_screen(height: int) -> None:
+    ranges = [*split(WHOLE, 100)]
+    look = made_up(Progress.at(3), 100, ranges=ranges)
+    lines = texts(look, View(), height)
+    assert len(lines) <= height
+    assert sum(line.startswith("orders-0 ") for line in lines) >= 2
+    assert lines[-1].startswith("ranges 1 to ")
+    last = texts(look, View(first=10**6), height)
+    assert "99.00 % to 100.00 %" in last[-2]
+    assert last[-1].endswith(" to 100 of 100 (arrows scroll)")
+
+
+lines_of_ranges = st.lists(
+    st.builds(
+        RangeLine,
+        source=st.integers(0, 1),
+        partition=st.just(ORDERS),
+        hashes=st.sampled_from([(each,) for each in split(WHOLE, 16)]),
+        position=st.none() | st.integers(0, 9),
+        lag=st.none() | st.integers(0, 9),
+        member=st.none() | st.sampled_from(["a", "b"]),
+        speed=st.none() | st.floats(0, 9),
+    ),
+    max_size=8,
+)
+
+
+@given(lines_of_ranges, st.sampled_from([*SORTS]), st.booleans(), st.none() | st.integers(5, 40))
+def test_each_order_shows_every_range(
+    ranges: list[RangeLine], sort: str, is_reversed: bool, height: int | None
+) -> None:
+    look = dataclasses.replace(made_up(Progress.at(0), 9), ranges=tuple(ranges))
+    lines = texts(look, View(sort=sort, is_reversed=is_reversed), height)
+    if height is None and ranges:
+        table = lines[lines.index("", 3) + 2 :]
+        assert len(table) == len(ranges)
+
+
+def test_the_orders() -> None:
+    low, high = HashRange(0, 8), HashRange(8, 1 << 63)
+    slow = RangeLine(0, ORDERS, (low,), 5, 95, "b", speed=1.0)
+    fast = RangeLine(0, ORDERS, (high,), 90, 10, "a", speed=9.0)
+    unknown = RangeLine(1, ORDERS, (low,), None, None)
+    look = dataclasses.replace(made_up(Progress.at(0), 9), ranges=(unknown, fast, slow))
+    wanted = {
+        "h": [slow, fast, unknown],
+        "l": [slow, fast, unknown],
+        "s": [slow, fast, unknown],
+        "p": [slow, fast, unknown],
+        "m": [fast, slow, unknown],
+    }
+    for key, order in wanted.items():
+        assert sorted(look.ranges, key=SORTS[key][1]) == order, key
+
+
+def test_faults_are_seen() -> None:
+    lost = made_up(Progress.at(5), 100)
+    gone = dataclasses.replace(lost.partitions[0], log=(30, 100))
+    look = dataclasses.replace(lost, partitions=(gone,), warnings=("topic x is not there",))
+    lines = render(Latest(2, look, "no broker answers"), View())
+    assert [line.text for line in lines if line.style == "fault"] == [
+        "NOT RENEWED: no broker answers",
+        "orders-0: LOST: 25 pending offsets are below the first one of the log",
+        "warning: topic x is not there",
+    ]
+
+
+def test_keys() -> None:
+    view = View(first=7)
+    assert key_pressed(view, "q", 10) is None
+    assert key_pressed(view, "l", 10) == View(sort="l")
+    assert key_pressed(view, "r", 10) == View(first=7, is_reversed=True)
+    moved = {"KEY_UP": 6, "KEY_DOWN": 8, "KEY_NPAGE": 17, "KEY_PPAGE": 0, "KEY_HOME": 0, "x": 7}
+    for name, first in moved.items():
+        assert key_pressed(view, name, 10) == View(first=first), name

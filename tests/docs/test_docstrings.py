@@ -1,0 +1,38 @@
+"""Docstrings are plain English: subject first, and none of the phrases that nobody says."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+OPENING = re.compile(r"(What|Whether|How|Where|Which|Who|Why)\b")
+PHRASES = re.compile(r"\btold\b|\bis no (\w+ )?consumer\b|\bso many\b|\blet go of\b", re.IGNORECASE)
+
+
+def _docstrings() -> dict[str, str]:
+    """The texts of modules, classes, functions and attributes, by file and line."""
+    found = {}
+    for package in ("kshare", "spark_plugin"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                    for each in node.body:
+                        if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
+                            place = f"{path.relative_to(ROOT)}:{each.lineno}"
+                            found[place] = " ".join(str(each.value.value).split())
+    return found
+
+
+DOCSTRINGS = _docstrings()
+
+
+def test_few_docstrings_open_with_a_question_word() -> None:
+    """It is "The address of a broker", not "Where a broker is"; "True if", not "Whether"."""
+    assert len(DOCSTRINGS) > 3_000
+    opening = [place for place, text in DOCSTRINGS.items() if OPENING.match(text)]
+    assert len(opening) <= 300, opening
+
+
+def test_phrases_that_are_not_used() -> None:
+    """Write: logged once; is not a consumer; N; close."""
+    assert not {place: text for place, text in DOCSTRINGS.items() if PHRASES.search(text)}

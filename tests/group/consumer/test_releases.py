@@ -1,0 +1,166 @@
+"""``release``: a record comes again after its delay, in the order of its key, and is counted."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kshare.core.progress import TopicPartition
+from kshare.errors import OptionsError
+from kshare.group import message as messages
+from kshare.group.consumer import releases
+from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.delivery.tail import Tail
+from kshare.group.log.memory import Memory
+from kshare.group.message import Message
+from kshare.testing import FakeCluster
+from tests.group.log.test_memory import MemoryTable
+from tests.support.fake_session import FakeSessions, fake_consumers
+from tests.support.groups import SECONDS, eventually
+
+T0 = TopicPartition("orders", 0)
+RECORDS = 40
+Make = Callable[..., KeySharedConsumer]
+
+
+@pytest.fixture
+def group() -> FakeSessions:
+    return FakeSessions()
+
+
+@pytest.fixture
+def make(group: FakeSessions, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    log = list[Any]()
+    monkeypatch.setattr(
+        releases, "_memory", lambda config: Memory(MemoryTable(log), config.group), raising=True
+    )
+    with FakeCluster(topics={"orders": 1}) as cluster:
+        cluster.produce("orders", [(f"k{i % 4}", str(i)) for i in range(RECORDS)], partition=0)
+        with fake_consumers(cluster, group) as consumers:
+
+            def made(**config: Any) -> KeySharedConsumer:
+                consumer = consumers(**{"acknowledgement__mode": "explicit", **config})
+                consumer.assign([T0])
+                return consumer
+
+            yield made
+
+
+def received(consumer: KeySharedConsumer, count: int) -> list[Message]:
+    found = list[Message]()
+    deadline = time.monotonic() + SECONDS
+    while len(found) < count and time.monotonic() < deadline:
+        found += consumer.consume(count - len(found), 0.1)
+    return found
+
+
+def offsets(found: list[Message]) -> list[int]:
+    return [message.offset() for message in found]
+
+
+def test_a_record_comes_again_after_its_delay_and_its_key_behind_it(
+    make: Make, group: FakeSessions
+) -> None:
+    consumer = make()
+    first = received(consumer, 20)
+    for message in first:
+        if message.offset() != 5 and message.offset() < 9:
+            consumer.acknowledge(message)
+    began = time.monotonic()
+    consumer.release(first[5], 0.5)
+    again = [9, 13, 17]
+    assert [message.offset() for message in first if message.is_released()] == [5, *again]
+    consumer.acknowledge(first[9])  # too late: it comes again
+    others = received(consumer, 15)
+    assert offsets(others) == [at for at in range(20, RECORDS) if at % 4 != 1]
+    assert time.monotonic() - began < 0.5
+    consumer.commit()
+    assert group.done[T0].stable == 5
+    rest = received(consumer, 9)
+    assert time.monotonic() - began >= 0.5
+    assert offsets(rest) == [5, *again, *range(21, RECORDS, 4)]
+    assert [message.delivery_count() for message in rest[:3]] == [2, 1, 1]
+    for message in [*first, *others, *rest]:
+        consumer.acknowledge(message)
+    eventually(lambda: (consumer.poll(0.05), consumer.commit()) == (None, {T0: RECORDS}))
+
+
+def test_a_seek_holds_for_a_key_that_comes_again(make: Make) -> None:
+    """Also records that were processed before the seek; none comes that it has passed over."""
+    consumer = make()
+    first = received(consumer, 20)
+    for message in first[6:]:
+        consumer.acknowledge(message)
+    consumer.commit()
+    consumer.seek(T0, 6)
+    second = received(consumer, 14)
+    assert offsets(second) == list(range(6, 20))
+    consumer.acknowledge(second[13 - 6])
+    consumer.release(second[9 - 6], 0.2)
+    assert [each.offset() for each in second if each.is_released()] == [9, 17]
+    rest = received(consumer, 22)
+    assert [at for at in offsets(rest) if at % 4 == 1] == [9, 17, *range(21, RECORDS, 4)]
+    assert [at for at in offsets(rest) if at % 4 != 1] == [
+        at for at in range(20, RECORDS) if at % 4 != 1
+    ]
+    for message in [*second, *rest]:
+        consumer.acknowledge(message)
+    eventually(lambda: (consumer.poll(0.05), consumer.position()) == (None, {T0: RECORDS}))
+    assert consumer.commit() == {T0: 0}
+
+
+def test_nothing_is_returned_of_a_key_that_is_released_amid_a_call(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by another thread, while the call goes on with other chunks."""
+    monkeypatch.setattr(messages, "CHUNK_ROWS", 3)
+    consumer = make()
+    (first,) = received(consumer, 1)
+    collect, calls = Tail.collect, list[int]()
+
+    def releases_amid(tail: Tail, most: int) -> Any:
+        found = collect(tail, most)
+        calls.append(most)
+        if len(calls) == 1:
+            consumer.release(first, 0.1)
+        return found
+
+    monkeypatch.setattr(Tail, "collect", releases_amid)
+    found = received(consumer, 2 * RECORDS // 4)
+    assert len(calls) > 2
+    assert [at for at in offsets(found) if at % 4 == 0] == []
+    found += received(consumer, RECORDS - len(found))
+    assert [at for at in offsets(found) if at % 4 == 0] == list(range(0, RECORDS, 4))
+    assert sorted(offsets(found)) == list(range(RECORDS))
+
+
+def test_deliveries_are_counted_through_a_restart_until_the_record_is_processed(
+    make: Make,
+) -> None:
+    first = make()
+    for _ in range(2):
+        message = next(each for each in iter(first) if each.offset() == 0)
+        first.release(message)
+    first.close()
+    second = make()
+    (message,) = received(second, 1)
+    assert (message.offset(), message.delivery_count()) == (0, 3)
+    second.acknowledge(message)
+    second.commit()
+    second.close()
+    third = make()
+    (message,) = received(third, 1)
+    assert (message.offset(), message.delivery_count()) == (1, 1)
+    assert not third.releases._kept().read().attempts
+
+
+def test_it_is_for_explicit_mode(make: Make) -> None:
+    consumer = make()
+    (message,) = received(consumer, 1)
+    with pytest.raises(ValueError, match=r"delay is -1; wanted seconds from 0 up"):
+        consumer.release(message, -1)
+    with pytest.raises(TypeError, match="not a str"):
+        consumer.release("k")  # type: ignore[arg-type]
+    with pytest.raises(OptionsError, match=r"acknowledgement\.mode is implicit"):
+        make(acknowledgement__mode="implicit").release(message)

@@ -1,0 +1,352 @@
+"""What a delivery hands out and counts as processed: laws over random histories."""
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.core.cursor import Cursor
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
+from kshare.core.progress import Progress, Slice, Stripe, TopicPartition
+from kshare.group.core.delivery import Delivery
+from kshare.group.core.key_limit import KeyLimit
+from kshare.group.message import Chunk, Message
+from kshare.wire.decode.wanted import WantedRecords
+
+ORDERS = TopicPartition("orders", 0)
+HALF = HashRange(0, HASH_SPACE // 2)
+END = 60
+
+
+def chunk_of(offsets: list[int]) -> Chunk:
+    keys = [b"k%d" % (offset % 3) for offset in offsets]
+    columns = [pa.array(keys, pa.binary()), pa.array(keys, pa.binary()), pa.array(offsets)]
+    return Chunk(ORDERS, pa.record_batch(columns, ["key", "value", "offset"]))
+
+
+def test_what_holds_no_wanted_record_is_passed_to() -> None:
+    delivery = Delivery(ORDERS, Progress.at(3), [HALF], explicit=False)
+    delivery.pass_to(0)
+    assert delivery.position == 3
+    delivery.hand_out(chunk_of([4, 7]), 9)
+    delivery.pass_to(20)
+    delivery.settle()
+    assert delivery.position == 20
+    assert delivery.processed(is_batch=True).position(HALF) == 20
+
+
+@dataclass
+class Model:
+    """A consumer's user, and what is processed by what the user has seen and done."""
+
+    delivery: Delivery
+    log: list[int]
+    chunk_rows: int
+    rows: Iterator[Message] = field(default_factory=lambda: iter(()))
+    messages: dict[int, Message] = field(default_factory=dict)
+    acknowledged: set[int] = field(default_factory=set)
+    settled: set[int] = field(default_factory=set)
+    last: set[int] = field(default_factory=set)
+    is_batch: bool = False
+
+    def poll(self, _: int) -> None:
+        self._receive(1)
+
+    def consume(self, number: int) -> None:
+        self._receive(number % 10)
+        self.is_batch = True
+
+    def goes_back(self, number: int) -> None:
+        """A call collects some, of several chunks, and others commit meanwhile; it returns none."""
+        self.delivery.settle()
+        self.settled |= self.last
+        self.last, self.is_batch = set(), True
+        returned, position = dict(self.messages), self.delivery.position
+        self.delivery.collect()
+        self._collect(number % 10)
+        self.delivery.settle()
+        assert self.processed() == (self.acknowledged if self.delivery.explicit else self.settled)
+        assert self.delivery.returned == position
+        self.delivery.take_back()
+        assert self.delivery.position == position
+        self.rows, self.messages, self.last = iter(()), returned, set()
+
+    def confirmed(self, number: int) -> None:
+        """A call collects some, and returns them."""
+        self.delivery.settle()
+        self.settled |= self.last
+        self.last, self.is_batch = set(), True
+        self.delivery.collect()
+        self._collect(number % 10)
+        self.delivery.confirm()
+
+    def batch(self, _: int) -> None:
+        self.stop(0)
+        self._receive(0)
+        offsets = self._rest()
+        if offsets:
+            chunk = chunk_of(offsets)
+            self.delivery.hand_out(chunk, offsets[-1] + 1)
+            for message in chunk.messages().messages:
+                self._returned(message)
+        self.is_batch = True
+
+    def acknowledge(self, number: int) -> None:
+        if self.messages:
+            offset = sorted(self.messages)[number % len(self.messages)]
+            chunk, row = self.messages[offset][:2]
+            chunk.acknowledged[row] = 1
+            self.acknowledged.add(offset)
+
+    def acknowledge_batch(self, number: int) -> None:
+        offsets = [offset for offset in self.messages if offset % 3 == number % 3]
+        self.delivery.acknowledge(np.array([*offsets, END + 5], np.int64))
+        self.acknowledged |= set(offsets)
+
+    def stop(self, _: int) -> None:
+        self.delivery.stop()
+        self.rows = iter(())
+
+    def processed(self) -> set[int]:
+        """The offsets of the log that count as processed."""
+        progress = self.delivery.processed(is_batch=self.is_batch)
+        pending = [piece.offsets for piece in progress.pending_of(END, (HALF,))]
+        return {o for o in self.log if not any(o in offsets for offsets in pending)}
+
+    def _rest(self) -> list[int]:
+        position = self.delivery.position
+        return [offset for offset in self.log if offset >= position][: self.chunk_rows]
+
+    def _receive(self, most: int) -> None:
+        self.delivery.settle()
+        self.settled |= self.last
+        self.last, self.is_batch = set(), False
+        self._collect(most)
+
+    def _collect(self, most: int) -> None:
+        while len(self.last) < most:
+            message = next(self.rows, None)
+            if message is not None:
+                self._returned(message)
+                continue
+            offsets = self._rest()
+            if not offsets:
+                return
+            self.rows = self.delivery.begin(chunk_of(offsets), offsets[-1] + 1).messages
+
+    def _returned(self, message: Message) -> None:
+        assert message.offset() not in self.messages
+        self.last.add(message.offset())
+        self.messages[message.offset()] = message
+
+
+STEPS = [
+    "poll",
+    "poll",
+    "consume",
+    "batch",
+    "goes_back",
+    "confirmed",
+    "acknowledge",
+    "acknowledge_batch",
+    "stop",
+]
+
+
+@given(
+    st.sets(st.integers(0, END - 1), min_size=1, max_size=30),
+    st.integers(0, 20),
+    st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, END - 1)), max_size=40),
+    st.booleans(),
+    st.integers(1, 7),
+)
+def test_processed_is_what_was_returned_and_is_acknowledged(
+    log: set[int],
+    start: int,
+    steps: list[tuple[str, int]],
+    explicit: bool,
+    chunk_rows: int,
+) -> None:
+    delivery = Delivery(ORDERS, Progress.at(start), [HALF], explicit=explicit)
+    model = Model(delivery, sorted(offset for offset in log if offset >= start), chunk_rows)
+    for step, number in steps:
+        getattr(model, step)(number)
+        assert model.processed() == (model.acknowledged if explicit else model.settled)
+    assert list(model.messages) == model.log[: len(model.messages)]
+    if explicit:
+        assert delivery.gaps <= delivery.unacknowledged
+
+
+def test_what_is_passed_over_by_a_seek_is_pending_and_what_was_processed_stays_so() -> None:
+    delivery = Delivery(ORDERS, Progress.at(0), [HALF], explicit=True)
+    messages = list(delivery.begin(chunk_of(list(range(10))), 10).messages)
+    for message in messages[:4]:
+        message[0].acknowledged[message[1]] = 1
+    delivery.seek(20)
+    assert [stripe.bounds for stripe in delivery.wanted(30)] == [(20, 30)]
+    again = list(delivery.begin(chunk_of([20, 21]), 25).messages)
+    again[0][0].acknowledged[0] = 1
+    progress = delivery.processed(is_batch=False)
+    done = [piece.offsets for piece in progress.individual_commits]
+    assert [(part.start, part.end) for part in done] == [(0, 4), (20, 21), (22, 25)]
+
+
+def test_seeks_of_different_hashes_are_told_apart() -> None:
+    """Hashes come after a seek, more of them after the next one, and some of all go."""
+    quarters = split(WHOLE, 4)
+
+    def ranges(delivery: Delivery) -> set[tuple[int, int, int]]:
+        wanted = delivery.wanted(100)
+        return {
+            (n, start, end)
+            for n, part in enumerate(quarters)
+            for stripe in wanted
+            for start, end in zip(stripe.bounds[::2], stripe.bounds[1::2], strict=True)
+            if stripe.hashes.intersect(part) is not None
+        }
+
+    def following(delivery: Delivery, *parts: HashRange) -> Delivery:
+        carried = delivery.carry(parts)
+        return Delivery(ORDERS, Progress.at(10), parts, explicit=False, carried=carried)
+
+    one = Delivery(ORDERS, Progress.at(10), quarters[:1], explicit=False)
+    one.hand_out(chunk_of([10, 11]), 20)
+    one.settle()
+    one.seek(40)
+    two = following(one, *quarters[:2])
+    assert ranges(two) == {(0, 40, 100), (1, 10, 100)}
+    two.hand_out(chunk_of([12]), 30)
+    two.settle()
+    two.seek(60)
+    assert ranges(two) == {(0, 60, 100), (1, 60, 100)}
+    three = following(two, *quarters[1:3])
+    assert ranges(three) == {(1, 60, 100), (2, 10, 100)}
+    three.hand_out(chunk_of([12]), 70)
+    three.settle()
+    done = three.processed(is_batch=True)
+    left = {(n, str(p.offsets)) for n in (1, 2) for p in done.pending_of(90, quarters[n : n + 1])}
+    assert left == {(1, "[30,60)"), (1, "[70,90)"), (2, "[70,90)")}
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_what_was_handed_out_of_hashes_that_stay_is_processed_also_ahead_of_the_others(
+    explicit: bool,
+) -> None:
+    """Hashes come that are behind: until they have caught up, nothing is forgotten."""
+    lower, upper = split(WHOLE, 2)
+    one = Delivery(ORDERS, Progress.at(10), [upper], explicit=explicit)
+    one.hand_out(chunk_of([30, 31, 40]), 45)
+    one.acknowledge(np.array([30, 31]))
+    one.settle()
+    carried = one.carry((lower, upper))
+    two = Delivery(ORDERS, Progress.at(10), (lower, upper), explicit=explicit, carried=carried)
+    two.hand_out(chunk_of([12]), 20)
+    two.acknowledge(np.array([12]))
+    two.settle()
+
+    def left(half: HashRange) -> list[str]:
+        done = two.processed(is_batch=False)
+        return [str(piece.offsets) for piece in done.pending_of(90, (half,))]
+
+    assert two.position == 20
+    assert left(lower) == ["[20,90)"]
+    assert left(upper) == (["[40,41)", "[45,90)"] if explicit else ["[45,90)"])
+    two.acknowledge(np.array([40]))
+    assert left(upper) == ["[45,90)"]
+    two.hand_out(chunk_of([50]), 60)
+    two.settle()
+    assert left(lower) == left(upper) == (["[50,51)", "[60,90)"] if explicit else ["[60,90)"])
+
+
+def test_a_gap_is_no_object_on_its_way_from_the_log_to_the_scan() -> None:
+    """A million gaps are arrays; as rectangles they took half a minute."""
+    bounds = tuple(range(1, 400_001))
+    start = Progress.of_stripes(0, [Stripe(WHOLE, bounds)])
+    gc.collect()
+    before = len(gc.get_objects())
+    delivery = Delivery(ORDERS, start, [], explicit=True)
+    slice_ = Slice(*ORDERS, stripes=delivery.wanted(1 << 62))
+    cursor, wanted = Cursor(slice_.bounds), WantedRecords(slice_.stripes)
+    delivery.hand_out(chunk_of([0, 2, 4]), 6)
+    done = start.union(delivery.processed(is_batch=True))
+    assert len(gc.get_objects()) - before < 1_000
+    assert (cursor.next_offset, len(wanted.bands.starts)) == (0, 200_001)
+    assert (done.stable, done.gaps) == (0, 200_000)
+
+
+def test_what_is_processed_before_the_start_is_not_wanted() -> None:
+    start = Progress.at(5).commit(Progress.at(20).minus(Progress.at(10)))
+    delivery = Delivery(ORDERS, start, [HALF], explicit=False)
+    assert [stripe.bounds for stripe in delivery.wanted(30)] == [(5, 10, 20, 30)]
+    rows = delivery.begin(chunk_of([5, 22]), 23).messages
+    assert next(rows).offset() == 5
+    assert delivery.position == 22
+    assert delivery.processed(is_batch=False) == Progress.at(5)
+    delivery.settle()
+    assert delivery.processed(is_batch=False).position_of((HALF,)) == 22
+
+
+def test_only_returned_offsets_can_be_committed() -> None:
+    delivery = Delivery(ORDERS, Progress.at(0), [], explicit=True)
+    list(delivery.begin(chunk_of([0, 1, 5]), 6).messages)
+    delivery.acknowledge_below(2)
+    assert delivery.processed(is_batch=False) == Progress.at(5)
+    with pytest.raises(ValueError, match="beyond the position 6"):
+        delivery.acknowledge_below(7)
+    assert (delivery.unacknowledged, delivery.gaps) == (1, 1)
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"b", b"c", None]), min_size=1, max_size=30),
+    st.integers(1, 3),
+    st.lists(st.integers(0, 40), max_size=60),
+)
+def test_a_key_has_so_many_records_in_flight_and_they_come_in_order(
+    keys: list[bytes | None], most: int, acknowledged: list[int]
+) -> None:
+    batch = pa.record_batch(
+        [pa.array(keys, pa.binary()), pa.array(range(len(keys)))], ["key", "offset"]
+    )
+    limit = KeyLimit(most)
+    limit.put(Chunk(ORDERS, batch).messages().messages)
+    out: list[int] = []
+    done: set[int] = set()
+
+    def look() -> None:
+        while limit.ready:
+            out.append(limit.ready.popleft().offset())
+        for key in {key for key in keys if key is not None}:
+            of_key = [offset for offset in out if keys[offset] == key]
+            assert of_key == sorted(of_key)
+            assert len(set(of_key) - done) <= most
+
+    look()
+    for offset in [*acknowledged, *range(len(keys)), *range(len(keys))]:
+        if offset in out:
+            limit.acknowledge(offset)
+            done.add(offset)
+            look()
+    while len(done) < len(keys):
+        for offset in out:
+            limit.acknowledge(offset)
+            done.add(offset)
+        look()
+    assert sorted(out) == list(range(len(keys)))
+    assert limit.held == 0
+
+
+def test_what_many_seeks_have_passed_is_one_set() -> None:
+    """A handler that seeks back after each failure does not make commits slow."""
+    delivery = Delivery(ORDERS, Progress.at(0), (), explicit=False)
+    for offset in range(0, 2_000, 2):
+        delivery.hand_out(chunk_of([offset, offset + 1]), offset + 2)
+        delivery.settle()
+        delivery.seek(offset + 1)
+    (sought,) = delivery._sought
+    assert len(sought.passed) == 1
+    assert delivery.processed(is_batch=True) == Progress.of_stripes(0, [Stripe(WHOLE, (0, 2_000))])

@@ -1,0 +1,274 @@
+"""What a session owns: claims as they are given, and commits that are asked for."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle
+from kshare.group.core.ownership import Ownership
+from kshare.group.core.ownerships import Ownerships, claimed_hashes
+from kshare.group.protocol.actions import FetchPrimary, Write
+from kshare.group.protocol.owner import Phase
+from kshare.group.protocol.records import Claim, Key, key_of
+from kshare.group.protocol.start import Anchor, Primary
+from tests.support.groups import LOWER, T0, T1, UPPER
+
+QUARTERS = split(WHOLE, 4)
+
+
+def ownerships() -> Ownerships:
+    return Ownerships("m", "g", 1.0)
+
+
+def write(owned: Ownerships, claim: Claim) -> None:
+    owned.log.apply(owned.log.end, key_of(claim), claim)
+
+
+def claim_written(owned: Ownerships, now: float = 0.0) -> Claim:
+    """Let the only ownership write its claim; the claim."""
+    ((_, (action,)),) = owned.advance(now)
+    assert isinstance(action, Write)
+    (claim,) = action.records
+    assert isinstance(claim, Claim)
+    write(owned, claim)
+    return claim
+
+
+@pytest.mark.parametrize(
+    ("given_hashes", "claimed"),
+    [
+        ((), (WHOLE,)),
+        ((UPPER, LOWER), (WHOLE,)),
+        ((QUARTERS[2], QUARTERS[0]), (QUARTERS[0], QUARTERS[2])),
+        ((QUARTERS[1], QUARTERS[0], QUARTERS[3]), (LOWER, QUARTERS[3])),
+    ],
+)
+def test_hashes_of_a_claim(
+    given_hashes: tuple[HashRange, ...], claimed: tuple[HashRange, ...]
+) -> None:
+    assert claimed_hashes(given_hashes) == claimed
+
+
+@given(st.permutations(QUARTERS), st.integers(0, 4))
+def test_hashes_that_overlap_are_refused(parts: list[HashRange], count: int) -> None:
+    claimed_hashes(parts[:count])
+    with pytest.raises(ValueError, match="overlap"):
+        claimed_hashes([*parts, parts[0]])
+
+
+def test_each_claim_has_a_name_of_its_own() -> None:
+    owned = ownerships()
+    owned.claim({T0: (LOWER,), T1: (WHOLE,)})
+    first = owned.by_partition[T0].owner.member
+    owned.claim({T0: (WHOLE,), T1: (WHOLE,)})
+    assert owned.by_partition[T0].owner.member != first
+    assert owned.by_partition[T1].owner.member == first
+    assert owned.give_up() == [Key(0, "claim", T0, (first,))]
+    assert owned.give_up() == []
+
+
+def test_it_waits_for_former_owners_as_long_as_the_timeout() -> None:
+    owned = ownerships()
+    write(owned, Claim(T0, "other#1", (UPPER,)))
+    owned.claim({T0: (WHOLE,)})
+    claim_written(owned)
+    assert list(owned.advance(5.0)) == []
+    assert owned.by_partition[T0].owner.phase is Phase.WAITING
+    assert owned.next_time() == 6.0
+    assert list(owned.advance(5.9)) == []
+    ((_, actions),) = owned.advance(6.0)
+    assert actions == (FetchPrimary(),)
+
+
+def test_a_failure_is_tried_again_after_a_pause() -> None:
+    owned = ownerships()
+    owned.claim({T0: (WHOLE,)})
+    claim_written(owned)
+    ((each, _),) = owned.advance(0.0)
+    each.failed(each.action - 1, "of old", 0.0)  # late news of earlier actions
+    assert list(owned.advance(100.0)) == []
+    each.failed(each.action, "why", 100.0)
+    assert list(owned.advance(100.0)) == []
+    assert 100.0 < owned.next_time() < 100.1
+    ((_, actions),) = owned.advance(101.0)
+    assert actions == (FetchPrimary(),)
+    assert owned.next_time() == float("inf")
+
+
+def run(owned: Ownerships, primary: Primary | None = None) -> None:
+    """Let the only ownership start, of a group without offsets if there is no primary one."""
+    each = owned.by_partition[T0]
+    for now in range(20):  # longer than it waits for others
+        for _, actions in list(owned.advance(float(now))):
+            for action in actions:
+                if isinstance(action, Write):
+                    for record in action.records:
+                        owned.log.apply(owned.log.end, key_of(record), record)
+                elif isinstance(action, FetchPrimary):
+                    each.owner.primary_read(primary, owned.log.end)
+                elif type(action).__name__ == "ResolveInitial":
+                    each.owner.initial_found(0)
+                else:
+                    each.owner.primary_written()
+
+
+def test_a_rewind_amid_a_start_asks_again() -> None:
+    """A transaction may be aborted while the partition starts, or twice in a row."""
+    owned = ownerships()
+    owned.claim({T0: (WHOLE,)})
+    claim_written(owned)
+    each = owned.by_partition[T0]
+    numbers = []
+    for _ in range(3):
+        ((_, (action,)),) = owned.advance(1.0)
+        assert isinstance(action, FetchPrimary)
+        numbers.append(each.action)
+        each.rewind()
+        each.rewind()
+    assert len({*numbers, each.action}) == 4  # the answers to earlier ones are not taken
+    ((_, (action,)),) = owned.advance(1.0)
+    each.owner.primary_read(Primary(7, Anchor(0, 0, "")), 0)
+    assert list(owned.advance(1.0)) == []
+    assert each.owner.phase is Phase.RUNNING
+    assert each.start == Progress.at(7)
+
+
+def test_a_rewind_while_the_claim_is_written_forgets_no_failure() -> None:
+    owned = ownerships()
+    owned.claim({T0: (WHOLE,)})
+    ((each, (write_it,)),) = owned.advance(0.0)
+    number = each.action
+    each.rewind()
+    each.failed(number, "timed out", 0.0)
+    ((_, actions),) = owned.advance(100.0)
+    assert actions == (write_it,)
+
+
+def test_after_a_lost_log_it_claims_and_commits_again() -> None:
+    owned = ownerships()
+    owned.claim({T0: (WHOLE,)})
+    run(owned)
+    assert owned.next_time() == float("inf")
+    owned.lost("new", "log-0, read up to offset 7: it was deleted")
+    assert owned.started() == {}
+    (said,) = owned.warnings
+    assert "log-0, read up to offset 7" in said
+    assert "orders-0 at stable offset 0" in said
+    claim_written(owned)
+    assert list(owned.advance(0.0)) == []  # the claims of others are lost, too: it waits
+    assert owned.by_partition[T0].owner.phase is Phase.WAITING
+
+
+def loses_log(owned: Ownerships) -> None:
+    """Run with the whole partition, process two rectangles, and lose the log before a commit."""
+    owned.claim({T0: (WHOLE,)})
+    run(owned)
+    owned.by_partition[T0].processed(
+        [Rectangle(OffsetRange(0, 5), LOWER), Rectangle(OffsetRange(0, 7), UPPER)]
+    )
+    owned.lost("new", "log-0, read up to offset 7: it was deleted")
+
+
+def run_again(owned: Ownerships) -> Progress:
+    """Start from a primary offset with an anchor in the lost log."""
+    run(owned, Primary(0, Anchor(1, 1_000, "old")))
+    return owned.started()[T0]
+
+
+def test_what_is_processed_of_hashes_that_stay_is_known_under_the_next_claim() -> None:
+    """The log was lost, and the group rebalances before this member runs again."""
+    owned = ownerships()
+    loses_log(owned)
+    owned.claim({T0: (LOWER,)})
+    claim_written(owned)
+    assert run_again(owned) == Progress.of(0, [Rectangle(OffsetRange(0, 5), LOWER)])
+    owned.claim({T0: (WHOLE,)})  # what is committed is in the log; the rest was given up
+    claim_written(owned)
+    assert run_again(owned) == Progress.of(0, [Rectangle(OffsetRange(0, 5), LOWER)])
+
+
+def test_what_another_session_has_had_in_between_is_known_no_more() -> None:
+    """It may have delivered some of it again, so the last outputs of a key were older ones."""
+    owned = ownerships()
+    loses_log(owned)
+    write(owned, Claim(T0, "other#1", (UPPER,)))
+    claim_written(owned)
+    assert run_again(owned) == Progress.of(0, [Rectangle(OffsetRange(0, 5), LOWER)])
+
+
+# -- what is read on while a claim is replaced -----------------------------------------------------
+
+FIVE = Rectangle(OffsetRange(0, 5), LOWER)
+
+
+def replaced(owned: Ownerships, *hashes: HashRange) -> Progress:
+    """Run with the whole partition, then claim some of it; the start of before."""
+    owned.claim({T0: (WHOLE,)})
+    run(owned)
+    since = owned.started()[T0]
+    owned.claim({T0: hashes})
+    return since
+
+
+def is_done(asked: list[tuple[Ownership, int]]) -> bool:
+    ((each, number),) = asked
+    return each.commits.finished >= number
+
+
+@pytest.mark.parametrize("claims", [1, 2])
+def test_what_is_read_on_is_committed_once_the_next_claim_is_in_place(claims: int) -> None:
+    owned = ownerships()
+    since = replaced(owned, LOWER)
+    if claims == 2:  # before the first one was in place
+        owned.claim({T0: (QUARTERS[0], QUARTERS[2])})
+    asked = owned.ask_commits({T0: [Rectangle(OffsetRange(0, 5), WHOLE)]}, {T0: since})
+    assert not is_done(asked)
+    run(owned, Primary(0, Anchor(1, 0, "")))
+    assert is_done(asked)
+    kept = FIVE if claims == 1 else Rectangle(OffsetRange(0, 5), QUARTERS[0])
+    assert owned.log.of(T0).progress(0) == Progress.of(0, [kept])  # and nothing that was given up
+
+
+def test_what_is_read_on_is_committed_if_the_delivery_has_not_begun_anew() -> None:
+    owned = ownerships()
+    since = replaced(owned, LOWER)
+    run(owned, Primary(0, Anchor(1, 0, "")))
+    asked = owned.ask_commits({T0: [FIVE]}, {T0: since})
+    run(owned)
+    assert is_done(asked)
+    assert owned.log.of(T0).progress(0) == Progress.of(0, [FIVE])
+
+
+def test_what_is_read_on_counts_no_more_after_a_rewind() -> None:
+    owned = ownerships()
+    since = replaced(owned, LOWER)
+    run(owned, Primary(0, Anchor(1, 0, "")))
+    owned.by_partition[T0].rewind()
+    assert owned.ask_commits({T0: [FIVE]}, {T0: since}) == []
+
+
+def test_what_is_read_on_counts_no_more_after_a_reset() -> None:
+    owned = ownerships()
+    since = replaced(owned, WHOLE)
+    owned.ask_commits({T0: [FIVE]}, {T0: since})
+    run(owned)
+    owned.claim({T0: (LOWER,)})
+    owned.ask_commits({T0: [Rectangle(OffsetRange(0, 9), LOWER)]}, {T0: since})
+    run(owned, Primary(2))  # by Kafka's own tool
+    assert owned.ask_commits({T0: [FIVE]}, {T0: since}) == []
+    assert owned.started() == {T0: Progress.at(2)}
+    assert owned.by_partition[T0].owner.done == Progress.at(2)
+
+
+def test_what_is_read_on_is_refused_once_another_has_claimed_it() -> None:
+    owned = ownerships()
+    since = replaced(owned, LOWER)
+    claim_written(owned)
+    write(owned, Claim(T0, "other#1", (WHOLE,)))
+    list(owned.advance(0.0))
+    ((each, _),) = owned.ask_commits({T0: [FIVE]}, {T0: since})
+    assert each.owner.phase is Phase.FENCED
+    owned.claim({T0: (LOWER,)})
+    assert owned.ask_commits({T0: [FIVE]}, {T0: since}) == []

@@ -1,0 +1,175 @@
+"""What is handed out of leased chunks, and what of it is processed."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.core.hashing import WHOLE
+from kshare.core.offsets import Bounds, length, subtract, union
+from kshare.core.progress import Progress, Stripe, TopicPartition
+from kshare.group.core.shared_delivery import SharedDelivery
+from kshare.group.message import Chunk
+from kshare.group.protocol.cooperator import Share
+
+T0 = TopicPartition("orders", 0)
+
+
+def chunk(*offsets: int) -> Chunk:
+    columns = {"key": pa.nulls(len(offsets), pa.binary()), "offset": pa.array(offsets, pa.int64())}
+    return Chunk(T0, pa.RecordBatch.from_pydict(columns))
+
+
+def share(*held: int, done: int = 0) -> Share:
+    return Share(held, Progress.at(done), 1_000)
+
+
+def is_handed_out(each: SharedDelivery) -> bool:
+    return each.is_handed_out
+
+
+def delivery(*, explicit: bool = False) -> SharedDelivery:
+    return SharedDelivery(T0, Progress.at(0), explicit=explicit)
+
+
+def processed(each: SharedDelivery) -> Bounds:
+    return each.processed_offsets(is_batch=False)
+
+
+def test_parts_are_read_one_after_the_other() -> None:
+    each = delivery()
+    assert is_handed_out(each)
+    each.update(share(0, 10))
+    assert each.has_new
+    each.next_part()
+    assert each.wanted(1 << 62) == (Stripe(WHOLE, (0, 10)),)
+    each.update(share(0, 10, 40, 50))
+    assert each.has_new
+    assert not is_handed_out(each)
+    each.hand_out(chunk(*range(10)), 10)
+    assert is_handed_out(each)
+    each.next_part()
+    assert each.wanted(1 << 62) == (Stripe(WHOLE, (40, 50)),)
+    assert not each.has_new
+
+
+def test_what_others_have_is_not_processed() -> None:
+    each = delivery()
+    each.update(share(0, 10, 40, 50))
+    each.next_part()
+    assert [stripe.bounds for stripe in each.wanted(1 << 62)] == [(0, 10, 40, 50)]
+    each.hand_out(chunk(*range(10), *range(40, 50)), 50)
+    assert processed(each) == ()  # the call that returned it is the last one
+    assert each.finished == 0
+    each.settle()
+    assert processed(each) == (0, 10, 40, 50)
+    assert each.finished == 1
+
+
+def test_a_part_is_forgotten_when_the_log_says_that_it_is_processed() -> None:
+    each = delivery()
+    each.update(share(0, 10))
+    each.next_part()
+    each.hand_out(chunk(*range(10)), 10)
+    each.update(share())  # somebody else has processed it, and it is in hand
+    assert not each.has_new
+    each.settle()
+    assert processed(each) == (0, 10)
+    each.update(share(done=10))
+    assert processed(each) == ()
+    assert each.finished == 1
+
+
+def test_offsets_without_records_are_processed_at_once() -> None:
+    each = delivery()
+    each.update(share(0, 10))
+    each.next_part()
+    each.pass_to(10)
+    assert processed(each) == (0, 10)
+    each.update(share(0, 10, 40, 50))
+    each.next_part()
+    each.hand_out(chunk(*range(40, 48)), 48)
+    each.pass_to(50)
+    assert processed(each) == (0, 10)  # 40 to 47 were returned by the last call
+    each.settle()
+    assert processed(each) == (0, 10, 40, 50)
+
+
+def test_records_are_acknowledged_one_by_one() -> None:
+    each = delivery(explicit=True)
+    first, second = chunk(*range(10)), chunk(*range(40, 50))
+    each.update(share(0, 10, 40, 50))
+    each.next_part()
+    each.hand_out(first, 40)
+    each.hand_out(second, 50)
+    each.settle()
+    first.acknowledged[:] = b"\1" * 10
+    second.acknowledged[3:] = b"\1" * 7
+    assert processed(each) == (0, 10, 43, 50)
+    assert (each.finished, each.unacknowledged, each.gaps) == (0, 3, 1)
+    second.acknowledged[:3] = b"\1" * 3
+    each.count()
+    assert (each.finished, each.unacknowledged) == (1, 0)
+
+
+def test_a_commit_up_to_an_offset() -> None:
+    each = delivery()
+    each.update(share(0, 10))
+    each.next_part()
+    each.hand_out(chunk(*range(10)), 10)
+    each.update(share(0, 10, 40, 50))
+    each.next_part()
+    each.hand_out(chunk(40, 41, 42), 43)
+    with pytest.raises(ValueError, match="cannot commit offset 44"):
+        each.acknowledge_below(44)
+    each.acknowledge_below(42)
+    assert processed(each) == (0, 10, 40, 42)
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_what_a_call_has_collected_of_several_parts_is_begun_again(explicit: bool) -> None:
+    each = delivery(explicit=explicit)
+    each.update(share(0, 10, 40, 50))
+    each.next_part()
+    each.hand_out(returned := chunk(*range(5)), 5)
+    each.settle()
+    each.collect()
+    each.hand_out(chunk(*range(5, 10), *range(40, 50)), 50)
+    each.update(share(0, 10, 40, 50, 70, 90))
+    each.next_part()
+    each.collect()
+    each.hand_out(chunk(70, 71), 72)
+    assert each.returned == 70
+    each.settle()
+    returned.acknowledged[:] = b"\1" * 5
+    assert processed(each) == (0, 5)
+    each.take_back()
+    assert each.position == each.returned == 5
+    assert [stripe.bounds for stripe in each.wanted(1 << 62)] == [(5, 10, 40, 50)]
+    assert (each.unacknowledged, processed(each)) == (0, (0, 5))
+    assert each.has_new
+    each.hand_out(chunk(*range(5, 10), *range(40, 50)), 50)
+    each.next_part()
+    assert [stripe.bounds for stripe in each.wanted(1 << 62)] == [(70, 90)]
+
+
+bounds = st.sets(st.integers(0, 40)).map(lambda some: union((i, i + 1) for i in some))
+
+
+@given(st.lists(bounds, min_size=1, max_size=6), st.integers(0, 20))
+def test_each_offset_is_begun_once(shares: list[Bounds], done: int) -> None:
+    """As long as what was begun stays held until it is processed."""
+    each = delivery()
+    begun: Bounds = ()
+    for held in shares:
+        all_held = union([begun, subtract(held, (0, done) if done else ())])
+        each.update(Share(all_held, Progress.at(done), 1_000))
+        if not each.has_new:
+            continue
+        each.next_part()
+        wanted = [stripe.bounds for stripe in each.wanted(1 << 62)]
+        assert length(union(wanted)) + length(begun) == length(all_held)
+        begun = all_held
+        each.hand_out(chunk(all_held[-1] - 1), each.end)
+        each.settle()
+        assert each.processed_offsets(is_batch=True) == begun

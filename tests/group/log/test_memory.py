@@ -1,0 +1,77 @@
+"""Attempts and sequences are kept in the group's log, and others pass over them."""
+
+from collections.abc import Collection
+
+from kshare.cluster.compacted_topic import Changes, Row
+from kshare.core.progress import TopicPartition
+from kshare.group.log.group_reader import GroupReader
+from kshare.group.log.memory import Memory
+from kshare.group.protocol.log import GroupLog
+from kshare.processing import Processor
+from tests.processing.engines import PARTITION, records_of
+
+LOG = TopicPartition("__individual_commit_offsets", 3)
+
+
+class MemoryTable:
+    """A log in memory, which several processes read and write."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        self.rows = rows
+        self.position = 0
+
+    def read(self) -> Changes:
+        new, self.position = self.rows[self.position :], len(self.rows)
+        return Changes(tuple(new), restarted=False)
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        return (LOG,)
+
+    def write(self, rows: Collection[tuple[bytes, bytes | None]], partition: int = -1) -> None:
+        assert partition == LOG.partition
+        for key, value in rows:
+            self.rows.append(Row(partition, len(self.rows), key, value))
+
+    def close(self) -> None:
+        pass
+
+
+def test_attempts_and_sequences_are_known_after_a_restart_until_they_are_over() -> None:
+    log = list[Row]()
+    first, second = records_of(Processor(print), [b"a", b"b"])
+    first.failures, first.since, first.due = 3, 1000.5, 1030.25
+    before = Memory(MemoryTable(log), "billing")
+    before.remember(first)
+    before.begin_sequence(second)
+    before.close()
+
+    after, other = Memory(MemoryTable(log), "billing"), Memory(MemoryTable(log), "audit")
+    known = after.read()
+    assert known.sequences == {(PARTITION, b"b")}
+    (again, _) = records_of(Processor(print), [b"a", b"b"])
+    known.recall(again)
+    assert (again.failures, again.since, again.due) == (3, 1000.5, 1030.25)
+    assert not other.read().attempts
+    after.forget(again)
+    after.end_sequence(PARTITION, b"b")
+    after.close()
+    last = Memory(MemoryTable(log), "billing").read()
+    assert not last.attempts
+    assert not last.sequences
+
+
+def test_whoever_reads_the_groups_log_passes_over_them() -> None:
+    """Whatever the group's name is, also that of a topic or of a kind."""
+    for group in ("billing", "orders", "attempt", "a", "kshare.processing of group"):
+        log = list[Row]()
+        (record,) = records_of(Processor(print), [b"a"])
+        memory = Memory(MemoryTable(log), group)
+        memory.remember(record)
+        memory.begin_sequence(record)
+        memory.close()
+        for reader_of in ("billing", "orders", "attempt", "sequence", group):
+            reader = GroupReader(LOG, GroupLog(reader_of))
+            for row in log:
+                reader.apply(row.offset, row.key or b"", row.value)
+            reader.check()
+            assert not reader.keys

@@ -1,0 +1,96 @@
+"""An engine with an edge in memory, for tests."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kshare.core.progress import TopicPartition
+from kshare.processing import Outcome, Processor, Record, Status
+from kshare.processing.core.record import Source
+from kshare.processing.engine import Engine
+
+PARTITION = TopicPartition("orders", 0)
+
+
+class Rows:
+    topic_partition = PARTITION
+
+    def column(self, name: str) -> list[Any]:
+        raise AssertionError(name)
+
+
+class MemoryEdge:
+    """Keeps what an engine asks for.
+
+    Attributes:
+        refuses: Says of a record why its letter cannot be written, or its key not be parked.
+    """
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+        self.letters: list[Record] = []
+        self.sequences: list[Record] = []
+        self.parked: list[Record] = []
+        self.released: list[Record] = []
+        self.remembered: dict[int, int] = {}
+        self.refuses: Callable[[Record], Exception | None] = lambda record: None
+
+    def settle(self, outcomes: Sequence[Outcome]) -> None:
+        self.outcomes += outcomes
+
+    async def deliver(self, record: Record, error: BaseException | None) -> None:
+        fault = self.refuses(record)
+        if fault is not None:
+            raise fault
+        self.letters.append(record)
+
+    async def begin_sequence(self, record: Record) -> None:
+        self.sequences.append(record)
+
+    async def park(self, record: Record, error: BaseException | None) -> None:
+        self.parked.append(record)
+
+    def release(self, record: Record) -> None:
+        self.released.append(record)
+
+    def take_again(self, record: Record) -> None:
+        self.released.remove(record)
+
+    def remember(self, record: Record) -> None:
+        self.remembered[record.offset] = record.failures
+
+    def forget(self, record: Record) -> None:
+        self.remembered.pop(record.offset, None)
+
+    def offsets(self, status: Status = Status.DONE) -> list[int]:
+        return [each.record.offset for each in self.outcomes if each.status is status]
+
+
+def records_of(
+    processor: Processor, keys: Sequence[bytes | None], source: Source | None = None
+) -> list[Record]:
+    rows = source or Rows()
+    return [processor.record(rows, at, at, key, b"%d" % at) for at, key in enumerate(keys)]
+
+
+def handle(
+    processor: Processor,
+    keys: Sequence[bytes | None],
+    edge: MemoryEdge | None = None,
+    *,
+    seconds: float = 20.0,
+    drain: float = 1.0,
+    source: Source | None = None,
+    gives_back: bool = False,
+) -> tuple[MemoryEdge, Engine]:
+    """Handle records until nothing is left or so much time is over."""
+    edge = edge or MemoryEdge()
+
+    async def run() -> Engine:
+        engine = processor.engine(edge, gives_back=gives_back)
+        engine.offer(records_of(processor, keys, source))
+        await engine.wait(lambda: engine.is_idle or engine.failure is not None, seconds)
+        await engine.close(drain)
+        return engine
+
+    return edge, asyncio.run(run())

@@ -1,0 +1,312 @@
+"""Handlers as they are called: in the loop, in threads, late, failing, in batches."""
+
+import asyncio
+import threading
+import time
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from kshare.processing import (
+    FILTERED,
+    DeadLetter,
+    Park,
+    Processor,
+    Record,
+    Retry,
+    RetryAfter,
+    Status,
+    Stop,
+)
+from tests.processing.engines import MemoryEdge, handle
+
+SOON = Retry(attempts=3, first=0.001, most=0.01)
+KEYS = [b"%d" % (at % 7) for at in range(70)]
+
+
+def assert_in_order(edge: MemoryEdge) -> None:
+    by_key = defaultdict(list)
+    for each in edge.outcomes:
+        by_key[each.record.raw_key].append(each.record.offset)
+    assert all(offsets == sorted(offsets) for offsets in by_key.values())
+
+
+async def nothing(record: Record) -> None:
+    pass
+
+
+def test_a_coroutine_function_runs_for_many_keys_at_a_time_and_one_after_another_for_each() -> None:
+    running, peak = defaultdict[Any, int](int), [0]
+
+    async def handler(record: Record) -> int:
+        running[record.key] += 1
+        assert running[record.key] == 1
+        peak[0] = max(peak[0], sum(running.values()))
+        await asyncio.sleep(0.001)
+        running[record.key] -= 1
+        return record.offset * 2
+
+    edge, engine = handle(Processor(handler, concurrency=5), KEYS)
+    assert sorted(edge.offsets()) == list(range(70))
+    assert all(each.result == 2 * each.record.offset for each in edge.outcomes)
+    assert peak == [5]
+    assert engine.measures.calls == 70
+    assert_in_order(edge)
+
+
+def test_a_plain_function_runs_in_threads() -> None:
+    threads, barrier = set(), threading.Barrier(4, timeout=10)
+
+    def handler(record: Record) -> None:
+        threads.add(threading.current_thread())
+        if record.offset < 4:
+            barrier.wait()
+
+    edge, _ = handle(Processor(handler, concurrency=4), KEYS)
+    assert sorted(edge.offsets()) == list(range(70))
+    assert threading.main_thread() not in threads
+    assert len(threads) == 4
+    assert_in_order(edge)
+
+
+def test_a_record_that_fails_is_tried_again_and_remembered_until_it_is_done() -> None:
+    seen = list[tuple[int, int]]()
+
+    async def handler(record: Record) -> None:
+        seen.append((record.offset, record.attempt))
+        if record.offset == 0 and record.attempt < 3:
+            raise ValueError("no")
+
+    edge, _ = handle(Processor(handler, retry=SOON), [b"a", b"a"])
+    assert seen == [(0, 1), (0, 2), (0, 3), (1, 1)]
+    assert [each.attempts for each in edge.outcomes] == [3, 1]
+    assert not edge.remembered
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_what_fails_for_good_is_a_dead_letter_and_its_key_goes_on(*, is_plain: bool) -> None:
+    async def handler(record: Record) -> None:
+        if record.offset == 1:
+            raise ValueError("no")
+
+    def plain(record: Record) -> None:
+        if record.offset == 1:
+            raise ValueError("no")
+
+    function = plain if is_plain else handler
+    edge, _ = handle(Processor(function, retry=SOON, on_failure=DeadLetter("dlq")), [b"a"] * 3)
+    assert [record.offset for record in edge.letters] == [1]
+    assert edge.offsets(Status.DEAD_LETTERED) == [1]
+    assert edge.outcomes[1].attempts == 3
+    assert_in_order(edge)
+
+
+def test_a_dead_letter_that_cannot_be_written_leaves_its_record_pending() -> None:
+    async def handler(record: Record) -> None:
+        if record.key == b"a":
+            raise ValueError("no")
+
+    edge = MemoryEdge()
+    edge.refuses = lambda record: OSError("the topic is missing")
+    processor = Processor(handler, retry=SOON, on_failure=DeadLetter("dlq"))
+    _, engine = handle(processor, [b"a", b"b", b"a"], edge, seconds=0.2, drain=0.1)
+    assert edge.offsets() == [1]
+    assert edge.offsets(Status.LEFT_OVER) == [0, 2]
+    assert engine.measures.undelivered > 1
+
+
+def test_a_sequence_follows_into_the_dead_letter_topic() -> None:
+    async def handler(record: Record) -> None:
+        if record.offset == 1:
+            raise ValueError("no")
+
+    policy = DeadLetter("dlq", sequence=True)
+    edge, _ = handle(Processor(handler, retry=SOON, on_failure=policy), [b"a"] * 4)
+    assert edge.offsets() == [0]
+    assert [record.offset for record in edge.letters] == [1, 2, 3]
+    assert [record.offset for record in edge.sequences] == [1]
+
+
+def test_a_parked_key_is_released_and_all_others_go_on() -> None:
+    async def handler(record: Record) -> None:
+        if record.key == b"a":
+            raise ValueError("no")
+
+    processor = Processor(handler, retry=SOON, on_failure=Park())
+    edge, _ = handle(processor, [b"a", b"b", b"a"], gives_back=True)
+    assert [record.offset for record in edge.released] == [0]
+    assert edge.offsets(Status.LEFT_OVER) == [2]
+    assert edge.offsets() == [1]
+    assert edge.offsets(Status.PARKED) == [0]
+
+
+def test_what_comes_of_a_key_after_it_was_parked_is_left_over() -> None:
+    tried = set[int]()
+
+    async def handler(record: Record) -> None:
+        tried.add(record.offset)
+        if record.offset == 0:
+            raise ValueError("no")
+
+    processor = Processor(handler, retry=SOON, on_failure=Park(), max_records=1)
+    edge, _ = handle(processor, [b"a", b"a", b"b", b"a"])
+    assert tried == {0, 2}
+    assert edge.offsets(Status.PARKED) == [0]
+    assert edge.offsets(Status.LEFT_OVER) == [1, 3]
+
+
+def test_stop_says_which_record_it_was() -> None:
+    async def handler(record: Record) -> None:
+        raise ValueError("no")
+
+    edge, engine = handle(
+        Processor(handler, retry=Retry(attempts=1), on_failure=Stop()), [b"a"] * 2
+    )
+    assert engine.failure is not None
+    assert engine.failure.record.offset == 0
+    assert edge.offsets(Status.FAILED) == [0]
+    assert edge.offsets(Status.LEFT_OVER) == [1]
+
+
+def test_errors_that_are_not_worth_it_are_not_tried_again() -> None:
+    async def handler(record: Record) -> None:
+        raise KeyError if record.offset else ValueError
+
+    retry = Retry(attempts=3, first=0.001, on=(KeyError,))
+    edge, _ = handle(Processor(handler, retry=retry, on_failure=DeadLetter("dlq")), [b"a", b"b"])
+    assert {each.record.offset: each.attempts for each in edge.outcomes} == {0: 1, 1: 3}
+
+
+def test_retry_after_waits_as_long_as_the_server_says_and_counts_no_attempt() -> None:
+    seen = list[float]()
+
+    async def handler(record: Record) -> None:
+        seen.append(time.monotonic())
+        if len(seen) <= 4:
+            raise RetryAfter(0.02, "429")
+
+    retry = Retry(attempts=2, first=5)
+    edge, _ = handle(Processor(handler, retry=retry, on_failure=DeadLetter("dlq")), [b"a"])
+    assert edge.offsets() == [0]
+    assert seen[-1] - seen[0] >= 0.08
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_handler_that_hangs_is_ended_and_all_others_go_on(*, is_plain: bool) -> None:
+    release = threading.Event()
+
+    async def hangs(record: Record) -> None:
+        if record.key == b"a":
+            await asyncio.Event().wait()
+
+    def blocks(record: Record) -> None:
+        if record.key == b"a":
+            release.wait()
+
+    function = blocks if is_plain else hangs
+    processor = Processor(
+        function,
+        timeout=0.05,
+        retry=Retry(attempts=2, first=0.001),
+        on_failure=DeadLetter("dlq"),
+    )
+    edge, _ = handle(processor, [b"a", b"b", b"b"])
+    release.set()
+    assert edge.offsets() == [1, 2]
+    assert edge.offsets(Status.DEAD_LETTERED) == [0]
+    error = edge.outcomes[-1].error
+    assert isinstance(error, TimeoutError)
+    assert "longer than its timeout, 0.05 s" in str(error)
+
+
+def test_a_handler_that_returns_after_its_timeout_is_not_heard() -> None:
+    returned = list[int]()
+
+    async def handler(record: Record) -> str:
+        attempt = record.attempt
+        if attempt == 1:
+            try:
+                await asyncio.sleep(10)
+            except asyncio.CancelledError:
+                await asyncio.sleep(0.05)
+        returned.append(attempt)
+        return f"attempt {attempt}"
+
+    processor = Processor(handler, timeout=0.1, retry=Retry(attempts=2, first=0.001))
+    edge, _ = handle(processor, [b"a", b"a"])
+    assert next(each.result for each in edge.outcomes) == "attempt 2"
+    assert edge.offsets() == [0, 1]
+
+
+def test_batches_of_a_key_and_of_many_keys() -> None:
+    seen = list[list[Record]]()
+
+    async def handler(records: list[Record]) -> list[Any]:
+        seen.append(records)
+        return [FILTERED if record.offset == 3 else record.offset for record in records]
+
+    edge, _ = handle(Processor(handler, batch_size=4, concurrency=1), KEYS)
+    assert all(len({record.key for record in batch}) == 1 for batch in seen)
+    assert max(map(len, seen)) == 4
+    assert edge.offsets(Status.FILTERED) == [3]
+    seen.clear()
+    edge, _ = handle(Processor(handler, on_batch=True, concurrency=1), KEYS)
+    assert len(edge.outcomes) == 70
+    assert len(seen) == 1
+    assert_in_order(edge)
+
+
+def test_an_exception_in_a_batchs_results_is_that_records() -> None:
+    async def handler(records: list[Record]) -> list[Any]:
+        return [ValueError("no") if record.offset == 2 else None for record in records]
+
+    processor = Processor(handler, on_batch=True, retry=SOON, on_failure=DeadLetter("dlq"))
+    edge, _ = handle(processor, KEYS)
+    assert edge.offsets(Status.DEAD_LETTERED) == [2]
+    assert len(edge.offsets()) == 69
+    assert_in_order(edge)
+
+
+def test_what_cannot_be_decoded_has_failed_for_good() -> None:
+    async def handler(record: Record) -> int:
+        value: int = record.value
+        return value
+
+    def decode(data: bytes | None, context: Any) -> int:
+        return 6 // int(data or b"")
+
+    processor = Processor(handler, value_deserializer=decode, on_failure=DeadLetter("dlq"))
+    edge, _ = handle(processor, [b"a"] * 3)
+    assert [(each.status, each.result) for each in edge.outcomes] == [
+        (Status.DEAD_LETTERED, None),
+        (Status.DONE, 6),
+        (Status.DONE, 3),
+    ]
+    assert "offset 0: the value cannot be decoded" in str(edge.outcomes[0].error)
+
+
+@pytest.mark.parametrize(("order", "groups"), [("none", 4), ("partition", 1)])
+def test_order_may_be_that_of_partitions_or_none(order: Any, groups: int) -> None:
+    running, peak = [0], [0]
+
+    async def handler(record: Record) -> None:
+        running[0] += 1
+        peak[0] = max(peak[0], running[0])
+        await asyncio.sleep(0.002)
+        running[0] -= 1
+
+    handle(Processor(handler, order=order, concurrency=4), [b"a", b"b", b"a", b"a"])
+    assert peak == [groups]
+
+
+def test_a_thousand_in_flight_are_drained_or_left_over() -> None:
+    async def handler(record: Record) -> None:
+        await asyncio.sleep(0.01 if record.offset < 900 else 60)
+
+    keys = [b"%d" % at for at in range(1_000)]
+    began = time.monotonic()
+    edge, _ = handle(Processor(handler, concurrency=1_000), keys, seconds=0.0, drain=0.5)
+    assert time.monotonic() - began < 5
+    assert sorted(edge.offsets()) == list(range(900))
+    assert sorted(edge.offsets(Status.LEFT_OVER)) == list(range(900, 1_000))

@@ -1,0 +1,216 @@
+"""A processor inside a task of Spark: rows in, outcomes out."""
+
+import asyncio
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kshare.errors import OptionsError, ProcessingError
+from kshare.processing import DeadLetter, Park, Processor, Record, Retry
+from kshare.processing.frames import process_by_key, process_rows
+
+QUICK = Retry(attempts=3, first="1ms", most="2ms")
+
+
+def rows(keys: list[int], first: int = 0, topic: str = "orders") -> pa.RecordBatch:
+    count = len(keys)
+    return pa.record_batch(
+        {
+            "topic": [topic] * count,
+            "partition": pa.array([0] * count, pa.int32()),
+            "offset": pa.array(range(first, first + count), pa.int64()),
+            "key": [b"%d" % key for key in keys],
+            "value": [b"v%d" % at for at in range(first, first + count)],
+        }
+    )
+
+
+class Letters:
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.is_closed = False
+
+    async def write(self, record: Record, error: BaseException | None, now: float) -> None:
+        self.offsets.append(record.offset)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Failing:
+    """Fails each record as often as is said."""
+
+    def __init__(self, failures: dict[int, int]) -> None:
+        self.left = Counter(failures)
+        self.calls: dict[bytes, list[int]] = defaultdict(list)
+
+    async def __call__(self, record: Record) -> None:
+        await asyncio.sleep(0)
+        self.calls[record.key].append(record.offset)
+        if self.left[record.offset]:
+            self.left[record.offset] -= 1
+            raise LookupError("not there")
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.lists(st.integers(0, 4), max_size=12), max_size=4),
+    st.dictionaries(st.integers(0, 30), st.integers(1, 3), max_size=4),
+    st.integers(1, 5),
+)
+def test_each_row_has_one_outcome_and_keys_keep_their_order(
+    batches: list[list[int]], failures: dict[int, int], held: int
+) -> None:
+    handler, letters = Failing(failures), Letters()
+    processor = Processor(
+        handler, retry=QUICK, on_failure=DeadLetter("dlq"), max_records=held, concurrency=3
+    )
+    given_rows, at = [], 0
+    for keys in batches:
+        given_rows.append(rows(keys, at))
+        at += len(keys)
+    out = list(process_rows(given_rows, processor, letters=letters))
+    table = pa.Table.from_batches(out) if out else None
+    outcomes = [] if table is None else table.to_pylist()
+    assert sorted(row["offset"] for row in outcomes) == list(range(at))
+    for row in outcomes:
+        failed = failures.get(row["offset"], 0)
+        assert row["value"] == b"v%d" % row["offset"]
+        assert row["attempts"] == min(failed + 1, 3)
+        assert row["status"] == ("dead_lettered" if failed == 3 else "done")
+        assert row["error"] == ("LookupError: not there" if failed == 3 else None)
+    assert sorted(letters.offsets) == [offset for offset in range(at) if failures.get(offset) == 3]
+    for offsets in handler.calls.values():
+        assert offsets == sorted(offsets)
+    assert letters.is_closed
+
+
+def test_plain_functions_run_beside_each_other() -> None:
+    """Four of them meet: none goes on before."""
+    barrier = threading.Barrier(4, timeout=30)
+
+    def meet(record: Record) -> str:
+        barrier.wait()
+        return str(record.value, "ascii")
+
+    processor = Processor(meet, concurrency=4)
+    (out,) = process_rows([rows([0, 1, 2, 3])], processor, result="string")
+    assert sorted(out.column("result").to_pylist()) == ["v0", "v1", "v2", "v3"]
+
+
+def test_a_record_that_fails_for_good_stops_the_task() -> None:
+    processor = Processor(Failing({1: 9}), retry=QUICK)
+    with pytest.raises(ProcessingError, match=r"orders-0 offset 1.*not there") as raised:
+        list(process_rows([rows([0, 1])], processor))
+    assert (raised.value.topic, raised.value.partition, raised.value.offset) == ("orders", 0, 1)
+    assert raised.value.attempts == 3
+
+
+def test_no_more_is_read_than_may_be_held() -> None:
+    done: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for first in range(0, 60, 2):
+            assert first - len(done) <= 4
+            yield rows([first, first + 1], first)
+
+    async def work(record: Record) -> None:
+        await asyncio.sleep(0)
+        done.append(record.offset)
+
+    processor = Processor(work, max_records=4)
+    assert sum(out.num_rows for out in process_rows(batches(), processor)) == 60
+
+
+def test_a_task_that_is_given_up_cancels_its_handlers() -> None:
+    cancelled: list[int] = []
+
+    async def hang(record: Record) -> None:
+        if record.offset < 5_000:
+            return
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(record.offset)
+            raise
+
+    batches = [rows([*range(5_000)]), rows([1, 2], 5_000), rows([3], 5_002)]
+    outcomes = process_rows(batches, Processor(hang, max_records=5_002))
+    assert next(outcomes).num_rows >= 4_096
+    assert isinstance(outcomes, Generator)
+    outcomes.close()
+    assert set(cancelled) <= {5_000, 5_001, 5_002}
+    assert threading.active_count() < 10
+
+
+def test_a_frame_without_the_columns_of_kafka() -> None:
+    seen: list[tuple[Any, Any, int]] = []
+
+    async def see(record: Record) -> None:
+        seen.append((record.key, record.value, record.offset))
+
+    frame = pa.record_batch({"user": ["a", None, "a"], "amount": [1, 2, 3]})
+    (out,) = process_rows([frame], Processor(see), key="user")
+    assert sorted(seen, key=lambda each: each[2]) == [
+        ("a", {"amount": 1}, 0),
+        (None, {"amount": 2}, 1),
+        ("a", {"amount": 3}, 2),
+    ]
+    assert out.schema.names == ["user", "amount", "status", "attempts", "error"]
+
+
+def test_what_a_dead_letter_needs_of_a_record() -> None:
+    """A frame of format("kshare") has it all; others have neither headers nor times."""
+    told: list[tuple[int, list[tuple[str, bytes | None]]]] = []
+
+    async def look(record: Record) -> None:
+        told.append((record.timestamp, record.headers))
+
+    times = pa.array([1_700_000_000_123_456, None], pa.timestamp("us", "UTC"))
+    headers = [[{"key": "h", "value": b"1"}], None]
+    frame = pa.record_batch({"key": ["a", "a"], "timestamp": times, "headers": headers})
+    list(process_rows([frame, pa.record_batch({"key": ["b"]})], Processor(look)))
+    assert told == [(1_700_000_000_123, [("h", b"1")]), (-1, []), (-1, [])]
+
+
+def test_a_result_of_the_wrong_type_is_told() -> None:
+    async def count(record: Record) -> int:
+        return 5
+
+    with pytest.raises(ProcessingError, match="result='string' does not take"):
+        list(process_rows([rows([0])], Processor(count), result="string"))
+
+
+class Schema:
+    fields: list[Any] = []  # noqa: RUF012
+
+
+class Frame:
+    columns = ["id", "status"]  # noqa: RUF012
+    schema = Schema()
+
+    def mapInArrow(self, func: Any, schema: Any) -> Any:  # noqa: N802
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("policy", "wanted"),
+    [
+        (Park(), "on_failure=Park() needs a consumer's group"),
+        (DeadLetter("dlq", sequence=True), "sequence=True) needs a consumer's group"),
+        (DeadLetter("dlq"), "needs options={'kafka.bootstrap.servers': ...}"),
+    ],
+)
+def test_wrong_arguments_are_listed(policy: Any, wanted: str) -> None:
+    processor = Processor(Failing({}), on_failure=policy)
+    with pytest.raises(OptionsError) as raised:
+        process_by_key(Frame(), processor, result="json")
+    text = str(raised.value)
+    for part in ("key='key' is no column; there are id, status", "status", "result='json'", wanted):
+        assert part in text

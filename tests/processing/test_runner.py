@@ -1,0 +1,427 @@
+"""A processor over a consumer, on a mock cluster: acknowledgements, dead letters, signals."""
+
+import asyncio
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Partition
+from prometheus_client import CollectorRegistry
+
+from kshare.core.hashing import WHOLE
+from kshare.core.progress import TopicPartition
+from kshare.errors import OptionsError, ProcessingError
+from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.processing import DeadLetter, Park, Processor, Record, Retry, register_metrics
+from kshare.processing.measures import Measures
+from kshare.processing.progress import Progress
+from kshare.processing.runner import ConsumerEdge, Runner, records_of
+from kshare.testing import FakeCluster
+from tests.support.fake_session import FakeSessions, fake_consumers
+from tests.support.parked_keys import keys_of
+
+ORDERS = TopicPartition("orders", 0)
+RECORDS = 300
+ROWS = [(f"k{at % 10}", str(at)) for at in range(RECORDS)]
+SOON = Retry(attempts=2, first=0.001, most=0.01)
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"orders": 1, "dlq": 1}) as cluster:
+        cluster.produce("orders", ROWS, partition=0)
+        yield cluster
+
+
+@pytest.fixture
+def sessions() -> FakeSessions:
+    return FakeSessions()
+
+
+@pytest.fixture
+def consumer(cluster: FakeCluster, sessions: FakeSessions) -> Iterator[Callable[..., Any]]:
+    with fake_consumers(cluster, sessions) as make:
+
+        def consumer(**config: Any) -> KeySharedConsumer:
+            given = {"acknowledgement__mode": "explicit", "enable__auto__commit": True}
+            made = make(**given | config)
+            made.assign([ORDERS])
+            return made
+
+        yield consumer
+
+
+def run(
+    processor: Processor,
+    consumer: KeySharedConsumer,
+    until: Callable[[], bool],
+    seconds: float = 20.0,
+) -> None:
+    """Run until something is so; then stop as a signal would."""
+    runner = Runner(processor, consumer, None)
+    deadline, is_over = time.monotonic() + seconds, list[bool]()
+
+    def watch() -> None:
+        while not until() and time.monotonic() < deadline and not is_over:
+            time.sleep(0.01)
+        runner.stop()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        asyncio.run(runner.run())
+    finally:
+        is_over.append(True)
+        thread.join()
+
+
+def letters(cluster: FakeCluster, count: int) -> list[tuple[Any, dict[str, Any]]]:
+    reader = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "reader"})
+    reader.assign([Partition("dlq", 0, 0)])
+    messages = reader.consume(count, 10)
+    reader.close()
+    return [(message.value(), dict(message.headers() or ())) for message in messages]
+
+
+def test_all_are_handled_in_order_acknowledged_and_committed(
+    consumer: Callable[..., KeySharedConsumer], sessions: FakeSessions
+) -> None:
+    seen = list[tuple[bytes, int]]()
+
+    async def handler(record: Record) -> None:
+        await asyncio.sleep(0.001)
+        seen.append((record.key, record.offset))
+
+    run(Processor(handler, max_records=50), consumer(), lambda: len(seen) == RECORDS)
+    assert sorted(offset for _, offset in seen) == list(range(RECORDS))
+    for key in {key for key, _ in seen}:
+        offsets = [offset for each, offset in seen if each == key]
+        assert offsets == sorted(offsets)
+    assert [at for at in range(RECORDS) if not sessions.processed(ORDERS, at)] == []
+
+
+def test_what_is_not_processed_when_it_stops_is_pending(
+    consumer: Callable[..., KeySharedConsumer], sessions: FakeSessions
+) -> None:
+    started = list[int]()
+
+    async def handler(record: Record) -> None:
+        started.append(record.offset)
+        if record.key == b"k3":
+            await asyncio.Event().wait()
+
+    processor = Processor(handler, drain_timeout=0.3)
+    run(processor, consumer(), lambda: len(started) >= RECORDS * 0.9 + 1)
+    pending = [at for at in range(RECORDS) if not sessions.processed(ORDERS, at)]
+    assert pending == [at for at in range(RECORDS) if at % 10 == 3]
+
+
+def test_dead_letters_say_where_from_and_why_and_are_acknowledged(
+    consumer: Callable[..., KeySharedConsumer], sessions: FakeSessions, cluster: FakeCluster
+) -> None:
+    ended = list[int]()
+
+    async def handler(record: Record) -> None:
+        if record.offset in {7, 17}:
+            raise ValueError("no such customer")
+
+    processor = Processor(
+        handler,
+        retry=SOON,
+        on_failure=DeadLetter("dlq"),
+        on_outcome=lambda outcome: ended.append(outcome.record.offset),
+    )
+    run(processor, consumer(), lambda: len(ended) == RECORDS)
+    assert all(sessions.processed(ORDERS, offset) for offset in range(RECORDS))
+    (value, headers), (second, _) = letters(cluster, 2)
+    assert (value, second) == (b"7", b"17")
+    assert headers["__connect.errors.topic"] == b"orders"
+    assert headers["__connect.errors.partition"] == b"0"
+    assert headers["__connect.errors.offset"] == b"7"
+    assert headers["__connect.errors.exception.class.name"] == b"builtins.ValueError"
+    assert headers["__connect.errors.exception.message"] == b"no such customer"
+    assert headers["kshare.attempts"] == b"2"
+    assert headers["kshare.first-failure"] <= headers["kshare.last-failure"]
+
+
+def test_a_dead_letter_topic_that_refuses_leaves_the_record_pending(
+    consumer: Callable[..., KeySharedConsumer],
+    sessions: FakeSessions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = list[int]()
+
+    async def refuse(*_: Any) -> None:
+        raise OSError("not writable")
+
+    monkeypatch.setattr("kshare.processing.dead_letters.DeadLetters.write", refuse)
+
+    async def handler(record: Record) -> None:
+        if record.offset == 7:
+            raise ValueError("no")
+
+    processor = Processor(
+        handler,
+        retry=SOON,
+        on_failure=DeadLetter("dlq"),
+        drain_timeout=0.2,
+        on_outcome=lambda outcome: ended.append(outcome.record.offset),
+    )
+    run(processor, consumer(), lambda: len(ended) == RECORDS * 9 // 10)
+    pending = [at for at in range(RECORDS) if not sessions.processed(ORDERS, at)]
+    assert pending == list(range(7, RECORDS, 10))
+
+
+def test_a_key_that_is_unparked_goes_on_in_the_process_that_parked_it(
+    consumer: Callable[..., KeySharedConsumer],
+    sessions: FakeSessions,
+    cluster: FakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In order, and with the record that has failed; those that had come are not lost."""
+    monkeypatch.setattr("kshare.processing.runner._LOOK_SECONDS", 0.05)
+    seen, parked = list[int](), list[float]()
+    list_of = keys_of(cluster)
+
+    async def handler(record: Record) -> None:
+        if record.offset == 103 and not parked:
+            raise ValueError("no")
+        seen.append(record.offset)
+
+    def is_over() -> bool:
+        if len(seen) == RECORDS - 20 and not parked and ("orders", b"k3") in list_of.read():
+            cluster.produce("orders", [("k3", "later")], partition=0)
+            time.sleep(0.3)
+            assert len(seen) == RECORDS - 20
+            parked.append(time.time())
+            list_of.unpark("orders", [b"k3"])
+        return len(seen) == RECORDS + 1 and sessions.processed(ORDERS, RECORDS)
+
+    processor = Processor(handler, retry=SOON, on_failure=Park(), max_records=150)
+    run(processor, consumer(auto__commit__interval__ms=50), is_over)
+    list_of.close()
+    assert [at for at in seen if at % 10 == 3 or at == RECORDS] == [*range(3, 300, 10), RECORDS]
+    assert len(seen) == RECORDS + 1
+    assert all(sessions.processed(ORDERS, offset) for offset in range(RECORDS + 1))
+
+
+def test_a_key_that_waits_for_its_retry_does_not_fill_max_records(
+    consumer: Callable[..., KeySharedConsumer], sessions: FakeSessions, cluster: FakeCluster
+) -> None:
+    """What is held of it is given back to the log, and comes again in order."""
+    cluster.produce("orders", [("hot", "v")] * 600 + [("cold", "v")] * 50, partition=0)
+    seen, failed = list[tuple[bytes, int]](), list[int]()
+
+    async def handler(record: Record) -> None:
+        if record.key == b"hot" and not failed:
+            failed.append(record.offset)
+            raise ValueError("no")
+        seen.append((record.key, record.offset))
+
+    others = RECORDS + 50
+    firsts = list[set[bytes]]()
+
+    def is_over() -> bool:
+        if len(seen) >= others and not firsts:
+            firsts.append({key for key, _ in seen})
+        return sessions.processed(ORDERS, others + 599)
+
+    retry = Retry(attempts=2, first=3.0, most=3.0, jitter=0.0)
+    made = consumer(auto__commit__interval__ms=50)
+    run(Processor(handler, retry=retry, max_records=100), made, is_over)
+    assert b"hot" not in firsts[0]
+    assert [at for key, at in seen if key == b"hot"] == list(range(RECORDS, RECORDS + 600))
+    assert len(seen) == len(set(seen)) == others + 600
+    assert [at for at in range(others + 600) if not sessions.processed(ORDERS, at)] == []
+
+
+def test_what_was_on_its_way_when_it_was_given_back_is_not_handled(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    made, processor = consumer(), Processor(print)
+    messages = made.consume(40, 20)
+    runner = Runner(processor, made, None)
+    runner._edge = edge = ConsumerEdge(processor, made, lambda: None)
+    runner._engine = engine = Mock(measures=Measures())
+    records = list(records_of(processor, messages))
+    edge.release(records[13])
+    runner._take(records)
+    (taken,) = engine.offer.call_args.args
+    assert [each.offset for each in taken] == [at for at in range(40) if at not in {13, 23, 33}]
+    edge.close()
+
+
+def test_stop_ends_with_the_place_of_the_record(
+    consumer: Callable[..., KeySharedConsumer], sessions: FakeSessions
+) -> None:
+    async def charge(record: Record) -> None:
+        if record.offset == 42:
+            raise ValueError("no")
+
+    with pytest.raises(ProcessingError, match=r"orders-0 offset 42 \(2 attempts\)") as error:
+        run(Processor(charge, retry=SOON), consumer(), lambda: False)
+    assert (error.value.topic, error.value.offset, error.value.attempts) == ("orders", 42, 2)
+    assert not sessions.processed(ORDERS, 42)
+
+
+def test_a_consumer_that_does_not_fit_is_refused(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    made = consumer(max__in__flight__per__key=1, enable__auto__commit=False)
+    with pytest.raises(OptionsError) as error:
+        Runner(Processor(print), made, None)
+    assert [problem.split(" ")[0] for problem in error.value.problems] == [
+        "enable.auto.commit",
+        "max.in.flight.per.key",
+    ]
+    implicit = consumer(acknowledgement__mode="implicit")
+    with pytest.raises(OptionsError, match=r"acknowledgement\.mode is implicit"):
+        Runner(Processor(print), implicit, None)
+
+
+def test_what_is_revoked_is_ended_first_and_no_more_is_begun(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    begun, ended = list[int](), list[int]()
+    go_on = threading.Event()
+
+    async def handler(record: Record) -> None:
+        begun.append(record.offset)
+        while not go_on.is_set():  # noqa: ASYNC110 - another thread sets it
+            await asyncio.sleep(0.001)
+        ended.append(record.offset)
+
+    runner = Runner(Processor(handler, concurrency=3), consumer(), None)
+
+    def revoke() -> None:
+        while len(begun) < 3:
+            time.sleep(0.01)
+        threading.Timer(0.1, go_on.set).start()
+        runner._revoked({ORDERS: (WHOLE,)})
+        assert sorted(ended) == sorted(begun)
+        runner.stop()
+
+    thread = threading.Thread(target=revoke)
+    thread.start()
+    asyncio.run(runner.run())
+    thread.join()
+
+
+def test_metrics_in_prometheus_while_it_runs(consumer: Callable[..., KeySharedConsumer]) -> None:
+    registry, scrapes = CollectorRegistry(), list[dict[tuple[str, ...], float]]()
+
+    async def handler(record: Record) -> None:
+        await asyncio.sleep(0)
+        if record.offset == 7:
+            raise ValueError("no")
+        if record.offset == 296:
+            scrapes.append(series(registry))
+
+    processor = Processor(
+        handler, concurrency=8, retry=Retry(attempts=9, first=60, most=60), drain_timeout=1.0
+    )
+    register_metrics(processor, registry)
+    assert not series(registry)
+    run(processor, consumer(), lambda: bool(scrapes))
+    assert not series(registry)
+    (scrape,) = scrapes
+    values = {
+        (name.removeprefix("kshare_processor_"), *rest): value
+        for (name, _, _, *rest), value in scrape.items()
+    }
+    assert values["waiting_lanes",] == 1
+    assert values["ending_lanes",] == 0
+    assert values["concurrency",] == 8
+    assert 1 <= values["running_calls",] <= 8
+    assert values["lanes",] >= 2
+    assert values["held_bytes",] >= values["held_records",] >= 29
+    assert 0 <= values["oldest_failure_seconds",] < 20
+    assert 297 <= values["records_total",] <= RECORDS
+    assert values["failed_calls_total",] == 1
+    assert values["undelivered_total",] == 0
+    assert 200 <= values["outcomes_total", "done"] < RECORDS
+    assert values["outcomes_total", "dead_lettered"] == 0
+    calls = values["call_duration_seconds_count",]
+    assert calls >= values["outcomes_total", "done"] + 1
+    assert values["call_duration_seconds_bucket", "+Inf"] == calls
+    assert values["call_duration_seconds_sum",] > 0
+
+
+def series(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in registry.collect()
+        for sample in family.samples
+    }
+
+
+def test_a_handler_that_blocks_the_loop_is_named(
+    consumer: Callable[..., KeySharedConsumer], caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = list[int]()
+
+    async def careless(record: Record) -> None:
+        seen.append(record.offset)
+        if record.offset == 0:
+            time.sleep(1.2)  # noqa: ASYNC251 - that is what it is about
+
+    with caplog.at_level(logging.WARNING):
+        run(Processor(careless), consumer(), lambda: len(seen) == RECORDS)
+    (warning,) = [text for text in caplog.messages if "blocks the event loop" in text]
+    assert "careless blocks" in warning
+    assert "test_runner.py" in warning
+
+
+def test_a_line_of_progress_names_what_is_held_longest(
+    consumer: Callable[..., KeySharedConsumer],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Progress, "seconds", 0.1)
+
+    async def handler(record: Record) -> None:
+        if record.offset == 5:
+            raise ValueError("no")
+        if record.offset == 17:
+            await asyncio.Event().wait()
+
+    def lines() -> list[str]:
+        return [text for text in caplog.messages if "records/s" in text]
+
+    retry = Retry(attempts=2, first=60, most=60)
+    processor = Processor(handler, retry=retry, drain_timeout=0.1)
+    with caplog.at_level(logging.INFO, "kshare.processing"):
+        run(processor, consumer(), lambda: len(lines()) > 3)
+    assert re.fullmatch(
+        r"group \S+: 0 records/s, 1 in flight, 59 held of 2 keys, 1 retrying, 0 dead-lettered, "
+        r"0 parked, oldest held: orders-0 offset 5, \d+ s after it was produced",
+        lines()[-1],
+    )
+    rates = [text.split(" ")[2] for text in lines()]
+    assert sum(float(rate.replace(",", "")) * 0.1 for rate in rates) == RECORDS - 59
+
+
+def test_a_processor_that_has_nothing_to_do_tells_nothing(
+    consumer: Callable[..., KeySharedConsumer],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Progress, "seconds", 0.05)
+    seen, until = list[int](), list[float]()
+
+    async def handler(record: Record) -> None:
+        seen.append(record.offset)
+        if len(seen) == RECORDS:
+            until.append(time.monotonic() + 0.5)
+
+    with caplog.at_level(logging.INFO, "kshare.processing"):
+        run(Processor(handler), consumer(), lambda: bool(until) and time.monotonic() > until[0])
+    lines = [text for text in caplog.messages if "records/s" in text]
+    assert "0 held of 0 keys" in lines[-1]
+    assert ": 0 records/s" not in lines[-1]

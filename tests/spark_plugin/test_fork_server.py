@@ -1,0 +1,236 @@
+"""The fork server: a process that it forks is as one that was started, and ends as that would."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from spark_plugin import forked_start
+from tests.support.clock import until
+
+# Starts what it is told, as Spark's JVM does, with a pipe to each process's standard input.
+JVM = """
+import json, os, signal, subprocess, sys
+running = {}
+for line in sys.stdin:
+    what, name, *more = json.loads(line)
+    if what == "start":
+        command, env = more
+        running[name] = subprocess.Popen(
+            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        answer = running[name].pid
+    elif what == "kill":
+        running[name].send_signal(more[0])
+        answer = None
+    elif what == "number":
+        answer = int.from_bytes(running[name].stdout.read(4), "big")
+    elif what == "let go":
+        running[name].stdin.close()
+        answer = running[name].wait()
+    else:
+        out, err = running[name].communicate(more[0].encode())
+        answer = [running[name].returncode, out.decode(), err.decode()]
+    print(json.dumps(answer), flush=True)
+"""
+SHOWS = """
+import json, os, signal, sys
+import __main__
+SIGNALS = [str(signal.getsignal(n)) for n in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP)]
+shown = {
+    "argv": sys.argv, "orig": sys.orig_argv, "main": __main__.__spec__.name, "folder": os.getcwd(),
+    "group": os.getpgrp() == os.getpgid(int(os.environ["SPARK_JVM"])),
+    "environment": dict(os.environ), "input": sys.stdin.read(), "path": sys.path,
+    "descriptors": len(os.listdir("/proc/self/fd")), "signals": SIGNALS,
+}
+print(json.dumps(shown))
+print("to the error stream", file=sys.stderr)
+print("spark_plugin.fork_server" in sys.modules, file=sys.stderr)
+sys.exit(int(sys.argv[1]))
+"""
+WAITS = """
+import os, sys, time
+sys.stdout.buffer.write(os.getpid().to_bytes(4, "big"))
+sys.stdout.flush()
+time.sleep(1000)
+"""
+WHERE = """
+import os, sys
+print(os.environ.get("WHERE"), "spark_plugin.fork_server" in sys.modules)
+"""
+
+
+class Jvm:
+    """A process whose program is called java, and the Python processes that it has started."""
+
+    def __init__(self, folder: Path) -> None:
+        java = folder / "java"
+        shutil.copy(Path(sys.executable).resolve(), java)
+        (folder / "shows.py").write_text(SHOWS)
+        (folder / "waits.py").write_text(WAITS)
+        (folder / "where.py").write_text(WHERE)
+        self._env = {**os.environ, "PYTHONPATH": str(folder)}
+        self.process = subprocess.Popen(
+            [java, "-c", JVM],
+            env={**os.environ, "PYTHONHOME": sys.base_prefix},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            start_new_session=True,
+        )
+
+    def _ask(self, *question: Any) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def start(self, name: str, *arguments: str, plain: bool = False, **env: str) -> int:
+        client = [] if plain else ["-I", "-S", forked_start.__file__]
+        command = [sys.executable, *client, "-m", *arguments]
+        pid: int = self._ask("start", name, command, {**self._env, **env})
+        return pid
+
+    def start_server(self) -> int:
+        """Return the process of the daemon that has forked a server."""
+        pid = self.start("daemon", "pyspark.daemon", "pyspark.sql.worker.lookup_data_sources")
+        assert self.number_of("daemon")  # its port: it has forked the server
+        return pid
+
+    def kill(self, name: str, number: signal.Signals) -> None:
+        self._ask("kill", name, number)
+
+    def end_of(self, name: str, sent: str = "") -> tuple[int, str, str]:
+        code, out, err = self._ask("end", name, sent)
+        return code, out, err
+
+    def let_go_of(self, name: str) -> None:
+        """Close a process's standard input, and wait for its end."""
+        self._ask("let go", name)
+
+    def number_of(self, name: str) -> int:
+        """Return the number that a process has written."""
+        number: int = self._ask("number", name)
+        return number
+
+
+@pytest.fixture
+def jvm(tmp_path: Path) -> Iterator[Jvm]:
+    jvm = Jvm(tmp_path)
+    yield jvm
+    jvm.process.kill()
+    jvm.process.communicate()
+
+
+def test_it_is_as_if_it_was_started(jvm: Jvm) -> None:
+    jvm.start_server()
+    shown = []
+    for name, plain in (("plain", True), ("forked", False)):
+        env = {"PYTHON_WORKER_FACTORY_SECRET": "s", "SPARK_JVM": str(jvm.process.pid)}
+        jvm.start(name, "shows", "7", "a b", plain=plain, **env)
+        code, out, err = jvm.end_of(name, "sent")
+        assert code == 7
+        assert err == f"to the error stream\n{not plain}\n"
+        shown.append(json.loads(out))
+    assert shown[0] == shown[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_it_ends_with_its_starter(jvm: Jvm, number: signal.Signals) -> None:
+    jvm.start_server()
+    starter = jvm.start("it", "waits")
+    process = psutil.Process(jvm.number_of("it"))
+    assert process.pid != starter
+    jvm.kill("it", number)
+    assert jvm.end_of("it")[0] == -number
+    process.wait(10)
+
+
+def ignores_hangups(process: psutil.Process) -> bool:
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    ignored = next(line for line in status.splitlines() if line.startswith("SigIgn:"))
+    return bool(int(ignored.split()[1], 16) >> (signal.SIGHUP - 1) & 1)
+
+
+def test_a_daemon_ends_with_its_starter_and_so_do_its_workers(jvm: Jvm) -> None:
+    jvm.start_server()
+    jvm.start("it", "pyspark.daemon", "pyspark.sql.worker.create_data_source")
+    port = jvm.number_of("it")
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        worker = psutil.Process(int.from_bytes(connection.recv(4), "big"))
+        daemon = worker.parent()
+        assert daemon is not None
+        assert daemon.name() == "kshare-daemon"
+        until(lambda: not ignores_hangups(worker))  # PySpark says its number a moment before
+        jvm.kill("it", signal.SIGKILL)
+        psutil.wait_procs([worker, daemon], 10)
+        assert not worker.is_running()
+        assert not daemon.is_running()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_its_starter_ends_as_it_does(jvm: Jvm, number: signal.Signals) -> None:
+    jvm.start_server()
+    jvm.start("it", "waits")
+    os.kill(jvm.number_of("it"), number)
+    assert jvm.end_of("it")[0] == -number
+
+
+@pytest.mark.parametrize("end", ["JVM", "daemon"])
+def test_the_server_ends_with_the_last_of_its_processes(jvm: Jvm, end: str) -> None:
+    """Once the JVM has, or has let go of the daemon that forked the server."""
+    daemon = psutil.Process(jvm.start_server())
+    jvm.start("it", "waits")
+    process = psutil.Process(jvm.number_of("it"))
+    (server,) = daemon.children()
+    assert server.name() == "kshare-forks"
+    if end == "JVM":
+        jvm.process.kill()
+        process.kill()  # it does not see its JVM end, as a planner would
+    else:
+        jvm.let_go_of("daemon")
+        jvm.start("other", "where")
+        assert jvm.end_of("other")[1] == "None False\n"
+        assert process.is_running()
+        jvm.kill("it", signal.SIGKILL)
+    _, alive = psutil.wait_procs([daemon, server, process], 10)
+    assert not alive
+
+
+def test_another_environment_is_not_the_servers(jvm: Jvm) -> None:
+    jvm.start_server()
+    jvm.start("it", "where", WHERE="elsewhere")
+    assert jvm.end_of("it") == (0, "elsewhere False\n", "")
+
+
+def test_there_is_one_server(jvm: Jvm) -> None:
+    jvm.start_server()
+    jvm.start("it", "pyspark.daemon", "pyspark.sql.worker.create_data_source", KSHARE_X="1")
+    assert jvm.number_of("it")
+    jvm.start("other", "where")
+    assert jvm.end_of("other")[1] == "None True\n"
+    names = [process.name() for process in psutil.Process(jvm.process.pid).children(recursive=True)]
+    assert names.count("kshare-forks") == 1
+
+
+def test_a_server_that_dies_is_done_without(jvm: Jvm) -> None:
+    (server,) = psutil.Process(jvm.start_server()).children()
+    server.kill()
+    jvm.start("it", "where")
+    assert jvm.end_of("it") == (0, "None False\n", "")
+
+
+def test_only_a_jvm_has_a_server() -> None:
+    """Where a script of the user's stands between, each process would have another parent."""
+    assert forked_start.address() is None
