@@ -133,7 +133,8 @@ def test_other_tasks_control_a_consumer_that_waits(
         await reading
 
     run(test, group)
-    assert group.done.get(ORDERS, Progress.at(0)).stable in {0, 5}
+    # 0: the seek left 0 and 1 out; 4: the last record was returned, and no later call had begun.
+    assert group.done.get(ORDERS, Progress.at(0)).stable in {0, 4, 5}
 
 
 def test_an_iteration_ends_if_the_consumer_is_closed_before_it_polls(
