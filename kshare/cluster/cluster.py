@@ -151,7 +151,7 @@ class Cluster:
         names = sorted(set(names))
         if not names:
             return ()
-        return tuple(sorted(self._retried(lambda: self._describe(names, self._deadline()))))
+        return tuple(sorted(self._attempted(lambda: self._describe(names, self._deadline()))))
 
     def topics(self) -> list[str]:
         """The names of all topics that this client may see.
@@ -159,7 +159,7 @@ class Cluster:
         Raises:
             KafkaError: the cluster did not answer in time, or refused.
         """
-        return self._retried(self._list_topics)
+        return self._attempted(self._list_topics)
 
     def replica_racks(
         self, topics: Collection[str]
@@ -170,7 +170,7 @@ class Cluster:
             UnknownTopicError: a topic does not exist.
             KafkaError: the cluster did not answer in time, or refused.
         """
-        described = self._retried(lambda: self._described(topics, self._deadline()))
+        described = self._attempted(lambda: self._described(topics, self._deadline()))
         return {
             TopicPartition(name, partition.id): tuple(
                 node.rack or None for node in partition.replicas
@@ -231,7 +231,7 @@ class Cluster:
 
     # -- asking -----------------------------------------------------------------------------
 
-    def _retried(self, ask: Callable[[], _Answer]) -> _Answer:
+    def _attempted(self, ask: Callable[[], _Answer]) -> _Answer:
         """Ask several times, with a new client each time, as Spark's source does."""
         attempt = 1
         while True:
@@ -273,7 +273,7 @@ class Cluster:
         def request(client: AdminClient, seconds: float) -> Mapping[Any, Future[Any]]:
             return client.list_offsets(wanted, isolation_level=level, request_timeout=seconds)
 
-        answers = self._retried(lambda: self._ask(request, "list offsets", self._deadline()))
+        answers = self._attempted(lambda: self._ask(request, "list offsets", self._deadline()))
         return {
             TopicPartition(asked.topic, asked.partition): answer.offset
             for asked, answer in answers.items()

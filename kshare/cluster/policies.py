@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from confluent_kafka.admin import AdminClient
 
@@ -30,6 +30,7 @@ __all__ = [
     "Policies",
     "Policy",
     "PolicyInfo",
+    "PolicyView",
     "PolicyWatch",
 ]
 
@@ -135,6 +136,16 @@ class Policies:
     def close(self) -> None:
         """Close the connections."""
         self._table.close()
+
+
+class PolicyView(Protocol):
+    """What queries and consumers need of a :class:`PolicyWatch`."""
+
+    def accepts(self, policy: Policy, /) -> bool:
+        """True if a policy accepts."""
+
+    def close(self) -> None:
+        """Close the connections."""
 
 
 class PolicyWatch:

@@ -7,7 +7,7 @@ A partition takes part in a batch in one of two ways (see :mod:`kshare.core.chec
     with limits      its dict holds the progress at the begin of the batch, and for each range
                      RangeLimit(hashes, end, records): the range reads what is pending below
                      ``end``, in offset order, and stops after ``records`` records. Where that was
-                     is found when the batch is done (``end_of_batch``).
+                     is found when the batch is done (``progress_after``).
 
 Guarantees: a function of the arguments. No batch ends before it begins or beyond the end of a log;
 no record of a parked key or of a key hash that the query does not read is in a batch; what is
@@ -36,10 +36,10 @@ __all__ = [
     "advanced",
     "batch_ends",
     "begin",
-    "end_of_batch",
     "limit_ranges",
     "limited_slices",
     "needs_earliest",
+    "progress_after",
     "start_of",
     "start_with_gaps",
     "unrecorded_starts",
@@ -323,7 +323,7 @@ def _slice(partition: TopicPartition, reached: Progress, limit: RangeLimit) -> S
     return Slice(*partition, stripes=pending) if pending else None
 
 
-def end_of_batch(
+def progress_after(
     progress: Mapping[TopicPartition, Progress],
     read: Sequence[tuple[Slice, int]],
     unassigned: Callable[[TopicPartition], Sequence[HashRange]],

@@ -2,7 +2,9 @@
 
 What is known after a batch is one value, and nothing is learned in between::
 
-    LastBatch --plan_limits--> NextLimits --the batch runs--> observations --learn_from--> LastBatch
+    LastBatch --plan_limits--> PlannedLimits --the batch runs--> observations
+        ^                                                             |
+        +-------------------------- learn_from -----------------------+
 
 :mod:`kshare.core.range_speed` has the rules for the ranges of one partition.
 Cost: linear in the ranges.
@@ -16,7 +18,7 @@ from kshare.core.progress import TopicPartition
 from kshare.core.range_speed import SLOW, RangeSpeed, learn, next_limits, ranges_to_measure
 from kshare.core.slicing import RangeObservation
 
-__all__ = ["LastBatch", "NextLimits", "learn_from", "plan_limits"]
+__all__ = ["LastBatch", "PlannedLimits", "learn_from", "plan_limits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class LastBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class NextLimits:
+class PlannedLimits:
     """The limits of a batch.
 
     Attributes:
@@ -65,7 +67,7 @@ def plan_limits(
     *,
     target_seconds: float | None,
     max_records: int | None,
-) -> NextLimits:
+) -> PlannedLimits:
     """The limits of the next batch.
 
     Args:
@@ -82,7 +84,7 @@ def plan_limits(
             tp: tuple(RangeSpeed(hashes, max_records) for hashes in parts)
             for tp, parts in ranges.items()
         }
-        return NextLimits(limits)
+        return PlannedLimits(limits)
     # How long the batch took, unless a task that was measured is why.
     unexplained = last.seconds
     if not last.unmeasured and last.slowest * SLOW >= (unexplained or 0.0):
@@ -109,12 +111,12 @@ def plan_limits(
         )
         for tp, speeds in coming.items()
     }
-    return NextLimits(coming, measured)
+    return PlannedLimits(coming, measured)
 
 
 def learn_from(
     last: LastBatch,
-    limits: NextLimits,
+    limits: PlannedLimits,
     observed: Mapping[TopicPartition, Sequence[RangeObservation]],
     *,
     tasks: int,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from kshare.core.offsets import Bounds, intersect
 from kshare.core.progress import Progress, Rectangle, TopicPartition
@@ -12,12 +12,15 @@ from kshare.group.protocol.start import Primary, Reason, resolve_start
 from kshare.options import KafkaConfig
 
 __all__ = [
+    "LOG_SEGMENT_BYTES",
     "OffsetAndMetadata",
     "OffsetReset",
     "SessionConfig",
     "committed_offset",
 ]
 
+LOG_SEGMENT_BYTES: Final = 10 << 20
+"""``segment.bytes`` of the log's topic, unless it is configured."""
 
 OffsetReset = Literal["earliest", "latest", "error"] | Callable[[TopicPartition], int | None]
 """Where a partition without an offset starts: by name, or its offset; None is earliest."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
@@ -26,7 +26,7 @@ from kshare.group.description import describe_group
 from kshare.group.log.group_reader import LIFE_SECONDS, GroupReader
 from kshare.group.log.primary import PrimaryOffsets, StoredOffset
 from kshare.group.log.topic import LogTopic, LogWriter, log_table
-from kshare.group.model import OffsetAndMetadata, committed_offset
+from kshare.group.model import LOG_SEGMENT_BYTES, OffsetAndMetadata, committed_offset
 from kshare.group.protocol.log import GroupLog, members_seen
 from kshare.group.protocol.record_codec import decode_key, encode
 from kshare.group.protocol.records import Reset
@@ -36,8 +36,6 @@ from kshare.options import KafkaConfig, Subscribe
 from kshare.wire.protocol.error_codes import Kind
 
 __all__ = ["GroupOffsets", "GroupSnapshot", "list_offsets"]
-
-_SEGMENT_BYTES: Final = 10 << 20
 
 
 def list_offsets(
@@ -119,7 +117,7 @@ class GroupOffsets:
         self._kafka = kafka
         self._group = group
         self._primary = PrimaryOffsets(kafka, group)
-        self._topic = LogTopic(kafka, log_topic, _SEGMENT_BYTES, group)
+        self._topic = LogTopic(kafka, log_topic, LOG_SEGMENT_BYTES, group)
         self._cluster = Cluster(kafka)
         self._table = log_table(kafka, log_topic, group)
         self._reader: GroupReader | None = None

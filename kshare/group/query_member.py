@@ -23,7 +23,7 @@ from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, FetchTimeoutError
-from kshare.group.model import OffsetReset
+from kshare.group.model import LOG_SEGMENT_BYTES, OffsetReset
 from kshare.group.offsets import GroupOffsets
 from kshare.group.session.session import GroupSession
 from kshare.options import KafkaConfig
@@ -33,7 +33,6 @@ __all__ = ["QueryMember", "QuerySession"]
 
 _log = logging.getLogger("kshare.planner")
 
-_SEGMENT_BYTES: Final = 10 << 20
 _TAKEOVER_MS: Final = 3_000
 """Time that a query that starts from its group waits for members that may still deliver."""
 _RESTART_MS: Final = 1_000
@@ -54,7 +53,7 @@ class _Config:
     log_topic: str
     claim_timeout_ms: int
     offset_reset: OffsetReset
-    log_segment_bytes: int = _SEGMENT_BYTES
+    log_segment_bytes: int = LOG_SEGMENT_BYTES
     transactional_id: str | None = None
     application_server: str | None = None
     lease_records: int | None = None

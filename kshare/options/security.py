@@ -31,7 +31,6 @@ _JAAS: Final = {
     "SCRAM-SHA-512": f"{_SECURITY}.scram.ScramLoginModule {_WITH_USER}",
     "OAUTHBEARER": f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule required;",
 }
-_OAUTH_OAUTH_HANDLER: Final = f"{_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler"
 _OAUTH_HANDLER: Final = f"{_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler"
 _OAUTH_HANDLERS: Final = (
     "common.security.oauthbearer.OAuthBearerLoginCallbackHandler",

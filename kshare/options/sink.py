@@ -31,15 +31,11 @@ from kshare.options.raw import RawOptions
 from kshare.options.table import NOT_BUILT, OPTIONS
 
 __all__ = [
-    "SINK_COLUMNS",
     "TRANSACTION_TIMEOUT_MS",
     "ParsedSinkOptions",
     "SinkOptions",
     "parse_sink_options",
 ]
-
-SINK_COLUMNS: Final = ("key", "value", "topic", "partition", "headers")
-"""The columns that are written; others are left out, as Spark's sink does."""
 
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 """The longest that a broker allows by default (``transaction.max.timeout.ms``)."""

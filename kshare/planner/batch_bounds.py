@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from kshare.core.batch import BatchStart, batch_ends
 from kshare.core.byte_bound import WindowEnds
 from kshare.core.progress import TopicPartition
-from kshare.core.rate import NextLimits
+from kshare.core.rate import PlannedLimits
 from kshare.core.time_bound import surely_read
 from kshare.options import SourceOptions
 from kshare.planner.byte_limit import ByteLimit
@@ -45,7 +45,7 @@ class Bounds:
     """
 
     ends: Mapping[TopicPartition, int]
-    limits: NextLimits = field(default_factory=NextLimits)
+    limits: PlannedLimits = field(default_factory=PlannedLimits)
     windows: Mapping[TopicPartition, WindowEnds] = field(default_factory=dict)
 
 
@@ -80,7 +80,7 @@ class BatchBounds:
         starting: Collection[TopicPartition],
         keys: KeySelection,
         most: MostRead,
-        plan_limits: Callable[[Mapping[TopicPartition, int]], NextLimits],
+        plan_limits: Callable[[Mapping[TopicPartition, int]], PlannedLimits],
     ) -> Bounds:
         """Where a batch ends.
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from secrets import token_hex
 
+from kshare.cluster.policies import PolicyView
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad
 from kshare.core.tasks import PlannedSlice, Task
@@ -13,7 +14,7 @@ from kshare.planner.filters import EVERYTHING, Bounds
 from kshare.planner.group_member import GroupView, start_progress
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import TopicView, resolve
-from kshare.planner.range_policy import PolicyView, check_ranges
+from kshare.planner.range_policy import check_ranges
 from kshare.planner.task_plan import packed, with_fetch_groups
 
 __all__ = ["plan_batch"]

@@ -14,7 +14,7 @@ from kshare.core.byte_bound import KnownSizes, Reach, Window, WindowEnds, share_
 from kshare.core.hashing import WHOLE, without
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
-from kshare.core.rate import NextLimits
+from kshare.core.rate import PlannedLimits
 from kshare.errors import DataLossError, UnknownTopicError
 from kshare.options import SourceOptions
 from kshare.planner.key_selection import KeySelection
@@ -52,7 +52,7 @@ class ByteLimit:
         self,
         progress: Mapping[TopicPartition, Progress],
         ends: Mapping[TopicPartition, int],
-        limits: NextLimits,
+        limits: PlannedLimits,
         keys: KeySelection,
         most: int,
     ) -> dict[TopicPartition, WindowEnds]:
@@ -82,7 +82,7 @@ class ByteLimit:
 
 
 def _positions(
-    partition: TopicPartition, reached: Progress, limits: NextLimits, keys: KeySelection
+    partition: TopicPartition, reached: Progress, limits: PlannedLimits, keys: KeySelection
 ) -> list[int]:
     """Where the ranges of a partition stand; the slowest one alone, if they have no limits."""
     ranges = limits.by_range(partition)

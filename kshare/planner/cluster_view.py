@@ -9,12 +9,12 @@ from kshare.core.progress import TopicPartition
 from kshare.options import Topics
 from kshare.planner.offset_options import ClusterLike, PinnedView, View
 
-__all__ = ["ClusterView", "Parking"]
+__all__ = ["ClusterView", "ParkedKeysView"]
 
 _log = logging.getLogger("kshare.planner")
 
 
-class Parking(Protocol):
+class ParkedKeysView(Protocol):
     """The table of parked keys."""
 
     def current(self, topics: set[str], /) -> Iterable[tuple[str, bytes]]:
@@ -36,7 +36,7 @@ class ClusterView:
         parking: Where parked keys are kept.
     """
 
-    def __init__(self, cluster: ClusterLike, topics: Topics, parking: Parking) -> None:
+    def __init__(self, cluster: ClusterLike, topics: Topics, parking: ParkedKeysView) -> None:
         self._cluster = cluster
         self._topics = topics
         self._parking = parking

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from kshare.core.batch import LimitedSlice, end_of_batch
+from kshare.core.batch import LimitedSlice, progress_after
 from kshare.core.checkpoint import BatchOffsets
 from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
@@ -115,7 +115,7 @@ class EndOffsetResolver:
     def _after(
         self, progress: Mapping[TopicPartition, Progress], ends: Mapping[Slice, int]
     ) -> dict[TopicPartition, Progress]:
-        moved = end_of_batch(progress, list(ends.items()), self._keys.unassigned)
+        moved = progress_after(progress, list(ends.items()), self._keys.unassigned)
         return {**progress, **moved}
 
     def _look_for(

@@ -7,7 +7,7 @@ Two ways to tell it, by ``commitOffsets``: stable offsets, as any consumer commi
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
-from kshare.cluster.group_offsets import committer
+from kshare.cluster.committer import committer
 from kshare.core.batch import start_with_gaps
 from kshare.core.checkpoint import BatchOffsets
 from kshare.core.progress import Progress, TopicPartition

@@ -1,27 +1,17 @@
 """Policies of operators: topics that are not to be shared, and no individual commits."""
 
 from collections.abc import Collection
-from typing import Final, Protocol
+from typing import Final
 
-from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy
+from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy, PolicyView
 from kshare.core.progress import TopicPartition
 from kshare.errors import OptionsError, PolicyError
 from kshare.options import Assign, SourceOptions
 
-__all__ = ["PolicyView", "check_ranges"]
+__all__ = ["check_ranges"]
 
 _WHOLE_PARTITIONS: Final = {"round-robin", "lag-weighted"}
 """Range assignors that cut a partition only if another option asks for it."""
-
-
-class PolicyView(Protocol):
-    """The policies: see :class:`~kshare.cluster.policies.PolicyWatch`."""
-
-    def accepts(self, policy: Policy, /) -> bool:
-        """True if a policy accepts."""
-
-    def close(self) -> None:
-        """Close the connections."""
 
 
 def check_ranges(

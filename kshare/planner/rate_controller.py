@@ -15,7 +15,7 @@ from typing import Protocol
 from kshare.core.hashing import HashRange
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.range_speed import RangeSpeed
-from kshare.core.rate import LastBatch, NextLimits, learn_from, plan_limits
+from kshare.core.rate import LastBatch, PlannedLimits, learn_from, plan_limits
 from kshare.core.slice_end import SliceEnd
 from kshare.core.slicing import RangeObservation
 from kshare.core.tasks import PlannedSlice, Ticket
@@ -90,7 +90,7 @@ class RateController:
         """A partition's ranges in progress events, used for limits or not."""
         return self.observed(partition) or self._shown.ranges.get(partition, ())
 
-    def limits(self, ranges: Mapping[TopicPartition, Sequence[HashRange]]) -> NextLimits:
+    def limits(self, ranges: Mapping[TopicPartition, Sequence[HashRange]]) -> PlannedLimits:
         """The limit of each range in the next batch; changes nothing.
 
         Args:
@@ -265,13 +265,13 @@ def _share_partitions(slices: Sequence[PlannedSlice]) -> bool:
     return len({planned.slice.topic_partition for planned in slices}) < len(slices)
 
 
-def _range_of(limits: NextLimits, slice_: Slice) -> HashRange:
+def _range_of(limits: PlannedLimits, slice_: Slice) -> HashRange:
     """The planned range that a slice is of: wider if some of it was not pending."""
     speed = _speed_of(limits, slice_)
     return slice_.hashes if speed is None else speed.hashes
 
 
-def _speed_of(limits: NextLimits, slice_: Slice) -> RangeSpeed | None:
+def _speed_of(limits: PlannedLimits, slice_: Slice) -> RangeSpeed | None:
     """The speed of a slice's range; None if no limits were planned for it."""
     hashes = slice_.hashes
     speeds = limits.speeds.get(slice_.topic_partition, ())

@@ -15,7 +15,7 @@ from typing import Any, Final
 from kshare.core.batch import LimitedSlice
 from kshare.core.checkpoint import BatchOffsets
 from kshare.core.progress import Progress, TopicPartition
-from kshare.core.rate import NextLimits
+from kshare.core.rate import PlannedLimits
 from kshare.core.tasks import PlannedSlice
 
 __all__ = ["RecentBatch", "RecentBatches", "Run", "batch_name"]
@@ -54,7 +54,7 @@ class RecentBatch:
     name: str
     offsets: BatchOffsets
     limited: list[LimitedSlice]
-    limits: NextLimits = field(default_factory=NextLimits)
+    limits: PlannedLimits = field(default_factory=PlannedLimits)
     run: Run | None = None
     reached: Mapping[TopicPartition, Progress] | None = None
 

@@ -30,8 +30,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kshare.cluster.group_offsets import committer
+from kshare.cluster.committer import committer
 from kshare.cluster.parked_keys import ParkWatch
+from kshare.cluster.policies import PolicyView
 from kshare.core.batch import (
     BatchStart,
     LimitedSlice,
@@ -47,14 +48,14 @@ from kshare.core.batch import (
 from kshare.core.checkpoint import BatchOffsets, encode
 from kshare.core.listing import join_names
 from kshare.core.progress import Progress, Rectangle, TopicPartition
-from kshare.core.rate import NextLimits
+from kshare.core.rate import PlannedLimits
 from kshare.core.slicing import PartitionLoad, plan_ranges
 from kshare.core.tasks import PlannedSlice, Task
 from kshare.options import FromGroup, SourceOptions
 from kshare.planner.batch_bounds import BatchBounds, Bounds, MostRead
 from kshare.planner.batch_history import BatchHistory
 from kshare.planner.byte_limit import ByteLimit, Look, look_into_log
-from kshare.planner.cluster_view import ClusterView, Parking
+from kshare.planner.cluster_view import ClusterView, ParkedKeysView
 from kshare.planner.cutting import slice_pending
 from kshare.planner.data_loss import report_losses
 from kshare.planner.end_offsets import Scan, scan_log
@@ -62,7 +63,7 @@ from kshare.planner.group_member import GroupMember, start_progress
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import ClusterLike, is_certain_start
 from kshare.planner.query_group import Commits, QueryGroup
-from kshare.planner.range_policy import PolicyView, check_ranges
+from kshare.planner.range_policy import check_ranges
 from kshare.planner.rate_controller import Feedback, RateController
 from kshare.planner.recent_batches import RecentBatch, batch_name
 from kshare.planner.retention import RetentionWatch
@@ -101,7 +102,7 @@ class StreamPlanner:
         options: SourceOptions,
         cluster: ClusterLike,
         *,
-        parking: Parking | None = None,
+        parking: ParkedKeysView | None = None,
         feedback: Feedback | None = None,
         scan: Scan = scan_log,
         clock: Callable[[], float] = time.monotonic,
@@ -299,10 +300,10 @@ class StreamPlanner:
 
     def _plan_limits(
         self, batch: BatchStart, ends: Mapping[TopicPartition, int], keys: KeySelection
-    ) -> NextLimits:
+    ) -> PlannedLimits:
         """The ranges of a batch with record limits, and what each may read; else none."""
         if not self._options.limits_records:
-            return NextLimits()
+            return PlannedLimits()
         pending = {
             tp: progress.pending_of(ends[tp], keys.readable(tp))
             for tp, progress in batch.progress.items()

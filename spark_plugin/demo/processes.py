@@ -10,8 +10,8 @@ from typing import Final
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.errors import KshareError
-from kshare.group.config.table import LOG_TOPIC
 from kshare.testing import FakeCluster
 
 __all__ = ["stop_process", "temporary_topic", "wait_until"]
@@ -62,7 +62,9 @@ def temporary_topic(servers: str | None, also: Sequence[str] = ()) -> Iterator[t
     name = f"kshare-demo-{uuid.uuid4().hex[:12]}"
     names = [name, *(f"{name}{ending}" for ending in also)]
     if servers is None:
-        with FakeCluster(topics={**dict.fromkeys(names, 1), LOG_TOPIC: 1}) as cluster:
+        with FakeCluster(
+            topics={**dict.fromkeys(names, 1), INDIVIDUAL_COMMITS_TOPIC: 1}
+        ) as cluster:
             yield cluster.bootstrap_servers, name
         return
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})

@@ -11,10 +11,10 @@ from kshare.core.batch import (
     advanced,
     batch_ends,
     begin,
-    end_of_batch,
     limit_ranges,
     limited_slices,
     needs_earliest,
+    progress_after,
     start_of,
     start_with_gaps,
     unrecorded_starts,
@@ -254,7 +254,7 @@ def test_what_tasks_have_read_is_processed_and_nothing_else(
         (slice_, data.draw(st.integers(slice_.offsets.start, slice_.offsets.end)))
         for _, slice_ in limited
     ]
-    after = end_of_batch({T0: reached}, read, selected.unassigned)
+    after = progress_after({T0: reached}, read, selected.unassigned)
     expected = done(reached)
     for slice_, stopped in read:
         expected |= {cell for cell in cells_of(slice_.rectangles) if cell[0] < stopped}
@@ -271,5 +271,5 @@ def test_a_batch_with_limits_that_end_nothing_reads_what_one_without_does() -> N
     selected = Selected(points=frozenset({1}))
     limited = limit_ranges(T0, reached, END, [(WHOLE, 1000)], selected.points)
     read = [(slice_, slice_.offsets.end) for _, slice_ in limited]
-    after = end_of_batch({T0: reached}, read, selected.unassigned)
+    after = progress_after({T0: reached}, read, selected.unassigned)
     assert after == advanced({T0: reached}, {T0: END}, selected)

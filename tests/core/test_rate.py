@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.progress import TopicPartition
-from kshare.core.rate import LastBatch, NextLimits, learn_from, plan_limits
+from kshare.core.rate import LastBatch, PlannedLimits, learn_from, plan_limits
 from kshare.core.slicing import RangeObservation
 from tests.support.rates import A1, A2, TARGET, A, B, times
 
@@ -160,7 +160,7 @@ def seen(hashes: HashRange, records: int, seconds: float | None = None) -> Range
 
 def after(last: LastBatch, *observed: RangeObservation, tasks: int = 2) -> LastBatch:
     return learn_from(
-        last, NextLimits(), {T0: observed}, tasks=tasks, seconds=3.0, target_seconds=TARGET
+        last, PlannedLimits(), {T0: observed}, tasks=tasks, seconds=3.0, target_seconds=TARGET
     )
 
 
@@ -200,7 +200,7 @@ def test_what_is_observed_is_kept_until_it_is_seen_again() -> None:
     merged = after(later, seen(A, 6))
     assert merged.observed[T0] == (seen(A, 6), seen(B, 4, 0.5))
     other = learn_from(
-        merged, NextLimits(), {T1: [seen(A, 1)]}, tasks=1, seconds=1.0, target_seconds=None
+        merged, PlannedLimits(), {T1: [seen(A, 1)]}, tasks=1, seconds=1.0, target_seconds=None
     )
     assert other.observed == {T0: merged.observed[T0], T1: (seen(A, 1),)}
 

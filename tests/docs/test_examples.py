@@ -13,7 +13,7 @@ from itertools import count
 
 import pytest
 
-from kshare.group.config.table import LOG_TOPIC
+from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.options import parse_options
 from kshare.options.sink import parse_sink_options
 from kshare.testing import FakeCluster
@@ -86,7 +86,7 @@ def printer() -> Callable[..., None]:
 def test_examples_run(name: str) -> None:
     scope: dict[str, object] = {"__name__": "example"}
     defined: set[str] = set()
-    with FakeCluster(topics={"orders": 1, LOG_TOPIC: 1}) as cluster:
+    with FakeCluster(topics={"orders": 1, INDIVIDUAL_COMMITS_TOPIC: 1}) as cluster:
         cluster.produce("orders", [(b"key-%d" % (i % 7), b"v") for i in range(1_000)])
         for example in examples(name):
             text = source_of(example).replace("localhost:9092", cluster.bootstrap_servers)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kshare.group.config.table import LOG_TOPIC
+from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.testing import FakeCluster
 from kshare.testing.records import watermarks
 
@@ -26,7 +26,7 @@ REFUSED, LATER = b"13", b"20"
 
 @pytest.fixture
 def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(topics={"orders": 1, "orders.dlq": 1, LOG_TOPIC: 1}) as running:
+    with FakeCluster(topics={"orders": 1, "orders.dlq": 1, INDIVIDUAL_COMMITS_TOPIC: 1}) as running:
         running.produce("orders", RECORDS)
         yield running
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.batch import end_of_batch, limit_ranges
+from kshare.core.batch import limit_ranges, progress_after
 from kshare.core.checkpoint import BatchOffsets
 from kshare.core.hashing import WHOLE, split
 from kshare.core.offsets import OffsetRange
@@ -143,7 +143,7 @@ def test_each_range_has_its_own_answer_if_the_log_has_lost_some(
     scans = Scans(log)
     found = resolver(scans, failOnDataLoss="false").resolve_ahead({T0: reached}, limited)
     ends = [(slice_, alone(log, slice_, 5)) for slice_ in slices]
-    assert found == {T0: reached, **end_of_batch({T0: reached}, ends, KeySelection().unassigned)}
+    assert found == {T0: reached, **progress_after({T0: reached}, ends, KeySelection().unassigned)}
     lost = [slice_ for slice_ in slices if slice_.offsets.start < first]
     assert scans.passes == (1 + len(slices) if lost else 1)
     if lost:

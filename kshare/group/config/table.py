@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
+from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.group.config.assignors import PROBING_MS, RANGE_ASSIGNOR, TASK_ASSIGNOR
+from kshare.group.model import LOG_SEGMENT_BYTES
 from kshare.group.protocol.range_protocol import RANGE
 from kshare.group.protocol.report import NO_REPORT, ROUND_ROBIN, MemberReport
 from kshare.group.protocol.subscription import PROTOCOL
@@ -30,15 +32,11 @@ from kshare.options.table import OPTIONS
 __all__ = [
     "BEAT_MS",
     "CONFIGS",
-    "LOG_TOPIC",
     "SESSION_MS",
     "TRANSACTION_MS",
     "Config",
     "ConsumerConfig",
 ]
-
-LOG_TOPIC: Final = "__individual_commit_offsets"
-"""The topic of individual commits, unless ``individual.commit.topic`` names another."""
 
 SESSION_MS: Final = 45_000
 BEAT_MS: Final = 3_000
@@ -172,14 +170,14 @@ class ConsumerConfig:
         "Commit earlier if this many processed ranges have gathered.",
     )
     log_topic: str = config(
-        LOG_TOPIC,
+        INDIVIDUAL_COMMITS_TOPIC,
         "individual.commit.topic",
         TOPIC,
         "The log of individual commits. Whoever may write to it can mark records as processed. "
         "`subscribePattern` matches no name that begins with `__individual_commit_offsets`.",
     )
     log_segment_bytes: int = config(
-        10 << 20,
+        LOG_SEGMENT_BYTES,
         "individual.commit.log.segment.bytes",
         integer(14, INT_MAX),
         "Segment size of the log of individual commits, if it has to be created.",

@@ -81,7 +81,7 @@ class AsyncKeySharedConsumer:
         while True:
             gather = partial(receiver.gather, most=num_messages, deadline=deadline)
             call = await self._wait_for(gather)
-            messages = receiver.release(call) if call else []
+            messages = receiver.return_gathered(call) if call else []
             if messages or call is None or self._is_over(deadline):
                 return messages
 
@@ -89,7 +89,7 @@ class AsyncKeySharedConsumer:
         """The next records of one partition, as Arrow."""
         receiver, deadline = self._consumer.receiver, deadline_of(timeout)
         while call := await self._wait_for(partial(receiver.await_batch, deadline=deadline)):
-            batch = receiver.release_batch(call)
+            batch = receiver.return_batch(call)
             if batch is not None or self._is_over(deadline):
                 return batch
         return None

@@ -21,9 +21,9 @@ _LOOK_SECONDS = 0.05
 _LOOK_SHARE = 0.05
 """The part of the time that counting ranges may take."""
 
-
 Answer: TypeAlias = dict[TopicPartition, int]
-Processed: TypeAlias = Mapping[TopicPartition, Progress]
+"""The stable offset of each partition."""
+Progresses: TypeAlias = Mapping[TopicPartition, Progress]
 
 
 class Commits:
@@ -40,7 +40,7 @@ class Commits:
     """
 
     def __init__(
-        self, config: ConsumerConfig, session: Session, allowed: Callable[[Processed], Processed]
+        self, config: ConsumerConfig, session: Session, allowed: Callable[[Progresses], Progresses]
     ) -> None:
         self.seconds = config.kafka.api_timeout_ms / 1000
         self.latency = Latency()

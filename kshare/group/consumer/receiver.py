@@ -136,12 +136,12 @@ class Receiver:
         deadline, call = deadline_of(timeout), Call()
         while True:
             has_some = self.gather(call, most, deadline)
-            messages = self.release(call)
+            messages = self.return_gathered(call)
             if messages or not has_some or time.monotonic() >= deadline:
                 return messages
 
     def gather(self, call: Call, most: int, deadline: float) -> bool:
-        """Collect messages, as many as come in time; whether :meth:`release` has some to return.
+        """Collect messages, as many as come in time; whether there are any to return.
 
         Args:
             call: Where to collect them.
@@ -173,7 +173,7 @@ class Receiver:
                 self._give_back()
         return not call.is_empty
 
-    def release(self, call: Call) -> list[Message]:
+    def return_gathered(self, call: Call) -> list[Message]:
         """Return what was gathered, if it may be returned now; if not, it goes back.
 
         Raises:
@@ -230,13 +230,13 @@ class Receiver:
         """
         deadline, call = deadline_of(timeout), Call()
         while self.await_batch(call, deadline):
-            batch = self.release_batch(call)
+            batch = self.return_batch(call)
             if batch is not None or time.monotonic() >= deadline:
                 return batch
         return None
 
     def await_batch(self, call: Call, deadline: float) -> bool:
-        """Wait until there is something for :meth:`release_batch`; whether there is.
+        """Wait until there is something for :meth:`return_batch`; whether there is.
 
         Args:
             call: Where to collect it.
@@ -249,7 +249,7 @@ class Receiver:
             return self.next_rows(left)
         return self.wait(self._tail.fetch_batch, left, continues=False)
 
-    def release_batch(self, call: Call) -> pa.RecordBatch | None:
+    def return_batch(self, call: Call) -> pa.RecordBatch | None:
         """Return the batch that is there, if it may be returned now; else None.
 
         Raises:

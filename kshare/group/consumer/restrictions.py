@@ -6,9 +6,8 @@ each. Policies are looked at with each assignment and each commit, and are then 
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
 
-from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy
+from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy, PolicyView
 from kshare.core.hashing import WHOLE
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import PolicyError
@@ -18,16 +17,6 @@ from kshare.group.delivery.tail import Assignment
 __all__ = ["PolicyView", "Restrictions"]
 
 _log = logging.getLogger("kshare.group")
-
-
-class PolicyView(Protocol):
-    """The policies: see :class:`~kshare.cluster.policies.PolicyWatch`."""
-
-    def accepts(self, policy: Policy, /) -> bool:
-        """True if a policy accepts."""
-
-    def close(self) -> None:
-        """Close the connections."""
 
 
 class Restrictions:

@@ -5,14 +5,14 @@
     log read to its end, as asked at most `claim timeout` ago --+
     coordinator: heard of, and no rebalance for too long -------+--> all at once: it may deliver
     beats, where it lives by them ------------------------------+
-    no lapse, or a beat sent since is read back (`Life`) -------+
+    no lapse, or a beat sent since is read back (`Beats`) ------+
 
 All times are of one clock, on which suspension counts. A request counts from when it was sent.
 """
 
 from typing import Final
 
-from kshare.group.core.life import Life
+from kshare.group.core.beats import Beats
 from kshare.group.protocol.liveness import Liveness
 
 __all__ = ["Right"]
@@ -31,14 +31,14 @@ class Right:
         by_beats: Whether a standalone member lives by its beats.
 
     Attributes:
-        life: Its beats, and those of others.
+        beats: Its own, and those of others.
         coordinator: What its group's coordinator counts; None for a standalone member.
         read_at: When the log was last asked for that was read to its end; -inf for never.
     """
 
     def __init__(self, session: str, seconds: float, *, by_beats: bool) -> None:
-        self.life = Life(session, seconds)
-        self.life.is_on = by_beats
+        self.beats = Beats(session, seconds)
+        self.beats.is_on = by_beats
         self.coordinator: Liveness | None = None
         self.read_at = _NEVER
         self._seconds = seconds
@@ -55,17 +55,17 @@ class Right:
                 coordinator drops it at once when it is replaced.
         """
         self.coordinator = coordinator
-        self.life.is_on = self._by_beats and is_static
+        self.beats.is_on = self._by_beats and is_static
 
     def left(self) -> None:
         """It is a standalone member again."""
         self.coordinator = None
-        self.life.is_on = self._by_beats
+        self.beats.is_on = self._by_beats
 
     def log_read(self, sent_at: float) -> None:
         """The log was read to its end, by a request that was sent at a time."""
         if _NEVER < self.read_at < sent_at - self._seconds:
-            self.life.lapsed(sent_at)
+            self.beats.lapsed(sent_at)
         self.read_at = max(self.read_at, sent_at)
 
     def ended(self) -> None:
@@ -77,7 +77,7 @@ class Right:
     @property
     def is_proven(self) -> bool:
         """True if the log is the present one, as far as that is in doubt."""
-        return self.life.is_proven(self.lapsed_at)
+        return self.beats.is_proven(self.lapsed_at)
 
     @property
     def lapsed_at(self) -> float:
@@ -90,7 +90,7 @@ class Right:
 
     def seconds_left(self, now: float) -> float:
         """For how long it may deliver; below 0: not now."""
-        seconds = min(self.read_at + self._seconds - now, self.life.seconds_left(now))
+        seconds = min(self.read_at + self._seconds - now, self.beats.seconds_left(now))
         if self.coordinator is not None:
             seconds = min(seconds, self.coordinator.seconds_left(now))
         # Asked last: an answer that renews the right says first that it had lapsed.

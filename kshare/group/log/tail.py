@@ -197,10 +197,6 @@ class LogTail:
         if opened is not None:
             opened[1].close()
 
-    def restart(self) -> None:
-        """Read from the first offset of the log: it is another one."""
-        self.position, self.caught_up = None, False
-
     def _connection(self) -> BrokerConnection:
         if self._open is None:
             leader = self._brokers.leaders([self._partition])[self._partition]

@@ -210,11 +210,6 @@ class MemberThread:
         """True if it has a ``group.instance.id``."""
         return self._core.is_static
 
-    @property
-    def member_id(self) -> str:
-        """Its id at the coordinator; empty before it has joined."""
-        return self._core.member_id
-
     def close(self, seconds: float) -> None:
         """Leave the group, and stop. May be called again."""
         with self._lock:

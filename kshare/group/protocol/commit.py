@@ -24,12 +24,12 @@ from kshare.group.protocol.start import Start
 __all__ = [
     "Commit",
     "blocks_to_write",
-    "committed",
     "is_written",
     "keys_to_delete",
     "leads",
     "passed_to_delete",
     "past_to_delete",
+    "stable_offset",
     "stable_to_write",
 ]
 
@@ -98,7 +98,7 @@ def stable_to_write(
     partition: TopicPartition,
     log: PartitionLog,
     member: str,
-    primary: int,
+    floor: int,
 ) -> Stable | None:
     """The stable offset that follows from the facts in the log, if the log does not say it yet.
 
@@ -106,9 +106,9 @@ def stable_to_write(
         partition: The partition.
         log: What the log says.
         member: The member that commits.
-        primary: The primary offset of the incarnation.
+        floor: The stable offset with which the member has started: all below it is processed.
     """
-    reached = log.progress(primary).stable
+    reached = log.progress(floor).stable
     if log.stable is not None and reached <= log.stable.offset:
         return None
     return Stable(partition, log.incarnation, reached, member=member)
@@ -221,7 +221,7 @@ def past_to_delete(partition: TopicPartition, log: PartitionLog, member: str) ->
     return [*claims, *log.outdated, *resets]
 
 
-def committed(log: PartitionLog, start: Start | None) -> int:
+def stable_offset(log: PartitionLog, start: Start | None) -> int:
     """The stable offset that the log names."""
     floor = 0 if start is None else start.progress.stable
     return max(floor, log.stable.offset if log.stable else 0)

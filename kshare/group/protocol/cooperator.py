@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from kshare.core.offsets import Bounds, complement, subtract, union
 from kshare.core.progress import Progress
 from kshare.group.protocol.actions import Action, Append
-from kshare.group.protocol.commit import committed
+from kshare.group.protocol.commit import stable_offset
 from kshare.group.protocol.lease import counts, holdings, next_chunk, processed_offsets
 from kshare.group.protocol.log import PartitionLog, PlacedClaim
 from kshare.group.protocol.owner import Owner, Phase
@@ -110,7 +110,7 @@ class Cooperator(Owner):
 
     def stable(self, log: PartitionLog) -> int:
         """The stable offset that the log names, or that follows from its facts."""
-        named = committed(log, self.start)
+        named = stable_offset(log, self.start)
         return named if self.share is None else max(named, self.share.done.stable)
 
     def is_stable_behind(self, log: PartitionLog) -> bool:  # noqa: ARG002 - as far as it was looked at

@@ -46,12 +46,12 @@ from kshare.group.protocol.actions import (
 from kshare.group.protocol.commit import (
     Commit,
     blocks_to_write,
-    committed,
     is_written,
     keys_to_delete,
     leads,
     passed_to_delete,
     past_to_delete,
+    stable_offset,
     stable_to_write,
 )
 from kshare.group.protocol.log import PartitionLog
@@ -250,7 +250,7 @@ class Owner:
 
     def stable(self, log: PartitionLog) -> int:
         """The stable offset that the log names."""
-        return committed(log, self.start)
+        return stable_offset(log, self.start)
 
     def is_stable_behind(self, log: PartitionLog) -> bool:
         """True if it is the lead, and has a stable offset to commit though it commits nothing else.

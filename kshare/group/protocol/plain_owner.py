@@ -17,7 +17,7 @@ keeps the anchor of the offset that it began with.
 from dataclasses import dataclass
 
 from kshare.group.protocol.actions import Action, WritePrimary
-from kshare.group.protocol.commit import Commit, committed
+from kshare.group.protocol.commit import Commit, stable_offset
 from kshare.group.protocol.log import PartitionLog
 from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.records import Block
@@ -50,7 +50,7 @@ class PlainOwner(Owner):
 
     def stable(self, log: PartitionLog) -> int:
         """The stable offset that is committed."""
-        return max(committed(log, self.start), self._written)
+        return max(stable_offset(log, self.start), self._written)
 
     def _look(self, log: PartitionLog) -> None:
         if self.start is None or self.phase is Phase.FENCED:

@@ -41,13 +41,13 @@ __all__ = [
 ]
 
 Purgatory: TypeAlias = Literal["stable", "key"]
-"""True if a chunk waits for all key hashes of its partition, or only for its own."""
+"""For what a chunk waits: for all key hashes of its partition, or only for its own."""
 
 _TIMEOUT_SHARE: Final = 0.9
 
 
 class Admission(Enum):
-    """True if a transaction may commit."""
+    """Whether a transaction may commit, and why not."""
 
     OPEN = "what comes before it is processed"
     CLOSED = "others have not processed what comes before it"
@@ -78,7 +78,7 @@ def chunk_start(processed: Progress, known: Progress) -> int | None:
 
 
 def admission(chunks: Iterable[Chunk], purgatory: Purgatory) -> Admission:
-    """True if a transaction may commit now.
+    """Decide whether a transaction may commit now.
 
     Args:
         chunks: One for each partition of the member.

@@ -1,4 +1,4 @@
-"""Heartbeats in the commit log: send ours, warn of stalled partitions, delete members long gone."""
+"""Beats in the commit log: send ours, warn of what stands still, delete members long gone."""
 
 import socket
 import time
@@ -27,12 +27,12 @@ _LOOK_SECONDS: Final = 1.0
 
 
 def member_key(member: str) -> Key:
-    """The key of a member's signs of life."""
+    """The key of a member's beats."""
     return Key(0, "member", None, (member,))
 
 
 class Presence:
-    """Signs of life of a session, and what is seen of others. For the session's thread.
+    """Beats of a session, and what is seen of others. For the session's thread.
 
     Args:
         config: The consumer's configuration.
@@ -68,19 +68,19 @@ class Presence:
     @property
     def next_time(self) -> float:
         """When something is to be done next, once the log is followed."""
-        return 0.0 if self.right.life.wants_proof else min(self._beat_at, self._look_at)
+        return 0.0 if self.right.beats.wants_proof else min(self._beat_at, self._look_at)
 
     def beat(self, link: LogLink) -> None:
         """Say that this member is alive, if it is time to, or the log's present is in doubt."""
         if link.denied is not None:
-            self.right.life.excuse()
+            self.right.beats.excuse()
             return
-        life = self.right.life
+        beats = self.right.beats
         now, wall_ms = self._now(), int(time.time() * 1000)
-        life.lapsed(self.right.lapsed_at)
-        if now >= self._beat_at or life.wants_proof:
-            self._beat_at = now + (life.pause if life.is_on else _BEAT_SECONDS)
-            life.sent(wall_ms, now)
+        beats.lapsed(self.right.lapsed_at)
+        if now >= self._beat_at or beats.wants_proof:
+            self._beat_at = now + (beats.pause if beats.is_on else _BEAT_SECONDS)
+            beats.sent(wall_ms, now)
             host = self._config.application_server or socket.gethostname()
             alive = Member(self._member, host, wall_ms)
             failed = partial(self._not_alive, link, wall_ms)
@@ -104,27 +104,27 @@ class Presence:
             self._actions.delete(link, member_key(member))
 
     def look_at_signs(self, link: LogLink) -> None:
-        """Take the own sign of life that was read back; see which members with chunks are dead.
+        """Take the own beat that was read back; see which members with chunks are dead.
 
-        And whether this one counts as such, before a sign of life that comes late is taken for one.
+        And whether this one counts as such, before a beat that comes late is taken for one.
         """
-        now, epoch, life = self._now(), self.epoch_of_member(), self.right.life
+        now, epoch, beats = self._now(), self.epoch_of_member(), self.right.beats
         with self._shared.changed:
             ownerships = self._shared.ownerships
-            if life.has_lapsed(now):
+            if beats.has_lapsed(now):
                 ownerships.renew("the log was not reached for claim.timeout.ms")
-            life.read(ownerships.log)
+            beats.read(ownerships.log)
             if self._config.lease_records is None:
                 return
             ownerships.stay(epoch)
-            if link.tail.caught_up and life.seconds_left(now) > 2 * life.pause:
+            if link.tail.caught_up and beats.seconds_left(now) > 2 * beats.pause:
                 read_at = link.tail.read_at
                 ownerships.deem_silent(
-                    life.silent(ownerships.log, ownerships.sharers(), now=now, read_at=read_at)
+                    beats.silent(ownerships.log, ownerships.sharers(), now=now, read_at=read_at)
                 )
 
     def _not_alive(self, link: LogLink, wall_ms: int, error: KafkaError, kind: Kind) -> None:
         link.not_taken(error, kind)
         self._actions.note(error)
-        self.right.life.not_taken(wall_ms)
+        self.right.beats.not_taken(wall_ms)
         self._beat_at = 0.0  # again, with the next step

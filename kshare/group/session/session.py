@@ -64,7 +64,7 @@ class GroupSession:
         self._shared = self._thread.shared
         self._right = self._thread.presence.right
         self._is_started = False
-        self._group_member: MemberThread | None = None
+        self._member_thread: MemberThread | None = None
         self.transaction_log = TransactionLog(config.group, self._shared, self._thread, now)
         self.transaction_log.is_alive = self.may_deliver
 
@@ -94,7 +94,7 @@ class GroupSession:
         member = MemberThread(
             config, self.member, self._write_epoch, on_change, whole_topics, now=self._now
         )
-        self._group_member = member
+        self._member_thread = member
         self._thread.actions.primary.as_member = member.commit
         self._thread.epochs.on_lost = member.rebalance
         self._thread.on_fault = member.session_ended
@@ -106,7 +106,7 @@ class GroupSession:
 
     def leave(self, timeout: float) -> None:
         """Leave the group; the session is a standalone one again."""
-        member, self._group_member = self._group_member, None
+        member, self._member_thread = self._member_thread, None
         if member is not None:
             member.close(timeout)
             self._thread.actions.primary.as_member = None
@@ -140,7 +140,7 @@ class GroupSession:
         with self._shared.changed:
             if self._shared.is_closing:
                 raise KshareError(f"group {self._group}: the session is closed")
-            fences = self._group_member is not None and not self._group_member.is_static
+            fences = self._member_thread is not None and not self._member_thread.is_static
             self._shared.ownerships.claim(hashes, epoch=epoch, self_fencing=fences)
             is_first, self._is_started = not self._is_started, True
         if is_first:
@@ -309,8 +309,8 @@ class GroupSession:
         if self._is_started:
             self._thread.wake()
             self._thread.closed.wait(timeout)
-        if self._group_member is not None:
-            self._group_member.close(timeout)
+        if self._member_thread is not None:
+            self._member_thread.close(timeout)
 
     def _raise_fault(self) -> None:
         if self._shared.fault is not None:

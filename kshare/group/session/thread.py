@@ -40,8 +40,8 @@ _log = logging.getLogger("kshare.group")
 _LONGEST_WAIT_SECONDS: Final = 1.0
 
 
-class _Report:
-    """Says what has changed for callers; only then is what was read acted upon.
+class _Announcer:
+    """Tells callers what has changed; only then is what was read acted upon.
 
     Args:
         shared: What the session owns.
@@ -139,7 +139,7 @@ class SessionThread:
             config, brief, self.shared, self._follower, now, self._waker.wake
         )
         self.presence = Presence(config, member, self.shared, self.actions, now)
-        self._report = _Report(self.shared, self.presence.right, on_change, now)
+        self._announcer = _Announcer(self.shared, self.presence.right, on_change, now)
         self.epochs = EpochWriter(config.group)
         self.epochs.unblock = self.actions.unblock
         self.on_fault: Callable[[KshareError], None] = _ignore
@@ -196,7 +196,7 @@ class SessionThread:
             self.presence.look_at_signs(link)
             self.actions.act(link)
             self.epochs.serve(link, self.shared.ownerships.log, self._now())
-        self._report.look(None if link is None else link.tail)
+        self._announcer.look(None if link is None else link.tail)
         self._warn()
 
     def _warn(self) -> None:
@@ -240,7 +240,7 @@ class SessionThread:
     def _fail(self, error: KshareError) -> None:
         self._warn()
         _log.error("group %s, member %s: %s", self._group, self._member, error)
-        self._report.fail(error)
+        self._announcer.fail(error)
         self.on_fault(error)
 
     def _close(self) -> None:

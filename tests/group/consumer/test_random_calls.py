@@ -98,7 +98,7 @@ class Walk:
         def lapses(call: Any) -> None:
             self._session.can_deliver = False
             self._session.change()
-            assert self.consumer.receiver.release(call) == []
+            assert self.consumer.receiver.return_gathered(call) == []
 
         self._interrupted(lapses)
         self._session.can_deliver = True
@@ -109,7 +109,7 @@ class Walk:
             self._session.error = FENCED
             self._session.change()
             with suppress(FencedError):
-                assert self.consumer.receiver.release(call) == []
+                assert self.consumer.receiver.return_gathered(call) == []
 
         self._interrupted(is_fenced)
         self._session.error = None
@@ -315,7 +315,7 @@ class Walk:
         receiver.gather(call, self.random.randrange(1, 12), time.monotonic() + 0.01)
         what(call)
         with suppress(FencedError):
-            self._take(receiver.release(call))
+            self._take(receiver.return_gathered(call))
 
     def _take(self, messages: list[Message]) -> None:
         for message in messages:

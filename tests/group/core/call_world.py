@@ -168,7 +168,7 @@ def _verbs(world: CallWorld, each: Process) -> list[str]:
     verbs = []
     if each.broker != "away":
         verbs.append("ask" if each.asked_at is None else "read")
-        verbs += ["beat"] * each.right.life.wants_proof
+        verbs += ["beat"] * each.right.beats.wants_proof
     if each.inbox:
         verbs += ["act"] * (each.broker == "present") + ["fail"]
     verbs += ["answer"] * bool(each.answers)
@@ -216,7 +216,7 @@ def _ask(world: CallWorld, process: Process) -> None:
 def _read(world: CallWorld, process: Process) -> None:
     if process.broker == "present":
         replay(world.log, process.ownerships.log)
-    process.right.life.read(process.ownerships.log)
+    process.right.beats.read(process.ownerships.log)
     process.right.log_read(sent_at(world, process))
     process.asked_at = None
 
@@ -224,7 +224,7 @@ def _read(world: CallWorld, process: Process) -> None:
 def _beat(world: CallWorld, process: Process) -> None:
     world.beats += 1
     alive = Member(process.name, "", world.beats)
-    process.right.life.sent(alive.seen_ms, world.now)
+    process.right.beats.sent(alive.seen_ms, world.now)
     if process.broker == "present":
         world.log.append(key_of(alive), alive)
     else:
@@ -435,7 +435,7 @@ def settle(world: CallWorld, *, rounds: int) -> None:
         for name, process in world.processes.items():
             while process.broker != "present":
                 take(world, ("thaw", name))
-            if process.right.life.wants_proof:
+            if process.right.beats.wants_proof:
                 take(world, ("beat", name))
             for _ in range(3):
                 if process.asked_at is None:

@@ -1,4 +1,4 @@
-"""Signs of life of members that share partitions by chunks, where no coordinator drops the dead.
+"""Beats: signs of life that members write into the log, where no coordinator drops the dead.
 
 ::
 
@@ -23,21 +23,21 @@ from collections.abc import Iterable
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.records import Member
 
-__all__ = ["Life"]
+__all__ = ["Beats"]
 
 _BEATS = 4
 """Beats in the time after which a member is silent."""
 
 
-class Life:
-    """The signs of life of one member, and of those that it sees.
+class Beats:
+    """The beats of one member, and of those that it sees.
 
     Args:
         session: Name of the member's session.
-        seconds: Time without a sign of life after which a member is silent.
+        seconds: Time without a beat after which a member is silent.
 
     Attributes:
-        is_on: Whether the member lives by its signs of life, not by its group's coordinator.
+        is_on: Whether the member lives by its beats, not by its group's coordinator.
     """
 
     def __init__(self, session: str, seconds: float) -> None:

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
 from kshare.cluster.committed_offset import CommittedOffsets, Outcome
-from kshare.cluster.group_offsets import Committer, committer
+from kshare.cluster.committer import Committer, committer
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
 from kshare.options import KafkaConfig, SourceOptions, parse_options

@@ -1,9 +1,9 @@
-"""Signs of life: who is taken for dead has stopped before."""
+"""Beats: who is taken for dead has stopped before."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.group.core.life import Life
+from kshare.group.core.beats import Beats
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.records import Member, key_of
 
@@ -17,14 +17,14 @@ def log_with(*members: Member) -> GroupLog:
     return log
 
 
-def life(session: str = "a") -> Life:
-    made = Life(session, SECONDS)
+def beats_of(session: str = "a") -> Beats:
+    made = Beats(session, SECONDS)
     made.is_on = True
     return made
 
 
 def test_it_may_deliver_from_when_a_beat_that_was_read_back_was_sent() -> None:
-    own = life()
+    own = beats_of()
     assert own.seconds_left(0.0) < 0
     own.sent(1_000, 10.0)
     assert own.seconds_left(11.0) < 0
@@ -38,7 +38,7 @@ def test_it_may_deliver_from_when_a_beat_that_was_read_back_was_sent() -> None:
 
 
 def test_late_beats_do_not_bring_it_back() -> None:
-    own = life()
+    own = beats_of()
     own.sent(1_000, 10.0)
     own.read(log_with(Member("a", "h", 1_000)))
     own.sent(2_000, 11.0)
@@ -53,14 +53,14 @@ def test_late_beats_do_not_bring_it_back() -> None:
 
 
 def test_a_member_that_its_coordinator_watches_needs_no_beats() -> None:
-    own = Life("a", SECONDS)
+    own = Beats("a", SECONDS)
     own.sent(1_000, 0.0)
     assert own.seconds_left(100.0) == float("inf")
     assert not own.has_lapsed(100.0)
 
 
 def test_silence_is_measured_by_when_the_log_was_asked() -> None:
-    own, log = life(), log_with(Member("b", "h", 1_000))
+    own, log = beats_of(), log_with(Member("b", "h", 1_000))
 
     def silent(log: GroupLog, now: float, read_at: float) -> frozenset[str]:
         return own.silent(log, {"b", "c"}, now=now, read_at=read_at)
@@ -77,7 +77,7 @@ def test_nobody_is_taken_for_dead_that_may_deliver(
     beats: list[tuple[float, float, float]],
 ) -> None:
     """Each beat: a pause before it, its way into the log, its way to those that read."""
-    author, other = life("b"), life("a")
+    author, other = beats_of("b"), beats_of("a")
     now = 0.0
     other.silent(GroupLog("g"), {"b"}, now=now, read_at=now)
     for number, (pause, way, back) in enumerate(beats, 1):
@@ -97,12 +97,12 @@ def test_nobody_is_taken_for_dead_that_may_deliver(
         now = read
 
 
-def wants_proof(own: Life) -> bool:
+def wants_proof(own: Beats) -> bool:
     return own.wants_proof  # mypy takes a property for what it was
 
 
 def test_after_a_lapse_only_a_later_beat_proves_the_log() -> None:
-    own = Life("a", SECONDS)
+    own = Beats("a", SECONDS)
     own.sent(1_000, 10.0)
     own.read(log_with(Member("a", "h", 1_000)))
     assert own.is_proven(float("-inf"))
@@ -124,7 +124,7 @@ def test_after_a_lapse_only_a_later_beat_proves_the_log() -> None:
 
 
 def test_of_two_beats_that_look_the_same_the_first_counts() -> None:
-    own = Life("a", SECONDS)
+    own = Beats("a", SECONDS)
     own.sent(1_000, 10.0)
     own.lapsed(10.4)
     own.sent(1_000, 10.5)
@@ -133,7 +133,7 @@ def test_of_two_beats_that_look_the_same_the_first_counts() -> None:
 
 
 def test_without_the_right_to_write_nothing_can_be_proven() -> None:
-    own = Life("a", SECONDS)
+    own = Beats("a", SECONDS)
     own.lapsed(20.0)
     own.excuse()
     assert own.is_proven(float("-inf"))
