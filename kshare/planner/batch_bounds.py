@@ -16,7 +16,7 @@ from kshare.planner.byte_limit import ByteLimit
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.time_alignment import TimeAlignment
 
-__all__ = ["BatchBounds", "Bounds", "MostRead"]
+__all__ = ["BatchBounds", "BatchEnd", "MostRead"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class MostRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class BatchEnd:
     """Where a batch ends.
 
     Attributes:
@@ -81,7 +81,7 @@ class BatchBounds:
         keys: KeySelection,
         most: MostRead,
         plan_limits: Callable[[Mapping[TopicPartition, int]], PlannedLimits],
-    ) -> Bounds:
+    ) -> BatchEnd:
         """Where a batch ends.
 
         A batch that is cut by ``maxTimeAhead`` leaves room, which the other partitions get in a
@@ -105,7 +105,7 @@ class BatchBounds:
                 max_ahead=self._options.max_offsets_ahead,
                 max_gaps=self._options.max_ranges_in_checkpoint,
             )
-            by_size = self._by_size(batch, Bounds(ends, plan_limits(ends)), keys, most)
+            by_size = self._by_size(batch, BatchEnd(ends, plan_limits(ends)), keys, most)
             if not self._alignment.is_on:
                 return by_size
             found = self._aligned(batch, available, by_size, keys)
@@ -113,15 +113,15 @@ class BatchBounds:
                 # Each waits for the other: so first comes what event time allows in any case.
                 nothing = {tp: batch.progress[tp].stable for tp in ends}
                 late = self._alignment.cut(batch.progress, available, ends, nothing, keys)
-                return self._by_size(batch, Bounds(late, plan_limits(late)), keys, most)
+                return self._by_size(batch, BatchEnd(late, plan_limits(late)), keys, most)
             if cut or most.offsets is None or found.ends == by_size.ends:
                 return found
             tops |= {tp: end for tp, end in found.ends.items() if end < by_size.ends[tp]}
             cut = True
 
     def _by_size(
-        self, batch: BatchStart, bounds: Bounds, keys: KeySelection, most: MostRead
-    ) -> Bounds:
+        self, batch: BatchStart, bounds: BatchEnd, keys: KeySelection, most: MostRead
+    ) -> BatchEnd:
         if most.size is None:
             return bounds
         windows = self._byte_limit.cut(batch.progress, bounds.ends, bounds.limits, keys, most.size)
@@ -135,9 +135,9 @@ class BatchBounds:
         self,
         batch: BatchStart,
         available: Mapping[TopicPartition, int],
-        bounds: Bounds,
+        bounds: BatchEnd,
         keys: KeySelection,
-    ) -> Bounds:
+    ) -> BatchEnd:
         sure = {
             tp: surely_read(
                 batch.progress[tp],
@@ -152,7 +152,7 @@ class BatchBounds:
         return replace(bounds, ends=ends)
 
 
-def _reads(bounds: Bounds) -> bool:
+def _reads(bounds: BatchEnd) -> bool:
     """True if a batch with a limit of bytes may read something."""
     return any(
         min(end, bounds.ends[tp]) > start

@@ -10,7 +10,7 @@ from kshare.core.tasks import PlannedSlice, Task
 from kshare.errors import OptionsError
 from kshare.options import PerPartition, SourceOptions
 from kshare.planner.cutting import slice_pending
-from kshare.planner.filters import EVERYTHING, Bounds
+from kshare.planner.filters import EVERYTHING, RowBounds
 from kshare.planner.group_member import GroupView, start_progress
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import TopicView, resolve
@@ -23,7 +23,7 @@ __all__ = ["plan_batch"]
 def plan_batch(
     options: SourceOptions,
     cluster: TopicView,
-    bounds: Bounds = EVERYTHING,
+    bounds: RowBounds = EVERYTHING,
     *,
     group: GroupView | None = None,
     policies: PolicyView | None = None,
@@ -86,7 +86,7 @@ def _check_order(
 
 
 def _narrowed(
-    ranges: Mapping[TopicPartition, tuple[int, int]], cluster: TopicView, bounds: Bounds
+    ranges: Mapping[TopicPartition, tuple[int, int]], cluster: TopicView, bounds: RowBounds
 ) -> dict[TopicPartition, tuple[int, int]]:
     """The ranges without what lies outside the bounds."""
     narrowed = {}

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from kshare.core.progress import TopicPartition
 
-__all__ = ["EVERYTHING", "Bounds", "Comparison", "Condition", "Interval", "bounds_of"]
+__all__ = ["EVERYTHING", "Comparison", "Condition", "Interval", "RowBounds", "bounds_of"]
 
 Comparison: TypeAlias = Literal["=", "<", "<=", ">", ">=", "in"]
 
@@ -71,7 +71,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RowBounds:
     """Bounds of the matching rows.
 
     Attributes:
@@ -92,11 +92,11 @@ class Bounds:
         )
 
 
-EVERYTHING: Final = Bounds()
+EVERYTHING: Final = RowBounds()
 """Rows may lie anywhere."""
 
 
-def bounds_of(conditions: Iterable[Condition]) -> Bounds:
+def bounds_of(conditions: Iterable[Condition]) -> RowBounds:
     """The bounds within which all of some conditions can hold."""
     offsets, partitions, since_ms = Interval(), [], None
     for unchecked in conditions:
@@ -109,7 +109,7 @@ def bounds_of(conditions: Iterable[Condition]) -> Bounds:
             since_ms = _later(since_ms, _since_ms(condition))
         else:
             partitions.append(condition)
-    return Bounds(offsets, tuple(partitions), since_ms)
+    return RowBounds(offsets, tuple(partitions), since_ms)
 
 
 def _understood(condition: Condition) -> Condition | None:

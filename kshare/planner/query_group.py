@@ -16,11 +16,11 @@ from kshare.planner.cluster_view import ClusterView
 from kshare.planner.group_member import GroupMember, check_start, start_progress
 from kshare.planner.key_selection import KeySelection
 
-__all__ = ["Commits", "QueryGroup"]
+__all__ = ["CommitsStable", "QueryGroup"]
 
 
-class Commits(Protocol):
-    """Commits stable offsets; does not wait."""
+class CommitsStable(Protocol):
+    """CommitsStable stable offsets; does not wait."""
 
     def commit(self, stable: Mapping[TopicPartition, int], /) -> None:
         """Commit the offsets below which all is processed."""
@@ -46,7 +46,7 @@ class QueryGroup:
         keys: KeySelection,
         view: ClusterView,
         member: GroupMember | None,
-        commits: Callable[[SourceOptions], Commits | None] = committer,
+        commits: Callable[[SourceOptions], CommitsStable | None] = committer,
     ) -> None:
         self._options = options
         self._keys = keys

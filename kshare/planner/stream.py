@@ -52,7 +52,7 @@ from kshare.core.rate import PlannedLimits
 from kshare.core.slicing import PartitionLoad, plan_ranges
 from kshare.core.tasks import PlannedSlice, Task
 from kshare.options import FromGroup, SourceOptions
-from kshare.planner.batch_bounds import BatchBounds, Bounds, MostRead
+from kshare.planner.batch_bounds import BatchBounds, BatchEnd, MostRead
 from kshare.planner.batch_history import BatchHistory
 from kshare.planner.byte_limit import ByteLimit, Look, look_into_log
 from kshare.planner.cluster_view import ClusterView, ParkedKeysView
@@ -62,7 +62,7 @@ from kshare.planner.end_offsets import Scan, scan_log
 from kshare.planner.group_member import GroupMember, start_progress
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import ClusterLike, is_certain_start
-from kshare.planner.query_group import Commits, QueryGroup
+from kshare.planner.query_group import CommitsStable, QueryGroup
 from kshare.planner.range_policy import check_ranges
 from kshare.planner.rate_controller import Feedback, RateController
 from kshare.planner.recent_batches import RecentBatch, batch_name
@@ -108,7 +108,7 @@ class StreamPlanner:
         clock: Callable[[], float] = time.monotonic,
         group: GroupMember | None = None,
         policies: PolicyView | None = None,
-        commits: Callable[[SourceOptions], Commits | None] = committer,
+        commits: Callable[[SourceOptions], CommitsStable | None] = committer,
         times: Times | None = None,
         wall_clock: Callable[[], float] = time.time,
         look: Look = look_into_log,
@@ -281,7 +281,7 @@ class StreamPlanner:
         self,
         batch: BatchStart,
         available: Mapping[TopicPartition, int],
-        bounds: Bounds,
+        bounds: BatchEnd,
         keys: KeySelection,
         starting: Mapping[TopicPartition, Progress],
     ) -> dict[str, Any]:
@@ -320,7 +320,7 @@ class StreamPlanner:
     def _limited(
         self,
         batch: BatchStart,
-        bounds: Bounds,
+        bounds: BatchEnd,
         keys: KeySelection,
     ) -> tuple[BatchOffsets, list[LimitedSlice]]:
         """A batch with record limits: its offsets and its slices."""

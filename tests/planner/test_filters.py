@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import datasource as spark
 
 from kshare.core.progress import TopicPartition
-from kshare.planner.filters import EVERYTHING, Bounds, Condition, Interval, bounds_of
+from kshare.planner.filters import EVERYTHING, Condition, Interval, RowBounds, bounds_of
 from spark_plugin import read_info as filters_module
 from spark_plugin.filters import conditions_of
 from spark_plugin.read_info import filters_may_be_pushed
@@ -73,7 +73,7 @@ rows = st.fixed_dictionaries(
 )
 
 
-def within(bounds: Bounds, row: dict[str, Any]) -> bool:
+def within(bounds: RowBounds, row: dict[str, Any]) -> bool:
     offsets = bounds.offsets.intersect(0, 100)
     assert offsets.start is not None
     assert offsets.end is not None
@@ -126,7 +126,7 @@ def test_comparisons_that_are_understood_cut_all_they_can(
     ],
 )
 def test_offsets(comparison: Any, values: tuple[Any, ...], interval: Interval) -> None:
-    assert bounds_of([Condition("offset", comparison, values)]) == Bounds(interval)
+    assert bounds_of([Condition("offset", comparison, values)]) == RowBounds(interval)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_offsets(comparison: Any, values: tuple[Any, ...], interval: Interval) -
 )
 def test_timestamps(comparison: Any, microseconds: int, since_ms: int | None) -> None:
     bounds = bounds_of([Condition("timestamp", comparison, (at(microseconds),))])
-    assert bounds == Bounds(since_ms=since_ms)
+    assert bounds == RowBounds(since_ms=since_ms)
 
 
 def test_a_timestamp_of_another_zone() -> None:

@@ -13,7 +13,7 @@ from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.errors import CheckpointError, DataLossError, OptionsError
 from kshare.options import parse_options
 from kshare.planner import StreamPlanner, Task, plan_batch
-from kshare.planner.filters import Bounds, Condition, Interval
+from kshare.planner.filters import Condition, Interval, RowBounds
 from tests.support.clock import Clock
 from tests.support.fake_logs import FakeCluster, NothingParked, batch, planner, stream
 
@@ -342,21 +342,21 @@ def test_a_batch_query_of_key_ranges() -> None:
 
 def test_filters_leave_out_partitions_and_offsets() -> None:
     cluster = FakeCluster({("t", 0): (0, 9), ("t", 1): (0, 9)})
-    bounds = Bounds(Interval(2, 30), (Condition("partition", "=", (1,)),))
+    bounds = RowBounds(Interval(2, 30), (Condition("partition", "=", (1,)),))
     tasks = plan_batch(batch(), cluster, bounds)
     assert covered(read_by(tasks)) == {("t", 1): (2, 9)}
-    assert plan_batch(batch(), cluster, Bounds(Interval(9, None))) == ()
+    assert plan_batch(batch(), cluster, RowBounds(Interval(9, None))) == ()
 
 
 @pytest.mark.parametrize(("stamped", "begin"), [(True, 5), (False, 0)])
 def test_filters_on_timestamps_count_where_brokers_stamp_records(stamped: bool, begin: int) -> None:
     cluster = FakeCluster({("t", 0): (0, 9)})
     cluster.policy = TopicPolicy(False, None, log_append_time=stamped)
-    tasks = plan_batch(batch(), cluster, Bounds(since_ms=5))
+    tasks = plan_batch(batch(), cluster, RowBounds(since_ms=5))
     assert covered(read_by(tasks)) == {("t", 0): (begin, 9)}
 
 
 def test_what_is_wrong_with_options_is_told_whatever_the_filters() -> None:
     cluster = FakeCluster({("t", 0): (0, 9)})
     with pytest.raises(DataLossError):
-        plan_batch(batch(endingOffsets='{"t":{"0":12}}'), cluster, Bounds(Interval(0, 1)))
+        plan_batch(batch(endingOffsets='{"t":{"0":12}}'), cluster, RowBounds(Interval(0, 1)))

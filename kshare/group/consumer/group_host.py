@@ -46,7 +46,7 @@ class GroupHost:
 
     def commit_before_revocation(self) -> "Future[Any] | None":
         """Begin to commit what is processed, with ``enable.auto.commit``; None if that is done."""
-        if self._receiver.transactions is not None:
+        if self._receiver.transactions is not None:  # none is open now, and only they commit
             return None
         return self._commits.begin_last(self._processing.work())
 

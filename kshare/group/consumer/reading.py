@@ -18,7 +18,7 @@ from kshare.group.consumer.processing import Processing
 from kshare.group.consumer.receiver import Receiver
 from kshare.group.consumer.restrictions import Restrictions
 from kshare.group.consumer.subscriber import Callbacks, Subscriber
-from kshare.group.consumer.topic_patterns import Topics
+from kshare.group.consumer.topic_patterns import SubscribedTopics
 from kshare.group.delivery.tail import Tail
 from kshare.group.model import OffsetAndMetadata
 from kshare.group.offsets import GroupOffsets
@@ -128,7 +128,7 @@ class Reading:
             ConsumerClosedError: The consumer is closed.
             ValueError: A topic is wrong, or partitions were assigned by the user.
         """
-        wanted = Topics.of(topics)
+        wanted = SubscribedTopics.of(topics)
         if self._state.is_closed:
             raise ConsumerClosedError
         subscriber = self._receiver.subscriber

@@ -18,9 +18,9 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from kshare.core.hashing import HashRange
 from kshare.core.listing import join_names
 from kshare.core.progress import TopicPartition
-from kshare.group.consumer.topic_patterns import TopicPatterns, Topics
+from kshare.group.consumer.topic_patterns import SubscribedTopics, TopicPatterns
 from kshare.group.membership.thread import MemberThread
-from kshare.group.protocol.holdings import Change, minus, union
+from kshare.group.protocol.holdings import Change, assigned_minus, hashes_union
 from kshare.options import KafkaConfig
 
 __all__ = ["Callbacks", "Host", "Listener", "Subscriber", "partitions_only"]
@@ -51,7 +51,10 @@ class Callbacks:
 
 
 class Host(Protocol):
-    """The used part of the consumer."""
+    """The used part of the consumer: see :class:`~kshare.group.consumer.group_host.GroupHost`.
+
+    That one imports the receiver, which imports this module.
+    """
 
     def commit_before_revocation(self) -> "Future[Any] | None":
         """Begin to commit what is processed, with ``enable.auto.commit``; None if that is done."""
@@ -116,7 +119,7 @@ class Subscriber:
             return is_due and self.member.has_change
         return under_way.commit.done() or self.member.is_lost
 
-    def subscribe(self, topics: Topics, callbacks: Callbacks, kafka: KafkaConfig) -> None:
+    def subscribe(self, topics: SubscribedTopics, callbacks: Callbacks, kafka: KafkaConfig) -> None:
         """Subscribe to topics, in place of those before.
 
         Args:
@@ -161,7 +164,7 @@ class Subscriber:
         revoked = self.callbacks.on_revoked
         if change.is_lost and self.callbacks.on_lost is not None:
             revoked = self.callbacks.on_lost
-        self._starting = dict(minus(self._starting, change.revoked))
+        self._starting = dict(assigned_minus(self._starting, change.revoked))
         if change.revoked:
             self._tell(change.revoked, "lost" if change.is_lost else "revoked")
             _call(revoked, change.revoked, faults)
@@ -172,7 +175,7 @@ class Subscriber:
         if commit is None:
             self._finish(change, faults)
             return
-        self._host.keep(minus(owned, change.revoked))
+        self._host.keep(assigned_minus(owned, change.revoked))
         self._under_way = _Handover(change, commit, faults)
         commit.add_done_callback(lambda _: self._host.wake())
 
@@ -181,7 +184,7 @@ class Subscriber:
         self._host.take_over(change.assigned, epoch)
         self.member.applied()
         for tp, hashes in change.gained.items():
-            self._starting[tp] = union(self._starting.get(tp), hashes)
+            self._starting[tp] = hashes_union(self._starting.get(tp), hashes)
         if change.gained:
             self._tell(change.gained, "assigned")
         on_assigned = self.callbacks.on_assigned
@@ -233,7 +236,7 @@ class Subscriber:
         """The end: what is owned is given up next."""
         owned: Mapping[TopicPartition, tuple[HashRange, ...]] = self.member.owned()
         if self._under_way is not None:
-            owned = minus(owned, self._under_way.change.revoked)
+            owned = assigned_minus(owned, self._under_way.change.revoked)
         if owned and self.callbacks.on_revoked is not None and not self.is_rebalancing:
             self.is_rebalancing = True
             try:

@@ -21,14 +21,14 @@ from kshare.options import KafkaConfig
 from kshare.options.kinds import topic_fault
 from kshare.options.pattern import java_pattern
 
-__all__ = ["TopicPatterns", "Topics"]
+__all__ = ["SubscribedTopics", "TopicPatterns"]
 
 _log = logging.getLogger("kshare.group")
 
 _SOON_SECONDS: Final = 5.0
 
 
-class Topics(NamedTuple):
+class SubscribedTopics(NamedTuple):
     """What is subscribed.
 
     Attributes:
@@ -40,7 +40,7 @@ class Topics(NamedTuple):
     patterns: tuple[re.Pattern[str], ...] = ()
 
     @classmethod
-    def of(cls, topics: Iterable[Any] | re.Pattern[str]) -> "Topics":
+    def of(cls, topics: Iterable[Any] | re.Pattern[str]) -> "SubscribedTopics":
         """Parse a subscription; a text is one topic, or with ``^`` in front a pattern.
 
         Raises:
@@ -83,7 +83,7 @@ class TopicPatterns:
         self._lock = threading.Lock()
         self._closed = threading.Event()  # of the subscription that is followed
 
-    def follow(self, topics: Topics) -> None:
+    def follow(self, topics: SubscribedTopics) -> None:
         """Follow these patterns, and no others."""
         with self._lock:
             self._closed.set()
@@ -96,7 +96,7 @@ class TopicPatterns:
         with self._lock:
             self._closed.set()
 
-    def _run(self, topics: Topics, closed: threading.Event) -> None:
+    def _run(self, topics: SubscribedTopics, closed: threading.Event) -> None:
         known: tuple[str, ...] = ()
         with closing(Cluster(self._kafka)) as cluster:
             while not closed.is_set():

@@ -189,6 +189,7 @@ class Ownership:
         self.retries.at = 0.0
         self.begin_commit(log, now)
         actions = self.owner.actions(log, end)
+        # Nobody waits for what these become, so answers to actions of before still count.
         if not all(isinstance(action, Delete | Unblock | Append) for action in actions):
             self.action += 1
         if self.owner.commit is None and self.followed_to != end:

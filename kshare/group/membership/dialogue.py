@@ -283,7 +283,7 @@ class MemberDialogue:
                 self._config.max_poll_interval_ms,
             )
             with self._lock:
-                self._core.stop_waiting_for_polls()
+                self._core.leave_until_polled()
                 self._liveness.lost()
             self._on_change()
 

@@ -37,7 +37,10 @@ WriteEpoch = Callable[[Epoch, Written, Callable[[], bool]], None]
 
 
 class LeaderHost(Protocol):
-    """What a leader needs of its member's thread."""
+    """What a leader needs of its :class:`~kshare.group.membership.thread.MemberThread`.
+
+    That one imports this module.
+    """
 
     def rebalance(self) -> None:
         """Have the group assigned again."""

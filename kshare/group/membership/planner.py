@@ -96,7 +96,7 @@ class GroupPlanner:
     ) -> Generation:
         made: list[LoadSharing | TaskSharing] = []
 
-        def policy(subscriptions: Mapping[str, Subscription]) -> Deal | None:
+        def choose_deal(subscriptions: Mapping[str, Subscription]) -> Deal | None:
             self._compare(subscriptions)
             if self._config.task_assignor is not None:
                 made.append(self._by_tasks(subscriptions, racks))
@@ -114,7 +114,7 @@ class GroupPlanner:
             topics.counts,
             whole_topics=topics.whole,
             denied=topics.denied,
-            policy=policy,
+            choose_deal=choose_deal,
         )
         for sharing in made:
             for fault in sharing.faults:

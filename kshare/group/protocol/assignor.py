@@ -40,7 +40,7 @@ __all__ = [
     "Dealt",
     "Divide",
     "GroupPlan",
-    "Holdings",
+    "HeldHashes",
     "deal",
     "even_parts",
     "instances_of",
@@ -48,7 +48,7 @@ __all__ = [
     "separated",
 ]
 
-Holdings: TypeAlias = Mapping[TopicPartition, Mapping[str, Hashes]]
+HeldHashes: TypeAlias = Mapping[TopicPartition, Mapping[str, Hashes]]
 """The hashes that members had before, disjoint."""
 
 Dealt: TypeAlias = Iterable[tuple[str, TopicPartition, Hashes]]
@@ -60,7 +60,7 @@ Divide: TypeAlias = Callable[
 """Divides a partition among members, who had some of it: a part for each, which tile it."""
 
 Deal: TypeAlias = Callable[
-    [Sequence[TopicPartition], Sequence[str], Collection[str], Holdings], Dealt
+    [Sequence[TopicPartition], Sequence[str], Collection[str], HeldHashes], Dealt
 ]
 """Says who gets what of partitions that have the same subscribers: as :func:`deal`."""
 
@@ -165,7 +165,7 @@ def deal(
     partitions: Sequence[TopicPartition],
     members: Sequence[str],
     sharers: Collection[str],
-    holdings: Holdings,
+    holdings: HeldHashes,
     divide: Divide = even_parts,
     instances: Mapping[str, str] | None = None,
 ) -> Dealt:
@@ -187,7 +187,7 @@ def _dealt(
     partitions: Sequence[TopicPartition],
     members: Sequence[str],
     sharers: Collection[str],
-    holdings: Holdings,
+    holdings: HeldHashes,
     divide: Divide,
     instances: Mapping[str, str],
 ) -> Dealt:
@@ -211,7 +211,7 @@ def _dealt(
 # -- what members had --------------------------------------------------------------------------
 
 
-def _holdings(members: Sequence[str], subscriptions: Mapping[str, Subscription]) -> Holdings:
+def _holdings(members: Sequence[str], subscriptions: Mapping[str, Subscription]) -> HeldHashes:
     """What members were to have; of two, the one of the later epoch has it."""
     held: dict[TopicPartition, dict[str, Hashes]] = defaultdict(dict)
     taken: dict[TopicPartition, list[HashRange]] = defaultdict(list)  # disjoint, ascending
@@ -289,7 +289,7 @@ class _Owners:
 
 
 def _whole(
-    partitions: Sequence[TopicPartition], members: Sequence[str], holdings: Holdings
+    partitions: Sequence[TopicPartition], members: Sequence[str], holdings: HeldHashes
 ) -> Dealt:
     """One member for each partition; their numbers differ by one at most."""
     order = {member: i for i, member in enumerate(members)}
@@ -319,7 +319,7 @@ def _whole(
 
 
 def _alone(
-    partitions: Sequence[TopicPartition], members: Sequence[str], holdings: Holdings, most: int
+    partitions: Sequence[TopicPartition], members: Sequence[str], holdings: HeldHashes, most: int
 ) -> dict[str, TopicPartition]:
     """A whole partition each for some members that do not share; the first ones, if too many."""
     free = dict.fromkeys(partitions)
@@ -355,7 +355,7 @@ class _Seats:
 def _seats(
     partitions: Sequence[TopicPartition],
     members: Sequence[str],
-    holdings: Holdings,
+    holdings: HeldHashes,
     instances: Mapping[str, str],
 ) -> dict[TopicPartition, list[str]]:
     """The members that share each partition; each member shares one."""
@@ -408,7 +408,7 @@ def _seat_others(
 
 
 def _homes(
-    partitions: Sequence[TopicPartition], order: Mapping[str, int], holdings: Holdings
+    partitions: Sequence[TopicPartition], order: Mapping[str, int], holdings: HeldHashes
 ) -> dict[str, TopicPartition]:
     """The partition of which each member had most."""
     homes: dict[str, tuple[int, TopicPartition]] = {}

@@ -104,6 +104,7 @@ class Cooperator(Owner):
 
     def log_lost(self, topic_id: str = "") -> None:
         """The log was deleted or truncated, and all leases with it."""
+        # Not super(): a dataclass with slots is made anew, and the method knows the first one.
         Owner.log_lost(self, topic_id)
         self._stop()
         self._appended.clear()

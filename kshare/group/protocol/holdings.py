@@ -15,7 +15,7 @@ from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.subscription import Assigned, MemberAssignment
 
-__all__ = ["Change", "Holdings", "minus", "union"]
+__all__ = ["Change", "Holdings", "assigned_minus", "hashes_union"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Holdings:
         if received is None:
             return self
         assigned = dict(received.assigned)
-        revoked, gained = minus(self.owned, assigned), minus(assigned, self.owned)
+        revoked, gained = assigned_minus(self.owned, assigned), assigned_minus(assigned, self.owned)
         if not revoked and not gained:
             return replace(self, received=None)
         change = Change(revoked, gained, assigned, received.epoch, received.topic_id)
@@ -111,7 +111,7 @@ class Holdings:
             return self.owned
         named = dict(self.owned)
         for partition, hashes in self.change.gained.items():
-            named[partition] = union(named.get(partition), hashes)
+            named[partition] = hashes_union(named.get(partition), hashes)
         return named
 
     def may_commit(self, partition: TopicPartition) -> bool:
@@ -122,10 +122,10 @@ class Holdings:
 
 def _is_same(one: Assigned, other: Assigned) -> bool:
     """True if two assignments are of the same hashes."""
-    return not minus(one, other) and not minus(other, one)
+    return not assigned_minus(one, other) and not assigned_minus(other, one)
 
 
-def minus(owned: Assigned, other: Assigned) -> Assigned:
+def assigned_minus(owned: Assigned, other: Assigned) -> Assigned:
     """What is in one assignment and not in another; an empty tuple is the whole partition."""
     left: dict[TopicPartition, tuple[HashRange, ...]] = {}
     for partition, hashes in owned.items():
@@ -138,7 +138,7 @@ def minus(owned: Assigned, other: Assigned) -> Assigned:
     return left
 
 
-def union(
+def hashes_union(
     hashes: tuple[HashRange, ...] | None, others: tuple[HashRange, ...]
 ) -> tuple[HashRange, ...]:
     """Hashes that are in one of two parts of a partition; an empty tuple is all of it."""

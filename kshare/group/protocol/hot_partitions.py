@@ -26,7 +26,7 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import TopicPartition
 from kshare.core.region import Rectangle
 from kshare.core.slicing import PartitionLoad, RangeObservation, plan_ranges
-from kshare.group.protocol.assignor import Dealt, Holdings, deal
+from kshare.group.protocol.assignor import Dealt, HeldHashes, deal
 from kshare.group.protocol.parts import Hashes, shared_width, tiles, width
 from kshare.group.protocol.report import RANGES_MAX, ROUND_ROBIN, MemberReport
 from kshare.group.protocol.subscription import Subscription
@@ -80,7 +80,7 @@ class _Work:
 def deal_by_work(
     partitions: Sequence[TopicPartition],
     members: Sequence[str],
-    holdings: Holdings,
+    holdings: HeldHashes,
     subscriptions: Mapping[str, Subscription],
     seconds: float,
 ) -> Dealt | None:

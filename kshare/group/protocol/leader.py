@@ -20,10 +20,10 @@ from kshare.group.protocol.subscription import (
 )
 from kshare.group.protocol.user_data import COMPRESSED
 
-__all__ = ["Generation", "Policy", "fits_topics", "plan_generation", "topics_of"]
+__all__ = ["ChooseDeal", "Generation", "fits_topics", "plan_generation", "topics_of"]
 
-Policy: TypeAlias = Callable[[Mapping[str, Subscription]], Deal | None]
-"""Builds the assignor from the members' subscriptions. None: use the default assignor."""
+ChooseDeal: TypeAlias = Callable[[Mapping[str, Subscription]], Deal | None]
+"""Says how shared partitions are dealt, by what members have said; None: evenly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def plan_generation(
     *,
     whole_topics: Collection[str] = (),
     denied: Collection[str] = (),
-    policy: Policy | None = None,
+    choose_deal: ChooseDeal | None = None,
 ) -> Generation:
     """Plan a generation.
 
@@ -96,11 +96,11 @@ def plan_generation(
         partitions: Number of partitions of each topic that exists.
         whole_topics: Topics whose partitions are not to be shared.
         denied: Topics that the leader may not describe; they have no partitions.
-        policy: Builds the assignor from the members' subscriptions. None: use the default assignor.
+        choose_deal: Says how shared partitions are dealt, by what members have said; None: evenly.
     """
     subscriptions, refusals = _read(members)
     refusals |= _refuse_other_orders(subscriptions)
-    deal_shared = None if policy is None else policy(subscriptions)
+    deal_shared = None if choose_deal is None else choose_deal(subscriptions)
     plan = plan_group(subscriptions, partitions, whole_topics=whole_topics, deal_shared=deal_shared)
     listed = tuple(
         EpochMember(said.name, member, said.host, in_order(plan.now[member]))

@@ -22,7 +22,7 @@ from kshare.core.progress import TopicPartition
 from kshare.core.region import Rectangle
 from kshare.core.slicing import PartitionLoad, RangeAssignor, RangeObservation, plan_ranges
 from kshare.errors import PlanError
-from kshare.group.protocol.assignor import Dealt, Holdings, deal, instances_of, separated
+from kshare.group.protocol.assignor import Dealt, HeldHashes, deal, instances_of, separated
 from kshare.group.protocol.hot_partitions import deal_by_work
 from kshare.group.protocol.parts import Hashes, divided, keeping_most, tiles
 from kshare.group.protocol.report import ROUND_ROBIN
@@ -65,7 +65,7 @@ class LoadSharing:
         partitions: Sequence[TopicPartition],
         members: Sequence[str],
         sharers: Collection[str],
-        holdings: Holdings,
+        holdings: HeldHashes,
     ) -> Dealt:
         """Who gets what of partitions that have the same subscribers, as :func:`.assignor.deal`."""
         together = list(separated(partitions, members, sharers))

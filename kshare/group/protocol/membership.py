@@ -338,7 +338,7 @@ class Membership:
         self._next = self._last = None
         self.holdings = self.holdings.lose()
 
-    def stop_waiting_for_polls(self) -> None:
+    def leave_until_polled(self) -> None:
         """Nobody has polled for ``max.poll.interval.ms``: leave; the next poll joins again."""
         leave = self._leaving
         self.lose()

@@ -275,6 +275,7 @@ class Owner:
         self._look(log)
         aside = self._unblock(log)
         primary = self._evidence.primary
+        # A start is resolved by the log as it was when the primary offset was fetched, or later.
         if self._pending or (primary is not None and log_end < primary[1]):
             return aside
         actions = self._next(log)

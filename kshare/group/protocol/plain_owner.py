@@ -37,6 +37,7 @@ class PlainOwner(Owner):
 
     def primary_read(self, primary: Primary | None, log_end: int, log_start: int = 0) -> None:
         """The primary offset and the bounds of the log have been fetched."""
+        # Not super(): a dataclass with slots is made anew, and the method knows the first one.
         Owner.primary_read(self, primary, log_end, log_start)
         self._written = -1 if primary is None else primary.offset
 

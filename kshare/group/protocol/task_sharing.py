@@ -35,7 +35,7 @@ from kshare.assignment.asking import ask
 from kshare.core.hashing import WHOLE, HashRange, merged, minus
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeAssignor, RangeRequest, plan_ranges
-from kshare.group.protocol.assignor import Dealt, Holdings, deal
+from kshare.group.protocol.assignor import Dealt, HeldHashes, deal
 from kshare.group.protocol.load_sharing import partition_load, unfinished
 from kshare.group.protocol.parts import Hashes, shared_width, tiles
 from kshare.group.protocol.subscription import Subscription
@@ -103,7 +103,7 @@ class TaskSharing:
         partitions: Sequence[TopicPartition],
         members: Sequence[str],
         sharers: Collection[str],
-        holdings: Holdings,
+        holdings: HeldHashes,
     ) -> Dealt:
         """Who gets what of partitions that have the same subscribers, as :func:`.assignor.deal`."""
         if not partitions:
@@ -140,7 +140,7 @@ class TaskSharing:
         partitions: Sequence[TopicPartition],
         members: Sequence[str],
         sharers: Collection[str],
-        holdings: Holdings,
+        holdings: HeldHashes,
     ) -> Mapping[TopicPartition, Hashes]:
         """The ranges that each partition is cut into; whole if one of the members cannot share."""
         if not sharers or set(members) - set(sharers):
@@ -161,7 +161,7 @@ class TaskSharing:
         self,
         ranges: Mapping[TopicPartition, Hashes],
         members: Sequence[str],
-        holdings: Holdings,
+        holdings: HeldHashes,
     ) -> dict[str, dict[TopicPartition, list[HashRange]]] | None:
         """The ranges of each member; None if there is no answer that can be used."""
         planning = self._planning
@@ -195,7 +195,7 @@ class TaskSharing:
         self,
         tasks: Mapping[TaskId, tuple[TopicPartition, HashRange]],
         members: Sequence[str],
-        holdings: Holdings,
+        holdings: HeldHashes,
     ) -> ApplicationState:
         planning = self._planning
         infos = [
@@ -242,7 +242,7 @@ def _kept(
     partitions: Sequence[TopicPartition],
     members: Sequence[str],
     sharers: Collection[str],
-    holdings: Holdings,
+    holdings: HeldHashes,
 ) -> list[tuple[str, TopicPartition, Hashes]] | None:
     """What members have, and what nobody has; None if they have nothing, or may not keep it."""
     owned = {
@@ -272,7 +272,7 @@ def _kept(
 
 
 def _as_cut(
-    load: PartitionLoad, holdings: Holdings, members: Sequence[str], count: int
+    load: PartitionLoad, holdings: HeldHashes, members: Sequence[str], count: int
 ) -> PartitionLoad:
     """A partition's load; with the ranges that members have, if nothing is known of their work."""
     held = holdings.get(load.topic_partition, {})
@@ -297,7 +297,7 @@ def _tasks(
 def _previous(
     tasks: Mapping[TaskId, tuple[TopicPartition, HashRange]],
     members: Sequence[str],
-    holdings: Holdings,
+    holdings: HeldHashes,
 ) -> dict[str, list[TaskId]]:
     """The tasks of which each member had most: ranges may have been cut otherwise then."""
     previous: dict[str, list[TaskId]] = {member: [] for member in members}

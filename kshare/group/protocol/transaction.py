@@ -29,8 +29,8 @@ from kshare.group.protocol.records import Block, Key, key_of
 
 __all__ = [
     "Admission",
-    "Chunk",
     "Purgatory",
+    "TransactionChunk",
     "admission",
     "chunk_start",
     "is_read_back",
@@ -55,7 +55,7 @@ class Admission(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class TransactionChunk:
     """What a transaction processes of one partition.
 
     Attributes:
@@ -77,7 +77,7 @@ def chunk_start(processed: Progress, known: Progress) -> int | None:
     return min((piece.offsets.start for piece in added), default=None)
 
 
-def admission(chunks: Iterable[Chunk], purgatory: Purgatory) -> Admission:
+def admission(chunks: Iterable[TransactionChunk], purgatory: Purgatory) -> Admission:
     """Decide whether a transaction may commit now.
 
     Args:
@@ -96,7 +96,7 @@ def admission(chunks: Iterable[Chunk], purgatory: Purgatory) -> Admission:
     return Admission.CLOSED
 
 
-def _admission_of(chunk: Chunk) -> Admission:
+def _admission_of(chunk: TransactionChunk) -> Admission:
     if chunk.start is None:
         return Admission.OPEN
     gap = chunk.known.pending_of(chunk.start, tuple(complement(chunk.hashes)))
@@ -106,7 +106,7 @@ def _admission_of(chunk: Chunk) -> Admission:
     return Admission.LOST if is_own else Admission.CLOSED
 
 
-def _holds_up(chunk: Chunk) -> bool:
+def _holds_up(chunk: TransactionChunk) -> bool:
     """True if the member holds the stable offset, and others are ahead of it."""
     known = chunk.known
     return not known.is_level and known.position_of(chunk.hashes) == known.stable

@@ -16,8 +16,8 @@ from kshare.group.protocol.record_codec import encode, encode_key
 from kshare.group.protocol.records import Block, Key
 from kshare.group.protocol.transaction import (
     Admission,
-    Chunk,
     Purgatory,
+    TransactionChunk,
     admission,
     chunk_start,
     known_progress,
@@ -250,11 +250,11 @@ class TransactionLog:
                     "consumer's any more, or its offsets were reset, or the group's log was lost"
                 ) from fenced
 
-    def _chunk(self, partition: TopicPartition, work: Work) -> Chunk:
+    def _chunk(self, partition: TopicPartition, work: Work) -> TransactionChunk:
         each = self._shared.ownerships.by_partition[partition]
         known = known_progress(self._shared.ownerships.log.of(partition), each.owner.done)
         start = chunk_start(work.processed[partition], known)
-        return Chunk(start, each.owner.hashes, each.owner.hashes, known)
+        return TransactionChunk(start, each.owner.hashes, each.owner.hashes, known)
 
     def _records(self, partition: TopicPartition, work: Work) -> tuple[list[Block], list[Key]]:
         owner = self._shared.ownerships.by_partition[partition].owner

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kshare.group import KeySharedConsumer
-from kshare.group.consumer.topic_patterns import TopicPatterns, Topics
+from kshare.group.consumer.topic_patterns import SubscribedTopics, TopicPatterns
 from kshare.testing import FakeCluster
 from tests.support.groups import LOG, SECONDS, eventually, group_config, quick_settings
 
@@ -42,7 +42,7 @@ def cluster() -> Iterator[FakeCluster]:
     ],
 )
 def test_what_a_subscription_means(given: Any, meant: list[str]) -> None:
-    assert list(Topics.of(given).among(NAMES)) == meant
+    assert list(SubscribedTopics.of(given).among(NAMES)) == meant
 
 
 @pytest.mark.parametrize(
@@ -58,20 +58,20 @@ def test_what_a_subscription_means(given: Any, meant: list[str]) -> None:
 )
 def test_what_is_refused(given: Any, fault: str) -> None:
     with pytest.raises(ValueError, match=re.escape(fault)):
-        Topics.of(given)
+        SubscribedTopics.of(given)
 
 
 def test_topics_that_come_later_are_found_until_it_stops(cluster: FakeCluster) -> None:
     config = group_config(cluster.bootstrap_servers, metadata_max_age_ms=50)
     said: list[tuple[str, ...]] = []
     patterns = TopicPatterns(config.kafka, said.append)
-    patterns.follow(Topics.of(["audit", "^orders"]))
+    patterns.follow(SubscribedTopics.of(["audit", "^orders"]))
     eventually(lambda: said == [("audit", "orders-eu")])
     cluster.create_topic("orders-us")
     eventually(lambda: said[1:] == [("audit", "orders-eu", "orders-us")])
     patterns.stop()
     cluster.create_topic("orders-asia")
-    patterns.follow(Topics.of("^au"))
+    patterns.follow(SubscribedTopics.of("^au"))
     eventually(lambda: said[2:] == [("audit",)])
     patterns.stop()
 

@@ -339,7 +339,7 @@ def look(world: GroupedWorld, member: GroupedMember) -> None:
 def hang(world: GroupedWorld, member: GroupedMember) -> None:
     """Nobody polls: it leaves by itself, and does no more until somebody does."""
     world.drops += 1
-    member.membership.stop_waiting_for_polls()
+    member.membership.leave_until_polled()
     world.torn += member.is_open and member.is_member
     member.is_member = False
 

@@ -14,7 +14,7 @@ from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.log import PartitionLog
 from kshare.group.protocol.owner import Owner
 from kshare.group.protocol.records import Claim, Key
-from kshare.group.protocol.transaction import Chunk
+from kshare.group.protocol.transaction import TransactionChunk
 from tests.group.protocol import grouped_world, member_world, transactional_world
 from tests.group.protocol.grouped_explorer import (
     WAYS,
@@ -173,7 +173,7 @@ def does_not_wait_for_what_nobody_owns(patch: pytest.MonkeyPatch) -> None:
     """The purgatory passes over hashes that are between two owners."""
     real = transactional_world.chunk_of
 
-    def chunk_of(member: transactional_world.Member) -> Chunk:
+    def chunk_of(member: transactional_world.Member) -> TransactionChunk:
         part, chunk = member.part(), real(member)
         owned = [each for name in part.claims for each in part.owned_by(name)]
         free = minus((WHOLE,), merged(owned))

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.holdings import Holdings, minus, union
+from kshare.group.protocol.holdings import Holdings, assigned_minus, hashes_union
 from kshare.group.protocol.subscription import Assigned, MemberAssignment, in_order
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -40,8 +40,8 @@ def test_what_is_received_is_owned_once_it_was_taken_and_applied(
     change = taken.change
     assert change is not None
     assert (change.epoch, change.topic_id) == (7, "log")
-    assert change.revoked == minus(owned, assigned)
-    assert change.gained == minus(assigned, owned)
+    assert change.revoked == assigned_minus(owned, assigned)
+    assert change.gained == assigned_minus(assigned, owned)
     assert taken.take(gives_up=True) == taken  # one change at a time
     assert taken.applied() == Holdings(assigned)
 
@@ -49,8 +49,8 @@ def test_what_is_received_is_owned_once_it_was_taken_and_applied(
 @given(ASSIGNED, ASSIGNED)
 def test_what_is_named_has_all_that_may_be_claimed(owned: Assigned, assigned: Assigned) -> None:
     taken = Holdings(owned).receive(received(assigned)).take(gives_up=False)
-    assert minus(owned, taken.named) == {}
-    assert taken.change is None or minus(taken.change.assigned, taken.named) == {}
+    assert assigned_minus(owned, taken.named) == {}
+    assert taken.change is None or assigned_minus(taken.change.assigned, taken.named) == {}
     assert all(taken.may_commit(partition) for partition in owned)
 
 
@@ -78,8 +78,8 @@ def test_what_is_lost_is_not_named_but_what_is_owned() -> None:
 
 
 def test_differences_and_unions() -> None:
-    assert minus({T0: (), T1: ()}, {T0: (LOWER,)}) == {T0: (UPPER,), T1: ()}
-    assert minus({T0: (LOWER,)}, {T0: ()}) == {}
-    assert union((LOWER,), (UPPER,)) == ()
-    assert union(None, (UPPER,)) == (UPPER,)
-    assert union((HashRange(0, 5),), (HashRange(3, 9),)) == (HashRange(0, 9),)
+    assert assigned_minus({T0: (), T1: ()}, {T0: (LOWER,)}) == {T0: (UPPER,), T1: ()}
+    assert assigned_minus({T0: (LOWER,)}, {T0: ()}) == {}
+    assert hashes_union((LOWER,), (UPPER,)) == ()
+    assert hashes_union(None, (UPPER,)) == (UPPER,)
+    assert hashes_union((HashRange(0, 5),), (HashRange(3, 9),)) == (HashRange(0, 9),)

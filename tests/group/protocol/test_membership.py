@@ -313,7 +313,7 @@ def test_assignments_without_key_ranges_end_it() -> None:
 
 def test_nobody_polls() -> None:
     member = stable({T0: ()})
-    member.stop_waiting_for_polls()
+    member.leave_until_polled()
     assert member.action() == Leave("id-1")
     assert member.action() is None
     assert member.take() is not None

@@ -18,8 +18,8 @@ from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.records import Key
 from kshare.group.protocol.transaction import (
     Admission,
-    Chunk,
     Purgatory,
+    TransactionChunk,
     admission,
     chunk_start,
     transaction_records,
@@ -238,7 +238,7 @@ def waits_for_itself(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(transaction, "complement", lambda _: (WHOLE,))
     real = transaction._admission_of
 
-    def closed(chunk: Chunk) -> Admission:
+    def closed(chunk: TransactionChunk) -> Admission:
         return Admission.CLOSED if real(chunk) is Admission.LOST else real(chunk)
 
     patch.setattr(transaction, "_admission_of", closed)
@@ -248,7 +248,7 @@ def waits_for_living_members_alone(patch: pytest.MonkeyPatch) -> None:
     """It takes what it has processed itself for what all have."""
     real = transaction._admission_of
 
-    def own(chunk: Chunk) -> Admission:
+    def own(chunk: TransactionChunk) -> Admission:
         known = Progress.at(chunk.known.position_of(chunk.hashes))
         return real(replace(chunk, known=known))
 
@@ -350,10 +350,12 @@ def test_what_would_do_no_harm(fault: Patch, monkeypatch: pytest.MonkeyPatch) ->
 LOWER, UPPER = split(WHOLE, 2)
 
 
-def chunk(start: int | None, known: Progress, *hashes: HashRange, **given: object) -> Chunk:
+def chunk(
+    start: int | None, known: Progress, *hashes: HashRange, **given: object
+) -> TransactionChunk:
     owned = given.get("owned", hashes)
     assert isinstance(owned, tuple)
-    return Chunk(start, hashes, owned, known)
+    return TransactionChunk(start, hashes, owned, known)
 
 
 def test_the_proposals_example() -> None:

@@ -22,7 +22,7 @@ from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.records import Block, Claim, Key, key_of
 from kshare.group.protocol.start import Primary, Start
-from kshare.group.protocol.transaction import Admission, Chunk
+from kshare.group.protocol.transaction import Admission, TransactionChunk
 from tests.group.protocol.transactional_log import TransactionalLog, TransactionCoordinator
 from tests.group.protocol.world import (
     HALVES,
@@ -221,10 +221,10 @@ def next_record(world: TransactionalWorld, member: Member) -> int | None:
     return None
 
 
-def chunk_of(member: Member) -> Chunk:
+def chunk_of(member: Member) -> TransactionChunk:
     known = transaction.known_progress(member.part(), member.owner.done)
     start = transaction.chunk_start(processed(member), known)
-    return Chunk(start, member.hashes, member.hashes, known)
+    return TransactionChunk(start, member.hashes, member.hashes, known)
 
 
 def processed(member: Member) -> Progress:
