@@ -7,7 +7,7 @@ is passed over, with a warning.
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kshare.cluster.compacted_topic import CompactedTopic
 
@@ -103,8 +103,8 @@ class TopicTable(Generic[KeyT, ValueT]):
             )
 
 
-def json_bytes(value: Mapping[str, str]) -> bytes:
-    """A JSON object; the same bytes for equal ones."""
+def json_bytes(value: Any) -> bytes:
+    """A value as JSON; the same bytes for equal ones."""
     return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
 

@@ -26,7 +26,7 @@ from kshare.produce.config import transactional_config
 from kshare.produce.ledger_state import State, decode, encode
 from kshare.produce.sender import connect
 
-__all__ = ["LEDGER_TOPIC", "Ledger"]
+__all__ = ["Ledger"]
 
 
 _SPEC: Final = TopicSpec(

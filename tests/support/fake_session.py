@@ -13,7 +13,7 @@ from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.membership.planned_topics import WholeTopics
 from kshare.group.membership.thread import MemberThread
-from kshare.group.session.session import OffsetAndMetadata
+from kshare.group.model import OffsetAndMetadata
 from kshare.testing import FakeCluster
 from tests.support.parked_keys import FakeParked
 from tests.support.policies import FakePolicies

@@ -24,6 +24,7 @@ from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
 from kshare.cluster.compacted_topic import Changes
+from kshare.cluster.topic_table import json_bytes
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 
@@ -166,7 +167,7 @@ class Memory:
         """
         if record.raw_key is None:
             raise ValueError("a record without a key has no sequence")
-        value = _bytes({"offset": record.offset})
+        value = json_bytes({"offset": record.offset})
         self._write([(self._key("sequence", record.topic_partition, record.raw_key.hex()), value)])
 
     def end_sequence(self, partition: TopicPartition, key: bytes) -> None:
@@ -185,7 +186,7 @@ class Memory:
             "since_ms": round(since * 1000),
             "due_ms": round(record.due * 1000),
         }
-        self._behind(record, _bytes(fields))
+        self._behind(record, json_bytes(fields))
 
     def forget(self, record: Attempted) -> None:
         """A record has its outcome; written behind."""
@@ -226,8 +227,4 @@ class Memory:
             self._table.write(rows, partition.partition)
 
     def _key(self, kind: str, partition: TopicPartition, detail: str | int) -> bytes:
-        return _bytes([1, {_MARK: self._group}, kind, *partition, detail])
-
-
-def _bytes(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+        return json_bytes([1, {_MARK: self._group}, kind, *partition, detail])

@@ -19,7 +19,8 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice, TopicPartition
 from kshare.errors import AuthorizationError, KafkaError
 from kshare.options import KafkaConfig
-from kshare.wire.decode.records import Decoder, index_batches
+from kshare.wire.decode.batch_index import index_batches
+from kshare.wire.decode.records import Decoder
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.broker_pool import Brokers
 from kshare.wire.protocol.connection import BrokerConnection

@@ -67,7 +67,7 @@ from kshare.group.protocol.start import (
 )
 from kshare.group.protocol.takeover import Takeover, former_ids, is_alone, taken_by_others
 
-__all__ = ["Commit", "Owner", "Phase"]
+__all__ = ["Owner", "Phase"]
 
 
 class Phase(Enum):

@@ -30,7 +30,7 @@ from kshare.group.protocol.records import Epoch
 from kshare.group.session.thread import SessionThread
 from kshare.group.session.transaction_log import TransactionLog
 
-__all__ = ["GroupSession", "OffsetAndMetadata", "Processed", "SessionConfig"]
+__all__ = ["GroupSession"]
 
 _LOOK_SECONDS: Final = 0.05
 """How often to look whether the log was found."""

@@ -33,7 +33,6 @@ __all__ = [
     "ROWS_MAX",
     "BatchIndex",
     "Decoder",
-    "Rows",
     "index_batches",
 ]
 

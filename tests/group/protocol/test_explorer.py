@@ -226,7 +226,7 @@ def deletes_before_reading_back(patch: pytest.MonkeyPatch) -> None:
     """Its own blocks go as soon as the next ones are on their way."""
     real = Owner._commit
 
-    def hasty(self: Owner, said: log.PartitionLog, under_way: owner.Commit) -> object:
+    def hasty(self: Owner, said: log.PartitionLog, under_way: commit.Commit) -> object:
         facts = under_way.facts
         actions = real(self, said, under_way)
         if facts:
