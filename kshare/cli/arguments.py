@@ -65,7 +65,7 @@ def _add_keys(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     parked = commands.add_parser(
         "parked",
-        help="the keys that are parked",
+        help="list the keys that are parked",
         description="List the keys that are parked, since when, by whom and why.",
     )
     parked.add_argument("--topic", help="only keys of this topic")
@@ -112,7 +112,7 @@ def _add_replay(commands: "argparse._SubParsersAction[Any]") -> None:
 def _add_status(commands: "argparse._SubParsersAction[Any]") -> None:
     status = commands.add_parser(
         "status",
-        help="positions, lag, gaps and parked keys of a query, running or not",
+        help="show positions, lag, gaps and parked keys of a query, running or not",
         description="Show how far a query is, from its checkpoint: for each partition the stable "
         "offset (all below it is processed), the front (nothing above it is), and its ranges of "
         "key hashes. With a broker: lag and parked keys, too. Lag is in offsets, so at most so "
@@ -160,7 +160,7 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[Any]") -> None:
 def _add_offsets(commands: "argparse._SubParsersAction[Any]") -> None:
     offsets = commands.add_parser(
         "offsets",
-        help="stable offsets and individual commits of a consumer group; reset, drop",
+        help="show, reset or drop stable offsets and individual commits of a group",
         description="Show what a consumer group has committed: for each partition the stable "
         "offset (all below it is processed), what is processed above it, and the lag. `reset` "
         "lets the group start elsewhere, and voids its individual commits. `drop` deletes the "
@@ -220,7 +220,7 @@ def _add_offsets(commands: "argparse._SubParsersAction[Any]") -> None:
 def _add_groups(commands: "argparse._SubParsersAction[Any]") -> None:
     groups = commands.add_parser(
         "groups",
-        help="the key-shared consumer groups; members, key ranges and lag of one",
+        help="list the key-shared consumer groups, or members, key ranges and lag of one",
         description="List the groups that have a log of individual commits. With --group, show "
         "one: its members, who owns which key hashes, how far each range is, and its lag (in "
         "offsets, so at most so many records). It joins no group.",
@@ -241,7 +241,7 @@ def _add_groups(commands: "argparse._SubParsersAction[Any]") -> None:
 def _add_owners(commands: "argparse._SubParsersAction[Any]") -> None:
     owners = commands.add_parser(
         "owners",
-        help="which process of a group owns a key, or each range of key hashes",
+        help="show which process of a group owns a key, or each range of key hashes",
         description="Show which member of a group owns a key, and where it runs "
         "(application.server). Without --key, show the owner of each range. Exit code 1 if nobody "
         "owns the key.",
@@ -267,7 +267,7 @@ def _add_owners(commands: "argparse._SubParsersAction[Any]") -> None:
 def _add_top(commands: "argparse._SubParsersAction[Any]") -> None:
     top = commands.add_parser(
         "top",
-        help="ranges of a query or a group as they move: position, lag, speed",
+        help="watch the ranges of a query or a group: position, lag, speed",
         description="Show the key ranges of a query or a group, again and again: how far each is, "
         "its lag, and how many offsets a second are processed (a mean over up to a minute). In a "
         "terminal, keys sort: h by hash, l by lag, s by speed, p by position, m by member, r "
@@ -295,7 +295,7 @@ def _add_top(commands: "argparse._SubParsersAction[Any]") -> None:
 def _add_ui(commands: "argparse._SubParsersAction[Any]") -> None:
     ui = commands.add_parser(
         "ui",
-        help="a web page of a query or a group: ranges, picture, parked keys, members",
+        help="serve a web page of a query or a group: ranges, picture, parked keys, members",
         description="Serve a page that shows what `kshare top` shows, a picture of offsets by key "
         "hash, parked keys and members. The page changes nothing. It has no login: by default "
         "only this machine reaches it.",
@@ -344,7 +344,7 @@ def _add_log_topic(parser: argparse.ArgumentParser) -> None:
 def _add_policy(commands: "argparse._SubParsersAction[Any]") -> None:
     policy = commands.add_parser(
         "policy",
-        help="what operators do not allow: sharing in groups, reading by key range",
+        help="show and set what operators forbid: sharing in groups, reading by key range",
         description="Show or set policies. Running queries and consumers know within 2 s.",
     )
     actions = policy.add_subparsers(required=True, metavar="ACTION", dest="action")
@@ -371,7 +371,7 @@ def _add_policy(commands: "argparse._SubParsersAction[Any]") -> None:
 def _add_assign(commands: "argparse._SubParsersAction[Any]") -> None:
     assign = commands.add_parser(
         "assign",
-        help="what a task assignor answers to situations, given as JSON",
+        help="show what a task assignor answers to situations, given as JSON",
         description="Read situations (tasks, processes, what they have, configs), one JSON object "
         "a line, or a whole file with a list of them as 'cases'. Print one JSON answer a line. "
         "Exit code 2 if a situation could not be read.",
@@ -391,7 +391,7 @@ def _add_assign(commands: "argparse._SubParsersAction[Any]") -> None:
 def _add_warm(commands: "argparse._SubParsersAction[Any]") -> None:
     warm = commands.add_parser(
         "warm",
-        help="nothing to do any more: kshare comes with the reader's kernels compiled",
+        help="do nothing: kshare comes with the reader's kernels compiled",
         description="Say where the reader's compiled kernels are. Images had to compile them once; "
         "now kshare's wheel brings them.",
     )
@@ -408,7 +408,7 @@ def _add_warm(commands: "argparse._SubParsersAction[Any]") -> None:
 def _add_doctor(commands: "argparse._SubParsersAction[Any]") -> None:
     doctor = commands.add_parser(
         "doctor",
-        help="whether everything is there that a query needs, and what to do if it is not",
+        help="check that a query has everything it needs, and say what to do if not",
         description="Look at the Python and the PySpark that Spark's workers will use, at the "
         "modules that Spark looks for data sources in, at Java and at kshare's compiled code. With "
         "a broker: login, rights on a topic and on kshare's own topics, clocks, and whether tasks "

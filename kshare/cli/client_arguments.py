@@ -21,7 +21,7 @@ def add_client_commands(commands: "argparse._SubParsersAction[Any]") -> None:
 def _add_check_history(commands: "argparse._SubParsersAction[Any]") -> None:
     check = commands.add_parser(
         "check-history",
-        help="whether consumers of Kafka have lost, doubled or reordered records",
+        help="check whether consumers of Kafka have lost, doubled or reordered records",
         description="Judge what consumers have received, by Jepsen's anomalies, key by key: "
         "duplicate, lost write, aborted read, poll skip, non-monotonic poll, torn transaction. "
         "Rebalances are no excuse. FILE has JSON lines, as docs/design/histories.md says, or what "
@@ -44,7 +44,7 @@ def _add_check_history(commands: "argparse._SubParsersAction[Any]") -> None:
 def _add_verifiable_consumer(commands: "argparse._SubParsersAction[Any]") -> None:
     consumer = commands.add_parser(
         "verifiable-consumer",
-        help="the consumer that Kafka's system tests drive: it prints what happens as JSON lines",
+        help="run the consumer that Kafka's system tests drive; it prints events as JSON lines",
         description="Consume a topic as a member of a group, and print what happens as JSON lines: "
         "startup_complete, partitions_assigned, partitions_revoked, records_consumed, record_data, "
         "offsets_committed, shutdown_complete. The options are those of Kafka's own "
