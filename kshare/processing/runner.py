@@ -180,6 +180,7 @@ class Runner:
         self, processor: Processor, consumer: KeySharedConsumer, topics: Sequence[str] | None
     ) -> None:
         check_consumer(consumer)
+        consumer.take_turns()
         self._processor = processor
         self._consumer = consumer
         self._topics = topics

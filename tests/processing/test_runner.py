@@ -106,6 +106,30 @@ def test_all_are_handled_in_order_acknowledged_and_committed(
     assert [at for at in range(RECORDS) if not sessions.processed(ORDERS, at)] == []
 
 
+def test_the_first_records_that_are_held_are_of_the_keys_of_all_partitions() -> None:
+    """Though a fetch brings more of one partition than are held of all."""
+    partitions, keys, most = 4, 10, 2_100
+    started = set[bytes]()
+    all_started = asyncio.Event()
+
+    async def handler(record: Record) -> None:
+        started.add(record.key)
+        if len(started) == partitions * keys:
+            all_started.set()
+        await all_started.wait()
+
+    with FakeCluster(topics={"orders": partitions}) as cluster:
+        for at in range(partitions):
+            rows = [(f"{at}-{number % keys}", "v") for number in range(2 * most)]
+            cluster.produce("orders", rows, partition=at)
+        with fake_consumers(cluster, FakeSessions()) as make:
+            consumer = make(acknowledgement__mode="explicit", enable__auto__commit=True)
+            consumer.assign([TopicPartition("orders", at) for at in range(partitions)])
+            processor = Processor(handler, max_records=most, drain_timeout=0.1)
+            run(processor, consumer, lambda: len(started) == partitions * keys)
+    assert len(started) == partitions * keys
+
+
 def test_what_is_not_processed_when_it_stops_is_pending(
     consumer: Callable[..., KeySharedConsumer], sessions: FakeSessions
 ) -> None:

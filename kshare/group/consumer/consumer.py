@@ -581,6 +581,15 @@ class KeySharedConsumer:
         """What gives records back, for :class:`~kshare.processing.Processor`."""
         return self._processing.releases
 
+    def take_turns(self) -> None:
+        """Return some hundred records of each partition in turn, of what is read from now on.
+
+        For :class:`~kshare.processing.Processor`: so it has as many keys as possible at work. It
+        takes more memory, and more time a record.
+        """
+        with self._receiver.stopped():
+            self._tail.take_turns()
+
     @property
     def config(self) -> ConsumerConfig:
         """The configuration, as it was understood."""

@@ -92,6 +92,10 @@ class Tail:
         """Messages that may be handed out now; those that are taken from it are."""
         return self._hand.rows
 
+    def take_turns(self) -> None:
+        """Hand out some hundred records of each partition in turn, of what is read from now on."""
+        self._reader.takes_turns = True
+
     # -- which partitions -------------------------------------------------------------------
 
     def keep(self, assignment: Assignment) -> None:

@@ -247,10 +247,15 @@ class SliceReader:
         try:
             delivering, checks = self._handle(fetcher)
             ahead, fault = self._send_ahead(fetcher, delivering, checks)
-            for partition, outcome in delivering.items():
-                yield from self._deliver(fetcher, partition)
-                if outcome is Outcome.LAST_RECORDS or (partition.shares and partition not in ahead):
-                    self._reroute(fetcher, partition)
+            yield from self._in_order(
+                self._delivered(
+                    fetcher,
+                    partition,
+                    moves=outcome is Outcome.LAST_RECORDS
+                    or (partition.shares and partition not in ahead),
+                )
+                for partition, outcome in delivering.items()
+            )
             if fault is not None:
                 raise fault
             self._check_bounds(fetcher, checks)
@@ -303,6 +308,19 @@ class SliceReader:
         except OSError as error:
             fault = error
         return {partition for partition, fetch in fetches.items() if fetch is not None}, fault
+
+    def _in_order(self, deliveries: Iterable[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+        """What a response has of each partition, in the order in which it is delivered."""
+        for delivery in deliveries:
+            yield from delivery
+
+    def _delivered(
+        self, fetcher: Fetcher, partition: PartitionReader, *, moves: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Deliver what a response has of a partition, which then moves to another broker or not."""
+        yield from self._deliver(fetcher, partition)
+        if moves:
+            self._reroute(fetcher, partition)
 
     def _deliver(self, fetcher: Fetcher, partition: PartitionReader) -> Iterator[pa.RecordBatch]:
         try:

@@ -6,14 +6,20 @@ one returns when it is woken, and it waits for no broker alone: other threads lo
 connect. A fault that passes is retried for ever, with a warning now and then;
 an error leaves the reader in order, and the next call goes on after the last record that was taken.
 
+With :attr:`TailReader.takes_turns`, no partition has to wait until all of another one is taken:
+each gets the same share of a response, and some hundred rows at a time are delivered of each in
+turn. So the first records that are taken have as many different keys as there can be.
+
 Cost: as for a slice. One request is under way at each leader; memory is two fetch responses and one
-output batch, whatever the backlog.
+output batch, whatever the backlog; in turns, also an arena for each of at most 8 partitions.
 """
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar, Literal
 
 import pyarrow as pa
@@ -26,7 +32,7 @@ from kshare.wire.decode.batch_index import BatchIndex
 from kshare.wire.decode.codecs import Arena
 from kshare.wire.protocol.background_brokers import BackgroundBrokers
 from kshare.wire.protocol.broker_pool import BrokerPool, Brokers
-from kshare.wire.protocol.messages import FetchAnswer
+from kshare.wire.protocol.messages import FetchAnswer, PartitionFetch
 from kshare.wire.protocol.retry import Backoff, Clock, RetryDeadline
 from kshare.wire.protocol.waker import Waker
 from kshare.wire.reader.faults import why_missing
@@ -45,6 +51,7 @@ NO_END = 1 << 62
 OffsetReset = Literal["earliest", "latest", "error"]
 _WARNING_SECONDS = 30.0
 _MANY = 8  # partitions, from which on each gives up its buffers after each response
+_SHARE_BYTES_MIN = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,12 @@ class _TailSlice(SliceRecords):
         return super().take(index, aborted)
 
 
+class _TurnSlice(_TailSlice):
+    """The same for one of several partitions that are delivered in turn."""
+
+    rows_max: ClassVar[int] = 512
+
+
 class _TailPartition(PartitionReader):
     """A partition without an end: an answer without records is as good as one with records.
 
@@ -92,6 +105,7 @@ class _TailPartition(PartitionReader):
         is_closed: Whether what is on its way is not wanted any more.
         end: The end of what brokers hand out, as of the last answer; None before the first.
         bounds: First offset and end of the log, by the last answer; None before.
+        has_large_batches: Whether an answer was too small for one record batch.
     """
 
     def __init__(
@@ -106,6 +120,7 @@ class _TailPartition(PartitionReader):
         self.is_closed = False
         self.end: int | None = None
         self.bounds: tuple[int, int] | None = None
+        self.has_large_batches = False
         self._slice = records
         self._reset = reset
         kafka = options.kafka
@@ -165,6 +180,7 @@ class _TailPartition(PartitionReader):
 
     def _starved(self, answer: FetchAnswer, asked: int, others_have_records: bool) -> Outcome:  # noqa: ARG002
         if len(answer.records):
+            self.has_large_batches = True
             self._records.grow()
         return Outcome.EMPTY
 
@@ -199,11 +215,15 @@ class TailReader(SliceReader):
         options: Options of the source; columns, and how to reach Kafka.
         reset: Whether to go on if wanted offsets were deleted: `error` says no.
         waker: What ends waiting.
+
+    Attributes:
+        takes_turns: Whether partitions that are read from now on are delivered in turn.
     """
 
     def __init__(self, options: SourceOptions, reset: OffsetReset, waker: Waker) -> None:
         connecting = BackgroundBrokers(BrokerPool(options.kafka), waker.wake)
         super().__init__((), options, brokers=connecting)
+        self.takes_turns = False
         self._connecting = connecting
         self._reset: OffsetReset = reset
         self._waker = waker
@@ -220,10 +240,12 @@ class TailReader(SliceReader):
         topic_partition = slice_.topic_partition
         read_epochs = self.leader_epochs(topic_partition)
         self.drop(topic_partition)
-        records = _TailSlice(
+        # In turns, what one decoder has decompressed stays while others decode.
+        kind, arena = (_TurnSlice, None) if self.takes_turns else (_TailSlice, self._arena)
+        records = kind(
             WantedSlice(slice_),
             self._options,
-            arena=self._arena,
+            arena=arena,
             is_one_of_many=len(self._reading) >= _MANY,
         )
         records.read_epochs = read_epochs
@@ -326,6 +348,40 @@ class TailReader(SliceReader):
         for fetcher in self._fetchers.values():
             if not fetcher.partitions:
                 fetcher.close(failed=False)
+
+    def _ask(self, fetcher: Fetcher, fetches: Iterable[PartitionFetch | None]) -> None:
+        if not self.takes_turns:
+            super()._ask(fetcher, fetches)
+            return
+        wanted = [fetch for fetch in fetches if fetch is not None]
+        kafka = self._options.kafka
+        whole = min(kafka.max_partition_fetch_bytes, kafka.fetch_max_bytes)
+        brokers = max(len(self._active), 1)
+        share = max(whole // (brokers * max(len(wanted), 1)), _SHARE_BYTES_MIN)
+        super()._ask(
+            fetcher,
+            [
+                fetch
+                if self._reading[fetch.topic_partition].has_large_batches
+                else fetch._replace(max_bytes=min(fetch.max_bytes, share))
+                for fetch in wanted
+            ],
+        )
+
+    def _in_order(self, deliveries: Iterable[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+        if not self.takes_turns:
+            yield from super()._in_order(deliveries)
+            return
+        following = iter(deliveries)
+        turns = deque(islice(following, _MANY))
+        while turns:
+            delivery = turns.popleft()
+            batch = next(delivery, None)
+            if batch is None:
+                turns.extend(islice(following, 1))
+                continue
+            yield batch
+            turns.append(delivery)
 
     def _deliver(self, fetcher: Fetcher, partition: PartitionReader) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _TailPartition)

@@ -2,6 +2,7 @@
 
 import time
 from contextlib import closing
+from dataclasses import replace
 
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
@@ -15,6 +16,7 @@ from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords
 from tests.support.groups import group_config
 
 PARTITIONS = [TopicPartition("orders", number) for number in range(2)]
+TURNS = [TopicPartition("orders", number) for number in range(3)]
 
 
 def test_a_partition_of_the_same_response_that_is_given_up_is_not_handed_out() -> None:
@@ -102,3 +104,57 @@ def values_of(reader: TailReader, count: int) -> list[bytes]:
         records = reader.next_records(1.0)
         values += [] if records is None else records.batch.column("value").to_pylist()
     return values
+
+
+def reader_in_turns(cluster: FakeCluster, waker: Waker, **kafka: int) -> TailReader:
+    """A reader of all partitions of ``orders`` in turns."""
+    config = replace(group_config(cluster.bootstrap_servers).kafka, **kafka)
+    options = SourceOptions(topics=Assign(FrozenMapping({})), kafka=config, starting=EARLIEST)
+    reader = TailReader(options, "earliest", waker)
+    reader.takes_turns = True
+    for partition in TURNS:
+        reader.read(Slice(*partition, (Rectangle(OffsetRange(0, NO_END), WHOLE),)))
+    return reader
+
+
+def read_all(reader: TailReader, count: int) -> list[tuple[TopicPartition, list[bytes]]]:
+    """So many records: of each batch, the partition and the values."""
+    found: list[tuple[TopicPartition, list[bytes]]] = []
+    deadline = time.monotonic() + 60
+    while sum(len(values) for _, values in found) < count:
+        assert time.monotonic() < deadline
+        records = reader.next_records(1.0)
+        if records is not None:
+            found.append((records.topic_partition, records.batch.column("value").to_pylist()))
+    return found
+
+
+def test_in_turns_no_partition_waits_until_another_one_is_read() -> None:
+    """Compressed batches: what one has decompressed stays while others decode."""
+    count = 3_000
+    with FakeCluster(topics={"orders": len(TURNS)}) as cluster:
+        for tp in TURNS:
+            rows = [(f"k{at % 7}", f"{tp.partition}-{at}") for at in range(count)]
+            config = {"compression.type": "gzip"}
+            cluster.produce("orders", rows, partition=tp.partition, config=config)
+        waker = Waker().open()
+        with closing(waker), closing(reader_in_turns(cluster, waker)) as reader:
+            found = read_all(reader, count * len(TURNS))
+    for tp in TURNS:
+        values = [f"{tp.partition}-{at}".encode() for at in range(count)]
+        assert [value for each, some in found if each == tp for value in some] == values
+    assert {tp for tp, _ in found[: len(TURNS)]} == {*TURNS}
+    assert max(len(some) for _, some in found) <= 512
+
+
+def test_in_turns_a_batch_that_is_larger_than_its_share_comes() -> None:
+    with FakeCluster(topics={"orders": len(TURNS)}) as cluster:
+        for tp in TURNS:
+            for at in range(3):
+                cluster.produce("orders", [("k", f"{at}" * 300_000)], partition=tp.partition)
+        waker = Waker().open()
+        reader = reader_in_turns(cluster, waker, max_partition_fetch_bytes=200_000)
+        with closing(waker), closing(reader):
+            found = read_all(reader, 3 * len(TURNS))
+    for tp in TURNS:
+        assert [some[0][:1] for each, some in found if each == tp] == [b"0", b"1", b"2"]
