@@ -112,7 +112,7 @@ def process(servers: str, topic: str, records: str, concurrency: str, *rest: str
     print("ready", flush=True)
     sys.stdin.readline()
     # A fetch brings thousands of records of one partition: to have all keys at work, hold more.
-    held = max(10_000, 100 * int(concurrency))
+    held = int(os.environ.get("HELD", 0)) or max(10_000, 100 * int(concurrency))
     Processor(handler, concurrency=int(concurrency), max_records=held).run(consumer, None)
     print(json.dumps({"began": began, "ended": ended}))
 

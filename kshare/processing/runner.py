@@ -51,6 +51,7 @@ _log = logging.getLogger("kshare.processing")
 
 _READ: Final = 500
 _WAIT_SECONDS: Final = 0.2
+_GATHER_SECONDS: Final = 0.01
 _FULL_SECONDS: Final = 1.0
 """After so long without room, partitions are paused and the group is followed meanwhile."""
 _RETRY_SECONDS: Final = 60.0
@@ -191,6 +192,7 @@ class Runner:
         self._fault: BaseException | None = None
         self._remembered = Remembered()
         self._next_look = 0.0
+        self._worth = min(_READ, max(processor.settings.records_max // 8, 1))
 
     def stop(self) -> None:
         """End: take no more records, and end what is under way. From any thread."""
@@ -266,13 +268,15 @@ class Runner:
         return self._engine.room - (self._sent - self._taken)
 
     def _wait_for_room(self) -> bool:
-        deadline = time.monotonic() + _FULL_SECONDS
-        while self._room <= 0 and not self._is_stopping.is_set():
-            left = deadline - time.monotonic()
+        """Wait until there is room; for a moment, until it is worth a look at the consumer."""
+        began = time.monotonic()
+        while (room := self._room) < self._worth and not self._is_stopping.is_set():
+            most = _FULL_SECONDS if room <= 0 else _GATHER_SECONDS
+            left = began + most - time.monotonic()
             if left <= 0:
-                return False
+                break
             self._has_room.clear()
-            if self._room <= 0:
+            if self._room < self._worth:
                 self._has_room.wait(left)
         return self._room > 0
 
