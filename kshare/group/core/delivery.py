@@ -371,22 +371,47 @@ class Delivery:
     def those_processed(self, records: Mapping[int, int | None]) -> list[int]:
         """Those of some records that are processed.
 
+        What a seek hands out again is, once it is processed since.
+
         Args:
             records: Key hashes by offset; None: not known, so that all owned ones have to be.
         """
         if not records:
             return []
         done = self.start.union(self.processed(is_batch=True))
+        again = Progress.of_stripes(0, self._layers(self._processed(), with_passed=False))
         return [
             offset
             for offset, point in records.items()
-            if not any(
-                offset in piece.offsets
-                for piece in done.pending_of(
-                    offset + 1, self.owned if point is None else (HashRange(point, point + 1),)
-                )
+            if not self._is_pending(
+                offset, self.owned if point is None else (HashRange(point, point + 1),), done, again
             )
         ]
+
+    def _is_pending(
+        self, offset: int, hashes: tuple[HashRange, ...], done: Progress, again: Progress
+    ) -> bool:
+        """True if some record with an offset and one of some hashes is not processed.
+
+        Args:
+            offset: The offset.
+            hashes: The hashes.
+            done: What is processed, if no seek hands it out again.
+            again: What is processed of what a seek hands out again.
+        """
+        sought = [
+            part
+            for each in (*self._sought, *self._sought_before)
+            if offset >= each.offset
+            for part in each.hashes
+        ]
+        of_seek = tuple(sorted(common(sought, hashes)))
+        return any(
+            offset in piece.offsets
+            for progress, some in ((done, minus(hashes, of_seek)), (again, of_seek))
+            if some
+            for piece in progress.pending_of(offset + 1, some)
+        )
 
     def acknowledge(self, offsets: Offsets, chunks: Collection[int] = ()) -> Offsets:
         """Records are acknowledged, by their offsets; unknown ones change nothing.
@@ -426,20 +451,26 @@ class Delivery:
         layers = self._layers(self._processed(is_batch=is_batch))
         return Progress.of_stripes(self.start.stable, layers)
 
-    def _layers(self, bounds: Bounds) -> list[Stripe]:
-        """What is processed, if these are the offsets since the start or the last seek."""
+    def _layers(self, bounds: Bounds, *, with_passed: bool = True) -> list[Stripe]:
+        """What is processed, if these are the offsets since the start or the last seek.
+
+        Args:
+            bounds: The offsets.
+            with_passed: Whether to say what was processed before the seek, too.
+        """
         layers = [Stripe(part, bounds) for part in self._others if bounds]
         for each in self._sought:
             again = since(bounds, each.offset)
             layers += [Stripe(part, again) for part in each.hashes if again]
-            layers += each.passed
+        if with_passed:
+            for each in (*self._sought, *self._sought_before):
+                layers += each.passed
         return [*layers, *self._ahead(), *self._before_parking()]
 
     def _before_parking(self) -> Iterator[Stripe]:
         """What was handed out of parked keys, and is processed."""
         pieces = [*clip(self._carried, self.parked)] if self.parked else []
         for each in self._sought_before:
-            yield from each.passed
             pieces += [
                 Rectangle(OffsetRange(start, end), part)
                 for start, end in _ranges(each.handed_out)

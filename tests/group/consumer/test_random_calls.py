@@ -12,7 +12,7 @@ import pytest
 
 from kshare.core.hashing import WHOLE, HashRange, key_hash, split
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import FencedError
+from kshare.errors import FencedError, OptionsError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core import key_limit
 from kshare.group.core.call import Call
@@ -45,6 +45,7 @@ class Walk:
         self.random = random
         self.consumer = consumer
         self.held: list[Message] = []  # returned and not acknowledged
+        self._last: Message | None = None
         self._cluster = cluster
         self._group = group
         self._session = group.members[-1]
@@ -215,7 +216,11 @@ class Walk:
 
     def release(self) -> None:
         """Some come again, with all later ones of their keys that are not acknowledged."""
-        if not self._explicit or not self.held:
+        if not self._explicit and self._last is not None:
+            with pytest.raises(OptionsError, match="acknowledgement.mode is implicit"):
+                self.consumer.release(self._last)  # which changes nothing
+            assert not self._last.is_released()
+        if not self.held:
             return
         message = self.random.choice(self.held)
         tp, key = message.topic_partition, message.key()
@@ -237,8 +242,6 @@ class Walk:
             if self.random.random() < 0.5:  # before anybody looks again
                 self._commit()
             self._releases[tp, message.offset()] += 1
-            if message.offset() in self._done[tp]:  # it is processed, and came after a seek
-                self._process(tp, message.offset())
 
         self._interrupted(releases)
 
@@ -322,6 +325,7 @@ class Walk:
             self._return(message.topic_partition, message.key(), message.offset())
             if self._explicit:
                 self._check_count(message)
+            self._last = message
         self.held += messages if self._explicit else []
 
     def _return(self, tp: TopicPartition, key: bytes | None, offset: int) -> None:

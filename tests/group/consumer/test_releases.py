@@ -110,6 +110,44 @@ def test_a_seek_holds_for_a_key_that_comes_again(make: Make) -> None:
     assert consumer.commit() == {T0: 0}
 
 
+def test_a_release_of_what_a_seek_hands_out_again_counts_until_it_is_processed_since(
+    make: Make,
+) -> None:
+    """Though it was processed before the seek, so that a commit would forget it."""
+    consumer = make()
+    for message in received(consumer, 20):
+        consumer.acknowledge(message)
+    consumer.commit()
+    consumer.seek(T0, 4)
+    again = received(consumer, 16)
+    consumer.release(again[0])
+    consumer.commit()
+    (once_more,) = (each for each in received(consumer, 20) if each.offset() == 4)
+    assert once_more.delivery_count() == 2
+    consumer.acknowledge(once_more)
+    consumer.commit()
+    assert once_more.delivery_count() == 1
+
+
+def test_a_record_that_a_seek_has_passed_over_stays_pending_when_it_is_released(
+    make: Make, group: FakeSessions
+) -> None:
+    consumer = make()
+    first = received(consumer, 20)
+    consumer.seek(T0, 12)
+    consumer.release(first[5])
+    rest = received(consumer, RECORDS - 12)
+    assert sorted(offsets(rest)) == list(range(12, RECORDS))
+    assert first[5].delivery_count() == 2
+    for message in rest:
+        consumer.acknowledge(message)
+    consumer.commit()
+    consumer.close()
+    assert not group.processed(T0, 5)
+    again = received(make(), 12)
+    assert [each.delivery_count() for each in again] == [1 + (at == 5) for at in range(12)]
+
+
 def test_nothing_is_returned_of_a_key_that_is_released_amid_a_call(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
