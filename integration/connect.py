@@ -1,8 +1,8 @@
 """A Spark Connect server, and an environment for its clients that has no JVM.
 
 The server is this environment's Spark. Clients have ``pyspark-client``, the newest that is not
-newer than the server, and what kshare's listener needs. Their environment is made once, in
-``.cache``.
+newer than the server, and what kshare's listener and handlers by key need. Their environment is
+made once, in ``.cache``.
 """
 
 import os
@@ -25,7 +25,8 @@ from tests.support.clock import until
 HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 90.0
 SERVER: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
-LISTENER_NEEDS: Final = ("pydantic", "mmh3")
+CLIENT_NEEDS: Final = ("pydantic", "mmh3", "confluent-kafka")
+"""Packages of the listener and of ``process_by_key``."""
 
 
 class ConnectServer:
@@ -96,14 +97,14 @@ class ConnectServer:
 def client_python() -> Path:
     """Return the Python of an environment with ``pyspark-client``, which is made if missing."""
     folder = CACHE / "spark" / f"connect-client-{version('pyspark')}"
-    python, ready = folder / "bin" / "python", folder / "ready"
+    python, ready = folder / "bin" / "python", folder / "-".join(["ready", *CLIENT_NEEDS])
     with locked(CACHE / "spark" / "connect-client.lock"):
         if not ready.exists():
             print("installing pyspark-client ...", flush=True)
             shutil.rmtree(folder, ignore_errors=True)
             venv.create(folder, with_pip=True)
             client = f"pyspark-client<={version('pyspark')}"
-            install = [str(python), "-m", "pip", "install", "--quiet", client, *LISTENER_NEEDS]
+            install = [str(python), "-m", "pip", "install", "--quiet", client, *CLIENT_NEEDS]
             subprocess.run(install, check=True)
             # As pip install --no-deps kshare would: kshare needs PySpark, which has a JVM with it.
             packages = next(folder.glob("lib/python3*/site-packages"))

@@ -4,6 +4,7 @@
 imports nothing of the tests. It prints what it has seen, as JSON.
 """
 
+import asyncio
 import json
 import sys
 import time
@@ -11,7 +12,26 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from kshare.processing import Processor, Record, Retry, process_by_key
 from spark_plugin import KshareListener
+
+
+async def handled(record: Record) -> int:
+    """When the record was handled; every seventh one fails at first."""
+    await asyncio.sleep(0.001 * (record.offset % 3))
+    if record.offset % 7 == 0 and record.attempt == 1:
+        raise ConnectionError("once")
+    return time.time_ns()
+
+
+def handled_by_key(frame: Any) -> list[tuple[Any, ...]]:
+    """Key, offset, status and attempts of each row, in the order in which they were handled."""
+    processor = Processor(handled, concurrency=64, retry=Retry(first="5ms", most="20ms"))
+    rows = process_by_key(frame, processor, result="bigint").collect()
+    return [
+        (bytes(row.key).decode(), row.offset, row.status, row.attempts)
+        for row in sorted(rows, key=lambda row: row.result)
+    ]
 
 
 def main(servers: str, topic: str, sink: str, folder: str) -> dict[str, Any]:
@@ -24,6 +44,7 @@ def main(servers: str, topic: str, sink: str, folder: str) -> dict[str, Any]:
     seen["rows"] = sorted(
         (row.partition, row.offset, bytes(row.key).decode()) for row in batch.collect()
     )
+    seen["handled"] = handled_by_key(batch)
     listener = KshareListener()
     spark.streams.addListener(listener)
     stream = (

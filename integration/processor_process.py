@@ -1,4 +1,7 @@
-"""A processor, as a process: ``python -m integration.processor_process SERVERS TOPIC DLQ FILE``.
+"""A processor, as a process.
+
+``python -m integration.processor_process SERVERS TOPIC DLQ FILE [CONFIG]``; CONFIG is JSON, for its
+consumer.
 
 It writes a line for each record that its handler was given: ``handled KEY OFFSET ATTEMPT``, with
 ``failed`` for those that fail: from the tenth record on of keys that end in 3, until there is a
@@ -7,6 +10,7 @@ second, and those that would fail hang.
 """
 
 import asyncio
+import json
 import os
 import sys
 from pathlib import Path
@@ -15,7 +19,7 @@ from kshare.group import KeySharedConsumer
 from kshare.processing import DeadLetter, Park, Processor, Record, Retry
 
 
-def main(servers: str, topic: str, letters: str, file: str) -> None:
+def main(servers: str, topic: str, letters: str, file: str, more: str = "{}") -> None:
     healed = Path(f"{file}.healed").exists
     out = os.open(file, os.O_WRONLY | os.O_APPEND)
 
@@ -48,6 +52,7 @@ def main(servers: str, topic: str, letters: str, file: str) -> None:
         "auto.commit.interval.ms": 200,
         "session.timeout.ms": 6000,
         "heartbeat.interval.ms": 500,
+        **json.loads(more),
     }
     processor.run(KeySharedConsumer(config), [topic])
 

@@ -26,7 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
 def test_a_client_without_a_jvm(
     server: ConnectServer, broker: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
-    """It finds the source, reads a batch, and runs a stream with listener and sink."""
+    """It finds the source, reads a batch, handles it by key, and runs a stream with listener and sink."""
     sink = broker.create_topic()
     broker.produce(topic, [Record(b"key-%d" % (n % 7), b"%03d" % n) for n in range(COUNT)])
     server.wait()
@@ -38,6 +38,11 @@ def test_a_client_without_a_jvm(
     assert seen["client"].startswith("pyspark.sql.connect")
     assert seen["columns"][:5] == ["key", "value", "topic", "partition", "offset"]
     assert seen["rows"] == [[0, n, f"key-{n % 7}"] for n in range(COUNT)]
+    done = [(offset, status, attempts) for _, offset, status, attempts in seen["handled"]]
+    assert sorted(done) == [(n, "done", 1 + (n % 7 == 0)) for n in range(COUNT)]
+    for key in {key for key, *_ in seen["handled"]}:
+        offsets = [offset for each, offset, *_ in seen["handled"] if each == key]
+        assert offsets == sorted(offsets)
     assert seen["written"] == [f"{n:03}" for n in range(COUNT)]
     assert seen["batches"] >= 3
     assert seen["stable"][0] >= 40

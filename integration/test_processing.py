@@ -1,5 +1,6 @@
 """A processor on a real broker, killed with retries and dead letters under way."""
 
+import json
 import time
 from collections import defaultdict
 from collections.abc import Iterable
@@ -9,13 +10,21 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import (
+    AclOperation,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from integration.kafka import KafkaBroker
 from integration.members import eventually
 from integration.processes import PythonProcess
 from kshare.cli import main as kshare_command
+from kshare.core.progress import TopicPartition as Place
 from kshare.group.consumer.transaction import Transaction
+from kshare.group.offsets import list_offsets
 from kshare.processing import replay
 from kshare.processing.dead_letters import HEADERS
 
@@ -142,6 +151,39 @@ def test_a_dead_letter_topic_that_is_missing_or_too_small_leaves_its_records_pen
     check_order([*handled(file), *read(broker, letters)], total)
     failed = [line for line in file.read_text().splitlines() if line.startswith("failed k3 203")]
     assert len(failed) <= 4  # the second process only tries what the crash has forgotten
+
+
+def test_a_dead_letter_topic_that_may_not_be_written_leaves_its_records_pending(
+    secure_broker: KafkaBroker, tmp_path: Path
+) -> None:
+    """The warning names the topic and the right; with the right, it goes on."""
+    topic, letters = secure_broker.create_topic(), secure_broker.create_topic()
+    file, told = tmp_path / "handled", tmp_path / "told"
+    file.touch()
+    told.touch()
+    secure_broker.produce(topic, [(key, str(at)) for at in range(12) for key in KEYS])
+    secure_broker.deny(letters, operation=AclOperation.WRITE)
+    options = secure_broker.client_options("SASL_PLAINTEXT", user="stranger")
+    config = {name.removeprefix("kafka."): value for name, value in options.items()}
+    arguments = [config["bootstrap.servers"], topic, letters, str(file), json.dumps(config)]
+    process = PythonProcess("integration.processor_process", arguments, stderr=told)
+    denied = f"not authorized to write a dead letter to topic {letters}"
+    eventually(lambda: denied in told.read_text())
+    assert f"{topic}-0 offset 203> stays pending, and its key waits" in told.read_text()
+    assert f"grant the principal Write on topic {letters}" in told.read_text()
+    total = 12 * len(KEYS)
+    eventually(lambda: len(handled(file)) == total - 4)  # all other keys go on
+    process.terminate()
+    assert process.wait() == 0
+    assert secure_broker.latest(letters) == 0
+    given = {"bootstrap.servers": secure_broker.bootstrap_servers}
+    assert list_offsets(topic, given)[Place(topic, 0)].offset == 203
+    secure_broker.allow_again(letters, AclOperation.WRITE)
+    process = PythonProcess("integration.processor_process", arguments)
+    eventually(lambda: len(set(read(secure_broker, letters))) == 4)
+    process.terminate()
+    assert process.wait() == 0
+    check_order([*handled(file), *read(secure_broker, letters)], total)
 
 
 def test_sigterm_with_a_thousand_in_flight(broker: KafkaBroker, topic: str, tmp_path: Path) -> None:

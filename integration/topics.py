@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -197,3 +198,12 @@ class Topics:
         ]
         for future in self.admin.create_acls(bindings).values():
             future.result(WAIT_S)
+
+    def allow_again(self, topic: str, operation: AclOperation, user: str = "stranger") -> None:
+        """Deny a user an operation on a topic no more."""
+        literal, denied = ResourcePatternType.LITERAL, AclPermissionType.DENY
+        rule = AclBindingFilter(
+            ResourceType.TOPIC, topic, literal, f"User:{user}", "*", operation, denied
+        )
+        (deleted,) = self.admin.delete_acls([rule]).values()
+        assert len(deleted.result(WAIT_S)) == 1

@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Producer
 
-from kshare.cluster.client import Client
+from kshare.cluster.client import Client, kafka_error, kind_of
+from kshare.errors import KafkaError
 from kshare.options import KafkaConfig
 from kshare.processing.core.record import Record
 from kshare.security.librdkafka import librdkafka_config
+from kshare.wire.protocol.error_codes import Kind
 
 __all__ = ["HEADERS", "DeadLetters", "letter_headers", "without_letter_headers"]
 
@@ -97,8 +99,8 @@ class DeadLetters:
         """Write the letter of a record; return when the broker has it.
 
         Raises:
-            KafkaException: It has not.
-            KafkaError: The cluster cannot be reached.
+            KafkaError: It has not: the topic refuses it, or the cluster cannot be reached.
+            KafkaException: The producer does not take it.
             BufferError: Too much is waiting to be sent.
         """
         loop = asyncio.get_running_loop()
@@ -112,7 +114,7 @@ class DeadLetters:
                 if fault is None:
                     written.set_result(None)
                 else:
-                    written.set_exception(KafkaException(fault))
+                    written.set_exception(self._refused(fault))
 
         timestamp = record.timestamp
         self._open().produce(
@@ -124,6 +126,12 @@ class DeadLetters:
             **({} if timestamp < 0 else {"timestamp": timestamp}),
         )
         await written
+
+    def _refused(self, fault: Any) -> KafkaError:
+        is_denied = kind_of(fault) is Kind.AUTHORIZATION
+        more = f"; grant the principal Write on topic {self._topic}" if is_denied else ""
+        action = f"write a dead letter to topic {self._topic}"
+        return kafka_error(fault, action, more=more, topic=self._topic)
 
     def _open(self) -> Any:
         producer = self._client.handle
