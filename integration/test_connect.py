@@ -26,7 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
 def test_a_client_without_a_jvm(
     server: ConnectServer, broker: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
-    """It finds the source, reads a batch, handles it by key, and runs a stream with listener and sink."""
+    """It reads a batch, handles it by key, and runs a stream with listener and sink."""
     sink = broker.create_topic()
     broker.produce(topic, [Record(b"key-%d" % (n % 7), b"%03d" % n) for n in range(COUNT)])
     server.wait()

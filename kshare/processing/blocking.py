@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 import traceback
+from types import FrameType
 from typing import Final
 
 __all__ = ["LoopWatch"]
@@ -14,6 +15,7 @@ _log = logging.getLogger("kshare.processing")
 
 _LOOK_SECONDS: Final = 0.1
 _QUIET_SECONDS: Final = 60.0
+_ENGINE: Final = "kshare.processing.engine"
 
 
 class LoopWatch:
@@ -34,6 +36,7 @@ class LoopWatch:
         self._ident = threading.get_ident()
         self._closed = threading.Event()
         self._seen = time.monotonic()
+        self._call: FrameType | None = None
         self._thread = threading.Thread(target=self._run, name="kshare loop watch", daemon=True)
         self._thread.start()
 
@@ -43,7 +46,7 @@ class LoopWatch:
         self._thread.join()
 
     def _beat(self) -> None:
-        self._seen = time.monotonic()
+        self._seen, self._call = time.monotonic(), None
 
     def _run(self) -> None:
         quiet_until = 0.0
@@ -57,16 +60,31 @@ class LoopWatch:
                 return
 
     def _warn(self, seconds: float) -> bool:
-        """Name what blocks the loop; False if nothing does."""
+        """Name what blocks the loop; False if no handler does, or it is not sure yet."""
         frame = sys._current_frames().get(self._ident)  # noqa: SLF001 - there is no other way
-        where = traceback.extract_stack(frame)[-1] if frame is not None else None
-        if where is not None and where.name == "select":
-            return False  # it waits for the processor, as the whole process did
+        before, self._call = self._call, _call_in(frame)
+        # On a busy machine a turn of many short calls takes as long: it has to be the same call.
+        if frame is None or self._call is None or self._call is not before:
+            return False
+        self._call = None
+        where = traceback.extract_stack(frame)[-1]
         _log.warning(
-            "%s blocks the event loop for %.1f s already%s: all other keys wait; await what takes "
-            "long, or make the handler a plain function, which runs in a thread",
+            "%s blocks the event loop for %.1f s already, in %s:%s (%s): all other keys wait; "
+            "await what takes long, or make the handler a plain function, which runs in a thread",
             self._handler,
             seconds,
-            f", in {where.filename}:{where.lineno} ({where.name})" if where is not None else "",
+            where.filename,
+            where.lineno,
+            where.name,
         )
         return True
+
+
+def _call_in(frame: FrameType | None) -> FrameType | None:
+    """The handler's frame in a stack; None if none is called."""
+    called = None
+    while frame is not None:
+        if frame.f_globals.get("__name__") == _ENGINE:
+            return called
+        called, frame = frame, frame.f_back
+    return None

@@ -26,10 +26,11 @@ from kshare.processing.core.effects import (
     Remember,
     TakeAgain,
 )
+from kshare.processing.core.holdings import Phase
 from kshare.processing.core.lane import Call, Lane
 from kshare.processing.core.outcome import FILTERED, Outcome, Status
 from kshare.processing.core.record import Record
-from kshare.processing.core.scheduler import Phase, Scheduler
+from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.handler import Handler
 from kshare.processing.measures import Measures
 from kshare.processing.policy import RetryAfter

@@ -17,35 +17,31 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any, Final
 
-from kshare.cluster.parked_keys import ParkedKeys
 from kshare.core.hashing import HashRange, key_hash
 from kshare.core.progress import TopicPartition
 from kshare.errors import (
     AuthorizationError,
     ConsumerClosedError,
     KafkaError,
-    OptionsError,
     UnknownTopicError,
 )
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.log.memory import Memory, Remembered
-from kshare.group.log.topic import log_table
-from kshare.group.message import Chunk, Message
+from kshare.group.log.memory import Remembered
+from kshare.group.message import Message
 from kshare.processing.blocking import LoopWatch
-from kshare.processing.core.outcome import Outcome
+from kshare.processing.consumed import check_consumer, message_of, records_of
+from kshare.processing.consumer_edge import ConsumerEdge
 from kshare.processing.core.record import Record
-from kshare.processing.dead_letters import DeadLetters
 from kshare.processing.measures import Running
-from kshare.processing.policy import DeadLetter, Park
 from kshare.processing.processor import Processor
 from kshare.processing.progress import Progress
 
-__all__ = ["ConsumerEdge", "Runner", "run"]
+__all__ = ["Runner", "run"]
 
 _log = logging.getLogger("kshare.processing")
 
@@ -56,7 +52,6 @@ _FULL_SECONDS: Final = 1.0
 """After so long without room, partitions are paused and the group is followed meanwhile."""
 _RETRY_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 2.0
-_NOT_BEFORE: Final = "not-before"
 
 _Ranges = Mapping[TopicPartition, tuple[HashRange, ...]]
 
@@ -64,105 +59,6 @@ _Ranges = Mapping[TopicPartition, tuple[HashRange, ...]]
 def run(processor: Processor, consumer: KeySharedConsumer, topics: Sequence[str] | None) -> None:
     """Process records until a signal or a fault ends it; closes the consumer."""
     asyncio.run(Runner(processor, consumer, topics).run())
-
-
-class ConsumerEdge:
-    """Acknowledges, writes dead letters, parks keys: see :class:`~kshare.processing.engine.Edge`.
-
-    Args:
-        processor: Says what becomes of records that have failed.
-        consumer: Where they come from.
-        on_room: Called when there may be room again.
-
-    Attributes:
-        memory: Keeps attempts and sequences in the group's log.
-        has_released: Whether any records were released.
-    """
-
-    def __init__(
-        self, processor: Processor, consumer: KeySharedConsumer, on_room: Callable[[], None]
-    ) -> None:
-        self._policy = processor.on_failure
-        self._on_outcome = processor.on_outcome
-        self._on_room = on_room
-        self._releases = consumer.releases
-        self.has_released = False
-        kafka, group = consumer.config.kafka, consumer.config.group
-        self.memory = Memory(log_table(kafka, consumer.config.log_topic, group), group)
-        self._letters: DeadLetters | None = None
-        self._parked: ParkedKeys | None = None
-        if isinstance(self._policy, DeadLetter):
-            self._letters = DeadLetters(kafka, self._policy.topic)
-        elif isinstance(self._policy, Park):
-            self._parked = ParkedKeys(kafka)
-
-    def settle(self, outcomes: Sequence[Outcome]) -> None:
-        """Acknowledge the records whose outcomes are final."""
-        for outcome in outcomes:
-            if outcome.status.is_final:
-                record = outcome.record
-                rows = record.source.acknowledged  # type: ignore[attr-defined]
-                if not rows[record.row]:
-                    rows[record.row] = 1
-        if self._on_outcome is not None:
-            for outcome in outcomes:
-                self._on_outcome(outcome)
-        self._on_room()
-
-    async def deliver(self, record: Record, error: BaseException | None) -> None:
-        """Write a dead letter; return when the broker has it."""
-        assert self._letters is not None
-        await self._letters.write(record, error, time.time())
-
-    async def begin_sequence(self, record: Record) -> None:
-        """Keep in the group's log that later records of a key follow it."""
-        await asyncio.to_thread(self.memory.begin_sequence, record)
-
-    async def park(self, record: Record, error: BaseException | None) -> None:
-        """Park the key of a record, with the error as the reason."""
-        assert isinstance(self._policy, Park)
-        assert self._parked is not None
-        if record.raw_key is None:
-            raise ValueError("a record without a key cannot be parked")
-        why = ": ".join(filter(None, (self._policy.why, repr(error)[:500])))
-        park = partial(self._parked.park, record.topic, [record.raw_key], why=why, by="processor")
-        await asyncio.to_thread(park)
-
-    def release(self, record: Record) -> None:
-        """A key's records from one on come again from the consumer, once it is let go."""
-        self.has_released = True
-        self._releases.hold(_message(record))
-
-    def take_again(self, record: Record) -> None:
-        """Let the key of a record go."""
-        self._releases.let_go(_message(record))
-
-    def unparked(self, lanes: Mapping[Hashable, Record]) -> list[Hashable]:
-        """Those of some parked lanes whose keys an operator has unparked since.
-
-        Raises:
-            KafkaError: It cannot be read.
-        """
-        if not lanes or self._parked is None:
-            return []
-        parked = self._parked.read()
-        return [lane for lane, first in lanes.items() if (first.topic, first.raw_key) not in parked]
-
-    def remember(self, record: Record) -> None:
-        """Keep failures and due time in the group's log."""
-        self.memory.remember(record)
-
-    def forget(self, record: Record) -> None:
-        """Keep them no more."""
-        self.memory.forget(record)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self.memory.close()
-        if self._letters is not None:
-            self._letters.close()
-        if self._parked is not None:
-            self._parked.close()
 
 
 class Runner:
@@ -326,7 +222,7 @@ class Runner:
     def _take(self, records: Sequence[Record]) -> None:
         self._taken += len(records)
         if self._edge.has_released:  # those that were on their way come again
-            records = [each for each in records if not _message(each).is_released()]
+            records = [each for each in records if not message_of(each).is_released()]
         self._engine.measures.read += len(records)
         self._engine.offer(records)
 
@@ -377,73 +273,6 @@ class Runner:
                 "%s is still at work on records that others get now: they may be handled twice",
                 engine.handler_name,
             )
-
-
-def _message(record: Record) -> Message:
-    return Message((record.source, record.row, record.raw_value))
-
-
-def check_consumer(consumer: KeySharedConsumer) -> None:
-    """Check that a consumer may be processed.
-
-    Raises:
-        OptionsError: It may not; every fault is listed.
-    """
-    config, problems = consumer.config, []
-    if not config.explicit:
-        problems.append(
-            "acknowledgement.mode is implicit; a processor acknowledges each record: set "
-            "acknowledgement.mode=explicit"
-        )
-    if not config.auto_commit:
-        problems.append("enable.auto.commit is false; nothing would be committed: leave it out")
-    if config.in_flight_per_key is not None:
-        problems.append(
-            "max.in.flight.per.key is set; the processor itself keeps the order of keys"
-        )
-    if config.transactional_id is not None:
-        problems.append("transactional.id is set; a processor cannot run within transactions")
-    if config.order != "key":
-        problems.append(f"consumption.order is {config.order}; give order to Processor instead")
-    if config.columns and not {"key", "value", "offset"} <= set(config.columns):
-        problems.append("columns has no key, value or offset; a handler is given them")
-    if problems:
-        raise OptionsError(problems, of="the consumer of Processor.run")
-
-
-def records_of(processor: Processor, messages: Iterable[Message]) -> Iterable[Record]:
-    """Records of messages, with the time of a header ``not-before``."""
-    chunk: Chunk | None = None
-    keys, values, offsets, has_headers = [], [], [], False
-    for message in messages:
-        if message[0] is not chunk:
-            chunk = message[0]
-            keys, values, offsets = map(chunk.column, ("key", "value", "offset"))
-            has_headers = _has_headers(chunk)
-        row = message[1]
-        record = processor.record(chunk, row, offsets[row], keys[row], values[row])
-        if has_headers:
-            record.due = not_before(record)
-        yield record
-
-
-def _has_headers(chunk: Chunk) -> bool:
-    if "headers" not in chunk.batch.schema.names:
-        return False
-    headers = chunk.batch.column("headers")
-    return bool(headers.null_count < len(headers))
-
-
-def not_before(record: Record) -> float:
-    """The time of a record's header ``not-before`` in seconds since 1970; 0 if it has none.
-
-    Its value is a text: milliseconds since 1970. One that is no number is no such header.
-    """
-    for name, value in record.headers:
-        if name == _NOT_BEFORE:
-            with suppress(ValueError):
-                return int(value or b"") / 1000
-    return 0.0
 
 
 def _is_in(ranges: _Ranges, record: Record) -> bool:

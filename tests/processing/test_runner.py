@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,9 +20,12 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import OptionsError, ProcessingError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.processing import DeadLetter, Park, Processor, Record, Retry, register_metrics
+from kshare.processing.blocking import LoopWatch
+from kshare.processing.consumed import records_of
+from kshare.processing.consumer_edge import ConsumerEdge
 from kshare.processing.measures import Measures
 from kshare.processing.progress import Progress
-from kshare.processing.runner import ConsumerEdge, Runner, records_of
+from kshare.processing.runner import Runner
 from kshare.testing import FakeCluster
 from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.parked_keys import keys_of
@@ -400,6 +404,37 @@ def test_a_handler_that_blocks_the_loop_is_named(
     (warning,) = [text for text in caplog.messages if "blocks the event loop" in text]
     assert "careless blocks" in warning
     assert "test_runner.py" in warning
+
+
+def test_a_turn_of_many_short_calls_is_not_blamed_on_the_handler(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a busy machine: each look finds another call."""
+    calls: list[Any] = []
+    engine = {"__name__": "kshare.processing.engine"}
+    exec("def turn(call):\n    call()\n", engine)
+    frames = {threading.get_ident(): None}
+    monkeypatch.setattr("sys._current_frames", lambda: frames)
+    loop = asyncio.new_event_loop()
+    watch = LoopWatch(loop, "careless", most_seconds=3600)
+
+    def short() -> None:
+        frames[threading.get_ident()] = sys._getframe()  # type: ignore[assignment]
+        calls.append(watch._warn(1.0))
+
+    def long() -> None:
+        short()
+        calls.append(watch._warn(1.1))
+
+    engine["turn"](short)  # type: ignore[operator]
+    engine["turn"](short)  # type: ignore[operator]
+    short()
+    assert calls == [False] * 3
+    engine["turn"](long)  # type: ignore[operator]
+    watch.close()
+    loop.close()
+    assert calls[3:] == [False, True]
+    assert len([text for text in caplog.messages if "careless blocks" in text]) == 1
 
 
 def test_a_line_of_progress_names_what_is_held_longest(

@@ -19,12 +19,9 @@ slot twice while another one waits for it; no more is held, and no more calls ar
 the settings say. Cost: 4 us a record.
 """
 
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
-from heapq import heappop, heappush
-from itertools import count, islice
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from heapq import heappop
+from itertools import islice
 from typing import Any
 
 from kshare.processing.core.effects import (
@@ -38,76 +35,16 @@ from kshare.processing.core.effects import (
     Remember,
     TakeAgain,
 )
+from kshare.processing.core.holdings import Figures, Held, Phase, Queues
 from kshare.processing.core.lane import Call, Lane, State
 from kshare.processing.core.outcome import Outcome, Status
 from kshare.processing.core.record import Record
 from kshare.processing.core.settings import OnFailure, Settings
 
-__all__ = ["Figures", "Phase", "Scheduler"]
+__all__ = ["Scheduler"]
 
 _DELIVERY_SECONDS_MAX = 30.0
 _WAITING_PART = 8
-
-
-class Phase(IntEnum):
-    """Which records are still handled."""
-
-    OPEN = 0  # all
-    DRAINING = 1  # those that need not wait for another attempt
-    CLOSING = 2  # those that a handler has now
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """What a scheduler holds.
-
-    Attributes:
-        records: Number of records that have no outcome.
-        size: Their size in bytes.
-        lanes: Number of lanes.
-        calls: Number of handler calls that are under way.
-        waiting: Number of lanes whose first record waits for its time.
-        ending: Number of lanes whose first record waits for its dead letter, or to be parked.
-        oldest: When the record that has failed first of those that wait did so, in seconds since
-            1970; None if none has failed.
-    """
-
-    records: int
-    size: int
-    lanes: int
-    calls: int
-    waiting: int
-    ending: int
-    oldest: float | None
-
-
-@dataclass(slots=True)
-class _Held:
-    records: int = 0
-    size: int = 0
-
-    def less(self, records: Iterable[Record]) -> None:
-        for record in records:
-            self.records -= 1
-            self.size -= record.size
-
-
-@dataclass(slots=True)
-class _Queues:
-    """Lanes by what they wait for. A heap's entry whose time is not its lane's is outdated."""
-
-    ready: deque[Lane] = field(default_factory=deque)
-    waiting: list[tuple[float, int, Lane]] = field(default_factory=list)
-    numbers: "count[int]" = field(default_factory=count)
-
-    def wait(self, lane: Lane, due: float) -> None:
-        lane.state, lane.due = State.WAITING, due
-        heappush(self.waiting, (due, next(self.numbers), lane))
-
-    def drop_outdated(self) -> None:
-        heap = self.waiting
-        while heap and (heap[0][2].state is not State.WAITING or heap[0][0] != heap[0][2].due):
-            heappop(heap)
 
 
 class Scheduler:
@@ -131,10 +68,10 @@ class Scheduler:
         self.sequences: set[Hashable] = set()
         self._settings = settings
         self._lanes: dict[Hashable, Lane] = {}
-        self._queues = _Queues()
+        self._queues = Queues()
         self._running: dict[Call, None] = {}  # in the order in which they began
         self._parked: dict[Hashable, Record] = {}  # lanes, and the record that each was parked with
-        self._held = _Held()
+        self._held = Held()
         self._phase = Phase.OPEN
 
     # -- what there is ----------------------------------------------------------------------

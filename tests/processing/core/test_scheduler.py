@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.processing.core.effects import Cancel
+from kshare.processing.core.holdings import Phase
 from kshare.processing.core.outcome import Outcome, Status
 from kshare.processing.core.record import Record
-from kshare.processing.core.scheduler import Phase, Scheduler
+from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import OnFailure, RetryPlan, Settings
 from tests.processing.core.simulation import Attempt, Simulation, record_of
 

@@ -3,6 +3,7 @@
 import time
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
@@ -106,7 +107,7 @@ def values_of(reader: TailReader, count: int) -> list[bytes]:
     return values
 
 
-def reader_in_turns(cluster: FakeCluster, waker: Waker, **kafka: int) -> TailReader:
+def reader_in_turns(cluster: FakeCluster, waker: Waker, **kafka: Any) -> TailReader:
     """A reader of all partitions of ``orders`` in turns."""
     config = replace(group_config(cluster.bootstrap_servers).kafka, **kafka)
     options = SourceOptions(topics=Assign(FrozenMapping({})), kafka=config, starting=EARLIEST)

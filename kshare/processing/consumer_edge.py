@@ -1,0 +1,118 @@
+"""What is outside an engine on a consumer: acknowledgements, dead letters, parked keys."""
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
+
+from kshare.cluster.parked_keys import ParkedKeys
+from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.log.memory import Memory
+from kshare.group.log.topic import log_table
+from kshare.processing.consumed import message_of
+from kshare.processing.core.outcome import Outcome
+from kshare.processing.core.record import Record
+from kshare.processing.dead_letters import DeadLetters
+from kshare.processing.policy import DeadLetter, Park
+from kshare.processing.processor import Processor
+
+__all__ = ["ConsumerEdge"]
+
+
+class ConsumerEdge:
+    """Acknowledges, writes dead letters, parks keys: see :class:`~kshare.processing.engine.Edge`.
+
+    Args:
+        processor: Says what becomes of records that have failed.
+        consumer: Where they come from.
+        on_room: Called when there may be room again.
+
+    Attributes:
+        memory: Keeps attempts and sequences in the group's log.
+        has_released: Whether any records were released.
+    """
+
+    def __init__(
+        self, processor: Processor, consumer: KeySharedConsumer, on_room: Callable[[], None]
+    ) -> None:
+        self._policy = processor.on_failure
+        self._on_outcome = processor.on_outcome
+        self._on_room = on_room
+        self._releases = consumer.releases
+        self.has_released = False
+        kafka, group = consumer.config.kafka, consumer.config.group
+        self.memory = Memory(log_table(kafka, consumer.config.log_topic, group), group)
+        self._letters: DeadLetters | None = None
+        self._parked: ParkedKeys | None = None
+        if isinstance(self._policy, DeadLetter):
+            self._letters = DeadLetters(kafka, self._policy.topic)
+        elif isinstance(self._policy, Park):
+            self._parked = ParkedKeys(kafka)
+
+    def settle(self, outcomes: Sequence[Outcome]) -> None:
+        """Acknowledge the records whose outcomes are final."""
+        for outcome in outcomes:
+            if outcome.status.is_final:
+                record = outcome.record
+                rows = record.source.acknowledged  # type: ignore[attr-defined]
+                if not rows[record.row]:
+                    rows[record.row] = 1
+        if self._on_outcome is not None:
+            for outcome in outcomes:
+                self._on_outcome(outcome)
+        self._on_room()
+
+    async def deliver(self, record: Record, error: BaseException | None) -> None:
+        """Write a dead letter; return when the broker has it."""
+        assert self._letters is not None
+        await self._letters.write(record, error, time.time())
+
+    async def begin_sequence(self, record: Record) -> None:
+        """Keep in the group's log that later records of a key follow it."""
+        await asyncio.to_thread(self.memory.begin_sequence, record)
+
+    async def park(self, record: Record, error: BaseException | None) -> None:
+        """Park the key of a record, with the error as the reason."""
+        assert isinstance(self._policy, Park)
+        assert self._parked is not None
+        if record.raw_key is None:
+            raise ValueError("a record without a key cannot be parked")
+        why = ": ".join(filter(None, (self._policy.why, repr(error)[:500])))
+        park = partial(self._parked.park, record.topic, [record.raw_key], why=why, by="processor")
+        await asyncio.to_thread(park)
+
+    def release(self, record: Record) -> None:
+        """A key's records from one on come again from the consumer, once it is let go."""
+        self.has_released = True
+        self._releases.hold(message_of(record))
+
+    def take_again(self, record: Record) -> None:
+        """Let the key of a record go."""
+        self._releases.let_go(message_of(record))
+
+    def unparked(self, lanes: Mapping[Hashable, Record]) -> list[Hashable]:
+        """Those of some parked lanes whose keys an operator has unparked since.
+
+        Raises:
+            KafkaError: It cannot be read.
+        """
+        if not lanes or self._parked is None:
+            return []
+        parked = self._parked.read()
+        return [lane for lane, first in lanes.items() if (first.topic, first.raw_key) not in parked]
+
+    def remember(self, record: Record) -> None:
+        """Keep failures and due time in the group's log."""
+        self.memory.remember(record)
+
+    def forget(self, record: Record) -> None:
+        """Keep them no more."""
+        self.memory.forget(record)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.memory.close()
+        if self._letters is not None:
+            self._letters.close()
+        if self._parked is not None:
+            self._parked.close()
