@@ -315,6 +315,8 @@ class Cluster:
                     answers[part] = future.result()
                     self._client.answered()
                     continue
+                if (code_of(error) or 0) > 0:  # a broker's, not librdkafka's: it has answered
+                    self._client.answered()
                 mapped = self._error(error, what, part)
                 is_partition = isinstance(part, RdTopicPartition)
                 lacks = is_partition and isinstance(mapped, UnknownTopicError)

@@ -84,6 +84,23 @@ def test_the_racks_of_replicas(cluster: Cluster) -> None:
         cluster.replica_racks(["nowhere"])
 
 
+def test_a_broker_that_says_no_has_answered(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most clusters have no list of parked keys: they are not looked at for their silence."""
+
+    def diagnosis() -> None:
+        pytest.fail("asked why the cluster does not answer")
+
+    monkeypatch.setattr("kshare.cluster.silence.wire_diagnosis", diagnosis)
+    clock = Clock()
+    with closing(cluster_of(fake.bootstrap_servers, clock=clock)) as cluster:
+        for _ in range(2):
+            with pytest.raises(UnknownTopicError):
+                cluster.partitions(Subscribe(("nowhere",)))
+            clock.now += 100
+
+
 class Described:
     """A client that describes a partition with replicas in two racks."""
 
