@@ -8,10 +8,12 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -38,6 +40,8 @@ from bench import (
 from bench.ready_made import read_ready_made
 from bench.rows import Row, interleaved, own_row, shown_seconds, speed_row
 from bench.spark_jobs import (
+    a_checkpoint,
+    available_later,
     available_now,
     batch_keys,
     batch_one_task,
@@ -133,6 +137,8 @@ def spark_rows(servers: str, runs: int) -> list[Row]:
             )
             rows.append(speed_row(name, data.MAIN_RECORDS, times, target))
             print(rows[-1], flush=True)
+        rows.append(later_row(spark, servers, runs))
+        print(rows[-1], flush=True)
         rows.append(trigger_row(spark, servers, runs))
         print(rows[-1], flush=True)
         peak = worker_rss_mib(spark, servers, data.MAIN)
@@ -149,6 +155,18 @@ def spark_rows(servers: str, runs: int) -> list[Row]:
     finally:
         spark.stop()
     return rows
+
+
+def later_row(spark: SparkSession, servers: str, runs: int) -> Row:
+    """AvailableNow once more, on a checkpoint that a first run has left."""
+    with tempfile.TemporaryDirectory(prefix="kshare-bench-") as folder:
+        checkpoint = a_checkpoint(spark, servers, data.MAIN, Path(folder))
+        times = interleaved(
+            partial(available_later, spark, "kafka", servers, data.MAIN, checkpoint),
+            partial(available_later, spark, "kshare", servers, data.MAIN, checkpoint),
+            runs,
+        )
+    return speed_row("AvailableNow, one task, a later run", data.MAIN_RECORDS, times, 3.0)
 
 
 def column_rows(servers: str, runs: int) -> list[Row]:

@@ -1,6 +1,7 @@
 """Jobs through Spark, with either source: ``format("kafka")`` or ``format("kshare")``."""
 
 import json
+import shutil
 import statistics
 import tempfile
 import threading
@@ -81,11 +82,34 @@ def available_now(
 ) -> float:
     """Seconds of a streaming query over the topic with Trigger.AvailableNow, one task."""
     with tempfile.TemporaryDirectory(prefix="kshare-bench-") as folder:
-        stream = _stream(spark, source, servers, topic, **options).writeStream.format("noop")
-        started = time.perf_counter()
-        query = stream.option("checkpointLocation", folder).trigger(availableNow=True).start()
-        query.awaitTermination()
-        return time.perf_counter() - started
+        return _available_now(_stream(spark, source, servers, topic, **options), folder)
+
+
+def _available_now(frame: DataFrame, checkpoint: str) -> float:
+    writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
+    started = time.perf_counter()
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return time.perf_counter() - started
+
+
+def available_later(
+    spark: SparkSession, source: str, servers: str, topic: str, checkpoint: Path
+) -> float:
+    """The same of a query that has run before: its checkpoint is a copy of :func:`a_checkpoint`."""
+    with tempfile.TemporaryDirectory(prefix="kshare-bench-") as folder:
+        shutil.copytree(checkpoint, folder, dirs_exist_ok=True)
+        return _available_now(_stream(spark, source, servers, topic), folder)
+
+
+def a_checkpoint(spark: SparkSession, servers: str, topic: str, folder: Path) -> Path:
+    """Make a checkpoint whose first batch has ended at offset 100; either source goes on from it."""
+    _available_now(_stream(spark, "kafka", servers, topic), str(folder))
+    (folder / "offsets" / ".0.crc").unlink()
+    offsets = folder / "offsets" / "0"
+    head = offsets.read_text().splitlines()[:-1]
+    offsets.write_text("\n".join([*head, json.dumps({topic: {"0": 100}})]))
+    return folder
 
 
 def batch_read(spark: SparkSession, source: str, servers: str, topic: str) -> float:
