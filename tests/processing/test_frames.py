@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kshare.errors import OptionsError, ProcessingError
@@ -32,12 +32,18 @@ def rows(keys: list[int], first: int = 0, topic: str = "orders") -> pa.RecordBat
 
 
 class Letters:
+    """Refuses each letter at first."""
+
     def __init__(self) -> None:
         self.offsets: list[int] = []
+        self._refused = set[int]()
         self.is_closed = False
 
     async def write(self, record: Record, error: BaseException | None, now: float) -> None:
-        await asyncio.sleep(0.002)  # the broker has it later
+        await asyncio.sleep(0)
+        if record.offset not in self._refused:
+            self._refused.add(record.offset)
+            raise OSError("not now")
         self.offsets.append(record.offset)
 
     def close(self) -> None:
@@ -65,6 +71,7 @@ class Failing:
     st.dictionaries(st.integers(0, 30), st.integers(1, 3), max_size=4),
     st.integers(1, 5),
 )
+@example([[0, 1, 0]], {0: 3}, 5)
 def test_each_row_has_one_outcome_and_keys_keep_their_order(
     batches: list[list[int]], failures: dict[int, int], held: int
 ) -> None:
