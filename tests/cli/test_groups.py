@@ -223,6 +223,7 @@ def sharers(cluster: FakeCluster) -> Iterator[dict[str, dict[str, int]]]:
         **quick_settings(cluster.bootstrap_servers),
         "consumption.order": "none",
         "cooperative.chunk.records": 10,
+        "cooperative.lease.timeout.ms": 60_000,
         "enable.auto.commit": False,
     }
     with KeySharedConsumer(config) as first, KeySharedConsumer(config) as second:

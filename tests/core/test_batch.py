@@ -210,6 +210,42 @@ def test_an_end_is_within_its_bounds(
         assert end == max(available, reached.stable)
 
 
+@pytest.mark.parametrize(
+    ("reached", "selected", "end"),
+    [
+        (Progress.at(2), Selected(), 4),  # level: 2 ahead of the stable offset
+        (Progress.of(2, [Rectangle(OffsetRange(4, 6), CELLS[0])]), Selected(), 4),
+        (Progress.of(2, [Rectangle(OffsetRange(2, 3), WHOLE)]), Selected(), 5),
+        # What lags is not readable: it stops nobody.
+        (Progress.of(2, [Rectangle(OffsetRange(2, 6), CELLS[0])]), Selected((CELLS[0],)), 8),
+        (Progress.of(2, [Rectangle(OffsetRange(2, 6), CELLS[1])]), Selected((CELLS[0],)), 4),
+        (
+            Progress.of(2, [Rectangle(OffsetRange(2, 6), CELLS[1])]),
+            Selected((CELLS[0],), frozenset({0})),
+            4,
+        ),
+    ],
+)
+def test_how_far_ahead_of_the_slowest_range(
+    reached: Progress, selected: Selected, end: int
+) -> None:
+    ends = batch_ends(
+        {T0: reached}, {T0: END}, selected, max_offsets=None, max_ahead=2, max_gaps=100
+    )
+    assert ends == {T0: end}
+
+
+def test_with_too_many_gaps_the_ranges_that_lag_go_first() -> None:
+    reached = Progress.of(2, [Rectangle(OffsetRange(2, 6), CELLS[0])])
+    ends = [
+        batch_ends(
+            {T0: reached}, {T0: END}, Selected(), max_offsets=None, max_ahead=None, max_gaps=most
+        )
+        for most in (1, 2)
+    ]
+    assert ends == [{T0: 6}, {T0: END}]
+
+
 @given(progresses(), st.integers(0, END), selections())
 def test_a_batch_without_limits_reads_all_but_parked_keys(
     reached: Progress, end: int, selected: Selected
@@ -273,3 +309,18 @@ def test_a_batch_with_limits_that_end_nothing_reads_what_one_without_does() -> N
     read = [(slice_, slice_.offsets.end) for _, slice_ in limited]
     after = progress_after({T0: reached}, read, selected.unassigned)
     assert after == advanced({T0: reached}, {T0: END}, selected)
+
+
+def test_a_range_of_parked_keys_alone_has_no_limit() -> None:
+    rest = without((WHOLE,), frozenset({0}))
+    ranges = [(CELLS[0], 5), *((part, 5) for part in rest)]
+    limited = limit_ranges(T0, Progress.at(0), END, ranges, frozenset({0}))
+    assert [limit.hashes for limit, _ in limited] == [(part,) for part in rest]
+
+
+def test_a_piece_that_a_task_did_not_reach_is_pending() -> None:
+    reached = Progress.of(0, [Rectangle(OffsetRange(2, 4), WHOLE)])
+    ((_, slice_),) = limit_ranges(T0, reached, END, [(WHOLE, 1000)], frozenset())
+    assert progress_after({T0: reached}, [(slice_, 1)], lambda _: ()) == {
+        T0: Progress.of(1, [Rectangle(OffsetRange(2, 4), WHOLE)])
+    }
