@@ -81,7 +81,7 @@ def test_a_broker_that_stays_away_fails_the_task(fragile: KafkaBroker) -> None:
     options = options_for(
         fragile,
         topic,
-        **{"kafka.delivery.timeout.ms": "3000", "kafka.request.timeout.ms": "1000"},
+        **{"kafka.delivery.timeout.ms": "10000", "kafka.request.timeout.ms": "1000"},
     )
     write_rows([numbered(0, 10)], options)
     fragile.kill9()

@@ -4,15 +4,15 @@ Its metrics are at /metrics of the port, its health at /healthz and /readyz. Sta
 like, also more than there are partitions. SIGTERM lets it commit and leave.
 """
 
-import signal
+import asyncio
 import sys
-import time
 
-from kshare.group import KeySharedConsumer, Message, serve_metrics
+from kshare.group import KeySharedConsumer, serve_metrics
+from kshare.processing import Processor, Record, register_metrics
 
 
-def handle(order: Message) -> None:
-    time.sleep(0.01 if order.key() == b"customer-7" else 0.001)
+async def handle(order: Record) -> None:
+    await asyncio.sleep(0.01 if order.key == b"customer-7" else 0.001)
 
 
 def main(servers: str, topic: str, port: int = 9400) -> None:
@@ -20,15 +20,13 @@ def main(servers: str, topic: str, port: int = 9400) -> None:
         "bootstrap.servers": servers,
         "group.id": "billing",
         "auto.offset.reset": "earliest",
-        "enable.auto.commit": True,
         "acknowledgement.mode": "explicit",
     }
-    with KeySharedConsumer(config) as consumer, serve_metrics(consumer, port):
-        signal.signal(signal.SIGTERM, lambda *_: consumer.close())
-        consumer.subscribe([topic])
-        for order in consumer:
-            handle(order)
-            consumer.acknowledge(order)
+    processor = Processor(handle, concurrency=32)
+    register_metrics(processor)
+    consumer = KeySharedConsumer(config)
+    with serve_metrics(consumer, port):
+        processor.run(consumer, [topic])
 
 
 if __name__ == "__main__":
