@@ -428,7 +428,8 @@ class Tail:
             wanted = self.deliveries[topic_partition].wanted(NO_END)
             if not wanted:  # all of it is parked
                 return
-            self._reader.read(Slice(*topic_partition, stripes=wanted))
+            is_alone = len(self.assignment) == 1
+            self._reader.read(Slice(*topic_partition, stripes=wanted), is_alone=is_alone)
 
     @property
     def limits_keys(self) -> bool:

@@ -235,17 +235,22 @@ class TailReader(SliceReader):
 
     # -- which partitions -------------------------------------------------------------------
 
-    def read(self, slice_: Slice) -> None:
-        """Read a slice from now on, in place of what was read of its partition."""
+    def read(self, slice_: Slice, *, is_alone: bool = False) -> None:
+        """Read a slice from now on, in place of what was read of its partition.
+
+        Args:
+            slice_: What is read.
+            is_alone: Whether no other partition is read: then short turns would be of no use.
+        """
         topic_partition = slice_.topic_partition
         read_epochs = self.leader_epochs(topic_partition)
         self.drop(topic_partition)
         # In turns, what one decoder has decompressed stays while others decode.
-        kind, arena = (_TurnSlice, None) if self.takes_turns else (_TailSlice, self._arena)
+        kind = _TurnSlice if self.takes_turns and not is_alone else _TailSlice
         records = kind(
             WantedSlice(slice_),
             self._options,
-            arena=arena,
+            arena=None if self.takes_turns else self._arena,
             is_one_of_many=len(self._reading) >= _MANY,
         )
         records.read_epochs = read_epochs

@@ -148,6 +148,21 @@ def test_in_turns_no_partition_waits_until_another_one_is_read() -> None:
     assert max(len(some) for _, some in found) <= 512
 
 
+def test_a_partition_alone_is_not_read_in_short_turns() -> None:
+    (tp, *_), count = TURNS, 3_000
+    with FakeCluster(topics={"orders": 1}) as cluster:
+        cluster.produce("orders", [("k", f"{at}") for at in range(count)], partition=tp.partition)
+        waker = Waker().open()
+        with closing(waker), closing(reader_in_turns(cluster, waker)) as reader:
+            for each in TURNS:
+                reader.drop(each)
+            whole = (Rectangle(OffsetRange(0, NO_END), WHOLE),)
+            reader.read(Slice(*tp, whole), is_alone=True)
+            found = read_all(reader, count)
+    assert [int(value) for _, some in found for value in some] == list(range(count))
+    assert max(len(some) for _, some in found) > 512
+
+
 def test_in_turns_a_batch_that_is_larger_than_its_share_comes() -> None:
     with FakeCluster(topics={"orders": len(TURNS)}) as cluster:
         for tp in TURNS:
