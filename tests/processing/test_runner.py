@@ -19,6 +19,7 @@ from kshare.core.hashing import WHOLE
 from kshare.core.progress import TopicPartition
 from kshare.errors import OptionsError, ProcessingError
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.message import Chunk
 from kshare.processing import DeadLetter, Park, Processor, Record, Retry, register_metrics
 from kshare.processing.blocking import LoopWatch
 from kshare.processing.consumed import records_of
@@ -110,28 +111,24 @@ def test_all_are_handled_in_order_acknowledged_and_committed(
     assert [at for at in range(RECORDS) if not sessions.processed(ORDERS, at)] == []
 
 
-def test_the_first_records_that_are_held_are_of_the_keys_of_all_partitions() -> None:
-    """Though a fetch brings more of one partition than are held of all."""
-    partitions, keys, most = 4, 10, 2_100
-    started = set[bytes]()
-    all_started = asyncio.Event()
+def test_several_partitions_are_read_in_short_turns() -> None:
+    """So that what is held has the keys of all of them: see test_tail_reader.py."""
+    count, sizes = 2_000, list[int]()
 
     async def handler(record: Record) -> None:
-        started.add(record.key)
-        if len(started) == partitions * keys:
-            all_started.set()
-        await all_started.wait()
+        chunk = record.source
+        assert isinstance(chunk, Chunk)
+        sizes.append(chunk.batch.num_rows)
 
-    with FakeCluster(topics={"orders": partitions}) as cluster:
-        for at in range(partitions):
-            rows = [(f"{at}-{number % keys}", "v") for number in range(2 * most)]
+    with FakeCluster(topics={"orders": 2}) as cluster:
+        for at in range(2):
+            rows = [(f"{number % 10}", "v") for number in range(count)]
             cluster.produce("orders", rows, partition=at)
         with fake_consumers(cluster, FakeSessions()) as make:
             consumer = make(acknowledgement__mode="explicit", enable__auto__commit=True)
-            consumer.assign([TopicPartition("orders", at) for at in range(partitions)])
-            processor = Processor(handler, max_records=most, drain_timeout=0.1)
-            run(processor, consumer, lambda: len(started) == partitions * keys)
-    assert len(started) == partitions * keys
+            consumer.assign([TopicPartition("orders", at) for at in range(2)])
+            run(Processor(handler), consumer, lambda: len(sizes) == 2 * count)
+    assert max(sizes) <= 512
 
 
 def test_what_is_not_processed_when_it_stops_is_pending(
