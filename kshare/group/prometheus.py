@@ -4,14 +4,12 @@ A consumer that is closed, or that nobody refers to any more, has no series. Cos
 record; a scrape is linear in the partitions.
 """
 
-import threading
 import time
 from collections.abc import Iterator
 from typing import Final, Protocol
-from weakref import WeakSet
 
 from kshare.group.metrics import LATENCY_BOUNDS, ConsumerMetrics, Latencies
-from kshare.monitor.collectors import Collectors
+from kshare.monitor.collectors import Collectors, Measured
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry
@@ -81,18 +79,15 @@ class ConsumerCollector(Collector):
     """Shows the metrics of all consumers of a process."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._consumers: WeakSet[MeasuredConsumer] = WeakSet()
+        self._consumers: Measured[MeasuredConsumer] = Measured()
 
     def add(self, consumer: MeasuredConsumer) -> None:
         """Show a consumer until it is closed."""
-        with self._lock:
-            self._consumers.add(consumer)
+        self._consumers.add(consumer)
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics, for a scrape."""
-        with self._lock:
-            consumers = list(self._consumers)
+        consumers = self._consumers.all()
         shown = [consumer.metrics() for consumer in consumers if not consumer.is_closed]
         shown.sort(key=lambda metrics: (metrics.group, metrics.member))
         gauges = {

@@ -4,14 +4,12 @@ A processor has series while :meth:`.Processor.run` runs. Cost: nothing for a re
 linear in the lanes.
 """
 
-import threading
 import time
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Final
-from weakref import WeakSet
 
-from kshare.monitor.collectors import Collectors
+from kshare.monitor.collectors import Collectors, Measured
 from kshare.processing.core.outcome import Status
 from kshare.processing.measures import BOUNDS, Running
 from kshare.processing.processor import Processor
@@ -54,18 +52,15 @@ class ProcessorCollector(Collector):
     """Shows the metrics of processors of a process, while they run."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._processors: WeakSet[Processor] = WeakSet()
+        self._processors: Measured[Processor] = Measured()
 
     def add(self, processor: Processor) -> None:
         """Show a processor whenever it runs."""
-        with self._lock:
-            self._processors.add(processor)
+        self._processors.add(processor)
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics, for a scrape."""
-        with self._lock:
-            processors = list(self._processors)
+        processors = self._processors.all()
         shown = [running for each in processors if (running := each.running) is not None]
         shown.sort(key=lambda running: (running.group, running.member))
         gauges = {

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from kshare.cluster.parked_keys import ParkWatch
-from kshare.cluster.policies import PolicyWatch
+from kshare.cluster.policies import PolicyView, PolicyWatch
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.errors import ConsumerClosedError
@@ -28,7 +28,7 @@ from kshare.group.consumer.processing import Processing
 from kshare.group.consumer.reading import Reading
 from kshare.group.consumer.receiver import Receiver, deadline_of, wall_time
 from kshare.group.consumer.releases import Releases, check_releases
-from kshare.group.consumer.restrictions import PolicyView, Restrictions
+from kshare.group.consumer.restrictions import Restrictions
 from kshare.group.consumer.subscriber import Callbacks, Listener
 from kshare.group.consumer.transaction import Transaction, Transactions, TransactionWork
 from kshare.group.delivery.load_meter import meter_of

@@ -14,7 +14,7 @@ from kshare.errors import PolicyError
 from kshare.group.core.ownerships import claimed_hashes
 from kshare.group.delivery.tail import Assignment
 
-__all__ = ["PolicyView", "Restrictions"]
+__all__ = ["Restrictions"]
 
 _log = logging.getLogger("kshare.group")
 

@@ -179,9 +179,9 @@ class Tail:
         """Follow the session: start what has started, drop what has not; park and unpark keys.
 
         Args:
-            begins: Whether a transaction begins: amid one, no key is parked or unparked.
             continues: Whether a call has got records that it has not returned yet: then a delivery
                 that is provisional goes on, as the next one takes what came before for processed.
+            begins: Whether a transaction begins: amid one, no key is parked or unparked.
         """
         may_park = not continues and (begins or self._config.transactional_id is None)
         if may_park or self._parked is None:
@@ -513,7 +513,7 @@ class Tail:
         return self._begun()
 
     def fetch_batch(self, seconds: float) -> bool:
-        """Have the next record batch of one partition ready for :meth:`take_batch`.
+        """Have the next record batch of one partition ready for :meth:`collect_batch`.
 
         What is left of a batch whose messages were handed out comes first.
 

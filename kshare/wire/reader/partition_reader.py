@@ -24,7 +24,7 @@ import pyarrow as pa
 from kshare.core.progress import TopicPartition
 from kshare.errors import RecordError, UnknownTopicError
 from kshare.options import SourceOptions
-from kshare.wire.decode.records import BatchIndex, index_batches
+from kshare.wire.decode.batch_index import BatchIndex, index_batches
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.broker_pool import Brokers
 from kshare.wire.protocol.error_codes import ErrorCode
