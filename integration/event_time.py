@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -163,62 +163,55 @@ def _slowly(seconds: float) -> Any:
     return F.udf(work, "boolean")
 
 
+class _Row(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        name: What it shows.
+        partitions: The records of each partition.
+        slow: Seconds that a record of the hot key takes.
+        given: Options of kshare.
+        beside: Options of ``format("kafka")``.
+    """
+
+    name: str
+    partitions: list[list[Record]]
+    slow: float
+    given: dict[str, str]
+    beside: dict[str, str]
+
+
+def _rows(count: int) -> Iterator[_Row]:
+    limit = {"maxOffsetsPerTrigger": str(count // 10)}
+    each_task = {"maxRecordsPerTask": str(count // 18)}
+    ranges = {"keyRanges": "4"}
+    adaptive = {**ranges, "targetTaskDuration": "2s", "rangeAssignor": "adaptive"}
+    one, uneven = one_partition(count), uneven_partitions(count)
+    yield _Row("one partition, maxOffsetsPerTrigger", one, 0.0, limit, limit)
+    yield _Row("keyRanges=4", one, 0.0, ranges, {})
+    yield _Row("keyRanges=4, maxRecordsPerTask", one, 0.0, ranges | each_task, {})
+    slow_key = "keyRanges=4, targetTaskDuration=2s, adaptive, a slow key"
+    yield _Row(slow_key, one, 0.001, adaptive, {})
+    yield _Row("4 partitions, one with 10x: maxRecordsPerTask", uneven, 0.0, each_task, limit)
+    timed = {"targetTaskDuration": "1s"}
+    yield _Row("4 partitions, one with 10x: targetTaskDuration=1s", uneven, 0.0005, timed, limit)
+    other = other_hours(count)
+    yield _Row("2 partitions, other hours: maxOffsetsPerTrigger", other, 0.0, limit, limit)
+
+
 def _table(count: int) -> None:
-    rows: list[tuple[str, list[list[Record]], float, dict[str, str], dict[str, str] | None]] = [
-        (
-            "one partition, maxOffsetsPerTrigger",
-            one_partition(count),
-            0.0,
-            {"maxOffsetsPerTrigger": str(count // 10)},
-            {"maxOffsetsPerTrigger": str(count // 10)},
-        ),
-        ("keyRanges=4", one_partition(count), 0.0, {"keyRanges": "4"}, {}),
-        (
-            "keyRanges=4, maxRecordsPerTask",
-            one_partition(count),
-            0.0,
-            {"keyRanges": "4", "maxRecordsPerTask": str(count // 18)},
-            {},
-        ),
-        (
-            "keyRanges=4, targetTaskDuration=2s, adaptive, a slow key",
-            one_partition(count),
-            0.001,
-            {"keyRanges": "4", "targetTaskDuration": "2s", "rangeAssignor": "adaptive"},
-            {},
-        ),
-        (
-            "4 partitions, one with 10x: maxRecordsPerTask",
-            uneven_partitions(count),
-            0.0,
-            {"maxRecordsPerTask": str(count // 18)},
-            {"maxOffsetsPerTrigger": str(count // 10)},
-        ),
-        (
-            "4 partitions, one with 10x: targetTaskDuration=1s",
-            uneven_partitions(count),
-            0.0005,
-            {"targetTaskDuration": "1s"},
-            {"maxOffsetsPerTrigger": str(count // 10)},
-        ),
-        (
-            "2 partitions, other hours: maxOffsetsPerTrigger",
-            other_hours(count),
-            0.0,
-            {"maxOffsetsPerTrigger": str(count // 10)},
-            {"maxOffsetsPerTrigger": str(count // 10)},
-        ),
-    ]
     print("| | source | missing | batches | rows dropped | seconds |\n|---|---|---|---|---|---|")
     with KafkaBroker() as broker:
         broker.is_calm = True
         spark = start_spark()
-        for name, partitions, slow, given, beside in rows:
+        for name, partitions, slow, given, beside in _rows(count):
             topic = fill(broker, partitions)
             records = sum(map(len, partitions))
-            cases = [("kshare", "kshare", given), ("kshare, aligned", "kshare", given | ALIGNED)]
-            if beside is not None:
-                cases.insert(0, ("kafka", "kafka", beside))
+            cases = [
+                ("kafka", "kafka", beside),
+                ("kshare", "kshare", given),
+                ("kshare, aligned", "kshare", given | ALIGNED),
+            ]
             for label, source, options in cases:
                 with tempfile.TemporaryDirectory() as folder:
                     try:
