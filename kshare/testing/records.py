@@ -106,6 +106,10 @@ def produce(
         TimeoutError: some were not taken in time.
     """
     producer = Producer(producer_config(bootstrap_servers) | dict(config or {}))
+    # While librdkafka does not know the topic's partitions, it holds the records, and then hands
+    # them over one by one: a flush would send those handed over so far as a batch of their own.
+    with suppress(KafkaException):  # no answer, or no topic: sending them tells
+        producer.list_topics(topic, _ASK_SECONDS)
     refused: list[KafkaError] = []
     count = _send(producer, topic, records, partition, refused)
     left = producer.flush(seconds_max)
