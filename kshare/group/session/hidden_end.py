@@ -15,7 +15,6 @@ own. Brokers before Kafka 3.0 cannot tell whose the transaction is.
 """
 
 import logging
-import random
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -30,6 +29,7 @@ from kshare.options import KafkaConfig
 from kshare.produce.coordinator import Coordinators
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.broker_pool import BrokerPool
+from kshare.wire.protocol.retry import CHANCE
 
 __all__ = ["HiddenEnd", "Watch"]
 
@@ -95,7 +95,7 @@ class HiddenEnd:
     def __init__(self, kafka: KafkaConfig, group: str, now: Callable[[], float]) -> None:
         self._kafka = kafka
         self._group = group
-        self._watch = Watch(now, random.random())  # noqa: S311 - no secret
+        self._watch = Watch(now, CHANCE.random())
 
     def look(self, partition: TopicPartition, tail: LogTail) -> None:
         """Look at the last answer of the log, and act beside the session's thread."""

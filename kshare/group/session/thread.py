@@ -11,7 +11,6 @@ writes, offsets come as events. So a wake-up is served at once.
 """
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from kshare.group.session.broker_actions import BrokerActions
 from kshare.group.session.log_follower import ANSWER_MS, LogFollower
 from kshare.group.session.presence import Presence, member_key
 from kshare.group.session.shared import Shared
+from kshare.wire.protocol.retry import CHANCE
 from kshare.wire.protocol.waker import Waker
 
 __all__ = ["SessionThread"]
@@ -126,7 +126,7 @@ class SessionThread:
             seconds,
             *ids,
             individual=config.individual,
-            uniform=random.uniform,
+            uniform=CHANCE.uniform,
         )
         self.shared = Shared(ownerships)
         self.closed = threading.Event()

@@ -12,7 +12,6 @@ import atexit
 import hashlib
 import os
 import pickle
-import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +24,7 @@ from kshare.options import KafkaConfig
 from kshare.wire.protocol.broker_search import BrokerSearch
 from kshare.wire.protocol.connection import BrokerConnection, Connection
 from kshare.wire.protocol.messages import Address, LeaderUnknownError, Metadata, fetch_metadata
-from kshare.wire.protocol.retry import Backoff, Clock
+from kshare.wire.protocol.retry import CHANCE, Backoff, Clock
 
 __all__ = [
     "BrokerPool",
@@ -154,7 +153,7 @@ def process_memory() -> PoolMemory:
 def search_brokers(kafka: KafkaConfig) -> BrokerSearch:
     """Any broker: bootstrap servers, then some that this process has seen; chance says which."""
     others = process_memory().others(kafka)
-    return BrokerSearch(kafka.bootstrap_servers, random.sample(others, len(others)))
+    return BrokerSearch(kafka.bootstrap_servers, CHANCE.sample(others, len(others)))
 
 
 @atexit.register

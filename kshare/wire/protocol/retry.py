@@ -11,7 +11,10 @@ from typing import Final, Protocol, Self
 from kshare.core import backoff
 from kshare.options import KafkaConfig
 
-__all__ = ["Backoff", "Clock", "RetryDeadline"]
+__all__ = ["CHANCE", "Backoff", "Clock", "RetryDeadline"]
+
+CHANCE: Final = random.SystemRandom()
+"""Chance without a state: threads and forked processes share none, nor the application's."""
 
 _RESOLUTION_SECONDS: Final = 1e-6
 """A clock may not show that so short a pause was made."""
@@ -36,7 +39,7 @@ class Backoff(backoff.Backoff):
     """
 
     def __init__(self, first_ms: int, longest_ms: int) -> None:
-        super().__init__(first_ms, longest_ms, random.uniform)
+        super().__init__(first_ms, longest_ms, CHANCE.uniform)
 
 
 class RetryDeadline:
