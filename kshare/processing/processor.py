@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Processor"]
 
 _BATCH: Final = 500
+_RECORDS: Final = 10_000
+_RECORDS_OF_CALL: Final = 100
 _ORDERS: Final = ("key", "none", "partition")
 _FAILURES: Final = {
     DeadLetter: OnFailure.DEAD_LETTER,
@@ -52,7 +54,8 @@ class Processor:
             nothing (``"none"``). Records without a key have no order but that of their partition.
         batch_size: Maximum number of records of a call; of one key, unless ``on_batch``.
         on_batch: Whether a call may have records of many keys, 500 by default.
-        max_records: Maximum number of records that are held; nothing is read beyond that.
+        max_records: Maximum number of records that are held; nothing is read beyond that. None: 100
+            or two batches for each call that may run, and 10,000 at least.
         max_bytes: Maximum size of their keys and values.
         key_deserializer: Makes a record's ``key`` of bytes, as in
             ``confluent_kafka.DeserializingConsumer``. What it cannot decode has failed for good.
@@ -76,7 +79,7 @@ class Processor:
         order: Literal["key", "none", "partition"] = "key",
         batch_size: int | None = None,
         on_batch: bool = False,
-        max_records: int = 10_000,
+        max_records: int | None = None,
         max_bytes: int = 64 << 20,
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
@@ -98,6 +101,8 @@ class Processor:
         elif isinstance(on_failure, DeadLetter) and not on_failure.topic:
             problems.append("on_failure=DeadLetter(...) has no topic")
         batch_size = (_BATCH if on_batch else 1) if batch_size is None else batch_size
+        if max_records is None:
+            max_records = _records_max(concurrency, batch_size)
         for name, number in (
             ("batch_size", batch_size),
             ("max_records", max_records),
@@ -204,6 +209,13 @@ class Processor:
     ) -> Record:
         """A record for :meth:`engine`."""
         return Record(source, row, offset, key, value, self.lane_of(source, offset, key))
+
+
+def _records_max(concurrency: int | Literal["auto"], batch_size: int) -> int:
+    """As many records as are needed to find other keys, or full batches, for all calls."""
+    calls = AdaptiveLimit().most if concurrency == "auto" else concurrency
+    are_numbers = isinstance(calls, int) and isinstance(batch_size, int)
+    return max(_RECORDS, calls * max(_RECORDS_OF_CALL, 2 * batch_size)) if are_numbers else _RECORDS
 
 
 def _check(number: Any, name: str, problems: list[str], *, hint: str = "") -> None:

@@ -36,3 +36,26 @@ def test_all_faults_are_listed_at_once() -> None:
         "timeout",
         "drain_timeout",
     ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "records"),
+    [
+        ({}, 10_000),
+        ({"concurrency": 1_000}, 100_000),
+        ({"concurrency": "auto"}, 102_400),
+        ({"on_batch": True}, 64_000),
+        ({"concurrency": 1_000, "max_records": 5}, 5),
+    ],
+)
+def test_by_default_it_holds_as_many_records_as_keep_all_calls_busy(
+    arguments: dict[str, Any], records: int
+) -> None:
+    assert Processor(print, **arguments).settings.records_max == records
+
+
+def test_a_wrong_number_of_calls_is_named_with_the_default_number_of_records() -> None:
+    wrong: Any = Processor
+    with pytest.raises(OptionsError) as fault:
+        wrong(print, concurrency="many", batch_size=None)
+    assert len(fault.value.problems) == 1
