@@ -96,6 +96,11 @@ class Topics:
                 if not is_fenced or time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)
+        # It is made when the controller says so; brokers know of it a moment later.
+        until(
+            lambda: len(self._partitions(topic)) == partitions,
+            shown=lambda: f"{topic}: {self._partitions(topic)} of {partitions} partitions",
+        )
         return topic
 
     def delete_topic(self, topic: str) -> None:
@@ -154,8 +159,10 @@ class Topics:
         return count
 
     def _ends(self, topic: str) -> dict[int, int]:
-        partitions = self.admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
-        return {number: self.latest(topic, number) for number in partitions}
+        return {number: self.latest(topic, number) for number in self._partitions(topic)}
+
+    def _partitions(self, topic: str) -> list[int]:
+        return list(self.admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions)
 
     def transaction(
         self, transactional_id: str | None = None, *, config: Mapping[str, object] | None = None
