@@ -119,6 +119,7 @@ def process_by_key(
 
     Raises:
         OptionsError: Arguments are wrong; every fault is listed.
+        ImportError: The driver has no pandas, or an old one.
     """
     problems: list[str] = []
     if key not in frame.columns:
@@ -141,7 +142,13 @@ def process_by_key(
     def process(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return process_rows(batches, processor, key=key, result=result, options=given)
 
-    return frame.mapInArrow(process, schema)
+    try:
+        return frame.mapInArrow(process, schema)
+    except ImportError as error:
+        raise ImportError(
+            "process_by_key uses mapInArrow, for which PySpark wants pandas on the driver: "
+            f"pip install 'kshare[pandas]' ({error})"
+        ) from error
 
 
 def run_batch(

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import StructType
 
 from kshare.errors import OptionsError, ProcessingError
 from kshare.processing import DeadLetter, Park, Processor, Record, Retry
@@ -222,3 +223,17 @@ def test_wrong_arguments_are_listed(policy: Any, wanted: str) -> None:
     text = str(raised.value)
     for part in ("key='key' is no column; there are id, status", "status", "result='json'", wanted):
         assert part in text
+
+
+class WithoutPandas:
+    columns = ("key",)
+    schema = StructType().add("key", "binary")
+
+    def mapInArrow(self, func: Any, schema: Any) -> Any:  # noqa: N802
+        raise ImportError("Pandas >= 2.2.0 must be installed")
+
+
+def test_a_driver_without_pandas_is_told_what_to_install() -> None:
+    frame: Any = WithoutPandas()
+    with pytest.raises(ImportError, match=r"pip install 'kshare\[pandas\]' \(Pandas >= 2\.2\.0"):
+        process_by_key(frame, Processor(Failing({})))
