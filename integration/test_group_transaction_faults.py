@@ -87,8 +87,10 @@ def test_coordinators_die_and_move_amid_transactions(tmp_path: Path) -> None:
         "offsets.topic.replication.factor": "2",
         "transaction.state.log.num.partitions": "2",
         "transaction.state.log.replication.factor": "2",
-        # A busy machine must not make the broker seem dead that lives: nobody would lead anything.
+        # A busy machine must not make the broker seem dead that lives, nor its copies seem too old
+        # to lead: nobody would lead anything.
         "broker.session.timeout.ms": "6000",
+        "replica.lag.time.max.ms": "30000",
     }
     with KafkaCluster(2, config=config) as brokers, ExitStack() as stack:
         topic = brokers.create_topic(replication=2)
