@@ -1,9 +1,9 @@
 """Handlers by key in a plain process, against Confluent's Parallel Consumer (KEY order).
 
 ``python -m bench.processing_jobs SERVERS TOPIC RECORDS CONCURRENCY WORK GROUP LOW HIGH`` is one
-process of ours: it handles the key hashes from LOW to HIGH of all partitions. WORK is milliseconds to sleep, or
-an address to post each record's value to. It begins when a line comes, and prints as JSON when its
-first call began and its last one ended.
+process of ours, in a loop of uvloop: it handles the key hashes from LOW to HIGH of all partitions.
+WORK is milliseconds to sleep, or an address to post each record's value to. It begins when a line
+comes, and prints as JSON when its first call began and its last one ended.
 """
 
 import asyncio
@@ -78,10 +78,13 @@ def posting(url: str, concurrency: int) -> tuple[Call, Close]:
 
 def process(servers: str, topic: str, records: str, concurrency: str, *rest: str) -> None:
     """Handle records of a key range until all of them are handled."""
+    import uvloop
+
     from kshare.core.hashing import HASH_SPACE
     from kshare.group import KeySharedConsumer
     from kshare.processing import Processor
 
+    uvloop.install()
     work, group, low, high = rest
     left = expected(int(records), int(low), int(high))
     began = ended = 0.0

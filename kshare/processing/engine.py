@@ -119,11 +119,14 @@ class Engine:
         self._timer: asyncio.TimerHandle | None = None
         self._is_flush_due = False
         self._loop = asyncio.get_running_loop()
-        self._epoch = time.time() - self._loop.time()
+        self._epoch = time.time() - time.monotonic()
 
     def now(self) -> float:
-        """Seconds since 1970, by a clock that is never set."""
-        return self._epoch + self._loop.time()
+        """Seconds since 1970, by a clock that is never set.
+
+        The loop's own clock may stand still for milliseconds: uvloop's does.
+        """
+        return self._epoch + time.monotonic()
 
     @property
     def handler_name(self) -> str:
@@ -198,9 +201,9 @@ class Engine:
             until: Looked at whenever something has changed.
             seconds: Maximum time to wait; None for no limit.
         """
-        deadline = None if seconds is None else self._loop.time() + seconds
+        deadline = None if seconds is None else time.monotonic() + seconds
         while not until():
-            left = None if deadline is None else deadline - self._loop.time()
+            left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return False
             self._changed.clear()
@@ -261,12 +264,8 @@ class Engine:
 
     async def _work(self, call: Call | None) -> None:
         """Handle a call, and then the next one, as long as there are any."""
-        handler, scheduler, epoch, clock = (
-            self._handler,
-            self.scheduler,
-            self._epoch,
-            self._loop.time,
-        )
+        handler, scheduler = self._handler, self.scheduler
+        epoch, clock = self._epoch, time.monotonic
         task = asyncio.current_task()
         while call is not None:
             call.handle = task

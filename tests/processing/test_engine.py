@@ -21,6 +21,8 @@ from kshare.processing import (
 )
 from tests.processing.engines import MemoryEdge, handle
 
+pytestmark = pytest.mark.usefixtures("each_loop")
+
 SOON = Retry(attempts=3, first=0.001, most=0.01)
 KEYS = [b"%d" % (at % 7) for at in range(70)]
 

@@ -31,6 +31,8 @@ from kshare.testing import FakeCluster
 from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.parked_keys import keys_of
 
+pytestmark = pytest.mark.usefixtures("each_loop")
+
 ORDERS = TopicPartition("orders", 0)
 RECORDS = 300
 ROWS = [(f"k{at % 10}", str(at)) for at in range(RECORDS)]
