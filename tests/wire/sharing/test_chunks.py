@@ -433,11 +433,11 @@ def test_a_query_ends_where_there_is_no_proc(
     def hidden() -> str:
         raise OSError(errno.ENOSYS, "no /proc")
 
-    monkeypatch.setattr(files, "index_name", hidden)
-    monkeypatch.setattr(chunks, "_warned", list)
-    forget_query("q")
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "index_name", hidden)
+        patch.setattr(chunks, "_warned", list)
+        forget_query("q")
     assert "the cache of fetched chunks is not used" in caplog.text
-    monkeypatch.undo()
 
 
 @pytest.mark.parametrize("what", ["claim", "chunk"])
