@@ -17,7 +17,7 @@ from kshare.cluster.cluster import Cluster
 from kshare.cluster.parked_keys import ParkedKeys
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.listing import show_key
-from kshare.group.log.memory import Memory
+from kshare.group.log.retry_log import RetryLog
 from kshare.group.log.topic import log_table
 from kshare.options import KafkaConfig, Subscribe
 
@@ -78,14 +78,14 @@ def _unpark(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
 def _release(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
     """Let a group's processors handle the records of keys again that follow a dead letter."""
     table = log_table(kafka, INDIVIDUAL_COMMITS_TOPIC, arguments.group)
-    with closing(Memory(table, arguments.group)) as memory:
+    with closing(RetryLog(table, arguments.group)) as retry_log:
         held = {
             key: partition
-            for partition, key in memory.read().sequences
+            for partition, key in retry_log.read().sequences
             if partition.topic == arguments.topic and key in arguments.keys
         }
         for key, partition in held.items():
-            memory.end_sequence(partition, key)
+            retry_log.end_sequence(partition, key)
     _say(arguments, lambda key: "released" if key in held else "was not held")
     return 0
 

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 from kshare.core.offsets import Bounds, intersect
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.protocol.log import PartitionLog
 from kshare.group.protocol.start import Primary, Reason, resolve_start
 from kshare.options import KafkaConfig
+from kshare.wire.reader.tail_reader import NamedReset
 
 __all__ = [
     "LOG_SEGMENT_BYTES",
@@ -22,7 +23,7 @@ __all__ = [
 LOG_SEGMENT_BYTES: Final = 10 << 20
 """``segment.bytes`` of the log's topic, unless it is configured."""
 
-OffsetReset = Literal["earliest", "latest", "error"] | Callable[[TopicPartition], int | None]
+OffsetReset = NamedReset | Callable[[TopicPartition], int | None]
 """Where a partition without an offset starts: by name, or its offset; None is earliest."""
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from kshare.cluster.parked_keys import ParkedKeys
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.log.memory import Memory
+from kshare.group.log.retry_log import RetryLog
 from kshare.group.log.topic import log_table
 from kshare.processing.consumed import message_of
 from kshare.processing.core.outcome import Outcome
@@ -28,7 +28,7 @@ class ConsumerEdge:
         on_room: Called when there may be room again.
 
     Attributes:
-        memory: Keeps attempts and sequences in the group's log.
+        retry_log: Keeps attempts and sequences in the group's log.
         has_released: Whether any records were released.
     """
 
@@ -41,7 +41,7 @@ class ConsumerEdge:
         self._releases = consumer.releases
         self.has_released = False
         kafka, group = consumer.config.kafka, consumer.config.group
-        self.memory = Memory(log_table(kafka, consumer.config.log_topic, group), group)
+        self.retry_log = RetryLog(log_table(kafka, consumer.config.log_topic, group), group)
         self._letters: DeadLetters | None = None
         self._parked: ParkedKeys | None = None
         if isinstance(self._policy, DeadLetter):
@@ -69,7 +69,7 @@ class ConsumerEdge:
 
     async def begin_sequence(self, record: Record) -> None:
         """Keep in the group's log that later records of a key follow it."""
-        await asyncio.to_thread(self.memory.begin_sequence, record)
+        await asyncio.to_thread(self.retry_log.begin_sequence, record)
 
     async def park(self, record: Record, error: BaseException | None) -> None:
         """Park the key of a record, with the error as the reason."""
@@ -103,15 +103,15 @@ class ConsumerEdge:
 
     def remember(self, record: Record) -> None:
         """Keep failures and due time in the group's log."""
-        self.memory.remember(record)
+        self.retry_log.remember(record)
 
     def forget(self, record: Record) -> None:
         """Keep them no more."""
-        self.memory.forget(record)
+        self.retry_log.forget(record)
 
     def close(self) -> None:
         """Close the connections."""
-        self.memory.close()
+        self.retry_log.close()
         if self._letters is not None:
             self._letters.close()
         if self._parked is not None:

@@ -31,7 +31,7 @@ from kshare.errors import (
     UnknownTopicError,
 )
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.log.memory import Remembered
+from kshare.group.log.retry_log import Remembered
 from kshare.group.message import Message
 from kshare.processing.blocking import LoopWatch
 from kshare.processing.consumed import check_consumer, message_of, records_of
@@ -230,7 +230,7 @@ class Runner:
 
     def _started(self, _: _Ranges) -> None:
         """Key hashes are claimed, and nobody else writes of them: look at what was kept."""
-        self._remembered = self._edge.memory.read()
+        self._remembered = self._edge.retry_log.read()
         sequences = self._engine.scheduler.sequences
         self._loop.call_soon_threadsafe(sequences.update, self._remembered.sequences)
 
@@ -246,7 +246,7 @@ class Runner:
                 self._loop.call_soon_threadsafe(self._engine.unparked, lane)
             if not self._processor.settings.sequence:
                 return
-            known = self._edge.memory.read()
+            known = self._edge.retry_log.read()
         except KafkaError as error:
             _log.warning("cannot see which keys are released: %s", error)
             return

@@ -24,17 +24,17 @@ from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.health import ConsumerHealth, health_of
-from kshare.group.consumer.processing import Processing
+from kshare.group.consumer.processed import Processed
 from kshare.group.consumer.reading import Reading
 from kshare.group.consumer.receiver import Receiver, deadline_of, wall_time
 from kshare.group.consumer.releases import Releases, check_releases
 from kshare.group.consumer.restrictions import Restrictions
 from kshare.group.consumer.subscriber import Callbacks, Listener
 from kshare.group.consumer.transaction import Transaction, Transactions, TransactionWork
+from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.delivery.load_meter import meter_of
 from kshare.group.delivery.parking import Parking, ParkView
-from kshare.group.delivery.shared_tail import SharedTail
-from kshare.group.delivery.tail import Tail
+from kshare.group.delivery.shared_dispatcher import SharedDispatcher
 from kshare.group.message import Message
 from kshare.group.metrics import ConsumerMetrics, Latencies
 from kshare.group.model import OffsetAndMetadata
@@ -100,38 +100,45 @@ class KeySharedConsumer:
         self._config = config
         self._waker = Waker().open()
         self._session = session(config, on_change=self._interrupt)
-        self._tail = self._new_tail(config)
+        self._dispatcher = self._new_tail(config)
         if config.order == "key":
-            self._tail.parking = Parking(parked(config.kafka), self._interrupt)
-        self._session.look_up_leader_epochs(self._tail.leader_epochs)
+            self._dispatcher.parking = Parking(parked(config.kafka), self._interrupt)
+        self._session.look_up_leader_epochs(self._dispatcher.leader_epochs)
         self._state = CallState(self._shut_down)
         restrictions = Restrictions(policies(config.kafka), config.group)
-        releases = Releases(config, self._tail, self._state, self._interrupt)
-        self._processing = Processing(
-            config, self._tail, self._state, restrictions, self._is_subscribed, releases
+        releases = Releases(config, self._dispatcher, self._state, self._interrupt)
+        self._processed = Processed(
+            config, self._dispatcher, self._state, restrictions, self._is_subscribed, releases
         )
-        self._commits = Commits(config, self._session, self._processing.allowed)
+        self._commits = Commits(config, self._session, self._processed.allowed)
         self._receiver: Receiver = Receiver(
-            self._tail, self._session, self._state, self._commits, self._processing, self._waker
+            self._dispatcher,
+            self._session,
+            self._state,
+            self._commits,
+            self._processed,
+            self._waker,
         )
-        if isinstance(self._tail, SharedTail):
-            self._tail.obstacle = self._commits.obstacle
+        if isinstance(self._dispatcher, SharedDispatcher):
+            self._dispatcher.obstacle = self._commits.obstacle
         self._fresh = self._receiver.fresh
-        self._tail.meter = meter_of(config)
+        self._dispatcher.meter = meter_of(config)
         self._reading = Reading(
             config,
-            self._tail,
+            self._dispatcher,
             self._session,
             self._state,
             restrictions,
             self._receiver,
             self._commits,
-            self._processing,
+            self._processed,
         )
         if config.transactional_id is not None:
             assert isinstance(self._session, GroupSession)
-            processing = self._processing
-            work = TransactionWork(self._tail, self._state.lock, processing.work, processing.check)
+            processed = self._processed
+            work = TransactionWork(
+                self._dispatcher, self._state.lock, processed.work, processed.check
+            )
             self._receiver.transactions = Transactions(config, self._session.transaction_log, work)
 
     def _interrupt(self) -> None:
@@ -140,11 +147,11 @@ class KeySharedConsumer:
     def _is_subscribed(self) -> bool:
         return self._receiver.subscriber is not None
 
-    def _new_tail(self, config: ConsumerConfig) -> Tail:
+    def _new_tail(self, config: ConsumerConfig) -> Dispatcher:
         if config.order == "key":
-            return Tail(config, self._session, self._waker)
+            return Dispatcher(config, self._session, self._waker)
         assert isinstance(self._session, GroupSession)
-        return SharedTail(config, self._session, self._waker)
+        return SharedDispatcher(config, self._session, self._waker)
 
     # -- receiving --------------------------------------------------------------------------
 
@@ -253,7 +260,7 @@ class KeySharedConsumer:
             rows[message[1]] = 1
         if self._config.in_flight_per_key is not None:
             with self._state.lock:
-                self._tail.acknowledge(message.topic_partition, [message.offset()])
+                self._dispatcher.acknowledge(message.topic_partition, [message.offset()])
             self._waker.wake()
 
     def acknowledge_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
@@ -269,7 +276,7 @@ class KeySharedConsumer:
         Raises:
             ValueError: The columns are missing.
         """
-        self._processing.acknowledge(batch)
+        self._processed.acknowledge(batch)
         if self._config.in_flight_per_key is not None:
             self._waker.wake()
 
@@ -336,7 +343,7 @@ class KeySharedConsumer:
         if message is not None and offsets is not None:
             raise ValueError("give a message or offsets, not both")
         limits = offsets_to_commit(message, offsets)
-        work = self._processing.work_up_to(limits)
+        work = self._processed.work_up_to(limits)
         if asynchronous:
             with self._state.call():
                 self._commits.begin(work)
@@ -441,7 +448,7 @@ class KeySharedConsumer:
             RuntimeError: The consumer is closed.
         """
         self._state.check_open()
-        return dict(self._tail.assignment)
+        return dict(self._dispatcher.assignment)
 
     def pause(self, partitions: Iterable[Any]) -> None:
         """Return no more records of some partitions, until they are resumed."""
@@ -475,8 +482,12 @@ class KeySharedConsumer:
             RuntimeError: The consumer is closed.
         """
         self._state.check_open()
-        wanted = self._tail.assignment if partitions is None else self._reading.assigned(partitions)
-        deliveries = self._tail.deliveries
+        wanted = (
+            self._dispatcher.assignment
+            if partitions is None
+            else self._reading.assigned(partitions)
+        )
+        deliveries = self._dispatcher.deliveries
         return {tp: deliveries[tp].returned for tp in wanted if tp in deliveries}
 
     def committed(
@@ -489,7 +500,9 @@ class KeySharedConsumer:
             KafkaError: The cluster did not answer, or refused.
             RuntimeError: The consumer is closed.
         """
-        wanted = self._tail.assignment if partitions is None else map(parse_partition, partitions)
+        wanted = (
+            self._dispatcher.assignment if partitions is None else map(parse_partition, partitions)
+        )
         seconds = self._commits.seconds if timeout is None or timeout < 0 else timeout
         return self._reading.committed(list(wanted), seconds)
 
@@ -508,10 +521,10 @@ class KeySharedConsumer:
         See also :func:`kshare.group.register_metrics`, which shows it to Prometheus.
         """
         with self._state.lock:
-            partitions = self._tail.metrics(is_batch=self._state.is_batch)
+            partitions = self._dispatcher.metrics(is_batch=self._state.is_batch)
         transactions, subscriber = self._receiver.transactions, self._receiver.subscriber
         member = None if subscriber is None else subscriber.member
-        counts = {} if self._tail.parking is None else self._tail.parking.counts
+        counts = {} if self._dispatcher.parking is None else self._dispatcher.parking.counts
         topics = {tp.topic for tp in partitions}
         return ConsumerMetrics(
             group=self._config.group,
@@ -537,7 +550,7 @@ class KeySharedConsumer:
         return health_of(
             self._session,
             None if subscriber is None else subscriber.member,
-            frozenset(self._tail.assignment),
+            frozenset(self._dispatcher.assignment),
             is_closed=self._state.is_closed,
         )
 
@@ -562,12 +575,12 @@ class KeySharedConsumer:
             self._reading.stop_looking()
             if self._receiver.subscriber is not None:
                 self._receiver.subscriber.revoke_all()
-            self._commits.close(self._processing.work, _LAST_COMMIT_SECONDS)
+            self._commits.close(self._processed.work, _LAST_COMMIT_SECONDS)
             if self._receiver.transactions is not None:
                 self._receiver.transactions.close()
         finally:
             self._session.close(_CLOSE_SECONDS)
-            self._tail.close()
+            self._dispatcher.close()
             self.releases.close()
             self._reading.close()
             self._waker.close()
@@ -580,7 +593,7 @@ class KeySharedConsumer:
     @property
     def releases(self) -> Releases:
         """What gives records back, for :class:`~kshare.processing.Processor`."""
-        return self._processing.releases
+        return self._processed.releases
 
     def take_turns(self) -> None:
         """Return some hundred records of each partition in turn, of what is read from now on.
@@ -589,7 +602,7 @@ class KeySharedConsumer:
         takes more memory, and more time a record.
         """
         with self._receiver.stopped():
-            self._tail.take_turns()
+            self._dispatcher.take_turns()
 
     @property
     def config(self) -> ConsumerConfig:

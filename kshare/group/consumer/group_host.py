@@ -7,9 +7,9 @@ from typing import Any
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.commits import Commits
-from kshare.group.consumer.processing import Processing
+from kshare.group.consumer.processed import Processed
 from kshare.group.consumer.receiver import Receiver
-from kshare.group.delivery.tail import Tail
+from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.session.interface import Session
 
 __all__ = ["GroupHost"]
@@ -19,11 +19,11 @@ class GroupHost:
     """The consumer, as a :class:`~kshare.group.consumer.subscriber.Subscriber` needs it.
 
     Args:
-        tail: Hands records out.
+        dispatcher: Hands records out.
         session: Claims.
         receiver: Waits for records.
         commits: Commits.
-        processing: What is to be committed.
+        processed: What is to be committed.
 
     Attributes:
         rebalances: How often the group has changed what the consumer owns.
@@ -31,28 +31,28 @@ class GroupHost:
 
     def __init__(
         self,
-        tail: Tail,
+        dispatcher: Dispatcher,
         session: Session,
         receiver: Receiver,
         commits: Commits,
-        processing: Processing,
+        processed: Processed,
     ) -> None:
         self.rebalances = 0
-        self._tail = tail
+        self._dispatcher = dispatcher
         self._session = session
         self._receiver = receiver
         self._commits = commits
-        self._processing = processing
+        self._processed = processed
 
     def commit_before_revocation(self) -> "Future[Any] | None":
         """Begin to commit what is processed, with ``enable.auto.commit``; None if that is done."""
         if self._receiver.transactions is not None:  # none is open now, and only they commit
             return None
-        return self._commits.begin_last(self._processing.work())
+        return self._commits.begin_last(self._processed.work())
 
     def is_settled(self) -> bool:
         """True if what it reads is claimed, so that what it processes can be committed."""
-        return self._tail.is_settled()
+        return self._dispatcher.is_settled()
 
     def wake(self) -> None:
         """Look at the subscriber again."""
@@ -61,8 +61,8 @@ class GroupHost:
     def keep(self, assignment: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
         """Read on these key hashes, which stay, and no others."""
         with self._receiver.stopped():
-            self._tail.refresh()
-            self._tail.keep(assignment)
+            self._dispatcher.refresh()
+            self._dispatcher.keep(assignment)
 
     def take_over(
         self,
@@ -72,6 +72,7 @@ class GroupHost:
         """Claim these key hashes and no others, and read them."""
         self.rebalances += bool(assignment) or epoch is not None
         with self._receiver.stopped():
-            self._tail.refresh()  # what was handed out before an abort or a reset counts no more
-            self._tail.assign(assignment, keeps=True)
+            # What was handed out before an abort or a reset counts no more.
+            self._dispatcher.refresh()
+            self._dispatcher.assign(assignment, keeps=True)
             self._session.claim(assignment, epoch=epoch)

@@ -14,12 +14,12 @@ from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.group_host import GroupHost
 from kshare.group.consumer.partition_lookup import check_existence, log_offsets
-from kshare.group.consumer.processing import Processing
+from kshare.group.consumer.processed import Processed
 from kshare.group.consumer.receiver import Receiver
 from kshare.group.consumer.restrictions import Restrictions
 from kshare.group.consumer.subscriber import Callbacks, Subscriber
 from kshare.group.consumer.topic_patterns import SubscribedTopics
-from kshare.group.delivery.tail import Tail
+from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.model import OffsetAndMetadata
 from kshare.group.offsets import GroupOffsets
 from kshare.group.session.interface import Session
@@ -34,13 +34,13 @@ class Reading:
 
     Args:
         config: The consumer's configuration.
-        tail: Hands records out.
+        dispatcher: Hands records out.
         session: Claims.
         state: What the consumer's threads share.
         restrictions: What policies accept.
         receiver: Waits for records.
         commits: Commits.
-        processing: What is to be committed.
+        processed: What is to be committed.
 
     Attributes:
         host: What the group's membership does with the consumer.
@@ -49,23 +49,23 @@ class Reading:
     def __init__(
         self,
         config: ConsumerConfig,
-        tail: Tail,
+        dispatcher: Dispatcher,
         session: Session,
         state: CallState,
         restrictions: Restrictions,
         receiver: Receiver,
         commits: Commits,
-        processing: Processing,
+        processed: Processed,
     ) -> None:
-        self.host = GroupHost(tail, session, receiver, commits, processing)
+        self.host = GroupHost(dispatcher, session, receiver, commits, processed)
         self._config = config
-        self._tail = tail
+        self._dispatcher = dispatcher
         self._session = session
         self._state = state
         self._restrictions = restrictions
         self._receiver = receiver
         self._commits = commits
-        self._processing = processing
+        self._processed = processed
 
     # -- assigned by the user ----------------------------------------------------------------
 
@@ -87,22 +87,22 @@ class Reading:
         if self._config.order == "none":
             check_whole(assignment, offsets)
             self._restrictions.check_shared(tp.topic for tp in assignment)
-        check_existence(self._config.kafka, assignment.keys() - self._tail.assignment.keys())
+        check_existence(self._config.kafka, assignment.keys() - self._dispatcher.assignment.keys())
         offsets = log_offsets(self._config.kafka, offsets)
         self._end_transactions("assign")
         if self._config.auto_commit:
-            self._commits.flush(self._processing.work())
+            self._commits.flush(self._processed.work())
         with self._receiver.stopped():
-            self._tail.assign(assignment)
+            self._dispatcher.assign(assignment)
             self._session.claim(assignment)
             for topic_partition, offset in offsets.items():
-                self._tail.seek(topic_partition, offset)
+                self._dispatcher.seek(topic_partition, offset)
             self._begin()
 
     def _begin(self) -> None:
         self._state.has_begun = True
-        if self._tail.parking is not None:
-            self._tail.parking.start()
+        if self._dispatcher.parking is not None:
+            self._dispatcher.parking.start()
 
     def _end_transactions(self, what: str) -> None:
         """Wait until it is known what became of the last transaction.
@@ -133,7 +133,7 @@ class Reading:
             raise ConsumerClosedError
         subscriber = self._receiver.subscriber
         if subscriber is None:
-            if self._tail.assignment:
+            if self._dispatcher.assignment:
                 raise ValueError("partitions are assigned: call unassign() before subscribe()")
             if self._config.order == "none":
                 self._restrictions.check_shared(wanted.names)
@@ -147,8 +147,8 @@ class Reading:
         member = self._session.join(
             self._config, receiver.interrupt, self._restrictions.whole_topics
         )
-        if self._tail.meter is not None:
-            member.report(self._tail.meter.report)
+        if self._dispatcher.meter is not None:
+            member.report(self._dispatcher.meter.report)
         if receiver.transactions is not None:
             receiver.transactions.is_disturbed = lambda: member.has_change
         return Subscriber(member, self.host, self._config.group)
@@ -170,7 +170,7 @@ class Reading:
                 subscriber.revoke_all()
             finally:
                 if self._config.auto_commit:
-                    self._commits.flush(self._processing.work())
+                    self._commits.flush(self._processed.work())
                 self._commits.finish()
                 self._receiver.subscriber = None
                 self.host.take_over({}, None)
@@ -182,13 +182,13 @@ class Reading:
         """Read some partitions no more, until they are resumed."""
         with self._receiver.stopped():
             for topic_partition in self.assigned(partitions):
-                self._tail.pause(topic_partition)
+                self._dispatcher.pause(topic_partition)
 
     def resume(self, partitions: Iterable[Any]) -> None:
         """Read paused partitions again."""
         with self._receiver.stopped():
             for topic_partition in self.assigned(partitions):
-                self._tail.resume(topic_partition)
+                self._dispatcher.resume(topic_partition)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on at an offset, ``OFFSET_BEGINNING`` or ``OFFSET_END``."""
@@ -196,7 +196,7 @@ class Reading:
         offset = log_offsets(self._config.kafka, {partition: offset})[partition]
         with self._receiver.stopped():
             (topic_partition,) = self.assigned([partition])
-            self._tail.seek(topic_partition, offset)
+            self._dispatcher.seek(topic_partition, offset)
 
     def assigned(self, partitions: Iterable[Any]) -> list[TopicPartition]:
         """Partitions as users write them.
@@ -208,7 +208,7 @@ class Reading:
         self._state.check_open()
         wanted = [parse_partition(partition) for partition in partitions]
         for topic_partition in wanted:
-            if topic_partition not in self._tail.assignment:
+            if topic_partition not in self._dispatcher.assignment:
                 raise ValueError(f"{topic_partition} is not assigned")
         return wanted
 

@@ -28,11 +28,11 @@ from kshare.errors import ConsumerClosedError, FencedError, KshareError
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.hold import Hold
-from kshare.group.consumer.processing import Processing
+from kshare.group.consumer.processed import Processed
 from kshare.group.consumer.subscriber import Subscriber
 from kshare.group.consumer.transaction import Transactions
 from kshare.group.core.call import Call, are_in_place
-from kshare.group.delivery.tail import Tail
+from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.message import Message
 from kshare.group.session.interface import Session
 from kshare.wire.protocol.waker import Waker
@@ -75,11 +75,11 @@ class Receiver:
     """Waits for records. For the thread that polls, but for :meth:`interrupt`.
 
     Args:
-        tail: Hands records out.
+        dispatcher: Hands records out.
         session: Says whether it may.
         state: What the consumer's threads share.
         commits: Commits from time to time.
-        processing: What is to be committed.
+        processed: What is to be committed.
         waker: Ends waiting.
 
     Attributes:
@@ -91,22 +91,22 @@ class Receiver:
 
     def __init__(
         self,
-        tail: Tail,
+        dispatcher: Dispatcher,
         session: Session,
         state: CallState,
         commits: Commits,
-        processing: Processing,
+        processed: Processed,
         waker: Waker,
     ) -> None:
         self.fresh = Fresh()
         self.subscriber: Subscriber | None = None
         self.transactions: Transactions | None = None
         self.hold = Hold()
-        self._tail = tail
+        self._dispatcher = dispatcher
         self._session = session
         self._state = state
         self._commits = commits
-        self._processing = processing
+        self._processed = processed
         self._waker = waker
         self._collected = Call()  # by the call that is under way
 
@@ -114,10 +114,10 @@ class Receiver:
         """Wait for messages in :attr:`fresh`; whether there are any."""
 
         def take(seconds: float) -> bool:
-            if not self._tail.rows.left:
-                self._tail.next_rows(seconds)
-            self.fresh.rows = self._tail.rows.messages
-            return self._tail.rows.left > 0
+            if not self._dispatcher.rows.left:
+                self._dispatcher.next_rows(seconds)
+            self.fresh.rows = self._dispatcher.rows.messages
+            return self._dispatcher.rows.left > 0
 
         return self.wait(take, timeout, continues=continues)
 
@@ -159,8 +159,8 @@ class Receiver:
                 if not self.next_rows(left, continues=not call.is_empty):
                     break
                 with self._state.lock:
-                    if self._tail.rows.left and not call.is_cancelled:
-                        call.took(*self._tail.collect(most - len(call.messages)))
+                    if self._dispatcher.rows.left and not call.is_cancelled:
+                        call.took(*self._dispatcher.collect(most - len(call.messages)))
         except (KshareError, ConsumerClosedError):
             if call.is_empty:  # else the next call says it again
                 raise
@@ -203,22 +203,24 @@ class Receiver:
             FencedError: Another consumer has claimed some of the key hashes.
         """
         with self._state.lock:
-            tail = self._tail
-            if not tail.rows.left:
+            dispatcher = self._dispatcher
+            if not dispatcher.rows.left:
                 return None
-            current = {tail.current: tail.deliveries[tail.current]}
+            current = {dispatcher.current: dispatcher.deliveries[dispatcher.current]}
             if not self._is_unfenced() or self._session.seconds_to_deliver() < 0:
                 return None
-            if not are_in_place(current, tail.deliveries, self._session.started()):
+            if not are_in_place(current, dispatcher.deliveries, self._session.started()):
                 return None
             self._refresh()
-            self.fresh.rows = tail.rows.messages  # another thread may have changed what is read
+            self.fresh.rows = (
+                dispatcher.rows.messages
+            )  # another thread may have changed what is read
             message = next(self.fresh.rows)
             return None if self._comes_again(message) else message
 
     def _comes_again(self, message: Message) -> bool:
         """True if another thread has released an earlier record of its key meanwhile."""
-        return self._tail.released.is_new(message.topic_partition) and message.is_released()
+        return self._dispatcher.released.is_new(message.topic_partition) and message.is_released()
 
     def batch(self, timeout: float | None) -> pa.RecordBatch | None:
         """The next record batch of one partition; None if none came in time.
@@ -245,9 +247,9 @@ class Receiver:
         self._begin(call)
         left = max(deadline - time.monotonic(), 0.0)
         self.fresh.rows = iter(())
-        if self._tail.limits_keys:
+        if self._dispatcher.limits_keys:
             return self.next_rows(left)
-        return self.wait(self._tail.fetch_batch, left, continues=False)
+        return self.wait(self._dispatcher.fetch_batch, left, continues=False)
 
     def return_batch(self, call: Call) -> pa.RecordBatch | None:
         """Return the batch that is there, if it may be returned now; else None.
@@ -256,9 +258,9 @@ class Receiver:
             FencedError: Another consumer has claimed some of the key hashes.
         """
         with self._state.lock:
-            if call.is_cancelled or not self._tail.has_batch:
+            if call.is_cancelled or not self._dispatcher.has_batch:
                 return None
-            delivery, messages, batch = self._tail.collect_batch()
+            delivery, messages, batch = self._dispatcher.collect_batch()
             call.took(delivery, messages)
             self.fresh.rows = iter(())
             if not self._may_return(call):
@@ -293,7 +295,9 @@ class Receiver:
             return True
         try:
             may = self._is_unfenced() and call.may_return(
-                self._session.seconds_to_deliver(), self._tail.deliveries, self._session.started()
+                self._session.seconds_to_deliver(),
+                self._dispatcher.deliveries,
+                self._session.started(),
             )
         except BaseException:
             self._give_back()
@@ -306,8 +310,8 @@ class Receiver:
         """What is collected and not returned comes again."""
         with self._state.lock:
             if not self._collected.is_empty and not self._state.is_closed:
-                for partition, messages in self._collected.give_back(self._tail.deliveries):
-                    self._tail.take_back(partition, messages)
+                for partition, messages in self._collected.give_back(self._dispatcher.deliveries):
+                    self._dispatcher.take_back(partition, messages)
                 self.fresh.rows = iter(())
                 self.look_again()
 
@@ -334,14 +338,14 @@ class Receiver:
             raise RuntimeError("transactional.id is set: receive within consumer.transaction()")
         deadline = deadline_of(timeout)
         with self._state.call():
-            meter = self._tail.meter
+            meter = self._dispatcher.meter
             if meter is not None:
                 meter.called(continues=continues)
             if not continues:
-                self._processing.settle()
+                self._processed.settle()
             has_some = self._wait(take, deadline, continues=continues)
             if meter is not None:
-                meter.returned(self._tail.current if has_some else None)
+                meter.returned(self._dispatcher.current if has_some else None)
             return has_some
 
     def _wait(self, take: Take, deadline: float, *, continues: bool) -> bool:
@@ -355,36 +359,36 @@ class Receiver:
                 if self._has_some(take, seconds, continues=continues):
                     return True
             # A call that holds records waits for none that come only once these are acknowledged.
-            if deadline <= time.monotonic() or (continues and self._tail.is_blocked()):
+            if deadline <= time.monotonic() or (continues and self._dispatcher.is_blocked()):
                 return False
         return False
 
     def _has_some(self, take: Take, seconds: float, *, continues: bool) -> bool:
         """Look at everything once; whether there is something that may be handed out."""
         self._state.is_changed = False
-        processing = self._processing
-        self._commits.serve(processing.work, processing.ranges, processing.chunks)
+        processed = self._processed
+        self._commits.serve(processed.work, processed.ranges, processed.chunks)
         with self._state.lock:
-            self._tail.refresh(continues=continues)
-            self._tail.pass_over()
-            if self._tail.meter is not None:
-                self._tail.meter.look(self._tail)
-            if self._collected.was_stopped(self._tail.deliveries):
+            self._dispatcher.refresh(continues=continues)
+            self._dispatcher.pass_over()
+            if self._dispatcher.meter is not None:
+                self._dispatcher.meter.look(self._dispatcher)
+            if self._collected.was_stopped(self._dispatcher.deliveries):
                 self._give_back()
         if not self._is_unfenced():
             self._give_back()
         if self._session.seconds_to_deliver() < 0:
             # Before the first start, nobody counts it.
             member = self._session.member
-            with self.hold.waiting(member) if self._tail.deliveries else nullcontext():
+            with self.hold.waiting(member) if self._dispatcher.deliveries else nullcontext():
                 self._waker.wait(seconds)
             return False
         self.hold.over()
         if self.subscriber is not None:
-            self.subscriber.started(self._tail.is_claimed)
-        if continues and self._tail.is_blocked():
+            self.subscriber.started(self._dispatcher.is_claimed)
+        if continues and self._dispatcher.is_blocked():
             seconds = 0.0
-        seconds = min(seconds, self._commits.seconds_left, self._tail.seconds_left)
+        seconds = min(seconds, self._commits.seconds_left, self._dispatcher.seconds_left)
         return self._took(take, seconds) and self._may_hand_out()
 
     def follow_group(self, *, continues: bool) -> bool:

@@ -10,8 +10,8 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import OptionsError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
-from kshare.group.delivery.tail import Tail
-from kshare.group.log.memory import Memory
+from kshare.group.delivery.dispatcher import Dispatcher
+from kshare.group.log.retry_log import RetryLog
 from kshare.group.log.topic import log_table
 from kshare.group.message import Message
 
@@ -55,7 +55,7 @@ class Releases:
 
     Args:
         config: The consumer's configuration.
-        tail: Hands records out.
+        dispatcher: Hands records out.
         state: What the consumer's threads share.
         interrupt: Makes the thread that polls look again.
     """
@@ -63,30 +63,30 @@ class Releases:
     def __init__(
         self,
         config: ConsumerConfig,
-        tail: Tail,
+        dispatcher: Dispatcher,
         state: CallState,
         interrupt: Callable[[], None],
     ) -> None:
         self._config = config
-        self._tail = tail
+        self._dispatcher = dispatcher
         self._state = state
         self._interrupt = interrupt
-        self._memory: Memory | None = None
+        self._retry_log: RetryLog | None = None
         self._attempts: dict[TopicPartition, dict[int, _Attempt]] = {}
         self._starts: dict[TopicPartition, Any] = {}  # as of the last look at the log
-        tail.releases = self.count
+        dispatcher.releases = self.count
 
     def hold(self, message: Message) -> None:
         """A record comes again, and all of its key behind it, once :meth:`let_go` is called."""
         with self._state.lock:
-            self._tail.release(message, None)
+            self._dispatcher.release(message, None)
         self._interrupt()
 
     def let_go(self, message: Message) -> None:
         """The records of its key come."""
         with self._state.lock:
             point = key_hash(message.key(), message.offset())
-            self._tail.released.let_go(message.topic_partition, point)
+            self._dispatcher.released.let_go(message.topic_partition, point)
         self._interrupt()
 
     def release(self, message: Message, delay: float) -> None:
@@ -98,7 +98,7 @@ class Releases:
         partition, offset = message.topic_partition, message.offset()
         known = self.count(partition, offset)
         with self._state.lock:
-            if not self._tail.release(message, time.monotonic() + delay):
+            if not self._dispatcher.release(message, time.monotonic() + delay):
                 return
             now = time.time()
             attempt = self._attempts.setdefault(partition, {}).get(offset)
@@ -116,7 +116,7 @@ class Releases:
             KafkaError: The group's log cannot be read.
         """
         with self._state.lock:
-            delivery = self._tail.deliveries.get(partition)
+            delivery = self._dispatcher.deliveries.get(partition)
             start = delivery and delivery.start
             is_known = start is None or self._starts.get(partition) is start
         if not is_known:
@@ -137,7 +137,7 @@ class Releases:
     def forget(self) -> None:
         """Keep nothing of what is processed. Holds the lock."""
         for partition, attempts in list(self._attempts.items()):
-            delivery = self._tail.deliveries.get(partition)
+            delivery = self._dispatcher.deliveries.get(partition)
             if delivery is None:
                 continue
             done = delivery.those_processed({at: each.point for at, each in attempts.items()})
@@ -146,14 +146,14 @@ class Releases:
 
     def close(self) -> None:
         """Write what is still to be written."""
-        if self._memory is not None:
-            self._memory.close()
+        if self._retry_log is not None:
+            self._retry_log.close()
 
-    def _kept(self) -> Memory:
-        if self._memory is None:
-            self._memory = _memory(self._config)
-        return self._memory
+    def _kept(self) -> RetryLog:
+        if self._retry_log is None:
+            self._retry_log = _retry_log(self._config)
+        return self._retry_log
 
 
-def _memory(config: ConsumerConfig) -> Memory:
-    return Memory(log_table(config.kafka, config.log_topic, config.group), config.group)
+def _retry_log(config: ConsumerConfig) -> RetryLog:
+    return RetryLog(log_table(config.kafka, config.log_topic, config.group), config.group)

@@ -12,7 +12,7 @@ from kshare.core.hashing import WHOLE
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import PolicyError
 from kshare.group.core.ownerships import claimed_hashes
-from kshare.group.delivery.tail import Assignment
+from kshare.group.delivery.dispatcher import Assignment
 
 __all__ = ["Restrictions"]
 

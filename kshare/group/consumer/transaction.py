@@ -36,7 +36,7 @@ from kshare.errors import (
 )
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.work import Work
-from kshare.group.delivery.tail import Tail
+from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.metrics import Latency
 from kshare.group.protocol.transaction import patience
 from kshare.group.session.fencing import fence_ids
@@ -246,17 +246,21 @@ class TransactionWork:
     """What a transaction processes: all that is handed out from its beginning to its end.
 
     Args:
-        tail: Hands it out.
-        lock: Guards the tail.
+        dispatcher: Hands it out.
+        lock: Guards the dispatcher.
         work: What is processed of all that was handed out.
         check: Raises if policies do not accept what is assigned.
     """
 
     def __init__(
-        self, tail: Tail, lock: RLock, work: Callable[[], Work], check: Callable[[], None]
+        self,
+        dispatcher: Dispatcher,
+        lock: RLock,
+        work: Callable[[], Work],
+        check: Callable[[], None],
     ) -> None:
         self._check = check
-        self._tail = tail
+        self._dispatcher = dispatcher
         self._lock = lock
         self._work = work
         self._stops = 0
@@ -269,8 +273,8 @@ class TransactionWork:
         """
         self._check()
         with self._lock:
-            self._tail.refresh(begins=True)
-            self._stops = self._tail.stops
+            self._dispatcher.refresh(begins=True)
+            self._stops = self._dispatcher.stops
 
     def end(self) -> Work:
         """All that was handed out in the transaction is processed.
@@ -279,12 +283,12 @@ class TransactionWork:
             TransactionAbortedError: Some of it does not count any more.
         """
         with self._lock:
-            if self._tail.stops != self._stops:
+            if self._dispatcher.stops != self._stops:
                 raise TransactionAbortedError(
                     "the transaction is aborted: the delivery of a partition began again meanwhile"
                 )
-            self._tail.pass_over()
-            for delivery in self._tail.deliveries.values():
+            self._dispatcher.pass_over()
+            for delivery in self._dispatcher.deliveries.values():
                 delivery.settle()
             return self._work()
 

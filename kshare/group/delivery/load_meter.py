@@ -43,7 +43,7 @@ _AGE_MIN: Final = 5.0
 
 
 class Handed(Protocol):
-    """What is needed of a :class:`~kshare.group.delivery.tail.Tail`."""
+    """What is needed of a :class:`~kshare.group.delivery.dispatcher.Dispatcher`."""
 
     @property
     def deliveries(self) -> Mapping[TopicPartition, Delivery]:
@@ -211,26 +211,26 @@ class LoadMeter:
             if meter is not None:
                 meter.chunk, meter.row = chunk, 0
 
-    def look(self, tail: Handed) -> None:
+    def look(self, dispatcher: Handed) -> None:
         """See now and then how far partitions are, and which are owned at all."""
         now = self._now()
         passed = now - self._looked_at
         if passed < (_LOOK_SECONDS_EXPLICIT if self._explicit else _LOOK_SECONDS):
-            if tail.deliveries.keys() == self._meters.keys():
+            if dispatcher.deliveries.keys() == self._meters.keys():
                 return
             passed = 0.0
         self._looked_at = now
         with self._lock:
-            for partition in self._meters.keys() - tail.deliveries.keys():
+            for partition in self._meters.keys() - dispatcher.deliveries.keys():
                 del self._meters[partition]
-            for partition, delivery in tail.deliveries.items():
+            for partition, delivery in dispatcher.deliveries.items():
                 meter = self._look_at(partition, delivery, now)
                 is_busy = self._explicit and delivery.in_flight(is_batch=False) > 0
                 if meter.busy.is_on:
                     share = 1.0 if is_busy else 0.5
                     meter.window.seconds += meter.busy.count(now - passed, now) * share
                 meter.busy.is_on = is_busy
-                end = tail.end(partition)
+                end = dispatcher.end(partition)
                 meter.lag = None if end is None else max(end - meter.position, 0)
 
     def _look_at(self, partition: TopicPartition, delivery: Delivery, now: float) -> _Meter:

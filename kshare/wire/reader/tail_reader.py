@@ -41,14 +41,14 @@ from kshare.wire.reader.partition_reader import Outcome, PartitionReader
 from kshare.wire.reader.slice_reader import SliceReader
 from kshare.wire.reader.slice_records import SliceRecords, WantedSlice
 
-__all__ = ["NO_END", "OffsetReset", "TailReader", "TailRecords"]
+__all__ = ["NO_END", "NamedReset", "TailReader", "TailRecords"]
 
 _log = logging.getLogger(__name__)
 
 NO_END = 1 << 62
 """The end of a slice that has none."""
 
-OffsetReset = Literal["earliest", "latest", "error"]
+NamedReset = Literal["earliest", "latest", "error"]
 _WARNING_SECONDS = 30.0
 _MANY = 8  # partitions, from which on each gives up its buffers after each response
 _SHARE_BYTES_MIN = 64 << 10
@@ -114,7 +114,7 @@ class _TailPartition(PartitionReader):
         options: SourceOptions,
         brokers: Brokers,
         clock: Clock,
-        reset: OffsetReset,
+        reset: NamedReset,
     ) -> None:
         super().__init__([records], options, brokers, clock)
         self.is_closed = False
@@ -220,12 +220,12 @@ class TailReader(SliceReader):
         takes_turns: Whether partitions that are read from now on are delivered in turn.
     """
 
-    def __init__(self, options: SourceOptions, reset: OffsetReset, waker: Waker) -> None:
+    def __init__(self, options: SourceOptions, reset: NamedReset, waker: Waker) -> None:
         connecting = BackgroundBrokers(BrokerPool(options.kafka), waker.wake)
         super().__init__((), options, brokers=connecting)
         self.takes_turns = False
         self._connecting = connecting
-        self._reset: OffsetReset = reset
+        self._reset: NamedReset = reset
         self._waker = waker
         self._arena = Arena()
         self._reading: dict[TopicPartition, _TailPartition] = {}

@@ -208,7 +208,9 @@ def _is_in(ranges: list[tuple[int, int]], key: str) -> bool:
     return any(lo <= key_hash(key.encode(), 0) < hi for lo, hi in ranges)
 
 
-@pytest.mark.parametrize("limit", ["delivery.tail._UNACKNOWLEDGED_MAX", "core.key_limit._HELD_MAX"])
+@pytest.mark.parametrize(
+    "limit", ["delivery.dispatcher._UNACKNOWLEDGED_MAX", "core.key_limit._HELD_MAX"]
+)
 def test_reading_stops_when_too_much_is_held_and_goes_on_when_it_is_acknowledged(
     cluster: FakeCluster,
     make: Callable[..., KeySharedConsumer],

@@ -17,7 +17,7 @@ from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.errors import FencedError, KafkaError, KshareError, OptionsError, PolicyError
 from kshare.group import KeySharedConsumer
-from kshare.group.delivery import shared_tail
+from kshare.group.delivery import shared_dispatcher
 from kshare.group.log.topic import log_partition
 from kshare.group.protocol.record_codec import encode, encode_key
 from kshare.group.protocol.records import Claim, Key, Lease, Record, Reset
@@ -351,7 +351,7 @@ def test_chunks_that_are_not_committed_are_bounded(
     explicit: bool,
 ) -> None:
     """Else memory grows, as long as commits fail or nobody commits."""
-    monkeypatch.setattr(shared_tail, "_MOST_UNCOMMITTED", 2)
+    monkeypatch.setattr(shared_dispatcher, "_MOST_UNCOMMITTED", 2)
     mode = "explicit" if explicit else "implicit"
     consumer = make(
         enable__auto__commit=auto, auto__commit__interval__ms=10, acknowledgement__mode=mode

@@ -16,7 +16,7 @@ from kshare.errors import FencedError, OptionsError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core import key_limit
 from kshare.group.core.call import Call
-from kshare.group.delivery import tail
+from kshare.group.delivery import dispatcher
 from kshare.group.message import Message
 from kshare.testing import FakeCluster
 from tests.support.fake_session import FakeSessions, fake_consumers
@@ -388,7 +388,7 @@ def test_nothing_is_lost_or_returned_twice_or_out_of_order(
 ) -> None:
     if mode == "put aside":  # whatever is kept back is too much
         monkeypatch.setattr(key_limit, "_HELD_MAX", seed % 4 + 1)
-        monkeypatch.setattr(tail, "_ASIDE_SECONDS", 0.0)
+        monkeypatch.setattr(dispatcher, "_ASIDE_SECONDS", 0.0)
     random, group = Random(seed), FakeSessions()
     with fake_consumers(cluster, group) as make:
         walk = Walk(random, cluster, group, make(**MODES[mode]))

@@ -11,11 +11,11 @@ from kshare.errors import OptionsError
 from kshare.group import message as messages
 from kshare.group.consumer import releases
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.delivery.tail import Tail
-from kshare.group.log.memory import Memory
+from kshare.group.delivery.dispatcher import Dispatcher
+from kshare.group.log.retry_log import RetryLog
 from kshare.group.message import Message
 from kshare.testing import FakeCluster
-from tests.group.log.test_memory import MemoryTable
+from tests.group.log.test_retry_log import MemoryTable
 from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.groups import SECONDS, eventually
 
@@ -33,7 +33,10 @@ def group() -> FakeSessions:
 def make(group: FakeSessions, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     log = list[Any]()
     monkeypatch.setattr(
-        releases, "_memory", lambda config: Memory(MemoryTable(log), config.group), raising=True
+        releases,
+        "_retry_log",
+        lambda config: RetryLog(MemoryTable(log), config.group),
+        raising=True,
     )
     with FakeCluster(topics={"orders": 1}) as cluster:
         cluster.produce("orders", [(f"k{i % 4}", str(i)) for i in range(RECORDS)], partition=0)
@@ -155,16 +158,16 @@ def test_nothing_is_returned_of_a_key_that_is_released_amid_a_call(
     monkeypatch.setattr(messages, "CHUNK_ROWS", 3)
     consumer = make()
     (first,) = received(consumer, 1)
-    collect, calls = Tail.collect, list[int]()
+    collect, calls = Dispatcher.collect, list[int]()
 
-    def releases_amid(tail: Tail, most: int) -> Any:
-        found = collect(tail, most)
+    def releases_amid(dispatcher: Dispatcher, most: int) -> Any:
+        found = collect(dispatcher, most)
         calls.append(most)
         if len(calls) == 1:
             consumer.release(first, 0.1)
         return found
 
-    monkeypatch.setattr(Tail, "collect", releases_amid)
+    monkeypatch.setattr(Dispatcher, "collect", releases_amid)
     found = received(consumer, 2 * RECORDS // 4)
     assert len(calls) > 2
     assert [at for at in offsets(found) if at % 4 == 0] == []

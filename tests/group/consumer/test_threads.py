@@ -64,7 +64,7 @@ def test_a_callback_and_another_thread_pause_at_once(
     other.join(10)
     polls.join(10)
     assert not other.is_alive()
-    assert consumer.receiver._tail.paused == {ORDERS, OTHER}
+    assert consumer.receiver._dispatcher.paused == {ORDERS, OTHER}
 
 
 def test_a_pause_of_another_partition_as_poll_takes_its_record(
@@ -95,8 +95,8 @@ def test_a_call_that_is_cancelled_as_it_gets_more_gives_back_all_in_order(
 ) -> None:
     consumer = make()
     consumer.assign([ORDERS])
-    receiver, tail = consumer.receiver, consumer._tail
-    call, fetch = Call(), tail._fetch
+    receiver, dispatcher = consumer.receiver, consumer._dispatcher
+    call, fetch = Call(), dispatcher._fetch
 
     def fetched(seconds: float) -> object:
         records = fetch(seconds)
@@ -108,9 +108,9 @@ def test_a_call_that_is_cancelled_as_it_gets_more_gives_back_all_in_order(
             cancels.join(5)
         return records
 
-    tail._fetch = fetched  # type: ignore[method-assign, assignment]
+    dispatcher._fetch = fetched  # type: ignore[method-assign, assignment]
     assert not receiver.gather(call, 3 * RECORDS, float("inf"))
-    tail._fetch = fetch  # type: ignore[method-assign]
+    dispatcher._fetch = fetch  # type: ignore[method-assign]
     again = consumer.consume(3 * RECORDS, 0.5)
     assert [each.offset() for each in again[: 2 * RECORDS]] == list(range(2 * RECORDS))
     assert len({each.offset() for each in again}) == len(again)

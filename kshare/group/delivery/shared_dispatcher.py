@@ -22,14 +22,14 @@ from kshare.errors import KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.delivery import Carried, Delivery
 from kshare.group.core.shared_delivery import SharedDelivery
-from kshare.group.delivery.tail import Tail
+from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.metrics import PartitionMetrics
 from kshare.group.protocol.cooperator import Share
 from kshare.group.session.interface import Session
 from kshare.wire.protocol.waker import Waker
 from kshare.wire.reader.tail_reader import NO_END, TailRecords
 
-__all__ = ["SharedTail", "SharingSession"]
+__all__ = ["SharedDispatcher", "SharingSession"]
 
 _MOST_UNCOMMITTED: Final = 200
 """How many chunks of a partition may be processed and not committed."""
@@ -45,7 +45,7 @@ class SharingSession(Session, Protocol):
         """Lease more offsets."""
 
 
-class SharedTail(Tail):
+class SharedDispatcher(Dispatcher):
     """Hands out the records of partitions that are shared by chunks. For one thread at a time.
 
     Args:

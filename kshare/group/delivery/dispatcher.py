@@ -37,7 +37,7 @@ from kshare.options import SOURCE_COLUMNS
 from kshare.wire.protocol.waker import Waker
 from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords
 
-__all__ = ["Assignment", "Tail"]
+__all__ = ["Assignment", "Dispatcher"]
 
 Assignment = Mapping[TopicPartition, tuple[HashRange, ...]]
 """Key hashes of each partition; empty for all."""
@@ -48,7 +48,7 @@ _ASIDE_SECONDS = 0.1
 """Keys are put aside, or read again, so often at most: what is on its way is fetched anew."""
 
 
-class Tail:
+class Dispatcher:
     """Hands out the records of some partitions, chunk by chunk.
 
     For one thread at a time.

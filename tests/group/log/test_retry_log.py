@@ -5,7 +5,7 @@ from collections.abc import Collection
 from kshare.cluster.compacted_topic import Changes, Row
 from kshare.core.progress import TopicPartition
 from kshare.group.log.group_reader import GroupReader
-from kshare.group.log.memory import Memory
+from kshare.group.log.retry_log import RetryLog
 from kshare.group.protocol.log import GroupLog
 from kshare.processing import Processor
 from tests.processing.engines import PARTITION, records_of
@@ -40,12 +40,12 @@ def test_attempts_and_sequences_are_known_after_a_restart_until_they_are_over() 
     log = list[Row]()
     first, second = records_of(Processor(print), [b"a", b"b"])
     first.failures, first.since, first.due = 3, 1000.5, 1030.25
-    before = Memory(MemoryTable(log), "billing")
+    before = RetryLog(MemoryTable(log), "billing")
     before.remember(first)
     before.begin_sequence(second)
     before.close()
 
-    after, other = Memory(MemoryTable(log), "billing"), Memory(MemoryTable(log), "audit")
+    after, other = RetryLog(MemoryTable(log), "billing"), RetryLog(MemoryTable(log), "audit")
     known = after.read()
     assert known.sequences == {(PARTITION, b"b")}
     (again, _) = records_of(Processor(print), [b"a", b"b"])
@@ -55,7 +55,7 @@ def test_attempts_and_sequences_are_known_after_a_restart_until_they_are_over() 
     after.forget(again)
     after.end_sequence(PARTITION, b"b")
     after.close()
-    last = Memory(MemoryTable(log), "billing").read()
+    last = RetryLog(MemoryTable(log), "billing").read()
     assert not last.attempts
     assert not last.sequences
 
@@ -65,10 +65,10 @@ def test_whoever_reads_the_groups_log_passes_over_them() -> None:
     for group in ("billing", "orders", "attempt", "a", "kshare.processing of group"):
         log = list[Row]()
         (record,) = records_of(Processor(print), [b"a"])
-        memory = Memory(MemoryTable(log), group)
-        memory.remember(record)
-        memory.begin_sequence(record)
-        memory.close()
+        retry_log = RetryLog(MemoryTable(log), group)
+        retry_log.remember(record)
+        retry_log.begin_sequence(record)
+        retry_log.close()
         for reader_of in ("billing", "orders", "attempt", "sequence", group):
             reader = GroupReader(LOG, GroupLog(reader_of))
             for row in log:

@@ -28,7 +28,7 @@ from kshare.cluster.topic_table import json_bytes
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 
-__all__ = ["Attempted", "Keyed", "Memory", "Remembered", "Table"]
+__all__ = ["Attempted", "Keyed", "Remembered", "RetryLog", "Table"]
 
 _log = logging.getLogger("kshare.processing")
 
@@ -104,7 +104,7 @@ class Remembered:
             record.failures, record.since, record.due = known
 
 
-class Memory:
+class RetryLog:
     """Reads and writes what is kept. Writing behind has a thread; other methods may be in any.
 
     Args:

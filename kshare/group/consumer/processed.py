@@ -11,17 +11,17 @@ from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.releases import Releases
 from kshare.group.consumer.restrictions import Restrictions
 from kshare.group.core.work import Work
-from kshare.group.delivery.tail import Tail
+from kshare.group.delivery.dispatcher import Dispatcher
 
-__all__ = ["Processing"]
+__all__ = ["Processed"]
 
 
-class Processing:
+class Processed:
     """What a consumer has processed. For any thread.
 
     Args:
         config: The consumer's configuration.
-        tail: Hands records out.
+        dispatcher: Hands records out.
         state: What the consumer's threads share.
         restrictions: What policies accept.
         is_subscribed: Whether the group assigns the partitions.
@@ -34,14 +34,14 @@ class Processing:
     def __init__(
         self,
         config: ConsumerConfig,
-        tail: Tail,
+        dispatcher: Dispatcher,
         state: CallState,
         restrictions: Restrictions,
         is_subscribed: Callable[[], bool],
         releases: Releases,
     ) -> None:
         self._config = config
-        self._tail = tail
+        self._dispatcher = dispatcher
         self._state = state
         self._restrictions = restrictions
         self._is_subscribed = is_subscribed
@@ -50,14 +50,14 @@ class Processing:
     def settle(self) -> None:
         """In implicit mode, what the calls before this one returned is processed."""
         with self._state.lock:
-            for delivery in self._tail.deliveries.values():
+            for delivery in self._dispatcher.deliveries.values():
                 delivery.settle()
             self._state.is_batch = False
 
     def work(self, partitions: Iterable[TopicPartition] | None = None) -> Work:
         """What is processed of partitions that have started; of all, if none are given."""
         with self._state.lock:
-            deliveries = self._tail.deliveries
+            deliveries = self._dispatcher.deliveries
             wanted = deliveries.keys() if partitions is None else partitions
             processed = {}
             for topic_partition in wanted:
@@ -79,14 +79,14 @@ class Processing:
             ValueError: A partition has not started, or nothing was handed out there; or records
                 before it may be kept back for their keys.
         """
-        if limits and self._tail.limits_keys:
+        if limits and self._dispatcher.limits_keys:
             raise ValueError(
                 "cannot commit up to an offset with max.in.flight.per.key, as records before it "
                 "may be kept back for their keys: call acknowledge() or acknowledge_batch(), then "
                 "commit() without arguments"
             )
         with self._state.lock:
-            deliveries = self._tail.deliveries
+            deliveries = self._dispatcher.deliveries
             for topic_partition, offset in limits.items():
                 if topic_partition not in deliveries:
                     raise ValueError(f"{topic_partition} is not assigned, or has not started")
@@ -105,7 +105,7 @@ class Processing:
         rows = list(rows_by_partition(batch))
         with self._state.lock:
             for topic_partition, offsets, chunks in rows:
-                self._tail.acknowledge_rows(topic_partition, offsets, chunks)
+                self._dispatcher.acknowledge_rows(topic_partition, offsets, chunks)
 
     def allowed(
         self, processed: Mapping[TopicPartition, Progress]
@@ -122,7 +122,7 @@ class Processing:
         if not self._config.individual:  # one offset of each whole partition, which always may be
             return processed
         return self._restrictions.allowed(
-            processed, self._tail.assignment, is_subscribed=self._is_subscribed()
+            processed, self._dispatcher.assignment, is_subscribed=self._is_subscribed()
         )
 
     def check(self) -> None:
@@ -132,14 +132,14 @@ class Processing:
             PolicyError, KafkaError: As of :meth:`allowed`.
         """
         if not self._is_subscribed():
-            self._restrictions.check(self._tail.assignment)
+            self._restrictions.check(self._dispatcher.assignment)
 
     def ranges(self) -> int:
         """Number of processed ranges: as many as there are gaps."""
         with self._state.lock:
-            return sum(delivery.gaps for delivery in self._tail.deliveries.values())
+            return sum(delivery.gaps for delivery in self._dispatcher.deliveries.values())
 
     def chunks(self) -> int:
         """Number of leased chunks that have been processed."""
         with self._state.lock:
-            return self._tail.finished_chunks
+            return self._dispatcher.finished_chunks

@@ -10,8 +10,8 @@ import pytest
 from kshare.core.hashing import WHOLE, HashRange, key_hash, split
 from kshare.core.progress import Progress, TopicPartition
 from kshare.group.core import key_limit
-from kshare.group.delivery import tail as tail_module
-from kshare.group.delivery.tail import Tail
+from kshare.group.delivery import dispatcher as tail_module
+from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.waker import Waker
@@ -38,22 +38,24 @@ def test_what_starts_amid_a_rebalance_is_read_on_under_the_next_claim() -> None:
     with FakeCluster(topics={"orders": 1}) as cluster:
         cluster.produce("orders", [(key.encode(), b"v") for key in keys], partition=0)
         config = group_config(cluster.bootstrap_servers)
-        with closing(Tail(config, cast("GroupSession", session), Waker().open())) as tail:
-            tail.assign({T0: (WHOLE,)})
-            tail.keep({T0: (LOWER,)})
+        with closing(
+            Dispatcher(config, cast("GroupSession", session), Waker().open())
+        ) as dispatcher:
+            dispatcher.assign({T0: (WHOLE,)})
+            dispatcher.keep({T0: (LOWER,)})
             session.at = {T0: Progress.at(0)}
-            tail.refresh()
-            assert not tail.is_settled()
-            assert eventually(lambda: tail.next_rows(0.1))
-            assert [message.offset() for message in tail.rows.messages] == of_lower
+            dispatcher.refresh()
+            assert not dispatcher.is_settled()
+            assert eventually(lambda: dispatcher.next_rows(0.1))
+            assert [message.offset() for message in dispatcher.rows.messages] == of_lower
             session.at = {}
-            tail.assign({T0: (LOWER,)}, keeps=True)
-            tail.refresh()
-            assert T0 in tail.deliveries  # nobody else gets them
+            dispatcher.assign({T0: (LOWER,)}, keeps=True)
+            dispatcher.refresh()
+            assert T0 in dispatcher.deliveries  # nobody else gets them
             session.at = {T0: Progress.at(0)}
-            tail.refresh()
-            assert tail.is_settled()
-            assert tail.deliveries[T0].position == len(keys)
+            dispatcher.refresh()
+            assert dispatcher.is_settled()
+            assert dispatcher.deliveries[T0].position == len(keys)
 
 
 def test_what_waits_for_its_key_is_forgotten_with_its_hashes_while_nothing_is_read() -> None:
@@ -65,20 +67,22 @@ def test_what_waits_for_its_key_is_forgotten_with_its_hashes_while_nothing_is_re
     with FakeCluster(topics={"orders": 1}) as cluster:
         cluster.produce("orders", [(lower, "0"), (lower, "1"), (upper, "2")], partition=0)
         config = group_config(cluster.bootstrap_servers, **ONE_OF_A_KEY)
-        with closing(Tail(config, cast("GroupSession", session), Waker().open())) as tail:
-            tail.assign({T0: (LOWER,)})
+        with closing(
+            Dispatcher(config, cast("GroupSession", session), Waker().open())
+        ) as dispatcher:
+            dispatcher.assign({T0: (LOWER,)})
             start = session.at[T0] = Progress.at(0)
-            tail.refresh()
-            assert eventually(lambda: tail.next_rows(0.1))
-            assert [message.offset() for message in tail.rows.messages] == [0]
-            tail.keep({T0: (quarter,)})
-            tail.seek(T0, 1)
-            tail.assign({T0: (UPPER,)}, keeps=True)
+            dispatcher.refresh()
+            assert eventually(lambda: dispatcher.next_rows(0.1))
+            assert [message.offset() for message in dispatcher.rows.messages] == [0]
+            dispatcher.keep({T0: (quarter,)})
+            dispatcher.seek(T0, 1)
+            dispatcher.assign({T0: (UPPER,)}, keeps=True)
             session.at[T0] = replace(start)
-            tail.refresh()
-            tail.acknowledge(T0, [0])
-            assert eventually(lambda: tail.next_rows(0.1))
-            assert [message.offset() for message in tail.rows.messages] == [2]
+            dispatcher.refresh()
+            dispatcher.acknowledge(T0, [0])
+            assert eventually(lambda: dispatcher.next_rows(0.1))
+            assert [message.offset() for message in dispatcher.rows.messages] == [2]
 
 
 def test_a_partition_that_is_given_up_while_nothing_is_read_holds_nothing_up() -> None:
@@ -86,17 +90,19 @@ def test_a_partition_that_is_given_up_while_nothing_is_read_holds_nothing_up() -
     with FakeCluster(topics={"orders": 2}) as cluster:
         cluster.produce("orders", [("k", "0"), ("k", "1")], partition=0)
         config = group_config(cluster.bootstrap_servers, **ONE_OF_A_KEY)
-        with closing(Tail(config, cast("GroupSession", session), Waker().open())) as tail:
-            tail.assign({T0: (WHOLE,), T1: (WHOLE,)})
+        with closing(
+            Dispatcher(config, cast("GroupSession", session), Waker().open())
+        ) as dispatcher:
+            dispatcher.assign({T0: (WHOLE,), T1: (WHOLE,)})
             session.at = {T0: Progress.at(0), T1: Progress.at(0)}
-            tail.refresh()
-            assert eventually(lambda: tail.next_rows(0.1))
-            assert [message.offset() for message in tail.rows.messages] == [0]
-            tail.keep({T0: (LOWER,), T1: (WHOLE,)})
-            tail.seek(T0, 1)
-            tail.assign({T1: (WHOLE,)}, keeps=True)
-            tail.refresh()
-            assert not tail.is_blocked()
+            dispatcher.refresh()
+            assert eventually(lambda: dispatcher.next_rows(0.1))
+            assert [message.offset() for message in dispatcher.rows.messages] == [0]
+            dispatcher.keep({T0: (LOWER,), T1: (WHOLE,)})
+            dispatcher.seek(T0, 1)
+            dispatcher.assign({T1: (WHOLE,)}, keeps=True)
+            dispatcher.refresh()
+            assert not dispatcher.is_blocked()
 
 
 def test_a_call_waits_for_nothing_of_a_partition_that_is_put_aside_as_a_whole(
@@ -110,18 +116,20 @@ def test_a_call_waits_for_nothing_of_a_partition_that_is_put_aside_as_a_whole(
     with FakeCluster(topics={"orders": 2}) as cluster:
         cluster.produce("orders", [("k", f"{i}") for i in range(4)], partition=0)
         config = group_config(cluster.bootstrap_servers, **ONE_OF_A_KEY)
-        with closing(Tail(config, cast("GroupSession", session), Waker().open())) as tail:
-            tail.assign({T0: (HashRange(point, point + 1),), T1: ()})
+        with closing(
+            Dispatcher(config, cast("GroupSession", session), Waker().open())
+        ) as dispatcher:
+            dispatcher.assign({T0: (HashRange(point, point + 1),), T1: ()})
             session.at = {T0: Progress.at(0), T1: Progress.at(0)}
-            tail.refresh()
-            assert eventually(lambda: tail.next_rows(0.1))
-            assert [message.offset() for message in tail.rows.messages] == [0]
-            tail.refresh()
+            dispatcher.refresh()
+            assert eventually(lambda: dispatcher.next_rows(0.1))
+            assert [message.offset() for message in dispatcher.rows.messages] == [0]
+            dispatcher.refresh()
             cluster.produce("orders", [("other", "v")], partition=1)
-            assert eventually(lambda: tail.next_rows(0.1))
-            assert len(list(tail.rows.messages)) == 1
-            assert eventually(lambda: not tail.next_rows(0.1) and tail.is_blocked())
-            tail.acknowledge(T0, [0])
-            tail.refresh()
-            assert eventually(lambda: tail.next_rows(0.1))
-            assert [message.offset() for message in tail.rows.messages] == [1]
+            assert eventually(lambda: dispatcher.next_rows(0.1))
+            assert len(list(dispatcher.rows.messages)) == 1
+            assert eventually(lambda: not dispatcher.next_rows(0.1) and dispatcher.is_blocked())
+            dispatcher.acknowledge(T0, [0])
+            dispatcher.refresh()
+            assert eventually(lambda: dispatcher.next_rows(0.1))
+            assert [message.offset() for message in dispatcher.rows.messages] == [1]
