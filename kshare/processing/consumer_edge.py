@@ -1,6 +1,7 @@
 """What is outside an engine on a consumer: acknowledgements, dead letters, parked keys."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
@@ -17,6 +18,8 @@ from kshare.processing.policy import DeadLetter, Park
 from kshare.processing.processor import Processor
 
 __all__ = ["ConsumerEdge"]
+
+_log = logging.getLogger("kshare.processing")
 
 
 class ConsumerEdge:
@@ -59,7 +62,10 @@ class ConsumerEdge:
                     rows[record.row] = 1
         if self._on_outcome is not None:
             for outcome in outcomes:
-                self._on_outcome(outcome)
+                try:
+                    self._on_outcome(outcome)
+                except Exception:
+                    _log.exception("on_outcome has failed with %r", outcome.record)
         self._on_room()
 
     async def deliver(self, record: Record, error: BaseException | None) -> None:

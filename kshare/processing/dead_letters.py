@@ -10,10 +10,11 @@ Guarantees: a letter counts as written when the broker has it on all in-sync rep
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from kshare.cluster.client import Client, kafka_error, kind_of
 from kshare.errors import KafkaError
@@ -94,6 +95,7 @@ class DeadLetters:
         self._client = Client(producer, kafka, lambda: _config(kafka), making="make a producer")
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
+        self._waiting: set[asyncio.Future[None]] = set()
 
     async def write(self, record: Record, error: BaseException | None, now: float) -> None:
         """Write the letter of a record; return when the broker has it.
@@ -104,6 +106,7 @@ class DeadLetters:
             BufferError: Too much is waiting to be sent.
         """
         loop = asyncio.get_running_loop()
+        producer = self._open(loop)
         written: asyncio.Future[None] = loop.create_future()
 
         def told(fault: Any, _: Any) -> None:
@@ -117,7 +120,7 @@ class DeadLetters:
                     written.set_exception(self._refused(fault))
 
         timestamp = record.timestamp
-        self._open().produce(
+        producer.produce(
             self._topic,
             record.raw_value,
             record.raw_key,
@@ -125,7 +128,11 @@ class DeadLetters:
             on_delivery=told,
             **({} if timestamp < 0 else {"timestamp": timestamp}),
         )
-        await written
+        self._waiting.add(written)
+        try:
+            await written
+        finally:
+            self._waiting.discard(written)
 
     def _refused(self, fault: Any) -> KafkaError:
         is_denied = kind_of(fault) is Kind.AUTHORIZATION
@@ -133,18 +140,31 @@ class DeadLetters:
         action = f"write a dead letter to topic {self._topic}"
         return kafka_error(fault, action, more=more, topic=self._topic)
 
-    def _open(self) -> Any:
+    def _open(self, loop: asyncio.AbstractEventLoop) -> Any:
         producer = self._client.handle
         if self._thread is None:
             self._thread = threading.Thread(
-                target=self._poll, args=(producer,), name="kshare dead letters", daemon=True
+                target=self._poll, args=(producer, loop), name="kshare dead letters", daemon=True
             )
             self._thread.start()
         return producer
 
-    def _poll(self, producer: Any) -> None:
-        while not self._closed.is_set():
-            producer.poll(_POLL_SECONDS)
+    def _poll(self, producer: Any, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the producer report, until the end or a fatal error: it writes no more then."""
+        try:
+            while not self._closed.is_set():
+                producer.poll(_POLL_SECONDS)
+        except KafkaException as error:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._ended, error.args[0])
+
+    def _ended(self, fault: Any) -> None:
+        """The next letter has another producer; those that are under way are written again."""
+        self._thread = None
+        self._client.close()
+        for written in self._waiting:
+            if not written.done():
+                written.set_exception(self._refused(fault))
 
     def close(self) -> None:
         """Write no more."""

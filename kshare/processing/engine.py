@@ -418,6 +418,7 @@ class Engine:
     def _cancel(self, call: Call) -> None:
         if self._limit is not None:
             self._limit.throttled()
+            self._adapt(call)
         if self._handler.is_async:
             call.handle.cancel()
             return

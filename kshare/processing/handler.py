@@ -1,6 +1,7 @@
 """A user's handler: called with one record, or with a batch, in the loop or in a thread."""
 
 import inspect
+import logging
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -11,6 +12,8 @@ from kshare.processing.core.record import Record
 from kshare.processing.policy import Retry
 
 __all__ = ["Deserializer", "Handler"]
+
+_log = logging.getLogger("kshare.processing")
 
 Deserializer: TypeAlias = Callable[[bytes | None, SerializationContext], Any]
 """As in ``confluent_kafka.DeserializingConsumer``."""
@@ -59,7 +62,13 @@ class Handler:
 
     def is_final(self, error: BaseException) -> bool:
         """True if another attempt is of no use after an error."""
-        return isinstance(error, UndecodableError) or not self._retry.is_worth(error)
+        if isinstance(error, UndecodableError):
+            return True
+        try:
+            return not self._retry.is_worth(error)
+        except Exception:
+            _log.exception("Retry(on=...) has failed with %r, which is tried again", error)
+            return False
 
     def _decode(self, records: list[Record]) -> None:
         for record in records:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from typing import TypeAlias
 
 from kshare.options.kinds import parse_duration
@@ -79,13 +80,18 @@ class RetryAfter(Exception):  # noqa: N818 - what a handler says, as HTTP's head
     ``concurrency="auto"`` fewer calls run at a time.
 
     Args:
-        seconds: How long to wait.
+        seconds: How long to wait; the text of a header ``Retry-After`` is a number, too.
         reason: Why, for people.
+
+    Raises:
+        ValueError: It is no number of seconds.
     """
 
-    def __init__(self, seconds: float, reason: str = "") -> None:
+    def __init__(self, seconds: float | str, reason: str = "") -> None:
         super().__init__(seconds, reason)
-        self.seconds = seconds
+        self.seconds = float(seconds)
+        if not isfinite(self.seconds):
+            raise ValueError(f"RetryAfter: seconds is {seconds!r}; wanted a number of seconds")
 
     def __str__(self) -> str:
         return f"again after {self.seconds:g} s" + (f": {self.args[1]}" if self.args[1] else "")

@@ -100,6 +100,11 @@ class Processor:
             )
         elif isinstance(on_failure, DeadLetter) and not on_failure.topic:
             problems.append("on_failure=DeadLetter(...) has no topic")
+        elif isinstance(on_failure, DeadLetter) and on_failure.sequence and order != "key":
+            problems.append(
+                f"on_failure=DeadLetter(..., sequence=True) follows keys, and order is {order!r}; "
+                "wanted order='key'"
+            )
         batch_size = (_BATCH if on_batch else 1) if batch_size is None else batch_size
         if max_records is None:
             max_records = _records_max(concurrency, batch_size)

@@ -230,9 +230,16 @@ class Runner:
 
     def _started(self, _: _Ranges) -> None:
         """Key hashes are claimed, and nobody else writes of them: look at what was kept."""
-        self._remembered = self._edge.retry_log.read()
+        self._read_marks()
+
+    def _read_marks(self) -> None:
+        """What is kept of attempts; which keys' records follow a dead letter, and which no more."""
         sequences = self._engine.scheduler.sequences
-        self._loop.call_soon_threadsafe(sequences.update, self._remembered.sequences)
+        had = set(sequences)  # before the log is read: their marks were written before
+        known = self._edge.retry_log.read()
+        self._remembered = known
+        self._loop.call_soon_threadsafe(sequences.difference_update, had - known.sequences)
+        self._loop.call_soon_threadsafe(sequences.update, known.sequences)
 
     def _look_for_released(self) -> None:
         """Handle the records of keys again that an operator has released (``kshare unpark``)."""
@@ -246,14 +253,9 @@ class Runner:
                 self._loop.call_soon_threadsafe(self._engine.unparked, lane)
             if not self._processor.settings.sequence:
                 return
-            known = self._edge.retry_log.read()
+            self._read_marks()
         except KafkaError as error:
             _log.warning("cannot see which keys are released: %s", error)
-            return
-        released = self._remembered.sequences - known.sequences
-        self._remembered = known
-        sequences = self._engine.scheduler.sequences
-        self._loop.call_soon_threadsafe(sequences.difference_update, released)
 
     def _revoked(self, ranges: _Ranges) -> None:
         """Others shall get some key hashes: end what handlers have of them."""

@@ -312,3 +312,30 @@ def test_a_thousand_in_flight_are_drained_or_left_over() -> None:
     assert time.monotonic() - began < 5
     assert sorted(edge.offsets()) == list(range(900))
     assert sorted(edge.offsets(Status.LEFT_OVER)) == list(range(900, 1_000))
+
+
+def test_a_predicate_that_fails_says_nothing_about_the_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def is_worth(error: BaseException) -> bool:
+        raise LookupError("of the predicate")
+
+    async def fails(record: Record) -> None:
+        raise OSError("of the handler")
+
+    retry = Retry(attempts=3, first=0.001, most=0.01, on=is_worth)
+    edge, _ = handle(Processor(fails, retry=retry, on_failure=DeadLetter("dlq")), [b"a", b"a"])
+    assert [record.offset for record in edge.letters] == [0, 1]
+    assert {record.failures for record in edge.letters} == {3}
+    assert "Retry(on=...) has failed" in caplog.text
+
+
+def test_with_auto_fewer_calls_run_when_all_are_too_slow() -> None:
+    async def hangs(record: Record) -> None:
+        await asyncio.sleep(10)
+
+    retry = Retry(attempts=50, first=0.001, most=0.01)
+    processor = Processor(hangs, concurrency="auto", timeout=0.02, retry=retry)
+    keys = [b"%d" % at for at in range(200)]
+    _, engine = handle(processor, keys, seconds=1.0, drain=0.1)
+    assert engine.scheduler.concurrency < processor.settings.concurrency

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kshare.errors import OptionsError
-from kshare.processing import DeadLetter, Processor, Retry
+from kshare.processing import DeadLetter, Processor, Retry, RetryAfter
 
 
 def test_all_faults_are_listed_at_once() -> None:
@@ -59,3 +59,16 @@ def test_a_wrong_number_of_calls_is_named_with_the_default_number_of_records() -
     with pytest.raises(OptionsError) as fault:
         wrong(print, concurrency="many", batch_size=None)
     assert len(fault.value.problems) == 1
+
+
+@pytest.mark.parametrize("order", ["partition", "none"])
+def test_only_a_key_has_a_sequence_of_dead_letters(order: Any) -> None:
+    with pytest.raises(OptionsError, match="follows keys, and order is"):
+        Processor(print, order=order, on_failure=DeadLetter("dlq", sequence=True))
+
+
+def test_retry_after_takes_the_text_of_a_header() -> None:
+    assert RetryAfter("30").seconds == 30.0
+    for wrong in ("Wed, 21 Oct 2026 07:28:00 GMT", "inf", float("nan")):
+        with pytest.raises(ValueError, match=r"could not convert|wanted a number"):
+            RetryAfter(wrong)

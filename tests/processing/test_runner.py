@@ -20,7 +20,15 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import OptionsError, ProcessingError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.message import Chunk
-from kshare.processing import DeadLetter, Park, Processor, Record, Retry, register_metrics
+from kshare.processing import (
+    DeadLetter,
+    Outcome,
+    Park,
+    Processor,
+    Record,
+    Retry,
+    register_metrics,
+)
 from kshare.processing.blocking import LoopWatch
 from kshare.processing.consumed import records_of
 from kshare.processing.consumer_edge import ConsumerEdge
@@ -483,3 +491,42 @@ def test_a_processor_that_has_nothing_to_do_tells_nothing(
     lines = [text for text in caplog.messages if "records/s" in text]
     assert "0 held of 0 keys" in lines[-1]
     assert ": 0 records/s" not in lines[-1]
+
+
+def test_an_on_outcome_that_fails_stops_nothing(
+    consumer: Callable[..., KeySharedConsumer],
+    sessions: FakeSessions,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ended = list[int]()
+
+    async def handler(record: Record) -> None:
+        pass
+
+    def on_outcome(outcome: Outcome) -> None:
+        ended.append(outcome.record.offset)
+        raise LookupError("of the callback")
+
+    run(Processor(handler, on_outcome=on_outcome), consumer(), lambda: len(ended) == RECORDS)
+    assert all(sessions.processed(ORDERS, at) for at in range(RECORDS))
+    assert "on_outcome has failed" in caplog.text
+
+
+def test_after_a_fatal_error_of_the_producer_letters_are_written_by_another_one(
+    cluster: FakeCluster, consumer: Callable[..., KeySharedConsumer], sessions: FakeSessions
+) -> None:
+    failed = list[int]()
+
+    async def handler(record: Record) -> None:
+        if record.offset % 100 == 7:
+            if not failed:
+                cluster.fail("Produce", ["OUT_OF_ORDER_SEQUENCE_NUMBER"])
+            failed.append(record.offset)
+            raise ValueError("no")
+
+    def are_all() -> bool:
+        return all(sessions.processed(ORDERS, at) for at in range(RECORDS))
+
+    run(Processor(handler, retry=SOON, on_failure=DeadLetter("dlq")), consumer(), are_all)
+    assert are_all()
+    assert {value for value, _ in letters(cluster, 3)} >= {b"7", b"107", b"207"}

@@ -211,14 +211,14 @@ class Subscriber:
         started = {tp: hashes for tp, hashes in self._starting.items() if is_in_place(tp)}
         if not started:
             return
-        for topic_partition in started:
-            del self._starting[topic_partition]
         if self.callbacks.on_started is not None:
             self.is_rebalancing = True
             try:
-                self.callbacks.on_started(started)
+                self.callbacks.on_started(started)  # if it fails, it is told again
             finally:
                 self.is_rebalancing = False
+        for topic_partition in started:
+            self._starting.pop(topic_partition, None)
 
     def _tell(self, changed: Mapping[TopicPartition, tuple[HashRange, ...]], what: str) -> None:
         """Write a line for people, as Java's consumer does."""

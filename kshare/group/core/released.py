@@ -23,10 +23,12 @@ class _Waiting:
 
     Attributes:
         due: Their hashes, each with the time until when it waits; None: until it is let go.
+        over: The hashes of those that wait no more, and that the delivery still leaves out.
         is_changed: Whether the delivery is to be changed for it now.
     """
 
     due: dict[int, float | None] = field(default_factory=dict)
+    over: set[int] = field(default_factory=set)
     is_changed: bool = False
 
 
@@ -53,6 +55,7 @@ class Released:
         """A key waits no more."""
         waiting = self._partitions.get(partition)
         if waiting is not None and waiting.due.pop(point, 0.0) != 0.0:
+            waiting.over.add(point)
             waiting.is_changed = True
 
     def is_new(self, partition: TopicPartition) -> bool:
@@ -63,8 +66,15 @@ class Released:
     def hashes(self, partition: TopicPartition) -> tuple[HashRange, ...]:
         """The hashes of the keys that wait, ascending, one hash each."""
         waiting = self._partitions.get(partition)
-        points = sorted(waiting.due) if waiting is not None else ()
-        return tuple(HashRange(point, point + 1) for point in points)
+        return () if waiting is None else _each(waiting.due)
+
+    def unfollowed(self, partition: TopicPartition) -> tuple[HashRange, ...]:
+        """Those, and the ones that wait no more, until the delivery has followed.
+
+        What is read of them before that is behind what is read again after it.
+        """
+        waiting = self._partitions.get(partition)
+        return () if waiting is None else _each(waiting.due.keys() | waiting.over)
 
     def due(self, now: float) -> None:
         """Let go the keys whose time has come."""
@@ -72,6 +82,7 @@ class Released:
             over = [point for point, due in waiting.due.items() if due is not None and due <= now]
             for point in over:
                 del waiting.due[point]
+            waiting.over.update(over)
             waiting.is_changed |= bool(over)
 
     def next_due(self) -> float | None:
@@ -89,6 +100,7 @@ class Released:
         found = [partition for partition in partitions if self.is_new(partition)]
         for partition in found:
             self._partitions[partition].is_changed = False
+            self._partitions[partition].over.clear()
         return found
 
     def keep(self, partition: TopicPartition, hashes: Sequence[HashRange]) -> None:
@@ -103,3 +115,7 @@ class Released:
         }
         if not waiting.due and not waiting.is_changed:
             del self._partitions[partition]
+
+
+def _each(points: Iterable[int]) -> tuple[HashRange, ...]:
+    return tuple(HashRange(point, point + 1) for point in sorted(points))

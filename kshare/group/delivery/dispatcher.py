@@ -272,10 +272,10 @@ class Dispatcher:
         return message.is_released()
 
     def _mark_released(self, chunk: Chunk, delivery: Delivery) -> None:
-        """Of keys that wait and are still read, no record is returned that had not been before."""
+        """Of keys that wait, or did so, nothing that is still read is returned at first."""
         if not self.released.is_new(chunk.topic_partition):
             return
-        held = self.released.hashes(chunk.topic_partition)
+        held = self.released.unfollowed(chunk.topic_partition)
         for key in set(chunk.column("key")):
             if key is not None and common(held, (_point(key_hash(key, 0)),)):
                 delivery.release(key, int(chunk.offsets[0]))

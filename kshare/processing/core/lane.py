@@ -1,7 +1,7 @@
 """A lane: records that are processed one after another. A call: records that a handler is given."""
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from enum import IntEnum
 from typing import Any
 
@@ -35,7 +35,8 @@ class Lane:
         size: Size of its records in bytes.
         given_back: The first of its records that was given back; None if none was. No later ones
             come before it comes again.
-        is_revoked: Whether others get its records, and none has come since that was known.
+        revoked: Says of a record that a handler had whether others got it meanwhile; None if they
+            got none, or some have come since.
     """
 
     __slots__ = (
@@ -43,9 +44,9 @@ class Lane:
         "error",
         "given_back",
         "is_exhausted",
-        "is_revoked",
         "key",
         "records",
+        "revoked",
         "running",
         "singly",
         "size",
@@ -65,7 +66,7 @@ class Lane:
         self.size = record.size
         self.given_back: Record | None = None
         self.is_exhausted = False
-        self.is_revoked = False
+        self.revoked: Callable[[Record], bool] | None = None
 
 
 class Call:

@@ -19,7 +19,9 @@ slot twice while another one waits for it; no more is held, and no more calls ar
 the settings say. Cost: 4 us a record.
 """
 
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from heapq import heappop
 from itertools import islice
 from typing import Any
@@ -141,7 +143,7 @@ class Scheduler:
             if lane is not None:
                 lane.records.append(record)
                 lane.size += record.size
-                lane.is_revoked = False
+                lane.revoked = None
                 self._limit(lane)
             else:
                 lanes[record.lane] = lane = Lane(record.lane, record)
@@ -151,7 +153,7 @@ class Scheduler:
     def _limit(self, lane: Lane) -> None:
         """A lane that waits holds an eighth of all at most: others have the room."""
         settings = self._settings
-        if not settings.gives_back or lane.state < State.WAITING or lane.is_revoked:
+        if not settings.gives_back or lane.state < State.WAITING or lane.revoked:
             return
         size_max = settings.bytes_max // _WAITING_PART
         first, records_max = None, max(settings.records_max // _WAITING_PART, 1)
@@ -329,6 +331,8 @@ class Scheduler:
     def _wait(
         self, lane: Lane, error: BaseException, now: float, due: float, *, remembers: bool = True
     ) -> None:
+        if self._is_others(lane, now):
+            return
         record = lane.records[0]
         record.since = now if record.since is None else record.since
         record.due = due
@@ -343,7 +347,8 @@ class Scheduler:
         record, settings = lane.records[0], self._settings
         self._limit(lane)
         if settings.on_failure is OnFailure.DEAD_LETTER:
-            begins = settings.sequence and lane.key not in self.sequences
+            keyed = record.raw_key is not None  # none follows one without a key
+            begins = settings.sequence and keyed and lane.key not in self.sequences
             self.effects.append(Deliver(lane, record, error, begins))
         elif settings.on_failure is OnFailure.PARK:
             self.effects.append(ParkKey(lane, record, error))
@@ -362,14 +367,14 @@ class Scheduler:
         """The broker has the dead letter of a lane's first record."""
         if lane.state is not State.ENDING:
             return
-        if self._settings.sequence:
+        if self._settings.sequence and lane.records[0].raw_key is not None:
             self.sequences.add(lane.key)
         self._finish(lane, Status.DEAD_LETTERED, None)
         self._advance(lane, now)
 
     def undelivered(self, lane: Lane, now: float) -> None:
         """A dead letter could not be written, or a key not be parked: it is tried again later."""
-        if lane.state is State.ENDING:
+        if lane.state is State.ENDING and not self._is_others(lane, now):
             retry = self._settings.retry
             lane.undelivered += 1
             delay = retry.delay(lane.undelivered, lane.records[0].offset)
@@ -386,7 +391,7 @@ class Scheduler:
         """
         if lane.state is not State.ENDING:
             return []
-        if not lane.is_revoked:
+        if lane.revoked is None or not lane.revoked(lane.records[0]):
             self._parked[lane.key] = lane.records[0]
             if self._settings.gives_back:
                 self.effects.append(GiveBack(lane.records[0]))
@@ -473,23 +478,51 @@ class Scheduler:
         """
         self._parked = {key: first for key, first in self._parked.items() if not is_gone(first)}
         for lane in list(self._lanes.values()):
-            if not lane.records or not is_gone(lane.records[0]):
-                continue
-            lane.is_revoked, lane.given_back = True, None
             kept = 1 if lane.state is State.ENDING else lane.running
-            while len(lane.records) > kept:
-                record = lane.records.pop()
-                lane.size -= record.size
-                self._held.less((record,))
-            if not kept:
+            under_way = set(islice(lane.records, kept))
+            gone = set(filter(is_gone, lane.records))
+            if not gone:
+                continue
+            first, lane.given_back = lane.records[0], None
+            lane.revoked = is_gone if gone & under_way else None
+            self._drop(lane, gone - under_way)
+            if not lane.records:
                 self._remove(lane, 0)
+            elif lane.records[0] is not first and lane.state is State.WAITING:
+                self._queues.wait(lane, lane.records[0].due)
+
+    def _is_others(self, lane: Lane, now: float) -> bool:
+        """Drop what others got of a lane while it was under way; True if its first one was that."""
+        if lane.revoked is None:
+            return False
+        first, gone = lane.records[0], list(filter(lane.revoked, lane.records))
+        lane.revoked = None
+        for record in gone:
+            self._leave_over(record)
+        self._drop(lane, set(gone))
+        if not lane.records:
+            self._remove(lane, 0)
+            return True
+        if lane.records[0] is first:
+            return False
+        self._advance(lane, now)
+        return True
+
+    def _drop(self, lane: Lane, records: AbstractSet[Record]) -> None:
+        """Hold some records of a lane no more."""
+        first = lane.records[0]
+        lane.records = deque(record for record in lane.records if record not in records)
+        lane.size -= sum(record.size for record in records)
+        self._held.less(records)
+        if not lane.records or lane.records[0] is not first:
+            lane.error, lane.is_exhausted, lane.undelivered, lane.singly = None, False, 0, 0
 
     def is_running(self, is_of: Callable[[Record], bool]) -> bool:
         """True if a handler has some record, or its dead letter is under way."""
         return any(
-            lane.state in {State.RUNNING, State.ENDING} and is_of(lane.records[0])
+            lane.state in {State.RUNNING, State.ENDING} and is_of(record)
             for lane in self._lanes.values()
-            if lane.records
+            for record in islice(lane.records, max(lane.running, 1))
         )
 
     def leave_all(self) -> None:

@@ -205,3 +205,27 @@ def test_it_is_for_explicit_mode(make: Make) -> None:
         consumer.release("k")  # type: ignore[arg-type]
     with pytest.raises(OptionsError, match=r"acknowledgement\.mode is implicit"):
         make(acknowledgement__mode="implicit").release(message)
+
+
+def test_what_is_read_after_a_key_was_let_go_and_before_the_next_look_overtakes_nothing(
+    group: FakeSessions,
+) -> None:
+    rows = [(f"k{i % 2}", "v") for i in range(8)]
+    with FakeCluster(topics={"orders": 1}) as cluster, fake_consumers(cluster, group) as make:
+        cluster.produce("orders", rows, partition=0)
+        consumer = make(acknowledgement__mode="explicit")
+        consumer.assign([T0])
+        first = received(consumer, 8)
+        dispatcher = consumer._dispatcher
+        consumer.releases.hold(first[2])
+        consumer.releases.let_go(first[2])
+        cluster.produce("orders", rows, partition=0)
+        deadline = time.monotonic() + SECONDS
+        while not dispatcher.rows.left and time.monotonic() < deadline:
+            with consumer._state.lock:
+                dispatcher.refresh(continues=True)  # as amid a call that has got records
+            dispatcher.next_rows(0.1)
+        read = {message.offset(): message.is_released() for message in dispatcher.rows.messages}
+        assert read == {at: at % 2 == 0 for at in range(8, 16)}
+        again = offsets(received(consumer, 7))
+        assert again == list(range(2, 16, 2))

@@ -122,3 +122,22 @@ def test_partitions_of_which_some_hashes_stay_are_assigned_again(
     change = Change({ORDERS: (UPPER,), AUDIT: ()}, {}, {ORDERS: (LOWER,)})
     apply(subscriber, member, change)
     assert told == [("revoked", [ORDERS, AUDIT]), ("assigned", [ORDERS])]
+
+
+def test_a_start_that_a_callback_did_not_bear_is_told_again(
+    subscriber: Subscriber, member: FakeMember
+) -> None:
+    told: list[Hashes] = []
+
+    def on_started(started: Hashes) -> None:
+        told.append(started)
+        if len(told) == 1:
+            raise OSError("the state cannot be read")
+
+    subscriber.callbacks = Callbacks(on_started=on_started)
+    apply(subscriber, member, Change({}, {ORDERS: ()}, {ORDERS: ()}))
+    with pytest.raises(OSError, match="cannot be read"):
+        subscriber.started(lambda _: True)
+    for _ in range(2):
+        subscriber.started(lambda _: True)
+    assert told == [{ORDERS: ()}] * 2

@@ -1,0 +1,101 @@
+"""Records that others get while a handler has them, or while those before them wait."""
+
+import pytest
+
+from kshare.processing.core.outcome import Status
+from kshare.processing.core.record import Record
+from kshare.processing.core.scheduler import Scheduler
+from kshare.processing.core.settings import OnFailure, RetryPlan, Settings
+from tests.processing.core.simulation import record_of
+
+RETRY = RetryPlan(3, 0.2, 5.0, 0.0)
+ERROR = OSError("no")
+
+
+def is_of(record: Record) -> bool:
+    return record.raw_key == b"0"
+
+
+def of_partition(*keys: int) -> list[Record]:
+    """Records of one lane, with these keys."""
+    records = [record_of(at, key) for at, key in enumerate(keys)]
+    for record in records:
+        record.lane = b"partition"
+    return records
+
+
+def test_a_record_that_fails_when_others_have_it_is_not_tried_again() -> None:
+    scheduler = Scheduler(Settings(retry=RETRY))
+    scheduler.add([record_of(0, 0), record_of(1, 0)], 0.0)
+    call = scheduler.next_call(0.0)
+    assert call is not None
+    scheduler.revoke(is_of)
+    assert scheduler.is_running(is_of)
+    scheduler.failed(call, ERROR, 0.1)
+    assert not scheduler.is_running(is_of)
+    scheduler.tick(100.0)
+    assert scheduler.next_call(100.0) is None
+    assert [each.status for each in scheduler.outcomes] == [Status.LEFT_OVER]
+    assert scheduler.figures().records == 0
+
+
+def test_a_dead_letter_that_is_refused_when_others_have_the_record_is_theirs_to_write() -> None:
+    settings = Settings(retry=RetryPlan(1, 0.2, 5.0, 0.0), on_failure=OnFailure.DEAD_LETTER)
+    scheduler = Scheduler(settings)
+    scheduler.add([record_of(0, 0)], 0.0)
+    call = scheduler.next_call(0.0)
+    assert call is not None
+    scheduler.failed(call, ERROR, 0.1)
+    (letter,) = scheduler.effects
+    scheduler.effects.clear()
+    scheduler.revoke(is_of)
+    assert scheduler.is_running(is_of)
+    scheduler.undelivered(letter.lane, 0.2)  # type: ignore[union-attr]
+    assert not scheduler.is_running(is_of)
+    scheduler.tick(100.0)
+    assert scheduler.effects == []
+    assert scheduler.is_idle
+
+
+@pytest.mark.parametrize("state", ["ready", "running", "waiting"])
+@pytest.mark.parametrize("keys", [(0, 1, 0, 1), (1, 0, 1, 0)])
+def test_of_a_lane_with_many_keys_those_that_stay_are_handled_and_the_others_are_not(
+    state: str, keys: tuple[int, ...]
+) -> None:
+    scheduler = Scheduler(Settings(retry=RETRY))
+    scheduler.add(of_partition(*keys), 0.0)
+    call = scheduler.next_call(0.0) if state != "ready" else None
+    if state == "waiting":
+        assert call is not None
+        scheduler.failed(call, ERROR, 0.0)
+    scheduler.revoke(is_of)
+    assert scheduler.is_running(is_of) == (state == "running" and keys[0] == 0)
+    if state == "running":
+        assert call is not None
+        scheduler.failed(call, ERROR, 0.0)
+    handled = []
+    for now in range(1, 20):
+        scheduler.tick(float(now))
+        while call := scheduler.next_call(float(now)):
+            handled.append(call.records[0].offset)
+            scheduler.done(call, float(now))
+    assert handled == [at for at, key in enumerate(keys) if key == 1]
+    assert scheduler.is_idle
+    assert scheduler.figures().records == 0
+
+
+def test_only_keys_are_followed_into_the_dead_letter_topic() -> None:
+    settings = Settings(
+        retry=RetryPlan(1, 0.2, 5.0, 0.0), on_failure=OnFailure.DEAD_LETTER, sequence=True
+    )
+    scheduler = Scheduler(settings)
+    record = record_of(0, 0)
+    record.raw_key = None
+    scheduler.add([record], 0.0)
+    call = scheduler.next_call(0.0)
+    assert call is not None
+    scheduler.failed(call, ERROR, 0.1)
+    (letter,) = scheduler.effects
+    assert not letter.begins_sequence  # type: ignore[union-attr]
+    scheduler.delivered(letter.lane, 0.2)  # type: ignore[union-attr]
+    assert scheduler.sequences == set()
