@@ -34,7 +34,7 @@ from integration.kafka import KafkaBroker
 from integration.members import Group, end_all
 from integration.residents import Measure, Residents, residents
 from integration.runs import ROOT, Driver
-from integration.soak_ways import MODES, await_all, brokers_of, chaos
+from integration.soak_ways import MODES, await_all, brokers_of, chaos, faults_of_outputs
 from integration.test_ranges import Soak
 
 __all__ = ["FILES", "main"]
@@ -93,11 +93,14 @@ def _members(mode: str, brokers: int) -> Callable[[int, Path], list[str]]:
         with brokers_of(brokers) as (where, cluster):
             copies = {} if cluster is None else {"replication": brokers}
             with closing(Group(where, where.create_topic(**copies), folder)) as group:
+                if mode == "transactions":
+                    group.output = where.create_topic(**copies)
                 total = chaos(group, mode, _CHAOS_SECONDS, random.Random(seed), cluster)
                 await_all(group, total)
                 end_all(group)
                 print(f"  {group.history()}", flush=True)
-                return group.faults_of_returns(has_order=mode != "no order")
+                found = group.faults_of_returns(has_order=mode != "no order")
+                return found + (faults_of_outputs(group, total) if group.output else [])
 
     return run
 

@@ -29,6 +29,9 @@ def brokers() -> Iterator[KafkaCluster]:
     config = {
         "offsets.topic.num.partitions": "8",
         "offsets.topic.replication.factor": "2",
+        # A busy machine must not make a copy seem too old to lead: nobody would lead anything.
+        "broker.session.timeout.ms": "6000",
+        "replica.lag.time.max.ms": "30000",
     }
     with KafkaCluster(2, config=config) as running:
         yield running
