@@ -62,7 +62,9 @@ class Commits:
             return {}
         with self.latency.measured():
             processed = self._allowed(work.processed)
-            return self._session.commit(processed, min(seconds, self.seconds), since=work.since)
+            answer = self._session.commit(processed, min(seconds, self.seconds), since=work.since)
+            self._failure = None  # what policies refused before is accepted now
+            return answer
 
     def begin(self, work: Work) -> None:
         """Commit without waiting; :meth:`serve` calls back."""

@@ -260,6 +260,8 @@ class Receiver:
         with self._state.lock:
             if call.is_cancelled or not self._dispatcher.has_batch:
                 return None
+            if self._dispatcher.released.is_new(self._dispatcher.current):
+                return None  # a record before it was released meanwhile: the next look obeys
             delivery, messages, batch = self._dispatcher.collect_batch()
             call.took(delivery, messages)
             self.fresh.rows = iter(())

@@ -93,8 +93,12 @@ class Dispatcher:
         return self._hand.rows
 
     def take_turns(self) -> None:
-        """Hand out some hundred records of each partition in turn, of what is read from now on."""
+        """Hand out some hundred records of each partition in turn, from now on."""
         self._reader.takes_turns = True
+        # Partitions that are read one after another share a buffer: in turns each has its own.
+        for topic_partition in self.deliveries.keys() - self.paused:
+            self._give_up(topic_partition)
+            self._read(topic_partition)
 
     # -- which partitions -------------------------------------------------------------------
 

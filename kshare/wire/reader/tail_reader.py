@@ -349,7 +349,8 @@ class TailReader(SliceReader):
                 late = f"{host}:{port} has not answered within request.timeout.ms"
                 self._lose(fetcher, TimeoutError(late))
         for fetcher in ready:
-            yield from self._receive(fetcher)
+            if fetcher.is_waiting:  # else a partition was dropped meanwhile, and its answer with it
+                yield from self._receive(fetcher)
         for fetcher in self._fetchers.values():
             if not fetcher.partitions:
                 fetcher.close(failed=False)
