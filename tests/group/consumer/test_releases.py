@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from hashlib import md5
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from kshare.errors import OptionsError
 from kshare.group import message as messages
 from kshare.group.consumer import releases
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.core.call import Call
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.log.retry_log import RetryLog
 from kshare.group.message import Message
@@ -229,3 +231,46 @@ def test_what_is_read_after_a_key_was_let_go_and_before_the_next_look_overtakes_
         assert read == {at: at % 2 == 0 for at in range(8, 16)}
         again = offsets(received(consumer, 7))
         assert again == list(range(2, 16, 2))
+
+
+@pytest.mark.parametrize("limit", [{}, {"max__in__flight__per__key": 5}])
+def test_a_batch_that_was_ready_when_a_record_before_it_was_released_does_not_overtake_it(
+    group: FakeSessions, limit: dict[str, Any]
+) -> None:
+    with FakeCluster(topics={"orders": 1}) as cluster, fake_consumers(cluster, group) as make:
+        cluster.produce("orders", [("k", "0")], partition=0)
+        consumer = make(acknowledgement__mode="explicit", **limit)
+        consumer.assign([T0])
+        (first,) = received(consumer, 1)
+        cluster.produce("orders", [("k", "1"), ("k", "2")], partition=0)
+        call = Call()
+        assert consumer.receiver.await_batch(call, time.monotonic() + SECONDS)
+        consumer.release(first, 0.0)
+        assert consumer.receiver.return_batch(call) is None
+        assert offsets(received(consumer, 3)) == [0, 1, 2]
+
+
+def test_a_processor_takes_over_a_consumer_that_has_been_polled(group: FakeSessions) -> None:
+    """In turns, each partition has a buffer of its own, also one that is read already."""
+    count = 60_000
+    large = {"compression.type": "zstd", "batch.num.messages": 30_000, "batch.size": 4_000_000}
+    large |= {"message.max.bytes": 8_000_000, "linger.ms": 5_000}
+    with FakeCluster(topics={"orders": 2}) as cluster, fake_consumers(cluster, group) as make:
+        for partition in range(2):
+            rows = [
+                (
+                    f"k{i % 7}",
+                    f"{partition}/{i:06}/{md5(b'%d' % i, usedforsecurity=False).hexdigest()}",
+                )
+                for i in range(count)
+            ]
+            cluster.produce("orders", rows, partition=partition, config=large)
+        consumer = make(acknowledgement__mode="explicit")
+        consumer.assign([T0, TopicPartition("orders", 1)])
+        found = [consumer.poll(SECONDS)]
+        consumer.take_turns()
+        found += received(consumer, 2 * count - 1)
+        values = [(each.value(), each.partition(), each.offset()) for each in found if each]
+        assert len(values) == 2 * count
+        wrong = [each for each in values if (each[0] or b"")[:8] != b"%d/%06d" % each[1:]]
+        assert wrong == []
