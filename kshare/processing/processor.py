@@ -106,8 +106,7 @@ class Processor:
                 "wanted order='key'"
             )
         batch_size = (_BATCH if on_batch else 1) if batch_size is None else batch_size
-        if max_records is None:
-            max_records = _records_max(concurrency, batch_size)
+        max_records = _records_max(concurrency, batch_size) if max_records is None else max_records
         for name, number in (
             ("batch_size", batch_size),
             ("max_records", max_records),

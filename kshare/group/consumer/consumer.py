@@ -596,7 +596,7 @@ class KeySharedConsumer:
         return self._processed.releases
 
     def take_turns(self) -> None:
-        """Return some hundred records of each partition in turn, of what is read from now on.
+        """Return some hundred records of each partition in turn, from now on.
 
         For :class:`~kshare.processing.Processor`: so it has as many keys as possible at work. It
         takes more memory, and more time a record.
