@@ -8,15 +8,19 @@ from kshare.errors import OptionsError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.message import Chunk, Message
 from kshare.processing.core.record import Record
+from kshare.processing.policy import DeadLetter
 from kshare.processing.processor import Processor
 
 __all__ = ["check_consumer", "message_of", "not_before", "records_of"]
 
 _NOT_BEFORE: Final = "not-before"
+_YEAR_10000_MS: Final = 253_402_300_800_000
+_NEEDED: Final = ("key", "value", "offset")
+_OF_LETTERS: Final = ("timestamp", "headers")
 
 
-def check_consumer(consumer: KeySharedConsumer) -> None:
-    """Check that a consumer may be processed.
+def check_consumer(consumer: KeySharedConsumer, processor: Processor) -> None:
+    """Check that a processor may process what a consumer reads.
 
     Raises:
         OptionsError: It may not; every fault is listed.
@@ -37,8 +41,12 @@ def check_consumer(consumer: KeySharedConsumer) -> None:
         problems.append("transactional.id is set; a processor cannot run within transactions")
     if config.order != "key":
         problems.append(f"consumption.order is {config.order}; give order to Processor instead")
-    if config.columns and not {"key", "value", "offset"} <= set(config.columns):
-        problems.append("columns has no key, value or offset; a handler is given them")
+    missing = [name for name in _NEEDED if config.columns and name not in config.columns]
+    if missing:
+        problems.append(f"columns has no {', '.join(missing)}; a handler is given them")
+    missing = [name for name in _OF_LETTERS if config.columns and name not in config.columns]
+    if missing and isinstance(processor.on_failure, DeadLetter):
+        problems.append(f"columns has no {', '.join(missing)}; a dead letter has them")
     if problems:
         raise OptionsError(problems, of="the consumer of Processor.run")
 
@@ -74,10 +82,12 @@ def _has_headers(chunk: Chunk) -> bool:
 def not_before(record: Record) -> float:
     """The time of a record's header ``not-before`` in seconds since 1970; 0 if it has none.
 
-    Its value is a text: milliseconds since 1970. One that is no number is no such header.
+    Its value is a text: milliseconds since 1970, before the year 10000. Another one is no such
+    header.
     """
     for name, value in record.headers:
         if name == _NOT_BEFORE:
             with suppress(ValueError):
-                return int(value or b"") / 1000
+                milliseconds = int(value or b"")
+                return milliseconds / 1000 if milliseconds < _YEAR_10000_MS else 0.0
     return 0.0

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kshare.core.hashing import HashRange, key_hash
 from kshare.core.progress import TopicPartition
@@ -54,6 +54,7 @@ _RETRY_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 2.0
 
 _Ranges = Mapping[TopicPartition, tuple[HashRange, ...]]
+_T = TypeVar("_T")
 
 
 def run(processor: Processor, consumer: KeySharedConsumer, topics: Sequence[str] | None) -> None:
@@ -76,7 +77,7 @@ class Runner:
     def __init__(
         self, processor: Processor, consumer: KeySharedConsumer, topics: Sequence[str] | None
     ) -> None:
-        check_consumer(consumer)
+        check_consumer(consumer, processor)
         consumer.take_turns()
         self._processor = processor
         self._consumer = consumer
@@ -195,14 +196,18 @@ class Runner:
         first = self._polled(_WAIT_SECONDS)
         if first is None:
             return []
-        return [first, *self._consumer.consume(min(most, _READ) - 1, 0.0)]
+        more = min(most, _READ) - 1
+        return [first, *self._retried(lambda: self._consumer.consume(more, 0.0))]
 
     def _polled(self, seconds: float) -> Message | None:
-        """Poll; a cluster that does not answer is asked again, for a minute."""
+        return self._retried(lambda: self._consumer.poll(seconds))
+
+    def _retried(self, call: Callable[[], _T]) -> _T:
+        """Call the consumer; a cluster that does not answer is asked again, for a minute."""
         deadline = time.monotonic() + _RETRY_SECONDS
         while True:
             try:
-                return self._consumer.poll(seconds)
+                return call()
             except (AuthorizationError, UnknownTopicError):
                 raise
             except KafkaError as error:

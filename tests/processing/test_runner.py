@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from kshare.core.hashing import WHOLE
 from kshare.core.progress import TopicPartition
-from kshare.errors import OptionsError, ProcessingError
+from kshare.errors import KafkaError, OptionsError, ProcessingError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.message import Chunk
 from kshare.processing import (
@@ -30,7 +30,7 @@ from kshare.processing import (
     register_metrics,
 )
 from kshare.processing.blocking import LoopWatch
-from kshare.processing.consumed import records_of
+from kshare.processing.consumed import not_before, records_of
 from kshare.processing.consumer_edge import ConsumerEdge
 from kshare.processing.measures import Measures
 from kshare.processing.progress import Progress
@@ -318,6 +318,43 @@ def test_a_consumer_that_does_not_fit_is_refused(
     implicit = consumer(acknowledgement__mode="implicit")
     with pytest.raises(OptionsError, match=r"acknowledgement\.mode is implicit"):
         Runner(Processor(print), implicit, None)
+
+
+def test_the_columns_that_a_dead_letter_has_are_read(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    made = consumer(columns="key,value,offset,timestamp")
+    with pytest.raises(OptionsError, match="columns has no headers; a dead letter has them"):
+        Runner(Processor(print, on_failure=DeadLetter("dlq")), made, None)
+    Runner(Processor(print), made, None)
+
+
+def test_a_cluster_that_does_not_answer_amid_a_read_is_asked_again(
+    consumer: Callable[..., KeySharedConsumer],
+    sessions: FakeSessions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, seen, faults = consumer(), set[int](), [KafkaError("no broker answers")]
+    consume = made.consume
+
+    def fails_once(most: int, seconds: float) -> Any:
+        if faults:
+            raise faults.pop()
+        return consume(most, seconds)
+
+    monkeypatch.setattr(made, "consume", fails_once)
+
+    async def handler(record: Record) -> None:
+        seen.add(record.offset)
+
+    run(Processor(handler), made, lambda: len(seen) == RECORDS)
+    assert [at for at in range(RECORDS) if not sessions.processed(ORDERS, at)] == []
+
+
+@pytest.mark.parametrize("value", [b"1" * 310, b"9" * 5_000, b"soon", b"", None])
+def test_a_header_that_is_no_time_is_passed_over(value: bytes | None) -> None:
+    record = Mock(headers=[("trace", b"1"), ("not-before", value)])
+    assert not_before(record) == 0.0
 
 
 def test_what_is_revoked_is_ended_first_and_no_more_is_begun(

@@ -106,7 +106,7 @@ class Releases:
             point = key_hash(message.key(), offset)
             attempt = _Attempt(partition, offset, known + 1, since, now + delay, point)
             self._attempts[partition][offset] = attempt
-        self._kept().remember(attempt)
+        self._kept().remember(attempt, point)
         self._interrupt()
 
     def count(self, partition: TopicPartition, offset: int) -> int:
@@ -129,9 +129,9 @@ class Releases:
         attempts = self._kept().read().attempts
         with self._state.lock:
             own = self._attempts.setdefault(partition, {})
-            for (at, offset), (failures, since, due) in attempts.items():
-                if at == partition and offset not in own:
-                    own[offset] = _Attempt(at, offset, failures, since, due)
+            for (at, offset), known in attempts.items():
+                if at == partition and (offset not in own or own[offset].failures < known.failures):
+                    own[offset] = _Attempt(at, offset, *known)
             self._starts[partition] = start
 
     def forget(self) -> None:
@@ -140,7 +140,9 @@ class Releases:
             delivery = self._dispatcher.deliveries.get(partition)
             if delivery is None:
                 continue
-            done = delivery.those_processed({at: each.point for at, each in attempts.items()})
+            # Of a hash that is not known, the record may be another member's.
+            points = {at: each.point for at, each in attempts.items() if each.point is not None}
+            done = delivery.those_processed(points)
             for offset in done:
                 self._kept().forget(attempts.pop(offset))
 

@@ -181,6 +181,9 @@ class Delivery:
         self._handed_out = HandedOut(self._settled)
         self._open = OpenChunks(carried.chunks)  # explicit mode
         self._carried = carried.pieces
+        # Up to here something may be processed, or handed out, ahead of the position.
+        ends = [stripe.bounds[-1] for stripe in start.stripes if stripe.bounds]
+        self._ahead_end = max([*ends, *(piece.offsets.end for piece in self._carried)], default=0)
         self._looked = -1  # the position for which it is known what is beyond it
 
     # -- what to read -----------------------------------------------------------------------
@@ -304,7 +307,7 @@ class Delivery:
         self._looked = position
         first = [each.rest(position, OFFSET_MAX)[0] for each in self._sought]
         if self._others:
-            if all(piece.offsets.end <= position for piece in self._carried):
+            if self._ahead_end <= position:
                 return position
             unread = self.start.advance(position).commit(self._carried)
             first.append(unread.position_of(self._others))
@@ -368,13 +371,13 @@ class Delivery:
 
     # -- what is processed ------------------------------------------------------------------
 
-    def those_processed(self, records: Mapping[int, int | None]) -> list[int]:
-        """Those of some records that are processed.
+    def those_processed(self, records: Mapping[int, int]) -> list[int]:
+        """Those of some records that are owned and processed.
 
         What a seek hands out again is, once it is processed since.
 
         Args:
-            records: Key hashes by offset; None: not known, so that all owned ones have to be.
+            records: Key hashes by offset.
         """
         if not records:
             return []
@@ -383,9 +386,8 @@ class Delivery:
         return [
             offset
             for offset, point in records.items()
-            if not self._is_pending(
-                offset, self.owned if point is None else (HashRange(point, point + 1),), done, again
-            )
+            if any(point in part for part in self.owned)
+            and not self._is_pending(offset, (HashRange(point, point + 1),), done, again)
         ]
 
     def _is_pending(

@@ -250,21 +250,22 @@ class KeyLimits:
         """Forget a partition."""
         self._limits.pop(partition, None)
 
-    @property
-    def is_waiting(self) -> bool:
-        """True if records are kept back or put aside, and none may go out."""
-        limits = self._limits.values()
-        return any(limit.is_waiting for limit in limits) and not self.has_ready
+    def are_waiting(self, of: Collection[TopicPartition]) -> bool:
+        """True if records of some partitions are kept back or put aside, and none may go out."""
+        limits = self._of(of)
+        return any(limit.is_waiting for limit in limits) and not self.have_ready(of)
 
-    @property
-    def has_ready(self) -> bool:
-        """True if a record may go out."""
-        return any(limit.ready for limit in self._limits.values())
+    def have_ready(self, of: Collection[TopicPartition]) -> bool:
+        """True if a record of some partitions may go out."""
+        return any(limit.ready for limit in self._of(of))
 
-    @property
-    def is_full(self) -> bool:
-        """True if so much is kept back, or not handed out yet, that nothing more is to be read."""
-        limits = self._limits.values()
+    def are_full(self, of: Collection[TopicPartition]) -> bool:
+        """True if nothing more is to be read, as so much is kept back, or not handed out yet.
+
+        Args:
+            of: The partitions that are read: what is kept back of others holds none of them back.
+        """
+        limits = self._of(of)
         if sum(limit.chunks for limit in limits) >= _CHUNKS_MAX:
             return True
         return sum(limit.held for limit in limits) >= _HELD_MAX
@@ -273,7 +274,7 @@ class KeyLimits:
         """Make room for others' records: half of what may be kept back, or the keys that fit.
 
         Args:
-            of: The partitions that are delivered.
+            of: The partitions that are read.
 
         Returns:
             What is forgotten, by partition, as of :meth:`KeyLimit.put_aside`.
@@ -289,6 +290,9 @@ class KeyLimits:
             if messages:
                 taken[partition] = messages
         return taken
+
+    def _of(self, partitions: Collection[TopicPartition]) -> list[KeyLimit]:
+        return [limit for at, limit in self._limits.items() if at in partitions]
 
 
 def _is_of(key: bytes | None, offset: int, hashes: Sequence[HashRange]) -> bool:

@@ -96,7 +96,7 @@ class Dispatcher:
         """Hand out some hundred records of each partition in turn, from now on."""
         self._reader.takes_turns = True
         # Partitions that are read one after another share a buffer: in turns each has its own.
-        for topic_partition in self.deliveries.keys() - self.paused:
+        for topic_partition in self._read_on:
             self._give_up(topic_partition)
             self._read(topic_partition)
 
@@ -289,8 +289,8 @@ class Dispatcher:
 
         What is put aside stays pending, as of a parked key, and memory holds nothing of it.
         """
-        limits = self._limits
-        is_full = limits.is_full and not limits.has_ready and not self.rows.left
+        limits, read = self._limits, self._read_on
+        is_full = limits.are_full(read) and not limits.have_ready(read) and not self.rows.left
         due = [partition for partition, limit in limits if limit.can_bring_back()]
         if not (due or is_full) or time.monotonic() < self._aside_until:
             return
@@ -299,7 +299,7 @@ class Dispatcher:
             if partition in self.deliveries and limit is not None and limit.bring_back():
                 self._repark(partition, ())
         if is_full:
-            for partition, taken in limits.put_aside(self.deliveries).items():
+            for partition, taken in limits.put_aside(read).items():
                 self._repark(partition, taken)
         self._aside_until = time.monotonic() + _ASIDE_SECONDS
 
@@ -436,6 +436,11 @@ class Dispatcher:
             self._reader.read(Slice(*topic_partition, stripes=wanted), is_alone=is_alone)
 
     @property
+    def _read_on(self) -> set[TopicPartition]:
+        """The partitions that have started and are not paused."""
+        return self.deliveries.keys() - self.paused
+
+    @property
     def limits_keys(self) -> bool:
         """True if records are kept back for their keys (``max.in.flight.per.key``)."""
         return self._config.in_flight_per_key is not None
@@ -481,8 +486,7 @@ class Dispatcher:
         """What was kept back for its key, and may go out now."""
         for topic_partition, limit in self._limits:
             # Without a delivery, its claim is not in place: nothing could be committed.
-            is_read = topic_partition in self.deliveries and topic_partition not in self.paused
-            if limit.ready and is_read:
+            if limit.ready and topic_partition in self._read_on:
                 self._hand.partition = topic_partition
                 return rows_of(limit.take())
         return None
@@ -611,19 +615,19 @@ class Dispatcher:
         if not self._config.explicit:
             return False
         waiting = sum(delivery.unacknowledged for delivery in self.deliveries.values())
-        return self._limits.is_full or waiting >= _UNACKNOWLEDGED_MAX
+        return self._limits.are_full(self._read_on) or waiting >= _UNACKNOWLEDGED_MAX
 
     def is_blocked(self) -> bool:
         """True if no record can come before one is acknowledged (``max.in.flight.per.key``).
 
         At the end of all logs, too: what is kept back is more than what may be written next.
         """
-        if not self._limits.is_waiting or self.rows.left:
+        if not self._limits.are_waiting(self._read_on) or self.rows.left:
             return False
         return self._is_full() or (not self._hand.has_rest and self._is_at_the_end())
 
     def _is_at_the_end(self) -> bool:
-        for topic_partition in self.deliveries.keys() - self.paused:
+        for topic_partition in self._read_on:
             if not self.deliveries[topic_partition].wanted(NO_END):  # all of it is put aside
                 continue
             end = self._reader.end(topic_partition)

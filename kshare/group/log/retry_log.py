@@ -6,8 +6,9 @@ It lies in the group's log, beside its individual commits. A record's key is
 ``[1, {"kshare.processing of group": group}, kind, topic, partition, detail]`` as JSON: the group is
 no text, so whatever reads the log passes over it, earlier versions too. By kind:
 
-- ``attempt``: detail is the offset of a record that waits; the value has ``failures``, ``since_ms``
-  and ``due_ms``. A tombstone says that it has its outcome.
+- ``attempt``: detail is the offset of a record that waits; the value has ``failures``,
+  ``since_ms``, ``due_ms`` and, of released ones, the ``hash`` of its key. A tombstone says that it
+  has its outcome.
 - ``sequence``: detail is the key in hexadecimal; the value has the first ``offset`` that went to
   the dead-letter topic; those after it follow. A tombstone releases the key.
 
@@ -21,18 +22,19 @@ import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from kshare.cluster.compacted_topic import Changes
 from kshare.cluster.topic_table import json_bytes
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 
-__all__ = ["Attempted", "Keyed", "Remembered", "RetryLog", "Table"]
+__all__ = ["Attempted", "Attempts", "Keyed", "Remembered", "RetryLog", "Table"]
 
 _log = logging.getLogger("kshare.processing")
 
 _MARK: Final = "kshare.processing of group"
+_ROWS_MAX: Final = 10_000  # of one write; librdkafka queues 100,000
 
 
 class Attempted(Protocol):
@@ -53,6 +55,22 @@ class Attempted(Protocol):
     @property
     def topic_partition(self) -> TopicPartition:
         """Topic and partition."""
+
+
+class Attempts(NamedTuple):
+    """What is kept of a record that was tried.
+
+    Attributes:
+        failures: As in :class:`Attempted`.
+        since: When it failed first, in seconds since 1970.
+        due: As in :class:`Attempted`.
+        point: Its key hash; None if it is not known.
+    """
+
+    failures: int
+    since: float
+    due: float
+    point: int | None = None
 
 
 class Keyed(Protocol):
@@ -87,21 +105,18 @@ class Remembered:
     """What was kept.
 
     Attributes:
-        attempts: Failures, first failure and due time (seconds since 1970) of records, by partition
-            and offset.
+        attempts: Those of records, by partition and offset.
         sequences: Partitions and keys whose records go to the dead-letter topic.
     """
 
-    attempts: dict[tuple[TopicPartition, int], tuple[int, float, float]] = field(
-        default_factory=dict
-    )
+    attempts: dict[tuple[TopicPartition, int], Attempts] = field(default_factory=dict)
     sequences: set[tuple[TopicPartition, bytes]] = field(default_factory=set)
 
     def recall(self, record: Attempted) -> None:
         """Tell a record what is known of it."""
         known = self.attempts.get((record.topic_partition, record.offset))
         if known is not None:
-            record.failures, record.since, record.due = known
+            record.failures, record.since, record.due = known[:3]
 
 
 class RetryLog:
@@ -152,7 +167,8 @@ class RetryLog:
                 self._known.attempts.pop((partition, detail), None)
             elif kind == "attempt":
                 times = fields["since_ms"] / 1000, fields["due_ms"] / 1000
-                self._known.attempts[partition, detail] = fields["failures"], *times
+                attempts = Attempts(fields["failures"], *times, fields.get("hash"))
+                self._known.attempts[partition, detail] = attempts
         except (ValueError, KeyError, TypeError) as fault:
             _log.warning("%r is no record of a processor, and is passed over: %r", key, fault)
 
@@ -178,15 +194,20 @@ class RetryLog:
         """
         self._write([(self._key("sequence", partition, key.hex()), None)])
 
-    def remember(self, record: Attempted) -> None:
-        """Keep failures and due time of a record; written behind."""
+    def remember(self, record: Attempted, point: int | None = None) -> None:
+        """Keep failures and due time of a record; written behind.
+
+        Args:
+            record: The record.
+            point: Its key hash, so that others can tell whose record it is.
+        """
         since = record.due if record.since is None else record.since
         fields = {
             "failures": record.failures,
             "since_ms": round(since * 1000),
             "due_ms": round(record.due * 1000),
         }
-        self._behind(record, json_bytes(fields))
+        self._behind(record, json_bytes(fields if point is None else {**fields, "hash": point}))
 
     def forget(self, record: Attempted) -> None:
         """A record has its outcome; written behind."""
@@ -211,7 +232,7 @@ class RetryLog:
         while is_open:
             first = self._queue.get()
             rows, is_open = ({} if first is None else {first[0]: first[1]}), first is not None
-            while not self._queue.empty():
+            while not self._queue.empty() and len(rows) < _ROWS_MAX:
                 row = self._queue.get()
                 is_open = is_open and row is not None
                 if row is not None:

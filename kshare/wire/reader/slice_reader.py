@@ -330,7 +330,9 @@ class SliceReader:
             self._reroute(fetcher, partition)
         self._finish_if_read(partition)
 
-    def _check_bounds(self, fetcher: Fetcher, checks: _Checks) -> None:
+    def _check_bounds(
+        self, fetcher: Fetcher, checks: Sequence[tuple[PartitionReader, FetchAnswer]]
+    ) -> None:
         """Tell lost records from late ones. The response is of no further use then."""
         if not checks:
             return

@@ -400,6 +400,13 @@ class TailReader(SliceReader):
         if not partition.is_closed:  # else what is read in its place would end
             super()._finish_if_read(partition)
 
+    def _check_bounds(
+        self, fetcher: Fetcher, checks: Sequence[tuple[PartitionReader, FetchAnswer]]
+    ) -> None:
+        # What a partition has lost that was dropped meanwhile, nobody wants any more.
+        wanted = [each for each in checks if each[0] in self._reading.values()]
+        super()._check_bounds(fetcher, wanted)
+
     def _reroute(self, fetcher: Fetcher, partition: PartitionReader) -> None:
         assert isinstance(partition, _TailPartition)
         if not partition.is_closed:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kshare.core.hashing import WHOLE, key_hash, split
 from kshare.core.progress import TopicPartition
 from kshare.errors import OptionsError
 from kshare.group import message as messages
@@ -196,6 +197,28 @@ def test_deliveries_are_counted_through_a_restart_until_the_record_is_processed(
     (message,) = received(third, 1)
     assert (message.offset(), message.delivery_count()) == (1, 1)
     assert not third.releases._kept().read().attempts
+
+
+def test_what_another_member_has_released_is_not_forgotten(make: Make, group: FakeSessions) -> None:
+    """Not even when a member that has looked at the log has processed all of its own beyond it."""
+    lower, upper = split(WHOLE, 2)
+    first = make()
+    first.assign({T0: [lower]})
+    mine = received(first, sum(key_hash(b"k%d" % (i % 4), i) in lower for i in range(RECORDS)))
+    first.release(mine[1], 60.0)
+    first.close()
+    other = make()
+    other.assign({T0: [upper]})
+    others = received(other, RECORDS - len(mine))
+    for message in others:
+        assert message.delivery_count() == 1
+        other.acknowledge(message)
+    other.commit()
+    other.close()
+    again = make()
+    again.assign({T0: [lower]})
+    counts = {message.offset(): message.delivery_count() for message in received(again, len(mine))}
+    assert counts == {at: 1 + (at == mine[1].offset()) for at in offsets(mine)}
 
 
 def test_it_is_for_explicit_mode(make: Make) -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from kshare.core.cursor import Cursor
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
-from kshare.core.progress import Progress, Slice, Stripe, TopicPartition
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle, Slice, Stripe, TopicPartition
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.key_limit import KeyLimit
 from kshare.group.message import Chunk, Message
@@ -38,6 +39,16 @@ def test_what_holds_no_wanted_record_is_passed_to() -> None:
     delivery.settle()
     assert delivery.position == 20
     assert delivery.processed(is_batch=True).position(HALF) == 20
+
+
+def test_what_was_committed_ahead_is_passed_to_once_all_before_it_is_handed_out() -> None:
+    ahead = Rectangle(OffsetRange(1, 7), WHOLE)
+    delivery = Delivery(ORDERS, Progress.at(0).commit([ahead]), [HALF], explicit=False)
+    delivery.pass_to(0)
+    assert delivery.position == 0
+    delivery.hand_out(chunk_of([0]), 1)
+    delivery.pass_to(3)  # the end of a batch that it was fetched with
+    assert delivery.position == 7
 
 
 @dataclass

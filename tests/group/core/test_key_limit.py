@@ -7,6 +7,7 @@ import pytest
 
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.core import key_limit
 from kshare.group.message import CHUNK_ROWS, Message
 from kshare.testing import FakeCluster
 from tests.support.fake_session import FakeSessions, fake_consumers
@@ -190,3 +191,27 @@ def test_rare_records_of_a_hanging_key_keep_few_chunks(cluster: FakeCluster, mak
     rest = drain(consumer, hung, 80)
     assert [message.offset() for message in rest] == [i * CHUNK_ROWS for i in range(80)]
     assert stable_at(consumer, total) == {ORDERS: total}
+
+
+def test_a_paused_partition_whose_records_are_kept_back_stops_no_other(
+    cluster: FakeCluster, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_limit, "_HELD_MAX", 1_000)
+    cluster.produce("orders", [(f"k{i}", "v") for i in range(RECORDS)], partition=0)
+    consumer = make(**CONFIG)
+    consumer.assign({ORDERS: [], OTHER: []})
+    seen = consumer.consume(10, 10.0)
+    consumer.pause([ORDERS])  # the others of its chunk may go out, and are not returned
+    fill(cluster, LOWER, 1)
+    while len(seen) < 10 + RECORDS:
+        messages = consumer.consume(len(LOWER), 10.0)
+        assert messages
+        for message in messages:
+            consumer.acknowledge(message)
+        seen += messages
+    consumer.resume([ORDERS])
+    while len(seen) < 2 * RECORDS:
+        messages = consumer.consume(500, 10.0)
+        assert messages
+        seen += messages
+    assert places(seen) == [(p, offset) for p in range(2) for offset in range(RECORDS)]

@@ -1,5 +1,6 @@
 """Attempts and sequences are kept in the group's log, and others pass over them."""
 
+import threading
 from collections.abc import Collection
 
 from kshare.cluster.compacted_topic import Changes, Row
@@ -75,3 +76,24 @@ def test_whoever_reads_the_groups_log_passes_over_them() -> None:
                 reader.apply(row.offset, row.key or b"", row.value)
             reader.check()
             assert not reader.keys
+
+
+def test_many_attempts_are_written_in_parts() -> None:
+    """As librdkafka queues no more than 100,000 messages."""
+    log, sizes = list[Row](), list[int]()
+    table = MemoryTable(log)
+    is_queued, write = threading.Event(), table.write
+
+    def waits(rows: Collection[tuple[bytes, bytes | None]], partition: int = -1) -> None:
+        assert is_queued.wait(10)
+        sizes.append(len(rows))
+        write(rows, partition)
+
+    table.write = waits  # type: ignore[method-assign]
+    retry_log = RetryLog(table, "billing")
+    for record in records_of(Processor(print), [b"%d" % i for i in range(25_000)]):
+        retry_log.remember(record)
+    is_queued.set()
+    retry_log.close()
+    assert max(sizes) <= 10_000
+    assert len(RetryLog(MemoryTable(log), "billing").read().attempts) == 25_000

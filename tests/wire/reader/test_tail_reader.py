@@ -56,6 +56,29 @@ def test_a_partition_of_the_same_response_that_is_given_up_is_not_handed_out() -
             assert again.batch.column("offset").to_pylist() == list(range(40, 50))
 
 
+def test_what_a_partition_has_lost_that_is_given_up_meanwhile_is_no_error() -> None:
+    with FakeCluster(topics={"orders": 2}) as cluster:
+        for _, number in PARTITIONS:
+            cluster.produce("orders", [("k", f"{i}") for i in range(50)], partition=number)
+        cluster.trim("orders", 1, 20)
+        options = SourceOptions(
+            topics=Assign(FrozenMapping({})),
+            kafka=group_config(cluster.bootstrap_servers).kafka,
+            starting=EARLIEST,
+        )
+        waker = Waker()
+        waker.open()
+        with closing(waker), closing(TailReader(options, "error", waker)) as reader:
+            for partition in PARTITIONS:
+                wanted = Rectangle(OffsetRange(0, NO_END), WHOLE)
+                reader.read(Slice(*partition, (wanted,)))
+            while (records := reader.next_records(1.0)) is None:
+                pass
+            assert records.topic_partition == PARTITIONS[0]
+            reader.drop(PARTITIONS[1])
+            assert [reader.next_records(0.1) for _ in range(3)] == [None] * 3
+
+
 def test_a_leader_that_freezes_is_left_for_the_next_one() -> None:
     """Its connection stays open, and the answer to a long poll never comes."""
     orders = PARTITIONS[0]
