@@ -24,17 +24,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from integration.chance import SEED
 from integration.kafka import KafkaBroker
-from integration.members import Group, end_all
 from integration.residents import Measure, Residents, residents
 from integration.runs import ROOT, Driver
-from integration.soak_ways import MODES, await_all, brokers_of, chaos, faults_of_outputs
+from integration.soak_ways import MODES, brokers_of, members_round
 from integration.test_ranges import Soak
 
 __all__ = ["FILES", "main"]
@@ -91,16 +89,8 @@ def _query(seed: int, folder: Path) -> list[str]:
 def _members(mode: str, brokers: int) -> Callable[[int, Path], list[str]]:
     def run(seed: int, folder: Path) -> list[str]:
         with brokers_of(brokers) as (where, cluster):
-            copies = {} if cluster is None else {"replication": brokers}
-            with closing(Group(where, where.create_topic(**copies), folder)) as group:
-                if mode == "transactions":
-                    group.output = where.create_topic(**copies)
-                total = chaos(group, mode, _CHAOS_SECONDS, random.Random(seed), cluster)
-                await_all(group, total)
-                end_all(group)
-                print(f"  {group.history()}", flush=True)
-                found = group.faults_of_returns(has_order=mode != "no order")
-                return found + (faults_of_outputs(group, total) if group.output else [])
+            chance = random.Random(seed)
+            return members_round(where, cluster, mode, _CHAOS_SECONDS, chance, folder)
 
     return run
 

@@ -29,7 +29,7 @@ from integration.members import Group, Member, end_all, eventually, fill
 from integration.transactions import outputs
 from kshare.group.offsets import list_offsets
 
-__all__ = ["MODES", "await_all", "brokers_of", "chaos", "faults_of_outputs", "start"]
+__all__ = ["MODES", "await_all", "brokers_of", "faults_of_outputs", "members_round", "start"]
 
 MODES: Final[dict[str, dict[str, Any]]] = {
     "implicit": {},
@@ -176,6 +176,36 @@ def faults_of_outputs(group: Group, total: int) -> list[str]:
     return faults
 
 
+def members_round(
+    where: Any, cluster: Any, mode: str, seconds: float, chance: random.Random, folder: Path
+) -> list[str]:
+    """Let members of a new topic receive while they are killed and stopped; what is wrong.
+
+    Args:
+        where: Makes topics.
+        cluster: Whose brokers are killed and frozen, too; None for none.
+        mode: One of :data:`MODES`.
+        seconds: For how long.
+        chance: What happens.
+        folder: Where members write what they return.
+    """
+    copies = {} if cluster is None else {"replication": len(cluster.brokers)}
+    with closing(Group(where, where.create_topic(**copies), folder)) as group:
+        if mode == "transactions":
+            group.output = where.create_topic(**copies)
+        try:
+            total = chaos(group, mode, seconds, chance, cluster)
+            await_all(group, total)
+            end_all(group)
+        except BaseException:
+            traceback.print_exc()  # brokers that do not stop then may hide it
+            raise
+        found = group.faults_of_returns(has_order=mode != "no order")
+        found += faults_of_outputs(group, total) if group.output else []
+        print(f"{mode}: {group.history()}; {len(found)} faults", flush=True)
+    return found
+
+
 def main(arguments: list[str]) -> int:
     """Run, and return the number of faults."""
     parser = argparse.ArgumentParser(prog="integration.soak_ways")
@@ -186,28 +216,14 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     faults = 0
     with tempfile.TemporaryDirectory() as folder, brokers_of(given.brokers) as (where, cluster):
-        for mode in MODES if given.mode == "all" else [given.mode]:
-            copies = {} if cluster is None else {"replication": given.brokers}
-            topic = where.create_topic(**copies)
-            chance = random.Random(given.seed)
-            own = Path(folder) / topic  # what members of another mode have written does not count
+        for number, mode in enumerate(MODES if given.mode == "all" else [given.mode]):
+            own = Path(folder) / f"{number}"  # what members of another mode wrote does not count
             own.mkdir()
-            with closing(Group(where, topic, own)) as group:
-                if mode == "transactions":
-                    group.output = where.create_topic(**copies)
-                try:
-                    total = chaos(group, mode, given.seconds, chance, cluster)
-                    await_all(group, total)
-                    end_all(group)
-                except BaseException:
-                    traceback.print_exc()  # brokers that do not stop then may hide it
-                    raise
-                found = group.faults_of_returns(has_order=mode != "no order")
-                found += faults_of_outputs(group, total) if group.output else []
-                faults += len(found)
-                print(f"{mode}: {group.history()}; {len(found)} faults", flush=True)
-                for fault in found[:10]:
-                    print(f"  {fault}", flush=True)
+            chance = random.Random(given.seed)
+            found = members_round(where, cluster, mode, given.seconds, chance, own)
+            for fault in found[:10]:
+                print(f"  {fault}", flush=True)
+            faults += len(found)
     return faults
 
 
