@@ -7,7 +7,8 @@
                          +-- a call is (a signal handler, a callback) ---+ when that call ends
 
 A signal handler runs amid whatever its thread does, also while that holds a lock that cannot be
-taken twice. So a consumer is not shut down amid its own calls.
+taken twice. So a consumer is not shut down amid its own calls; and amid a change of what is
+delivered, for which another thread that polls may wait, another thread shuts it down.
 """
 
 import threading
@@ -93,6 +94,12 @@ class CallState:
         self.is_closed = True
         if threading.get_ident() in self._calling:
             return
+        if self.lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as a Condition asks
+            threading.Thread(target=self._end, name="kshare close").start()
+        else:
+            self._end()
+
+    def _end(self) -> None:
         with self.polling:
             shut_down, self._shut_down = self._shut_down, None
             if shut_down is not None:

@@ -3,14 +3,18 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from kshare.core.progress import TopicPartition
+from kshare.errors import ConsumerClosedError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core.call import Call
 from kshare.testing import FakeCluster
 from tests.support.fake_session import FakeSessions, fake_consumers
+from tests.support.groups import SECONDS, eventually
 
 ORDERS = TopicPartition("orders", 0)
 OTHER = TopicPartition("orders", 1)
@@ -114,3 +118,35 @@ def test_a_call_that_is_cancelled_as_it_gets_more_gives_back_all_in_order(
     again = consumer.consume(3 * RECORDS, 0.5)
     assert [each.offset() for each in again[: 2 * RECORDS]] == list(range(2 * RECORDS))
     assert len({each.offset() for each in again}) == len(again)
+
+
+def test_a_signal_handler_closes_amid_a_change_that_another_thread_waits_for(
+    make: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an event loop's thread, which cancels a call while the consumer polls in another."""
+    consumer = make()
+    consumer.assign([ORDERS])
+    state, looks = consumer._state, threading.Event()
+    serve = consumer._commits.serve
+
+    def serves(*arguments: Any) -> None:
+        serve(*arguments)
+        looks.set()
+
+    def consumes() -> None:
+        with suppress(ConsumerClosedError):
+            consumer.consume(RECORDS + 1, 60)
+
+    monkeypatch.setattr(consumer._commits, "serve", serves)
+    polling = threading.Thread(target=consumes)
+    polling.start()
+    assert looks.wait(SECONDS)
+    with state.lock:
+        looks.clear()
+        consumer._interrupt()
+        assert looks.wait(SECONDS)  # it polls, and what it wants next is the lock
+        consumer.close()
+        assert not state.has_ended
+    polling.join(SECONDS)
+    assert not polling.is_alive()
+    eventually(lambda: state.has_ended)

@@ -65,3 +65,25 @@ def test_many_wake_ups_are_one_and_none_is_lost() -> None:
     waker.wake()
     assert waker.wait(60) == []
     waker.close()
+
+
+def test_nobody_waits_for_who_cannot_go_on() -> None:
+    """As a signal handler runs amid a wake-up, and waits for the thread that waits."""
+    waker = Waker().open()
+    waker.wake()
+    found = list[list[int]]()
+
+    def others() -> None:
+        found.extend(waker.wait(60) for _ in range(3))
+        waker.wake()
+        waker.close()
+
+    with waker._lock:
+        thread = threading.Thread(target=others)
+        thread.start()
+        thread.join(10)
+        assert found == [[], [], []]
+        assert not thread.is_alive()
+    waker.wake()  # when it leaves, it closes
+    assert waker._reading == -1
+    assert waker.wait(60) == []
