@@ -54,10 +54,11 @@ class Shared:
     def start(self) -> list[Member]:
         return [self.restart(number) for number in range(3)]
 
-    def restart(self, number: int) -> Member:
+    def restart(self, number: int, **more: object) -> Member:
+        config = {**self._config, **more}
         if self._is_subscribed:
-            return self.group.start(**self._config)
-        return self.group.start_range(THIRDS[number], **self._config)
+            return self.group.start(**config)
+        return self.group.start_range(THIRDS[number], **config)
 
     def delivered(self) -> int:
         return len(self.group.delivered())
@@ -197,7 +198,8 @@ def test_kafkas_own_tool_resets_the_offsets(broker: KafkaBroker, tmp_path: Path)
     """Back to an offset amid what is committed individually: all from there on comes again."""
     with shared(broker, tmp_path) as run:
         fill(run.group, 0, 2_400)
-        run.start()
+        for number, pause in enumerate((PAUSE, PAUSE, 0.05)):  # the last one stays behind
+            run.restart(number, pause=pause)
         run.wait_for(900)
         eventually(lambda: run.committed() > 100)
         end_all(run.group)

@@ -184,7 +184,10 @@ class Receiver:
                 return []
             self._state.is_batch = True
             self.look_again()
-            return [each for each in call.confirm() if not self._comes_again(each)]
+            messages = call.confirm()
+            if not self._dispatcher.released.has_new:
+                return messages
+            return [each for each in messages if not self._comes_again(each)]
 
     def await_rows(self, call: Call, deadline: float) -> bool:
         """Wait until there is something for :meth:`take`; whether there is.

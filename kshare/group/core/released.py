@@ -63,6 +63,11 @@ class Released:
         waiting = self._partitions.get(partition)
         return waiting is not None and waiting.is_changed
 
+    @property
+    def has_new(self) -> bool:
+        """True if the delivery of some partition has still to follow."""
+        return any(waiting.is_changed for waiting in self._partitions.values())
+
     def hashes(self, partition: TopicPartition) -> tuple[HashRange, ...]:
         """The hashes of the keys that wait, ascending, one hash each."""
         waiting = self._partitions.get(partition)
