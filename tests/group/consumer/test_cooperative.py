@@ -231,7 +231,7 @@ def test_what_a_dead_member_has_leased_is_delivered_once_it_is_silent(
 def test_a_member_that_others_took_for_dead_goes_on_under_another_name(
     cluster: FakeCluster, make: Callable[..., KeySharedConsumer], caplog: pytest.LogCaptureFixture
 ) -> None:
-    consumer = make()
+    consumer = make(claim__timeout__ms=20_000)  # it has no other reason to give up
     consumer.assign({T0: []})
     consumer.consume(30, 10)
     consumer.commit()
