@@ -29,7 +29,7 @@ from integration.members import Group, Member, end_all, eventually, fill
 from integration.transactions import outputs
 from kshare.group.offsets import list_offsets
 
-__all__ = ["MODES", "await_all", "brokers_of", "faults_of_outputs", "members_round", "start"]
+__all__ = ["MODES", "brokers_of", "members_round"]
 
 MODES: Final[dict[str, dict[str, Any]]] = {
     "implicit": {},

@@ -15,8 +15,6 @@ __all__ = ["check_consumer", "message_of", "not_before", "records_of"]
 
 _NOT_BEFORE: Final = "not-before"
 _YEAR_10000_MS: Final = 253_402_300_800_000
-_NEEDED: Final = ("key", "value", "offset")
-_OF_LETTERS: Final = ("timestamp", "headers")
 
 
 def check_consumer(consumer: KeySharedConsumer, processor: Processor) -> None:
@@ -41,12 +39,13 @@ def check_consumer(consumer: KeySharedConsumer, processor: Processor) -> None:
         problems.append("transactional.id is set; a processor cannot run within transactions")
     if config.order != "key":
         problems.append(f"consumption.order is {config.order}; give order to Processor instead")
-    missing = [name for name in _NEEDED if config.columns and name not in config.columns]
-    if missing:
-        problems.append(f"columns has no {', '.join(missing)}; a handler is given them")
-    missing = [name for name in _OF_LETTERS if config.columns and name not in config.columns]
-    if missing and isinstance(processor.on_failure, DeadLetter):
-        problems.append(f"columns has no {', '.join(missing)}; a dead letter has them")
+    needed: dict[str, tuple[str, ...]] = {"a handler is given them": ("key", "value", "offset")}
+    if isinstance(processor.on_failure, DeadLetter):
+        needed["a dead letter has them"] = ("timestamp", "headers")
+    for why, names in needed.items() if config.columns else ():
+        missing = [name for name in names if name not in config.columns]
+        if missing:
+            problems.append(f"columns has no {', '.join(missing)}; {why}")
     if problems:
         raise OptionsError(problems, of="the consumer of Processor.run")
 

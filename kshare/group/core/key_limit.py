@@ -252,12 +252,12 @@ class KeyLimits:
 
     def are_waiting(self, of: Collection[TopicPartition]) -> bool:
         """True if records of some partitions are kept back or put aside, and none may go out."""
-        limits = self._of(of)
+        limits = self._of(of).values()
         return any(limit.is_waiting for limit in limits) and not self.have_ready(of)
 
     def have_ready(self, of: Collection[TopicPartition]) -> bool:
         """True if a record of some partitions may go out."""
-        return any(limit.ready for limit in self._of(of))
+        return any(limit.ready for limit in self._of(of).values())
 
     def are_full(self, of: Collection[TopicPartition]) -> bool:
         """True if nothing more is to be read, as so much is kept back, or not handed out yet.
@@ -265,7 +265,7 @@ class KeyLimits:
         Args:
             of: The partitions that are read: what is kept back of others holds none of them back.
         """
-        limits = self._of(of)
+        limits = self._of(of).values()
         if sum(limit.chunks for limit in limits) >= _CHUNKS_MAX:
             return True
         return sum(limit.held for limit in limits) >= _HELD_MAX
@@ -279,7 +279,7 @@ class KeyLimits:
         Returns:
             What is forgotten, by partition, as of :meth:`KeyLimit.put_aside`.
         """
-        limits = {at: limit for at, limit in self._limits.items() if at in of}
+        limits = self._of(of)
         keys = sum(limit.waiting_keys for limit in limits.values())
         room = _ASIDE_MAX - sum(len(limit.aside) for limit in limits.values())
         chunks = max(_CHUNKS_MAX // 2 // max(len(limits), 1), 1)
@@ -291,8 +291,8 @@ class KeyLimits:
                 taken[partition] = messages
         return taken
 
-    def _of(self, partitions: Collection[TopicPartition]) -> list[KeyLimit]:
-        return [limit for at, limit in self._limits.items() if at in partitions]
+    def _of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, KeyLimit]:
+        return {at: limit for at, limit in self._limits.items() if at in partitions}
 
 
 def _is_of(key: bytes | None, offset: int, hashes: Sequence[HashRange]) -> bool:

@@ -37,13 +37,13 @@ from kshare.wire.reader.fetcher import Fetcher
 from kshare.wire.reader.partition_reader import Outcome, PartitionReader
 from kshare.wire.reader.slice_records import SliceRecords, WantedSlice
 
-__all__ = ["SliceReader"]
+__all__ = ["Checks", "SliceReader"]
 
 _RESPONSE_BYTES_MIN = 64 << 10
 _TOGETHER_SECONDS = 0.05
 _DECODERS_MAX = 8  # that keep their buffers, of some 2 MiB each
 
-_Checks = list[tuple[PartitionReader, FetchAnswer]]
+Checks = list[tuple[PartitionReader, FetchAnswer]]
 """Partitions whose bounds are to be asked for, and the answers that led there."""
 
 
@@ -262,7 +262,7 @@ class SliceReader:
         except OSError as error:
             self._lose(fetcher, error)
 
-    def _handle(self, fetcher: Fetcher) -> tuple[dict[PartitionReader, Outcome], _Checks]:
+    def _handle(self, fetcher: Fetcher) -> tuple[dict[PartitionReader, Outcome], Checks]:
         """Receive a response.
 
         Returns:
@@ -271,7 +271,7 @@ class SliceReader:
         answers = fetcher.receive()
         with_records = sum(len(answer.records) > 0 for _, _, answer in answers)
         delivering: dict[PartitionReader, Outcome] = {}
-        checks: _Checks = []
+        checks: Checks = []
         for partition, asked, answer in answers:
             others = with_records - (len(answer.records) > 0)
             outcome = partition.handle(answer, asked, others_have_records=others > 0)
@@ -287,7 +287,7 @@ class SliceReader:
         return delivering, checks
 
     def _send_ahead(
-        self, fetcher: Fetcher, delivering: Mapping[PartitionReader, Outcome], checks: _Checks
+        self, fetcher: Fetcher, delivering: Mapping[PartitionReader, Outcome], checks: Checks
     ) -> tuple[set[PartitionReader], OSError | None]:
         """Send the next request before a response is decoded.
 
@@ -330,9 +330,7 @@ class SliceReader:
             self._reroute(fetcher, partition)
         self._finish_if_read(partition)
 
-    def _check_bounds(
-        self, fetcher: Fetcher, checks: Sequence[tuple[PartitionReader, FetchAnswer]]
-    ) -> None:
+    def _check_bounds(self, fetcher: Fetcher, checks: Checks) -> None:
         """Tell lost records from late ones. The response is of no further use then."""
         if not checks:
             return

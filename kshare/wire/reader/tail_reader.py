@@ -38,7 +38,7 @@ from kshare.wire.protocol.waker import Waker
 from kshare.wire.reader.faults import why_missing
 from kshare.wire.reader.fetcher import Fetcher
 from kshare.wire.reader.partition_reader import Outcome, PartitionReader
-from kshare.wire.reader.slice_reader import SliceReader
+from kshare.wire.reader.slice_reader import Checks, SliceReader
 from kshare.wire.reader.slice_records import SliceRecords, WantedSlice
 
 __all__ = ["NO_END", "NamedReset", "TailReader", "TailRecords"]
@@ -400,11 +400,10 @@ class TailReader(SliceReader):
         if not partition.is_closed:  # else what is read in its place would end
             super()._finish_if_read(partition)
 
-    def _check_bounds(
-        self, fetcher: Fetcher, checks: Sequence[tuple[PartitionReader, FetchAnswer]]
-    ) -> None:
+    def _check_bounds(self, fetcher: Fetcher, checks: Checks) -> None:
         # What a partition has lost that was dropped meanwhile, nobody wants any more.
-        wanted = [each for each in checks if each[0] in self._reading.values()]
+        reading = self._reading
+        wanted = [each for each in checks if reading.get(each[0].topic_partition) is each[0]]
         super()._check_bounds(fetcher, wanted)
 
     def _reroute(self, fetcher: Fetcher, partition: PartitionReader) -> None:

@@ -20,19 +20,18 @@ PARTITIONS = [TopicPartition("orders", number) for number in range(2)]
 TURNS = [TopicPartition("orders", number) for number in range(3)]
 
 
+def options_of(cluster: FakeCluster, **kafka: Any) -> SourceOptions:
+    config = replace(group_config(cluster.bootstrap_servers).kafka, **kafka)
+    return SourceOptions(topics=Assign(FrozenMapping({})), kafka=config, starting=EARLIEST)
+
+
 def test_a_partition_of_the_same_response_that_is_given_up_is_not_handed_out() -> None:
     """Nor in place of what is read of it then."""
     with FakeCluster(topics={"orders": 2}) as cluster:
         for _, number in PARTITIONS:
             cluster.produce("orders", [("k", f"{i}") for i in range(50)], partition=number)
-        options = SourceOptions(
-            topics=Assign(FrozenMapping({})),
-            kafka=group_config(cluster.bootstrap_servers).kafka,
-            starting=EARLIEST,
-        )
-        waker = Waker()
-        waker.open()
-        with closing(waker), closing(TailReader(options, "earliest", waker)) as reader:
+        waker = Waker().open()
+        with closing(waker), closing(TailReader(options_of(cluster), "earliest", waker)) as reader:
 
             def read(partition: TopicPartition, first: int) -> None:
                 wanted = Rectangle(OffsetRange(first, NO_END), WHOLE)
@@ -61,14 +60,8 @@ def test_what_a_partition_has_lost_that_is_given_up_meanwhile_is_no_error() -> N
         for _, number in PARTITIONS:
             cluster.produce("orders", [("k", f"{i}") for i in range(50)], partition=number)
         cluster.trim("orders", 1, 20)
-        options = SourceOptions(
-            topics=Assign(FrozenMapping({})),
-            kafka=group_config(cluster.bootstrap_servers).kafka,
-            starting=EARLIEST,
-        )
-        waker = Waker()
-        waker.open()
-        with closing(waker), closing(TailReader(options, "error", waker)) as reader:
+        waker = Waker().open()
+        with closing(waker), closing(TailReader(options_of(cluster), "error", waker)) as reader:
             for partition in PARTITIONS:
                 wanted = Rectangle(OffsetRange(0, NO_END), WHOLE)
                 reader.read(Slice(*partition, (wanted,)))
@@ -132,9 +125,7 @@ def values_of(reader: TailReader, count: int) -> list[bytes]:
 
 def reader_in_turns(cluster: FakeCluster, waker: Waker, **kafka: Any) -> TailReader:
     """A reader of all partitions of ``orders`` in turns."""
-    config = replace(group_config(cluster.bootstrap_servers).kafka, **kafka)
-    options = SourceOptions(topics=Assign(FrozenMapping({})), kafka=config, starting=EARLIEST)
-    reader = TailReader(options, "earliest", waker)
+    reader = TailReader(options_of(cluster, **kafka), "earliest", waker)
     reader.takes_turns = True
     for partition in TURNS:
         reader.read(Slice(*partition, (Rectangle(OffsetRange(0, NO_END), WHOLE),)))
