@@ -7,8 +7,9 @@ from typing import Any
 
 from kshare.cluster.committed_offset import CommittedOffsets
 from kshare.errors import AuthorizationError, KafkaError
+from kshare.group.core.member import GroupMember
 from kshare.group.membership.link import MemberLink
-from kshare.group.protocol.membership import Membership, State
+from kshare.group.protocol.membership import State
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.error_codes import Kind
 
@@ -20,13 +21,13 @@ class MemberCommits:
 
     Args:
         group: Id of the group.
-        core: The membership.
+        member: Says what it may commit.
         lock: Guards it.
     """
 
-    def __init__(self, group: str, core: Membership, lock: RLock) -> None:
+    def __init__(self, group: str, member: GroupMember, lock: RLock) -> None:
         self._group = group
-        self._core = core
+        self._member = member
         self._lock = lock
         self._waiting: deque[tuple[CommittedOffsets, Future[Any]]] = deque()
 
@@ -38,7 +39,7 @@ class MemberCommits:
     def add(self, offsets: CommittedOffsets) -> "Future[Any]":
         """Commit these; the future has an error or None by partition."""
         answer: Future[Any] = Future()
-        if self._core.state is State.ENDED:
+        if self._member.membership.state is State.ENDED:
             answer.set_result(dict.fromkeys(offsets))  # whoever owns them now does it
         else:
             self._waiting.append((dict(offsets), answer))
@@ -52,15 +53,14 @@ class MemberCommits:
         """
         while self._waiting:
             offsets, answer = self._waiting.popleft()
-            core = self._core
-            if core.is_lost or core.state is State.ENDED:
-                # Who owns them now writes the primary offset; the facts are in the log.
+            with self._lock:
+                commit = self._member.commit(offsets)
+            if commit is None:
                 answer.set_result(dict.fromkeys(offsets))
                 continue
-            with self._lock:  # what was given up before it joined may be a plain consumer's now
-                owned = {tp: each for tp, each in offsets.items() if core.may_commit(tp)}
+            owned = {tp: offsets[tp] for tp in commit.partitions}
             try:
-                codes = link.commit(owned, core.member_id, core.generation) if owned else {}
+                codes = link.commit(owned, commit.member_id, commit.generation) if owned else {}
             except (OSError, KafkaError) as error:
                 answer.set_exception(self._error(str(error)))
                 raise

@@ -21,6 +21,8 @@ from kshare.cluster.committed_offset import CommittedOffsets
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, KshareError
 from kshare.group.config.table import ConsumerConfig
+from kshare.group.core.member import GroupMember
+from kshare.group.core.schedule import MemberSchedule
 from kshare.group.log.link import LASTING
 from kshare.group.log.tail import boot_time
 from kshare.group.membership.dialogue import MemberDialogue
@@ -28,17 +30,19 @@ from kshare.group.membership.leader import GroupLeader, WriteEpoch
 from kshare.group.membership.planned_topics import WholeTopics
 from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.liveness import Liveness
-from kshare.group.protocol.membership import Membership, State
+from kshare.group.protocol.membership import Membership
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import Subscription
 from kshare.group.protocol.user_data import COMPRESSED
+from kshare.wire.protocol.retry import Backoff
 from kshare.wire.protocol.waker import Waker
 
-__all__ = ["MemberThread"]
+__all__ = ["MemberThread", "schedule_of"]
 
 _log = logging.getLogger("kshare.group")
 
 _LONGEST_WAIT: Final = 1.0
+_JOIN_LAPSE: Final = 5.0  # after the time that a rebalance may take; that of Java's client
 
 
 class MemberThread:
@@ -80,14 +84,11 @@ class MemberThread:
         self._now = now
         self._lock = threading.RLock()
         is_static = config.instance_id is not None
-        self._core = Membership(config.group, said, is_static=is_static, protocols=config.protocols)
-        self._liveness = Liveness(
-            config.session_timeout_ms / 1000, config.max_poll_interval_ms / 1000
-        )
-        leader = GroupLeader(config, self._core, self._lock, self, write_epoch, whole_topics, now)
-        self._dialogue = MemberDialogue(
-            config, self._core, self._lock, self._liveness, leader, on_change, now
-        )
+        core = Membership(config.group, said, is_static=is_static, protocols=config.protocols)
+        liveness = Liveness(config.session_timeout_ms / 1000, config.max_poll_interval_ms / 1000)
+        self._member = GroupMember(core, liveness, schedule_of(config))
+        leader = GroupLeader(config, core, self._lock, self, write_epoch, whole_topics, now)
+        self._dialogue = MemberDialogue(config, self._member, self._lock, leader, on_change, now)
         self._waker = Waker()
         self._is_closing = False
         self._thread: threading.Thread | None = None
@@ -97,76 +98,75 @@ class MemberThread:
     def subscribe(self, topics: tuple[str, ...]) -> None:
         """Join the group, or join it again with other topics."""
         with self._lock:
-            self._core.subscribe(topics)
+            self._member.membership.subscribe(topics)
             if self._thread is None:
-                self._liveness.polled_at = self._now()
+                self._member.polled(self._now())
                 self._waker.open()
-                name = f"kshare {self._core.said.name} joins"
+                name = f"kshare {self._member.membership.said.name} joins"
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
         self._waker.wake()
 
     def report(self, measured: Callable[[], MemberReport]) -> None:
         """From now on, report what this returns whenever the member joins."""
-        self._core.measured = measured
+        self._member.membership.measured = measured
 
     def polled(self) -> None:
         """Somebody polls."""
-        self._liveness.polled_at = self._now()
+        self._member.polled(self._now())
 
     @property
     def has_change(self) -> bool:
         """True if :meth:`take` has something to say."""
-        return self._core.has_change
+        return self._member.membership.has_change
 
     def take(self) -> Change | None:
         """What has changed; call :meth:`applied` when it is done."""
         with self._lock:
-            return self._core.take()
+            return self._member.membership.take()
 
     def applied(self) -> None:
         """What was taken is done."""
         with self._lock:
-            self._core.applied()
+            self._member.membership.applied()
         self._waker.wake()
 
     def fenced(self) -> None:
         """Another consumer has claimed what this member owns: all is lost, and it joins again."""
         with self._lock:
-            kept = self._core.member_id
-            self._lose()
-            self._core.member_id = kept
+            self._member.fenced()
+        self._on_change()
         self._waker.wake()
 
     @property
     def is_lost(self) -> bool:
         """True if what it owned is lost, and was not given up yet."""
-        return self._core.is_lost
+        return self._member.membership.is_lost
 
     @property
     def is_member(self) -> bool:
         """True if it has joined the group, and is not lost."""
-        return self._core.generation >= 0 and not self._core.is_lost
+        return self._member.membership.generation >= 0 and not self._member.membership.is_lost
 
     @property
     def leads(self) -> bool:
         """True if it leads the group."""
-        return self._core.leads
+        return self._member.membership.leads
 
     @property
     def fault(self) -> KshareError | None:
         """Why it cannot be a member; None if it can."""
-        return self._core.fault
+        return self._member.membership.fault
 
     @property
     def poll_interval(self) -> float:
         """Seconds without a poll after which it leaves (``max.poll.interval.ms``)."""
-        return self._liveness.rebalance
+        return self._member.liveness.rebalance
 
     @property
     def seconds_since_poll(self) -> float:
         """Seconds since somebody has polled, or subscribed."""
-        return self._now() - self._liveness.polled_at
+        return self._now() - self._member.liveness.polled_at
 
     def check(self) -> None:
         """Raise the fault that keeps it out of the group, once what it owned was taken.
@@ -175,7 +175,7 @@ class MemberThread:
             AuthorizationError: The leader may not describe topics; said once for each assignment.
             KshareError: It cannot be a member.
         """
-        core = self._core
+        core = self._member.membership
         if core.has_change:
             return
         if core.fault is not None:
@@ -193,22 +193,22 @@ class MemberThread:
     def owned(self) -> dict[TopicPartition, Any]:
         """What the member owns."""
         with self._lock:
-            return dict(self._core.owned)
+            return dict(self._member.membership.owned)
 
     @property
     def liveness(self) -> Liveness:
         """Until when records may be handed out, as its coordinator counts."""
-        return self._liveness
+        return self._member.liveness
 
     @property
     def epoch(self) -> tuple[int, str] | None:
         """The last epoch in which it is a member, and the id of the log's topic."""
-        return self._core.epoch
+        return self._member.membership.epoch
 
     @property
     def is_static(self) -> bool:
         """True if it has a ``group.instance.id``."""
-        return self._core.is_static
+        return self._member.membership.is_static
 
     def close(self, seconds: float) -> None:
         """Leave the group, and stop. May be called again."""
@@ -230,22 +230,22 @@ class MemberThread:
     def rebalance(self) -> None:
         """The group has to be assigned again: epochs of before count no more."""
         with self._lock:
-            self._core.rebalance()
+            self._member.membership.rebalance()
         self._waker.wake()
-        if self._core.has_change:  # an eager member has to give everything up
+        if self._member.membership.has_change:  # an eager member has to give everything up
             self._on_change()
 
     def session_ended(self, fault: KshareError) -> None:
         """Its session has ended by a fault: it leaves, so that others go on with what it owns."""
         with self._lock:
-            self._core.end(fault)
-            self._liveness.lost()
+            self._member.end(fault)
         self._waker.wake()
         self._on_change()
 
     def pause(self) -> None:
         """Something has failed: ask nothing for a while."""
-        self._dialogue.pause()
+        with self._lock:
+            self._member.schedule.pause(self._now())
 
     def wake(self) -> None:
         """Wake the thread: there is something to do."""
@@ -264,19 +264,19 @@ class MemberThread:
             self._end(KshareError(f"the member's thread has ended: {error!r}"))
             raise
         finally:
-            self._liveness.lost()
+            self._member.liveness.lost()
             self._dialogue.close()
             self._waker.close()
             self._on_change()
 
     def _end(self, error: KshareError) -> None:
         with self._lock:
-            self._lose()
-            self._core.state, self._core.fault = State.ENDED, error
+            self._member.crashed(error)
         _log.error("group %s: %s", self._group, error)
 
     def _step(self) -> None:
-        had_change = self._core.has_change
+        core = self._member.membership
+        had_change = core.has_change
         try:
             self._dialogue.speak()
             if self._wait():
@@ -285,7 +285,7 @@ class MemberThread:
             raise
         except (OSError, KafkaError) as error:
             self._dialogue.failed(error)
-        if self._core.denied or (self._core.has_change and not had_change):
+        if core.denied or (core.has_change and not had_change):
             self._on_change()
 
     def _wait(self) -> bool:
@@ -294,7 +294,13 @@ class MemberThread:
         seconds = min(self._dialogue.seconds_left, _LONGEST_WAIT)
         return bool(self._waker.wait(seconds, [] if answer is None else [answer]))
 
-    def _lose(self) -> None:
-        self._core.lose()
-        self._liveness.lost()
-        self._on_change()
+
+def schedule_of(config: ConsumerConfig) -> MemberSchedule:
+    """When a member of this configuration says what."""
+    kafka = config.kafka
+    rebalance = config.max_poll_interval_ms / 1000 + _JOIN_LAPSE
+    return MemberSchedule(
+        Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms),
+        config.heartbeat_interval_ms / 1000,
+        max(rebalance, kafka.request_timeout_ms / 1000),
+    )

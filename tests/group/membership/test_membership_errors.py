@@ -14,7 +14,7 @@ from kshare.cluster.coordinator import fetch_offsets
 from kshare.core.hashing import HASH_SPACE
 from kshare.errors import AuthorizationError, KafkaError, KshareError
 from kshare.group import KeySharedConsumer
-from kshare.group.membership import dialogue
+from kshare.group.core import member
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
 from tests.support.groups import GROUP, LOG, T0, eventually, group_config, quick_settings
@@ -314,7 +314,7 @@ def test_a_group_that_is_too_large_for_its_coordinator_is_an_error(
     cluster: FakeCluster, start: Callable[[], Polling], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers answer SyncGroup with UNKNOWN_SERVER_ERROR: to join again would change nothing."""
-    monkeypatch.setattr(dialogue, "_RECORD_BYTES", 100)
+    monkeypatch.setattr(member, "_RECORD_BYTES", 100)
     cluster.fail("SyncGroup", [-1])
     only = start()
     (first, *_) = eventually(lambda: only.faults)

@@ -14,10 +14,9 @@ from kshare.group.protocol.actions import Delete, WritePrimary
 from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.leader import Generation
 from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.membership import Leave, Membership, State
+from kshare.group.protocol.membership import State
 from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.records import Claim, Key
-from kshare.group.protocol.subscription import Subscription
 from kshare.group.protocol.transaction import known_progress
 from tests.group.protocol import member_world
 from tests.group.protocol import transactional_world as transactional
@@ -26,9 +25,11 @@ from tests.group.protocol.member_world import (
     KEYS,
     MemberProcess,
     claim_assigned,
+    clone_of_member,
     coordinator_steps,
     know_peers,
     membership_steps,
+    new_member,
     take_as_member,
 )
 from tests.group.protocol.transactional_world import Limits, Member, TransactionalWorld
@@ -119,7 +120,7 @@ class GroupedWorld(TransactionalWorld):
             self.log.topic_id,
             is_member=False,
             transactional_id=transactional_id,
-            membership=Membership("g", Subscription(name, ("orders",))),
+            member=new_member(name),
         )
         self.transactions.epochs.setdefault(transactional_id, 0)
 
@@ -150,7 +151,7 @@ class GroupedWorld(TransactionalWorld):
         assert isinstance(world, GroupedWorld)
         for member in world.members.values():
             grouped = grouped_of(member)
-            grouped.membership = replace(grouped.membership)
+            grouped.member = clone_of_member(grouped.member)
         world.coordinator = self.coordinator.clone()
         world.handled_by = dict(self.handled_by)
         return world
@@ -329,19 +330,19 @@ def unblock(world: GroupedWorld, member: GroupedMember) -> None:
 
 def look(world: GroupedWorld, member: GroupedMember) -> None:
     """Others have claimed what it owns: it counts no longer, and joins again under its id."""
-    kept = member.membership.member_id
-    member.membership.lose()
-    member.membership.member_id = kept
     world.torn += member.is_open and member.is_member
-    member.is_member = False
+    member.member.fenced()
+    member.look_at_clock()
 
 
 def hang(world: GroupedWorld, member: GroupedMember) -> None:
     """Nobody polls: it leaves by itself, and does no more until somebody does."""
     world.drops += 1
-    member.membership.leave_until_polled()
     world.torn += member.is_open and member.is_member
-    member.is_member = False
+    member.member.polled(float("-inf"))
+    member.member.watch_polls(member.now)
+    member.member.polled(float("inf"))
+    member.look_at_clock()
 
 
 def poll(world: GroupedWorld, member: GroupedMember) -> None:
@@ -363,12 +364,10 @@ def decide(world: GroupedWorld, member: GroupedMember) -> None:
 def write_primary(world: GroupedWorld, member: GroupedMember) -> None:
     """As a member of its generation; one that is lost leaves it to who owns its hashes now."""
     know_peers(world)
-    membership = member.membership
-    if membership.is_lost or membership.state is State.ENDED:
-        _, is_awaited = member.next_action()
-        if is_awaited:
-            member.owner.primary_written()
-    elif member_world.may_commit(world, membership):
+    commit = member.member.commit((T0,))
+    if commit is None or not commit.partitions:
+        member_world.leave_to_others(member)
+    elif member_world.takes_offsets(world, commit):
         transactional.act(world, member)
     else:
         member.fail()
@@ -388,10 +387,9 @@ def leave(world: GroupedWorld, member: GroupedMember) -> None:
             if isinstance(action, Delete):
                 transactional.delete(world, action.keys)
         transactional.delete(world, (Key(0, "claim", T0, (member.owner.member,)),))
-    member.membership.leave()
-    match member.membership.action():
-        case Leave(member_id) if member_id in world.coordinator.members:
-            world.coordinator.remove(member_id)
+    last = member.member.leave()
+    if last is not None and last.member_id in world.coordinator.members:
+        world.coordinator.remove(last.member_id)
     _end(world, member)
 
 

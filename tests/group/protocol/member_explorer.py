@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from kshare.core.hashing import WHOLE
 from kshare.group.protocol.actions import WritePrimary
+from kshare.group.protocol.membership import State
 from tests.group.protocol import member_world
 from tests.group.protocol.coordinator import Stage
 from tests.group.protocol.interleavings import Broken, interleavings, ordinary_way
@@ -146,6 +147,15 @@ def one_is_dropped(limits: GroupLimits) -> Iterator[GroupWorld]:
     return along(dropped(running(limits)), limits, _is_of_the_first)
 
 
+def one_is_dropped_amid_a_rebalance(limits: GroupLimits) -> Iterator[GroupWorld]:
+    """It sleeps with a record in hand, and with the answer to SyncGroup on its way to it."""
+    for world in along(joined(running(limits)), limits):
+        first = member_of(world.processes["m0"])
+        if first.membership.state is State.SYNCING and world.coordinator.mail.get("m0"):
+            return along(dropped(world), limits, _is_of_the_first)
+    raise AssertionError("nobody waits for SyncGroup")
+
+
 def the_lead_is_dropped(limits: GroupLimits) -> Iterator[GroupWorld]:
     """It sleeps before it writes the primary offset; the other one commits more meanwhile."""
     return along(dropped(committing(limits)), limits, _is_of_the_first)
@@ -160,6 +170,7 @@ Way: TypeAlias = Callable[[GroupLimits], Iterator[GroupWorld]]
 WAYS: tuple[Way, ...] = (
     a_third_joins,
     one_is_dropped,
+    one_is_dropped_amid_a_rebalance,
     the_lead_is_dropped,
     the_lead_is_slow,
 )

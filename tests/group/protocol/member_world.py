@@ -1,19 +1,23 @@
 """The small world with a group: a coordinator, members that come and go, and what they own.
 
-On top of :mod:`tests.group.protocol.world`: each process runs the core of membership, and claims
-what it was assigned. Time is told by what it does: before the coordinator drops a member, the
-member has fenced itself, unless it was heard of since.
+On top of :mod:`tests.group.protocol.world`: each process runs a :class:`.GroupMember`, and claims
+what it was assigned. Each has a clock of its own, which goes on where the coordinator drops it: for
+so long it was not heard of, or it has not joined a rebalance.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from kshare.core.backoff import Backoff
 from kshare.core.hashing import WHOLE, HashRange
+from kshare.group.core.member import Commit, FindCoordinator, GroupMember, Heartbeat, Request
+from kshare.group.core.schedule import MemberSchedule
 from kshare.group.protocol.actions import Delete, WritePrimary
 from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.leader import Generation, plan_generation
+from kshare.group.protocol.liveness import Liveness
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.membership import (
     Join,
@@ -28,7 +32,7 @@ from kshare.group.protocol.range_protocol import RANGE, plan_range
 from kshare.group.protocol.records import Claim, Key, Record, key_of
 from kshare.group.protocol.subscription import PROTOCOL, Subscription
 from tests.group.protocol import world as base
-from tests.group.protocol.coordinator import Coordinator
+from tests.group.protocol.coordinator import Coordinator, Stage
 from tests.group.protocol.world import (
     HALVES,
     T0,
@@ -42,15 +46,28 @@ from tests.group.protocol.world import (
     next_record,
 )
 
+SESSION, REBALANCE = 10.0, 60.0
+"""Timeouts of members, in seconds."""
+
 
 @dataclass
 class MemberProcess(Process):
     """A process that subscribes; without hashes its owner does nothing."""
 
-    membership: Membership = field(default_factory=lambda: Membership("g", Subscription("", ())))
+    member: GroupMember = field(default_factory=lambda: new_member(""))
+    now: float = 0.0  # by its clock, which goes on when its requests are late
     claims: int = 0
     late: tuple[Generation, ...] = ()  # planned, and their epochs not written yet
     wrote: int = -1  # the generation of its last epoch
+
+    @property
+    def membership(self) -> Membership:
+        """How far it is with joining."""
+        return self.member.membership
+
+    def look_at_clock(self) -> None:
+        """It delivers while its coordinator cannot have dropped it."""
+        self.is_member = self.member.liveness.seconds_left(self.now) >= 0
 
     def next_claim(self, hashes: tuple[HashRange, ...], epoch: int | None) -> Claim:
         """A claim, under a name that none before it had."""
@@ -65,16 +82,34 @@ class MemberProcess(Process):
     def print_of_member(self) -> tuple[object, ...]:
         """Equal for processes that go on alike as members."""
         late = tuple(planned.epoch.generation for planned in self.late)
-        is_member = self.is_member
         return (
             self.name,
             repr(self.membership),
+            self.member.awaits and self.member.schedule.asked_at == self.now,
             self.claims,
             self.hashes,
-            is_member,
+            self.is_member,
             late,
             self.wrote,
         )
+
+
+def new_member(name: str, protocols: tuple[str, ...] = (PROTOCOL,)) -> GroupMember:
+    """A member whose heartbeats are due at any time."""
+    membership = Membership("g", Subscription(name, ("orders",)), protocols=protocols)
+    schedule = MemberSchedule(Backoff(0, 0), heartbeat_interval=0.0, join_timeout=float("inf"))
+    return GroupMember(membership, Liveness(SESSION, REBALANCE, polled_at=float("inf")), schedule)
+
+
+def clone_of_member(member: GroupMember) -> GroupMember:
+    """A copy that shares nothing that changes."""
+    return replace(
+        member,
+        membership=replace(member.membership),
+        liveness=replace(member.liveness),
+        schedule=replace(member.schedule),
+        notices=[],
+    )
 
 
 class WritableLog(Protocol):
@@ -115,7 +150,6 @@ class GroupWorld(World):
         name = f"m{self.started}"
         self.started += 1
         owner = Owner(Claim(T0, f"{name}#0", ()), self.log.topic_id, phase=Phase.FENCED)
-        membership = Membership("g", Subscription(name, ("orders",)), protocols=self.protocols)
         self.processes[name] = MemberProcess(
             name,
             (),
@@ -123,7 +157,7 @@ class GroupWorld(World):
             owner,
             self.log.topic_id,
             is_member=False,
-            membership=membership,
+            member=new_member(name, self.protocols),
         )
 
     def deliver(self, process: Process) -> None:
@@ -172,9 +206,9 @@ def member_of(process: Process) -> MemberProcess:
 
 
 def clone_member(process: MemberProcess) -> MemberProcess:
-    copy = member_of(clone_process(process))
-    copy.membership = replace(process.membership)
-    return copy
+    clone = member_of(clone_process(process))
+    clone.member = clone_of_member(process.member)
+    return clone
 
 
 def new_group(members: int = 2, records: int = 4) -> GroupWorld:
@@ -281,7 +315,7 @@ def take_group(world: GroupWorld, step: Step) -> None:
         case "complete" | "drop" | "member" | "mail" | "heartbeat":
             take_as_member(world, step)
         case "disconnect":
-            member_of(world.processes[name]).membership.disconnected()
+            disconnect(member_of(world.processes[name]))
         case "think":
             think(world, member_of(world.processes[name]))
         case _ if what.startswith("plan "):
@@ -316,28 +350,55 @@ def take_as_member(world: InGroup, step: Step) -> None:
 def _write_primary(world: GroupWorld, process: MemberProcess) -> None:
     """The coordinator refuses the primary offset of who is no member of this generation."""
     know_peers(world)
-    if may_commit(world, process.membership):
+    commit = process.member.commit((T0,))
+    if commit is None or not commit.partitions:
+        leave_to_others(process)
+    elif takes_offsets(world, commit):
         base._act(world, process)
     else:
         process.fail()
     base._decide(world, process)
 
 
-def may_commit(world: InGroup, membership: Membership) -> bool:
+def leave_to_others(process: Process) -> None:
+    """Who is no member writes no primary offset: whoever owns its hashes now does."""
+    _, is_awaited = process.next_action()
+    if is_awaited:
+        process.owner.primary_written()
+
+
+def takes_offsets(world: InGroup, commit: Commit) -> bool:
     """Whether the coordinator takes offsets of a member, also while it prepares a rebalance."""
-    code = world.coordinator.heartbeat(membership.member_id, membership.generation)
+    code = world.coordinator.heartbeat(commit.member_id, commit.generation)
     return code in {None, Code.REBALANCE_IN_PROGRESS}
 
 
 def drop(world: InGroup, member_id: str) -> None:
-    """A member's session times out; by then it has fenced itself."""
+    """A member's session times out, or a rebalance: what it has sent since was late."""
     known = world.coordinator.members[member_id]
+    is_rebalancing = world.coordinator.stage is Stage.PREPARING and not known.awaits_join
     world.coordinator.remove(member_id)
     if known.process in world.processes:
         world.drops += 1
         process = member_of(world.processes[known.process])
         if process.membership.member_id == member_id:
-            process.is_member = False
+            sleep(process, is_rebalancing=is_rebalancing)
+
+
+def sleep(process: MemberProcess, *, is_rebalancing: bool) -> None:
+    """Its clock goes on; if the group waits for it to join, its heartbeats were answered."""
+    process.now += REBALANCE if is_rebalancing else SESSION
+    beat = next_request(process, beats=True) if is_rebalancing else None
+    if isinstance(beat, Heartbeat):
+        code = Code.REBALANCE_IN_PROGRESS
+        process.member.heartbeat_answered(beat, code, process.now, is_refused=True)
+    process.now += 1.0
+    process.look_at_clock()
+
+
+def disconnect(process: MemberProcess) -> None:
+    """No answer comes: it finds the coordinator again, and asks once more."""
+    process.member.failed(process.now, "")
 
 
 def poll(world: GroupWorld, process: MemberProcess) -> None:
@@ -384,7 +445,7 @@ def know_peers(world: InGroup) -> None:
 
 
 def _act_as_member(world: InGroup, process: MemberProcess) -> None:
-    match process.membership.action():
+    match next_request(process):
         case Join() as join:
             world.coordinator.mail.pop(process.name, None)
             world.coordinator.join(process.name, join)
@@ -400,11 +461,20 @@ def _act_as_member(world: InGroup, process: MemberProcess) -> None:
             world.coordinator.remove(member_id)
         case _:
             pass
+    process.look_at_clock()
+
+
+def next_request(process: MemberProcess, *, beats: bool = False) -> Request | None:
+    """What it sends next: a heartbeat, or what else there is; any time may be that of either."""
+    process.member.schedule.beat_at = process.now if beats else float("inf")
+    while isinstance(request := process.member.request(process.now), FindCoordinator):
+        pass
+    return request
 
 
 def think(world: GroupWorld, process: MemberProcess) -> None:
     """Begin a plan, which takes long."""
-    plan = process.membership.action()
+    plan = next_request(process)
     assert isinstance(plan, Plan)
     planned = plan_generation(plan.generation, process.name, plan.members, {"orders": 1})
     process.late = (*process.late, planned)
@@ -431,19 +501,38 @@ def _write_epoch(world: InGroup, process: MemberProcess, planned: Generation) ->
 def _receive(world: InGroup, process: MemberProcess) -> None:
     first, *others = world.coordinator.mail[process.name]
     world.coordinator.mail[process.name] = tuple(others)
-    first(process.membership)
-    _hear(world, process)
+    first(Receiver(process.member, process.now))
+    process.look_at_clock()
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """A member as the coordinator's answers find it, at a time of its clock."""
+
+    member: GroupMember
+    now: float
+
+    def joined(
+        self,
+        member_id: str,
+        generation: int,
+        leader: str,
+        members: Mapping[str, bytes],
+        *,
+        protocol: str,
+    ) -> None:
+        self.member.joined(member_id, generation, leader, members, protocol=protocol)
+
+    def synced(self, assignment: bytes) -> None:
+        self.member.synced(assignment, self.now)
+
+    def refused(self, code: Code) -> None:
+        self.member.refused(code, self.now)
 
 
 def _heartbeat(world: InGroup, process: MemberProcess) -> None:
-    membership = process.membership
-    code = world.coordinator.heartbeat(membership.member_id, membership.generation)
-    if code is not None:
-        membership.heartbeat_refused(code)
-    _hear(world, process)
-
-
-def _hear(world: InGroup, process: MemberProcess) -> None:
-    """It was heard of, if it is still a member; what is lost is not handed out any more."""
-    membership = process.membership
-    process.is_member = membership.member_id in world.coordinator.members and not membership.is_lost
+    beat = next_request(process, beats=True)
+    assert isinstance(beat, Heartbeat)
+    code = world.coordinator.heartbeat(beat.member_id, beat.generation)
+    process.member.heartbeat_answered(beat, code, process.now, is_refused=code is not None)
+    process.look_at_clock()

@@ -25,6 +25,7 @@ from tests.group.protocol.member_world import (
     group_steps,
     member_of,
     take_group,
+    takes_offsets,
 )
 from tests.group.protocol.world import T0, LawBrokenError, Process, Step, is_living
 
@@ -157,8 +158,7 @@ def take_plain(world: PlainWorld, step: Step) -> None:
         if what == "poll" and process is not None:
             late = [(name, each) for each in process.inbox if isinstance(each, WritePrimary)]
             world.late += tuple(late)
-        if what != "act" or process is None or not _drops_primary(process):
-            take_group(world, step)
+        take_group(world, step)
         return
     plain = world.plain
     match what:
@@ -221,26 +221,13 @@ def _hand_out(world: PlainWorld) -> None:
     plain.position += 1
 
 
-def _may_send(process: Process) -> bool:
-    """Brokers take primary offsets of members only, and members send those of what they own."""
-    return process.is_member and member_of(process).membership.may_commit(T0)
-
-
-def _drops_primary(process: Process) -> bool:
-    if not isinstance(process.inbox[0], WritePrimary) or _may_send(process):
-        return False
-    _, is_awaited = process.next_action()
-    if is_awaited:
-        process.owner.primary_written()
-    return True
-
-
 def _send_late(world: PlainWorld, name: str) -> None:
     """The member's thread comes to what the session's thread has asked of it."""
     at = next(i for i, (who, _) in enumerate(world.late) if who == name)
     _, write = world.late[at]
     world.late = (*world.late[:at], *world.late[at + 1 :])
-    if _may_send(world.processes[name]):
+    commit = member_of(world.processes[name]).member.commit((T0,))
+    if commit is not None and commit.partitions and takes_offsets(world, commit):
         world.primary = Primary(write.offset, write.anchor)
 
 

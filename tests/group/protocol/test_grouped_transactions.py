@@ -153,20 +153,20 @@ def names_its_id_in_its_first_claim_only(patch: pytest.MonkeyPatch) -> None:
 
 def gives_up_its_claim_when_it_is_lost(patch: pytest.MonkeyPatch) -> None:
     """At once, though its transaction is open: nobody knows whom to fence."""
-    real = member_world._hear
+    real = GroupedMember.look_at_clock
 
-    def hear(world: member_world.InGroup, process: member_world.MemberProcess) -> None:
-        real(world, process)
-        tombstone = Delete((Key(0, "claim", T0, (process.owner.member,)),))
-        if process.membership.is_lost and tombstone not in process.inbox:
-            process.inbox.append(tombstone)
+    def look_at_clock(self: GroupedMember) -> None:
+        real(self)
+        tombstone = Delete((Key(0, "claim", T0, (self.owner.member,)),))
+        if self.membership.is_lost and tombstone not in self.inbox:
+            self.inbox.append(tombstone)
 
-    patch.setattr(member_world, "_hear", hear)
+    patch.setattr(GroupedMember, "look_at_clock", look_at_clock)
 
 
 def commits_without_its_generation(patch: pytest.MonkeyPatch) -> None:
     """The coordinator does not check who writes the primary offset."""
-    patch.setattr(member_world, "may_commit", lambda *_: True)
+    patch.setattr(member_world, "takes_offsets", lambda *_: True)
 
 
 def does_not_wait_for_what_nobody_owns(patch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,17 @@
 """The laws of groups while members come and go: interleavings, random walks, seeded faults."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
 
 from kshare.core.hashing import WHOLE
+from kshare.core.progress import TopicPartition
+from kshare.group.core.member import Commit, GroupMember, Heartbeat
 from kshare.group.protocol import assignor, commit, owner, takeover
+from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.holdings import Change
+from kshare.group.protocol.liveness import Liveness
 from kshare.group.protocol.log import GroupLog, PartitionLog
 from kshare.group.protocol.membership import Membership, State
 from kshare.group.protocol.records import Claim
@@ -147,15 +151,11 @@ def test_whatever_happens_living_members_process_all(seed: int) -> None:
 
 def does_not_fence_itself(patch: pytest.MonkeyPatch) -> None:
     """It goes on after its session has timed out, until it hears of that."""
-    real = member_world.drop
 
-    def drop(world: GroupWorld, member_id: str) -> None:
-        alive = {name: process.is_member for name, process in world.processes.items()}
-        real(world, member_id)
-        for name, process in world.processes.items():
-            process.is_member = alive[name]
+    def seconds_left(self: Liveness, now: float) -> float:
+        return min(self._heard_at, 1.0)
 
-    patch.setattr(member_world, "drop", drop)
+    patch.setattr(Liveness, "seconds_left", seconds_left)
 
 
 def does_not_wait_for_former_owners(patch: pytest.MonkeyPatch) -> None:
@@ -204,17 +204,65 @@ def goes_on_with_what_is_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_a_refused_heartbeat_for_a_good_one(patch: pytest.MonkeyPatch) -> None:
-    def heartbeat(world: GroupWorld, process: MemberProcess) -> None:
-        process.is_member = True
+    real = GroupMember.heartbeat_answered
 
-    patch.setattr(member_world, "_heartbeat", heartbeat)
+    def answered(
+        self: GroupMember, beat: Heartbeat, code: Code | None, now: float, *, is_refused: bool
+    ) -> None:
+        real(self, beat, None, now, is_refused=False)
+
+    patch.setattr(GroupMember, "heartbeat_answered", answered)
 
 
 def takes_any_answer_for_a_sign_of_life(patch: pytest.MonkeyPatch) -> None:
-    def hear(world: GroupWorld, process: MemberProcess) -> None:
-        process.is_member = True
+    real_refused, real_answered = GroupMember.refused, GroupMember.heartbeat_answered
 
-    patch.setattr(member_world, "_hear", hear)
+    def refused(self: GroupMember, code: Code | None, now: float) -> None:
+        real_refused(self, code, now)
+        self.liveness.heard(now, is_stable=True)
+
+    def answered(
+        self: GroupMember, beat: Heartbeat, code: Code | None, now: float, *, is_refused: bool
+    ) -> None:
+        real_answered(self, beat, code, now, is_refused=is_refused)
+        self.liveness.heard(now, is_stable=True)
+
+    patch.setattr(GroupMember, "refused", refused)
+    patch.setattr(GroupMember, "heartbeat_answered", answered)
+
+
+def counts_from_the_answer(patch: pytest.MonkeyPatch) -> None:
+    """The answer to SyncGroup renews its right from when it comes, however late that is."""
+    real = GroupMember.synced
+
+    def synced(self: GroupMember, assignment: bytes, now: float) -> bool:
+        self.schedule.asked_at = now
+        return real(self, assignment, now)
+
+    patch.setattr(GroupMember, "synced", synced)
+
+
+def takes_a_rebalance_for_stable(patch: pytest.MonkeyPatch) -> None:
+    """Heartbeats that say that the group waits for it to join renew its right without an end."""
+    real = Liveness.heard
+
+    def heard(self: Liveness, sent_at: float, *, is_stable: bool) -> None:
+        real(self, sent_at, is_stable=True)
+
+    patch.setattr(Liveness, "heard", heard)
+
+
+def keeps_its_right_when_it_is_lost(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GroupMember, "_end_right", lambda _: None)
+
+
+def commits_what_it_has_lost(patch: pytest.MonkeyPatch) -> None:
+    def commit(self: GroupMember, partitions: Iterable[TopicPartition]) -> Commit:
+        membership = self.membership
+        return Commit(membership.member_id, membership.generation, frozenset(partitions))
+
+    patch.setattr(GroupMember, "commit", commit)
+    commits_without_its_generation(patch)
 
 
 def does_not_lose_when_it_is_unknown(patch: pytest.MonkeyPatch) -> None:
@@ -238,7 +286,7 @@ def names_nothing_when_it_joins_and_does_not_wait(patch: pytest.MonkeyPatch) -> 
 
 def commits_without_its_generation(patch: pytest.MonkeyPatch) -> None:
     """The coordinator does not check who writes the primary offset."""
-    patch.setattr(member_world, "may_commit", lambda *_: True)
+    patch.setattr(member_world, "takes_offsets", lambda *_: True)
 
 
 def highest(said: PartitionLog, claim: Claim) -> bool:
@@ -270,6 +318,7 @@ FAULTS: tuple[Patch, ...] = (
     gives_what_others_own_and_takes_them_for_dropped,
     goes_on_with_what_is_lost,
     takes_a_refused_heartbeat_for_a_good_one,
+    takes_a_rebalance_for_stable,
     takes_any_answer_for_a_sign_of_life,
     does_not_lose_when_it_is_unknown,
 )
@@ -278,11 +327,13 @@ TWO_LAYERS: tuple[Patch, ...] = (
     does_not_wait_for_former_owners,
     takes_members_of_the_epoch_for_dropped,
     names_nothing_when_it_joins,
+    keeps_its_right_when_it_is_lost,
     leads_by_the_highest_hash,
 )
 """Faults that break no law alone: two phases and claims each keep a new owner waiting.
 
-And it does not matter who leads, as long as it is one.
+Who hears that it is lost has no right left by the clock. And it does not matter who leads, as long
+as it is one.
 """
 FOUND_ON_WAYS: tuple[Patch, ...] = (
     does_not_fence_itself,
@@ -291,6 +342,8 @@ FOUND_ON_WAYS: tuple[Patch, ...] = (
     names_nothing_when_it_joins_and_does_not_wait,
     takes_any_answer_for_a_sign_of_life,
     commits_without_its_generation,
+    commits_what_it_has_lost,
+    counts_from_the_answer,
     leads_by_the_highest_hash_too,
 )
 """Faults that every interleaving around a handover finds."""

@@ -1,22 +1,20 @@
 """When a member of a group does what: heartbeats, the time limit of what it waits for, pauses."""
 
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 
-from kshare.group.config.table import ConsumerConfig
-from kshare.wire.protocol.retry import Backoff
+from kshare.core.backoff import Backoff
 
 __all__ = ["MemberSchedule"]
 
 _SHORTEST_BEAT: Final = 0.1
 _TROUBLE: Final = 10.0
 _WARNING: Final = 30.0  # between two
-_JOIN_LAPSE: Final = 5.0  # after the time that a rebalance may take; that of Java's client
 
 
 @dataclass(slots=True)
 class MemberSchedule:
-    """When a member's thread has done what, and when to do it next. All times are in seconds.
+    """When a member has done what, and when to do it next. All times are in seconds.
 
     Attributes:
         pauses: Between attempts, longer each time.
@@ -39,17 +37,6 @@ class MemberSchedule:
     retry_at: float = 0.0
     failing_since: float | None = None
     warned_at: float = float("-inf")
-
-    @classmethod
-    def of(cls, config: ConsumerConfig) -> Self:
-        """The schedule of a consumer."""
-        kafka = config.kafka
-        rebalance = config.max_poll_interval_ms / 1000 + _JOIN_LAPSE
-        return cls(
-            Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms),
-            config.heartbeat_interval_ms / 1000,
-            max(rebalance, kafka.request_timeout_ms / 1000),
-        )
 
     def pause(self, now: float) -> None:
         """Something has failed: do nothing for a while, longer each time."""

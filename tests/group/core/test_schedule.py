@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.group.membership.schedule import MemberSchedule
+from kshare.group.core.schedule import MemberSchedule
+from kshare.group.membership.thread import schedule_of
 from kshare.wire.protocol.retry import Backoff
 from tests.support.groups import group_config
 
@@ -48,11 +49,11 @@ def test_a_join_is_overdue_after_a_rebalance_may_be_over() -> None:
 
 
 def test_join_has_five_seconds_more_than_a_rebalance_or_the_time_of_any_request() -> None:
-    longest = MemberSchedule.of(group_config("b:9092", max_poll_interval_ms=120_000))
+    longest = schedule_of(group_config("b:9092", max_poll_interval_ms=120_000))
     assert longest.join_timeout == 125.0
-    shortest = MemberSchedule.of(group_config("b:9092", max_poll_interval_ms=50_000))
+    shortest = schedule_of(group_config("b:9092", max_poll_interval_ms=50_000))
     assert (
-        MemberSchedule.of(
+        schedule_of(
             group_config("b:9092", max_poll_interval_ms=50_000, request_timeout_ms=70_000)
         ).join_timeout
         == 70.0

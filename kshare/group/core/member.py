@@ -1,0 +1,354 @@
+"""A member of a group towards its coordinator: events in, requests out.
+
+::
+
+    polled, subscribed, fenced, time --> request --> the driver sends it --> its answer --+
+         ^                                                                               |
+         +-- what it owns changes: `Membership`, until when it delivers: `Liveness` <----+
+
+A request says all that its answer is judged by: when it was sent, for which member and generation.
+The driver keeps sockets, clocks and threads, and decides nothing. So the explorers run this object.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+
+from kshare.core.progress import TopicPartition
+from kshare.errors import KafkaError, KshareError
+from kshare.group.core.schedule import MemberSchedule
+from kshare.group.protocol.group_errors import Code
+from kshare.group.protocol.liveness import Liveness
+from kshare.group.protocol.membership import Join, Leave, Membership, Plan, State, Sync
+
+__all__ = ["Commit", "FindCoordinator", "GroupMember", "Heartbeat", "Notice", "Request"]
+
+_MOVED: Final = {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE}
+_ORDINARY: Final = {Code.MEMBER_ID_REQUIRED, Code.REBALANCE_IN_PROGRESS}
+"""Refusals that belong to joining: the next attempt is made at once."""
+_RECORD_BYTES: Final = 800_000
+"""Brokers take 1 MB, unless configured otherwise; what they add is not counted."""
+
+
+class Notice(NamedTuple):
+    """Something to be logged."""
+
+    is_warning: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Send Heartbeat, then call :meth:`GroupMember.heartbeat_answered`.
+
+    Attributes:
+        member_id: Id of the member; empty if it has none yet.
+        generation: Its generation.
+        sent_at: When it is sent.
+        is_member: Whether the answer says that it is a member. To one that waits to become one,
+            any answer will do: the coordinator is alive.
+    """
+
+    member_id: str
+    generation: int
+    sent_at: float
+    is_member: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FindCoordinator:
+    """Close all connections, and look for the coordinator before the next request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A member may commit offsets of these partitions."""
+
+    member_id: str
+    generation: int
+    partitions: frozenset[TopicPartition]
+
+
+Request: TypeAlias = FindCoordinator | Heartbeat | Join | Plan | Sync | Leave
+
+
+@dataclass(slots=True)
+class GroupMember:
+    """One member. All times are of one clock, on which suspension counts.
+
+    Attributes:
+        membership: How far it is with joining, and what it owns.
+        liveness: Until when it may deliver, as its coordinator counts.
+        schedule: When it says what.
+        awaits: Whether JoinGroup or SyncGroup was sent, and is not answered.
+        notices: What is to be logged.
+        has_lost: Whether something has ended its right to deliver, which the driver has not told.
+    """
+
+    membership: Membership
+    liveness: Liveness
+    schedule: MemberSchedule
+    awaits: bool = False
+    notices: list[Notice] = field(default_factory=list)
+    has_lost: bool = False
+    _must_find: bool = False
+
+    # -- what others do ----------------------------------------------------------------------
+
+    def polled(self, now: float) -> None:
+        """Somebody polls."""
+        self.liveness.polled_at = now
+
+    def fenced(self) -> None:
+        """Another consumer has claimed what it owns: all is lost, and it joins again."""
+        kept = self.membership.member_id
+        self.lose()
+        self.membership.member_id = kept
+
+    def lose(self) -> None:
+        """It counts no longer: all that it owns is lost."""
+        self.membership.lose()
+        self._end_right()
+
+    def end(self, fault: KshareError) -> None:
+        """Its session has ended by a fault: it leaves, so that others go on with what it owns."""
+        self.membership.end(fault)
+        self._end_right()
+
+    def crashed(self, fault: KshareError) -> None:
+        """Its driver has ended by a fault, and sends nothing more."""
+        self.lose()
+        self.membership.state, self.membership.fault = State.ENDED, fault
+
+    def leave(self) -> Leave | None:
+        """The end; returns what is still to be sent."""
+        self.membership.leave()
+        action = self.membership.action()
+        return action if isinstance(action, Leave) else None
+
+    # -- what is to be sent ------------------------------------------------------------------
+
+    def request(self, now: float) -> Request | None:
+        """The next request; None if there is something to wait for. It is said once."""
+        if self._must_find:
+            self._must_find = False
+            return FindCoordinator()
+        if now < self.schedule.retry_at:
+            return None
+        self.watch_polls(now)
+        if self.awaits and self.schedule.is_overdue(now):
+            seconds = self.schedule.join_timeout
+            self.failed(now, f"JoinGroup or SyncGroup is not answered for {seconds:g} s")
+            return self.request(now)
+        # Before all else: it says whether to join again.
+        beat = self._heartbeat(now)
+        if beat is not None:
+            return beat
+        action = self.membership.action()
+        if isinstance(action, Join | Sync):
+            self.schedule.asked_at = now
+        if not isinstance(action, Plan | None):
+            self.awaits = not isinstance(action, Leave)
+        return action
+
+    def watch_polls(self, now: float) -> None:
+        """Leave if nobody has polled for ``max.poll.interval.ms``; :meth:`request` looks, too."""
+        membership, seconds = self.membership, self.liveness.rebalance
+        is_in = membership.state is not State.ENDED and not membership.is_lost
+        if is_in and membership.member_id and now - self.liveness.polled_at > seconds:
+            self._warn(
+                f"nobody has polled for max.poll.interval.ms={seconds * 1000:.0f}: the member "
+                "leaves, and joins again with the next poll. Raise it, or take fewer records at a "
+                "time"
+            )
+            membership.leave_until_polled()
+            self._end_right()
+
+    def seconds_left(self, now: float) -> float:
+        """Seconds until there is something to send, if nothing happens before."""
+        schedule = self.schedule
+        return max(schedule.beat_at - now, schedule.retry_at - now, 0.0)
+
+    def commit(self, partitions: Iterable[TopicPartition]) -> Commit | None:
+        """What it may commit of these partitions.
+
+        Returns:
+            None if it is no member: whoever owns them now commits them, and the facts are in the
+            log. What it has given up before it joined may be a plain consumer's now.
+        """
+        membership = self.membership
+        if membership.is_lost or membership.state is State.ENDED:
+            return None
+        owned = frozenset(tp for tp in partitions if membership.may_commit(tp))
+        return Commit(membership.member_id, membership.generation, owned)
+
+    # -- answers -----------------------------------------------------------------------------
+
+    def joined(
+        self,
+        member_id: str,
+        generation: int,
+        leader: str,
+        members: Mapping[str, bytes],
+        *,
+        protocol: str,
+        instances: Mapping[str, str] | None = None,
+        is_assigned: bool = False,
+    ) -> bool:
+        """JoinGroup was answered: see :meth:`.Membership.joined`.
+
+        Returns:
+            False if nobody waits for that any more.
+        """
+        self._answered()
+        if self.membership.state is not State.JOINING:
+            return False
+        self.membership.joined(
+            member_id,
+            generation,
+            leader,
+            members,
+            protocol=protocol,
+            instances=instances,
+            is_assigned=is_assigned,
+        )
+        self.schedule.joined()
+        leads = ", which leads it" if leader == member_id else ""
+        self._say(f"joined generation {generation} as {member_id}{leads}")
+        self.liveness.heard(self.schedule.asked_at, is_stable=True)
+        return True
+
+    def synced(self, assignment: bytes, now: float) -> bool:
+        """SyncGroup was answered.
+
+        Returns:
+            False if nobody waits for that any more.
+        """
+        self._answered()
+        if self.membership.state is not State.SYNCING:
+            return False
+        self.membership.synced(assignment)
+        self.schedule.synced(now, awaits_round=self.membership.awaits_round)
+        self.liveness.heard(self.schedule.asked_at, is_stable=True)
+        return True
+
+    def refused(
+        self,
+        code: Code | None,
+        now: float,
+        *,
+        member_id: str = "",
+        name: str = "",
+        is_size: bool = False,
+    ) -> None:
+        """JoinGroup or SyncGroup was answered with an error.
+
+        Args:
+            code: The error; None for one that has no meaning to a member.
+            now: The time.
+            member_id: The id that comes with MEMBER_ID_REQUIRED.
+            name: What Kafka calls the error.
+            is_size: Whether brokers answer that to a record which is too large for them.
+        """
+        self._answered()
+        membership = self.membership
+        what = "JoinGroup" if membership.state is State.JOINING else "SyncGroup"
+        is_syncing = membership.state is State.SYNCING
+        if is_syncing and is_size and membership.metadata_bytes >= _RECORD_BYTES:
+            membership.end(self._too_large())
+        else:
+            membership.refused(code, member_id)
+        self._end_right_if_lost()
+        self._must_find |= code in _MOVED
+        if code not in _ORDINARY:
+            self._trouble(now, f"{what} was refused: {name}")
+            self.schedule.pause(now)
+
+    def heartbeat_answered(
+        self, beat: Heartbeat, code: Code | None, now: float, *, is_refused: bool, name: str = ""
+    ) -> None:
+        """Heartbeat was answered.
+
+        Args:
+            beat: What was sent.
+            code: The error; None for none, or for one that has no meaning to a member.
+            now: The time.
+            is_refused: Whether there was an error.
+            name: What Kafka calls it.
+        """
+        self.schedule.answered()
+        if beat.is_member:
+            if not is_refused or code is Code.REBALANCE_IN_PROGRESS:
+                self.liveness.heard(beat.sent_at, is_stable=not is_refused)
+                self.schedule.works()
+            if is_refused:
+                self.membership.heartbeat_refused(code)
+                self._end_right_if_lost()
+                self._say_loss(name)
+        if code in _MOVED:
+            self.failed(now, f"the coordinator has moved ({name})")
+
+    def failed(self, now: float, why: str) -> None:
+        """The coordinator did not answer, or not as it should: find it again, after a pause."""
+        self._trouble(now, f"the coordinator: {why}")
+        self.membership.disconnected()
+        self.schedule.pause(now)
+        self.awaits, self._must_find = False, True
+
+    # -- decisions ---------------------------------------------------------------------------
+
+    def _heartbeat(self, now: float) -> Heartbeat | None:
+        membership, schedule = self.membership, self.schedule
+        if not schedule.beat(now, awaits_round=membership.awaits_round):
+            return None
+        is_member = bool(membership.member_id) and membership.generation >= 0
+        waits_long = self.awaits and schedule.waits_long(now)
+        if membership.state is State.ENDED or not (is_member or waits_long):
+            return None
+        return Heartbeat(membership.member_id, membership.generation, now, is_member)
+
+    def _answered(self) -> None:
+        self.awaits = False
+        self.schedule.answered()
+
+    def _end_right(self) -> None:
+        self.liveness.lost()
+        self.has_lost = True
+
+    def _end_right_if_lost(self) -> None:
+        if self.membership.is_lost or not self.membership.member_id:
+            self._end_right()
+
+    def _too_large(self) -> KafkaError:
+        membership = self.membership
+        return KafkaError(
+            f"group {membership.group}: the coordinator does not keep what its members say and "
+            f"are assigned, about {membership.metadata_bytes:,} bytes, as one record of "
+            "__consumer_offsets: take fewer members, or fewer partitions and topics of shorter "
+            "names, or raise max.message.bytes of that topic"
+        )
+
+    # -- what is said ------------------------------------------------------------------------
+
+    def _say_loss(self, name: str) -> None:
+        """Say that the member is dropped, if it is, by the answer to its heartbeat."""
+        if self.membership.is_lost:
+            seconds = self.liveness.session
+            self._warn(
+                f"the group goes on without this member ({name}), which joins again. Its "
+                f"heartbeats stopped for session.timeout.ms={seconds * 1000:.0f}, or a rebalance "
+                "did not wait for it"
+            )
+
+    def _trouble(self, now: float, what: str) -> None:
+        """Say what has failed, as a warning if nothing has worked for some seconds."""
+        if self.schedule.is_worth_a_warning(now):
+            self._warn(f"is no member, and tries again: {what}")
+        else:
+            self._say(what)
+
+    def _warn(self, text: str) -> None:
+        self.notices.append(Notice(True, f"group {self.membership.group}: {text}"))
+
+    def _say(self, text: str) -> None:
+        self.notices.append(Notice(False, f"group {self.membership.group}: {text}"))
