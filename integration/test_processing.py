@@ -268,10 +268,10 @@ def test_letters_are_put_back_in_order_and_once_also_when_it_is_interrupted(
     command = ["replay", "--from", letters, "--bootstrap-servers", broker.bootstrap_servers]
     assert kshare_command([*command, "--dry-run"]) == 0
     assert "40 letters would be put back" in capsys.readouterr().out
+    monkeypatch.setattr(replay, "_BATCH", 7)  # so that it takes several transactions
     assert kshare_command([*command, "--to", other, "k2"]) == 0
     moved = [(key, int(value)) for key, value, _ in values(broker, other)]
     assert moved == [(b"k2", at) for at in range(2, 40, 4)]
-    monkeypatch.setattr(replay, "_BATCH", 7)
     produced, produce = list[str](), Transaction.produce
 
     def breaks(*given: Any, **named: Any) -> None:

@@ -19,6 +19,7 @@ from confluent_kafka import KafkaException, Producer
 from kshare.cluster.client import Client, kafka_error, kind_of
 from kshare.errors import KafkaError
 from kshare.options import KafkaConfig
+from kshare.processing.core.outcome import error_text
 from kshare.processing.core.record import Record
 from kshare.security.librdkafka import librdkafka_config
 from kshare.wire.protocol.error_codes import Kind
@@ -53,7 +54,7 @@ def letter_headers(
     """
     kind = type(error)
     name = "" if error is None else f"{kind.__module__}.{kind.__qualname__}"
-    reason = "an earlier record of its key is a dead letter" if error is None else str(error)
+    reason = "an earlier record of its key is a dead letter" if error is None else error_text(error)
     texts = (
         record.topic,
         str(record.partition),

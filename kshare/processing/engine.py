@@ -389,14 +389,18 @@ class Engine:
         if outcomes:
             self.measures.count(outcomes)
             self._edge.settle(outcomes)
-        effects, scheduler.effects = scheduler.effects, []
-        for effect in effects:
-            self._act(effect)
+        self.act()
         if self._offered:
             self._admit()
             self.pump()
         self._set_timer()
         self._changed.set()
+
+    def act(self) -> None:
+        """Carry out the effects that there are, not later in this turn of the loop."""
+        effects, self.scheduler.effects = self.scheduler.effects, []
+        for effect in effects:
+            self._act(effect)
 
     def _act(self, effect: Effect) -> None:
         match effect:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from kshare.core.progress import TopicPartition
 from kshare.errors import OptionsError, ProcessingError
 from kshare.options.sink import parse_sink_options
-from kshare.processing.core.outcome import Outcome
+from kshare.processing.core.outcome import Outcome, error_text
 from kshare.processing.core.record import Record
 from kshare.processing.dead_letters import DeadLetters
 from kshare.processing.engine import Engine
@@ -435,7 +435,7 @@ def _results(outcomes: Sequence[Outcome], result: str) -> pa.Array:
 
 
 def _text(error: BaseException | None) -> str | None:
-    return None if error is None else f"{type(error).__name__}: {error}"
+    return None if error is None else f"{type(error).__name__}: {error_text(error)}"
 
 
 # -- the event loop -----------------------------------------------------------------------------

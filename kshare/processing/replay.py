@@ -129,7 +129,8 @@ class Replay:
                 before is known to the next run.
         """
         known = set[tuple[str, int, int]]()
-        config = {"transactional.id": group_of(self.topic)}
+        # Nobody claims the other keys, so a transaction must not wait for what is theirs.
+        config = {"transactional.id": group_of(self.topic), "purgatory": "key"}
         with self._consumer(config) as consumer:
             ends = self._assign(consumer)
             while not self._is_over(consumer, ends):

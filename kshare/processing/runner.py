@@ -89,6 +89,7 @@ class Runner:
         self._fault: BaseException | None = None
         self._remembered = Remembered()
         self._next_look = 0.0
+        self._said_unused = False
         self._worth = min(_READ, max(processor.settings.records_max // 8, 1))
 
     def stop(self) -> None:
@@ -226,6 +227,7 @@ class Runner:
 
     def _take(self, records: Sequence[Record]) -> None:
         self._taken += len(records)
+        self._engine.act()  # what is given back now may be of the same keys
         if self._edge.has_released:  # those that were on their way come again
             records = [each for each in records if not message_of(each).is_released()]
         self._engine.measures.read += len(records)
@@ -243,8 +245,20 @@ class Runner:
         had = set(sequences)  # before the log is read: their marks were written before
         known = self._edge.retry_log.read()
         self._remembered = known
+        if not self._processor.settings.sequence:  # what marks mean, only that policy knows
+            self._say_unused(len(known.sequences))
+            return
         self._loop.call_soon_threadsafe(sequences.difference_update, had - known.sequences)
         self._loop.call_soon_threadsafe(sequences.update, known.sequences)
+
+    def _say_unused(self, marks: int) -> None:
+        if marks and not self._said_unused:
+            self._said_unused = True
+            _log.warning(
+                "%d keys have dead letters that later records were to follow "
+                "(DeadLetter(sequence=True), in an earlier run): without it, these are handled",
+                marks,
+            )
 
     def _look_for_released(self) -> None:
         """Handle the records of keys again that an operator has released (``kshare unpark``)."""

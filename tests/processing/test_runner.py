@@ -19,6 +19,7 @@ from kshare.core.hashing import WHOLE
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, OptionsError, ProcessingError
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.log.retry_log import Remembered, RetryLog
 from kshare.group.message import Chunk
 from kshare.processing import (
     DeadLetter,
@@ -32,6 +33,8 @@ from kshare.processing import (
 from kshare.processing.blocking import LoopWatch
 from kshare.processing.consumed import not_before, records_of
 from kshare.processing.consumer_edge import ConsumerEdge
+from kshare.processing.core.effects import GiveBack, TakeAgain
+from kshare.processing.dead_letters import letter_headers
 from kshare.processing.measures import Measures
 from kshare.processing.progress import Progress
 from kshare.processing.runner import Runner
@@ -567,3 +570,60 @@ def test_after_a_fatal_error_of_the_producer_letters_are_written_by_another_one(
     run(Processor(handler, retry=SOON, on_failure=DeadLetter("dlq")), consumer(), are_all)
     assert are_all()
     assert {value for value, _ in letters(cluster, 3)} >= {b"7", b"107", b"207"}
+
+
+def test_marks_of_another_policy_are_said_and_not_obeyed(
+    consumer: Callable[..., KeySharedConsumer],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = list[int]()
+
+    async def handler(record: Record) -> None:
+        seen.append(record.offset)
+
+    marks = Remembered(sequences={(ORDERS, b"k3")})
+    monkeypatch.setattr(RetryLog, "read", lambda _: marks)
+    run(Processor(handler), consumer(), lambda: len(seen) == RECORDS)
+    assert sorted(seen) == list(range(RECORDS))
+    assert "1 keys have dead letters that later records were to follow" in caplog.text
+
+
+def test_what_is_given_back_in_this_turn_is_marked_before_later_records_are_taken(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    made, processor = consumer(), Processor(print)
+    messages = made.consume(40, 20)
+    records = list(records_of(processor, messages))
+    runner = Runner(processor, made, None)
+    runner._edge = edge = ConsumerEdge(processor, made, lambda: None)
+
+    async def take() -> list[int]:
+        engine = runner._engine = processor.engine(edge, gives_back=True)
+        offered = list[int]()
+        engine.offer = offered.extend  # type: ignore[assignment, method-assign]
+        engine.scheduler.effects += [GiveBack(records[13]), TakeAgain(records[13])]
+        runner._take(records[20:30])
+        return [record.offset for record in offered]  # type: ignore[attr-defined]
+
+    assert asyncio.run(take()) == [at for at in range(20, 30) if at != 23]
+    edge.close()
+
+
+class SilentError(Exception):
+    """Cannot say what is wrong."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [(ValueError("bad \ud800 name"), "bad \\ud800 name"), (SilentError(), "cannot be made")],
+)
+def test_an_error_whose_text_is_no_utf8_is_a_dead_letter_too(
+    error: Exception, says: str, consumer: Callable[..., Any]
+) -> None:
+    (record,) = records_of(Processor(print), consumer().consume(1, 20))
+    headers = dict(letter_headers(record, error, 0.0))
+    assert says in (headers["__connect.errors.exception.message"] or b"").decode()

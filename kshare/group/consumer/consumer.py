@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -31,6 +31,8 @@ from kshare.group.consumer.releases import Releases, check_releases
 from kshare.group.consumer.restrictions import Restrictions
 from kshare.group.consumer.subscriber import Callbacks, Listener
 from kshare.group.consumer.transaction import Transaction, Transactions, TransactionWork
+from kshare.group.core.handed_out import RELEASED
+from kshare.group.core.work import Work
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.delivery.load_meter import meter_of
 from kshare.group.delivery.parking import Parking, ParkView
@@ -255,12 +257,15 @@ class KeySharedConsumer:
             TypeError: It is no message.
         """
         _check_message(message)
-        rows = message[0].acknowledged
-        if not rows[message[1]]:  # a record that was released comes again
-            rows[message[1]] = 1
+        chunk, row = message[0], message[1]
+        if chunk.acknowledged[row] & RELEASED:
+            return  # it comes again
+        chunk.acknowledged[row] = 1
         if self._config.in_flight_per_key is not None:
             with self._state.lock:
-                self._dispatcher.acknowledge(message.topic_partition, [message.offset()])
+                self._dispatcher.acknowledge(
+                    message.topic_partition, [message.offset()], chunk.number
+                )
             self._waker.wake()
 
     def acknowledge_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
@@ -323,7 +328,7 @@ class KeySharedConsumer:
             message: Before that, all that was returned of its partition up to this record counts as
                 processed; only that partition is committed.
             offsets: The same up to these offsets (exclusive): ``TopicPartition``s with an offset,
-                or offsets by partition.
+                or offsets by partition. If there are none in it, nothing is committed.
             asynchronous: Return None at once; ``on_commit`` is called by a later poll.
 
         Returns:
@@ -343,7 +348,8 @@ class KeySharedConsumer:
         if message is not None and offsets is not None:
             raise ValueError("give a message or offsets, not both")
         limits = offsets_to_commit(message, offsets)
-        work = self._processed.work_up_to(limits)
+        is_nothing = offsets is not None and not limits
+        work = Work({}, {}) if is_nothing else self._processed.work_up_to(limits)
         if asynchronous:
             with self._state.call():
                 self._commits.begin(work)
@@ -571,19 +577,17 @@ class KeySharedConsumer:
         self._state.shut_down()
 
     def _shut_down(self) -> None:
-        try:
+        transactions, subscriber = self._receiver.transactions, self._receiver.subscriber
+        with ExitStack() as ends:  # the last one first, whatever a callback raises
+            for end in (self._waker, self._reading, self.releases, self._dispatcher):
+                ends.callback(end.close)
+            ends.callback(self._session.close, _CLOSE_SECONDS)
+            if transactions is not None:
+                ends.callback(transactions.close)
+            ends.callback(self._commits.close, self._processed.work, _LAST_COMMIT_SECONDS)
+            if subscriber is not None:
+                ends.callback(subscriber.revoke_all)
             self._reading.stop_looking()
-            if self._receiver.subscriber is not None:
-                self._receiver.subscriber.revoke_all()
-            self._commits.close(self._processed.work, _LAST_COMMIT_SECONDS)
-            if self._receiver.transactions is not None:
-                self._receiver.transactions.close()
-        finally:
-            self._session.close(_CLOSE_SECONDS)
-            self._dispatcher.close()
-            self.releases.close()
-            self._reading.close()
-            self._waker.close()
 
     @property
     def receiver(self) -> Receiver:

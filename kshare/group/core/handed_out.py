@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +46,20 @@ class _Mark:
     chunks: list[tuple[Chunk, int]] = field(default_factory=list)
 
 
+_Current: TypeAlias = tuple[Chunk, Rows, int]
+"""The chunk of which rows are handed out, those that are left, and the position after it."""
+
+
+def _taken(current: _Current | None) -> int:
+    """How many rows of a chunk are handed out."""
+    return 0 if current is None else len(current[0].acknowledged) - current[1].left
+
+
 class HandedOut:
     """How far chunks are handed out, one after the other, by rows.
+
+    One thread hands out; others may read properties meanwhile: each looks once at the current
+    chunk, which may be another one a moment later.
 
     Args:
         position: The offset after the last record that was handed out.
@@ -55,14 +67,15 @@ class HandedOut:
 
     def __init__(self, position: int) -> None:
         self._position = self._before_last = position
-        self._current: tuple[Chunk, Rows, int] | None = None  # and its end
+        self._current: _Current | None = None
         self._records = 0  # of the chunks before the current one
         self._mark: _Mark | None = None
 
     @property
     def position(self) -> int:
         """The offset after the last record that was handed out."""
-        return self._position_at(self._rows)
+        current = self._current
+        return self._position_at(current, _taken(current))
 
     @property
     def is_collected(self) -> bool:
@@ -77,7 +90,9 @@ class HandedOut:
     @property
     def before_last(self) -> int:
         """The position before the last record was handed out."""
-        return self._position_at(self._rows - 1) if self._rows else self._before_last
+        current = self._current
+        rows = _taken(current)
+        return self._position_at(current, rows - 1) if rows else self._before_last
 
     @property
     def records(self) -> int:
@@ -87,7 +102,8 @@ class HandedOut:
     @property
     def left(self) -> int:
         """Number of rows of the current chunk that are still to be handed out."""
-        return 0 if self._current is None else self._current[1].left
+        current = self._current
+        return 0 if current is None else current[1].left
 
     def begin(self, chunk: Chunk, end: int) -> Rows:
         """Hand out the rows of the next chunk: those that are taken are handed out.
@@ -151,8 +167,8 @@ class HandedOut:
         chunk, left, _ = self._current
         # Emptied and counted at once: another thread may be about to take a message.
         rows = len(chunk.acknowledged) - len(list(left.rest))
-        self._before_last = self._position_at(max(rows - 1, 0))
-        self._position, self._current = self._position_at(rows), None
+        self._before_last = self._position_at(self._current, max(rows - 1, 0))
+        self._position, self._current = self._position_at(self._current, rows), None
         self._records += rows
         return chunk, rows
 
@@ -162,23 +178,20 @@ class HandedOut:
 
     @property
     def _rows(self) -> int:
-        """How many rows of the current chunk are handed out."""
-        if self._current is None:
-            return 0
-        chunk, rows, _ = self._current
-        return len(chunk.acknowledged) - rows.left
+        return _taken(self._current)
 
-    def _position_at(self, rows: int) -> int:
-        """The position when this number of rows of the current chunk is handed out."""
-        if self._current is None or not rows:
+    def _position_at(self, current: _Current | None, rows: int) -> int:
+        """The position when this number of rows of a chunk is handed out."""
+        if current is None or not rows:
             return self._position
-        chunk, _, end = self._current
+        chunk, _, end = current
         return int(chunk.offsets[rows]) if rows < len(chunk.offsets) else end
 
     def _finish(self) -> None:
         if self._current is not None:
             assert self._rows == len(self._current[0].acknowledged)
             self._records += self._rows
+            self._before_last = self.before_last
             self._position, self._current = self._current[2], None
 
 
@@ -218,9 +231,11 @@ class OpenChunks:
             if low == high:
                 continue
             rows = np.searchsorted(chunk.offsets, wanted[low:high])
-            matches = chunk.offsets[rows] == wanted[low:high]
-            _acknowledge(chunk, rows[matches])
-            found.append(wanted[low:high][matches])
+            rows = rows[chunk.offsets[rows] == wanted[low:high]]
+            values = np.frombuffer(chunk.acknowledged, np.uint8)
+            rows = rows[values[rows] & RELEASED == 0]  # those come again, in another row
+            _acknowledge(chunk, rows)
+            found.append(chunk.offsets[rows])
         return np.concatenate(found)
 
     def acknowledge_between(self, start: int, end: int) -> None:

@@ -48,7 +48,7 @@ class KeyLimit:
 
     def __init__(self, most: int, lock: Lock | None = None) -> None:
         self._most = most
-        self._in_flight: dict[int, bytes] = {}  # keys by offset
+        self._in_flight: dict[int, tuple[bytes, int]] = {}  # by offset: key, number of the chunk
         self._counts: dict[bytes, int] = {}
         self._waiting: dict[bytes, deque[Message]] = {}
         self._kept_back: Counter[int] = Counter()  # how many are waiting, by their chunks' numbers
@@ -110,7 +110,7 @@ class KeyLimit:
             kept = {key for key in self._counts if _is_of(key, 0, hashes)}
             self._counts = {key: count for key, count in self._counts.items() if key in kept}
             self._waiting = {key: each for key, each in self._waiting.items() if key in kept}
-            self._in_flight = {at: key for at, key in self._in_flight.items() if key in kept}
+            self._in_flight = {at: each for at, each in self._in_flight.items() if each[0] in kept}
             self._aside = {key: left for key, left in self._aside.items() if _is_of(key, 0, hashes)}
             self._count()
 
@@ -125,7 +125,7 @@ class KeyLimit:
             offsets = {m.offset() for m in taken}
             self.ready = deque(m for m in self.ready if m.offset() not in offsets)
             for offset in offsets & self._in_flight.keys():  # let out, and not handed out
-                key = self._in_flight.pop(offset)
+                key, _ = self._in_flight.pop(offset)
                 self._counts[key] -= 1
                 if not self._counts[key]:
                     del self._counts[key]
@@ -189,12 +189,19 @@ class KeyLimit:
             return waiting <= left // _FEW
         return not waiting and self._counts.get(key, 0) < self._most
 
-    def acknowledge(self, offset: int) -> None:
-        """A record is acknowledged; it may be so already, or unknown."""
+    def acknowledge(self, offset: int, chunk: int | None = None) -> None:
+        """A record is acknowledged; it may be so already, or unknown.
+
+        Args:
+            offset: Its offset.
+            chunk: Number of the chunk that it is of; None: of any. A record that comes again, as
+                it was released or sought, is in another one.
+        """
         with self._lock:
-            key = self._in_flight.pop(offset, None)
-            if key is None:
+            key, number = self._in_flight.get(offset, (b"", -1))
+            if number < 0 or chunk not in {None, number}:
                 return
+            del self._in_flight[offset]
             self._counts[key] -= 1
             waiting = self._waiting.get(key)
             if waiting:
@@ -215,7 +222,7 @@ class KeyLimit:
 
     def _admit(self, key: bytes, message: Message) -> None:
         self._counts[key] = self._counts.get(key, 0) + 1
-        self._in_flight[message.offset()] = key
+        self._in_flight[message.offset()] = key, message[0].number
         self.ready.append(message)
 
 

@@ -46,6 +46,10 @@ class LeaseClock:
             if key[0] == partition
         )
 
+    def forget(self, partition: TopicPartition) -> None:
+        """A partition is leased no more, or by another claim."""
+        self._since = {key: each for key, each in self._since.items() if key[0] != partition}
+
     def next_time(self) -> float:
         """When the next lease is over, if nothing happens; infinity if never."""
         return min((since for _, since in self._since.values()), default=float("inf")) + (

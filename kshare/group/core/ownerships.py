@@ -148,6 +148,7 @@ class Ownerships:
         """Give up what is owned of a partition."""
         each = self.by_partition.pop(partition)
         each.is_replaced = True
+        self._leases.forget(partition)
         self._given_up += self._keys(each.owner)
 
     def _keys(self, owner: Owner) -> list[Key]:

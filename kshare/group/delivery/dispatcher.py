@@ -392,13 +392,19 @@ class Dispatcher:
         """Go on at an offset."""
         delivery, hashes = self.deliveries.get(topic_partition), self.assignment[topic_partition]
         self.released.keep(topic_partition, ())
+        awaits_claim = False
         if delivery is not None and delivery.is_provisional:  # hashes that were gained go there too
+            awaits_claim = self._session.started().get(topic_partition) is delivery.start
             self._carry(topic_partition, hashes or (WHOLE,))
             delivery = None
         if delivery is None:
             begins = self._next.get(topic_partition, NextDelivery())
-            begins = replace(begins, sought=offset, sought_of=hashes or (WHOLE,))
-            self._next[topic_partition] = begins
+            self._next[topic_partition] = replace(
+                begins,
+                sought=offset,
+                sought_of=hashes or (WHOLE,),
+                is_provisional=begins.is_provisional or awaits_claim,
+            )
             return
         self._give_up(topic_partition)
         self._limits.begin(topic_partition)
@@ -675,12 +681,20 @@ class Dispatcher:
             found = known.acknowledge(offsets, chunks)
             self.acknowledge(topic_partition, found.tolist())
 
-    def acknowledge(self, topic_partition: TopicPartition, offsets: Iterable[int]) -> None:
-        """Let the next records of some records' keys out (``max.in.flight.per.key``)."""
+    def acknowledge(
+        self, topic_partition: TopicPartition, offsets: Iterable[int], chunk: int | None = None
+    ) -> None:
+        """Let the next records of some records' keys out (``max.in.flight.per.key``).
+
+        Args:
+            topic_partition: The partition.
+            offsets: The records' offsets.
+            chunk: Number of the chunk that they are of; None: of any.
+        """
         limit = self._limits.of(topic_partition)
         if limit is not None:
             for offset in offsets:
-                limit.acknowledge(offset)
+                limit.acknowledge(offset, chunk)
 
     def close(self) -> None:
         """Give back all connections."""

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from kshare.processing.core.record import Record
 
-__all__ = ["FILTERED", "Outcome", "Status"]
+__all__ = ["FILTERED", "Outcome", "Status", "error_text"]
 
 
 class Status(StrEnum):
@@ -30,6 +30,15 @@ class Status(StrEnum):
 
 
 _FINAL = frozenset((Status.DONE, Status.FILTERED, Status.DEAD_LETTERED))
+
+
+def error_text(error: BaseException) -> str:
+    """What an error says, in characters that UTF-8 has: what is said of a record is written."""
+    try:
+        text = str(error)
+    except Exception as fault:  # the error's own method fails
+        text = f"its text cannot be made: {type(fault).__name__}"
+    return text.encode(errors="backslashreplace").decode()
 
 
 class Outcome(NamedTuple):

@@ -387,6 +387,9 @@ def test_commits_of_a_message_or_of_offsets(
     with pytest.raises(ValueError, match="not assigned"):
         consumer.commit(offsets={("payments", 0): 1})
     assert consumer.committed()[other].offset == 8
+    assert consumer.commit(offsets={}) == {}
+    assert consumer.commit(offsets=[], asynchronous=True) is None
+    assert consumer.committed()[other].offset == 8
     assert consumer.commit() == {ORDERS: 100, other: 100}
 
 

@@ -11,6 +11,7 @@ from kshare.core.hashing import WHOLE, key_hash, split
 from kshare.core.progress import TopicPartition
 from kshare.errors import OptionsError
 from kshare.group import message as messages
+from kshare.group.batch_mark import marked
 from kshare.group.consumer import releases
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core.call import Call
@@ -297,3 +298,34 @@ def test_a_processor_takes_over_a_consumer_that_has_been_polled(group: FakeSessi
         assert len(values) == 2 * count
         wrong = [each for each in values if (each[0] or b"")[:8] != b"%d/%06d" % each[1:]]
         assert wrong == []
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_who_acknowledges_a_released_record_lets_no_other_one_out(
+    make: Make, is_batch: bool
+) -> None:
+    """``max.in.flight.per.key=1``: the next record of its key waits for the one that came again."""
+    consumer = make(max__in__flight__per__key=1)
+    first = received(consumer, 4)
+    batch = messages.batch_of(first[:1])
+    consumer.release(first[0])
+    (again,) = received(consumer, 1)
+    assert (again.offset(), again.delivery_count()) == (0, 2)
+    if is_batch:
+        consumer.acknowledge_batch(marked(batch, [first[0][0]]))
+    consumer.acknowledge(first[0])
+    assert consumer.consume(1, 0.3) == []
+    consumer.acknowledge(again)
+    assert offsets(received(consumer, 1)) == [4]
+
+
+def test_who_acknowledges_a_record_of_before_a_seek_lets_no_other_one_out(make: Make) -> None:
+    consumer = make(max__in__flight__per__key=1)
+    first = received(consumer, 4)
+    consumer.seek(("orders", 0), 0)
+    again = received(consumer, 4)
+    assert offsets(again) == [0, 1, 2, 3]
+    consumer.acknowledge(first[0])
+    assert consumer.consume(1, 0.3) == []
+    consumer.acknowledge(again[0])
+    assert offsets(received(consumer, 1)) == [4]

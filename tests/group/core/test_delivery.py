@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, Stripe, TopicPartition
 from kshare.group.core.delivery import Delivery
+from kshare.group.core.handed_out import HandedOut
 from kshare.group.core.key_limit import KeyLimit
 from kshare.group.message import Chunk, Message
 from kshare.wire.decode.wanted import WantedRecords
@@ -361,3 +363,41 @@ def test_what_many_seeks_have_passed_is_one_set() -> None:
     (sought,) = delivery._sought
     assert len(sought.passed) == 1
     assert delivery.processed(is_batch=True) == Progress.of_stripes(0, [Stripe(WHOLE, (0, 2_000))])
+
+
+def test_who_looks_while_the_next_chunk_begins_sees_either_and_no_mixture() -> None:
+    """Another thread commits: what is not handed out must not count."""
+    handed_out, first = HandedOut(0), chunk_of([0, 1, 2])
+    list(handed_out.begin(first, 3).messages)
+    seen = handed_out._current
+    rows = handed_out.begin(chunk_of([5, 6, 7, 8]), 9)
+    assert handed_out._position_at(seen, 3) == 3
+    assert (handed_out.position, handed_out.before_last, handed_out.left) == (3, 2, 4)
+    next(rows.messages)
+    assert (handed_out.position, handed_out.before_last, handed_out.left) == (6, 3, 3)
+
+
+class Switching(HandedOut):
+    """Another thread begins the next chunk between any two looks at the current one."""
+
+    def __init__(self) -> None:
+        self.next: Chunk | None = None
+        super().__init__(0)
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name == "_current" and found is not None and self.next is not None:
+            chunk, self.next = self.next, None
+            HandedOut.begin(self, chunk, 20)
+        return found
+
+
+@pytest.mark.parametrize("name", ["position", "returned", "before_last", "left"])
+def test_a_commit_of_another_thread_counts_nothing_of_a_chunk_that_begins_meanwhile(
+    name: str,
+) -> None:
+    handed_out = Switching()
+    list(handed_out.begin(chunk_of(list(range(10))), 10).messages)
+    handed_out.next = chunk_of(list(range(10, 20)))
+    expected = {"position": 10, "returned": 10, "before_last": 9, "left": 0}
+    assert getattr(handed_out, name) == expected[name]

@@ -272,3 +272,12 @@ def test_what_is_read_on_is_refused_once_another_has_claimed_it() -> None:
     assert each.owner.phase is Phase.FENCED
     owned.claim({T0: (LOWER,)})
     assert owned.ask_commits({T0: [FIVE]}, {T0: since}) == []
+
+
+def test_a_lease_of_a_partition_that_is_given_up_is_not_waited_for() -> None:
+    owned = Ownerships("m", "g", 1.0, lease_records=5, lease_timeout=45.0)
+    owned.claim({T0: (WHOLE,), T1: (WHOLE,)})
+    assert not owned._leases.is_over(T1, "m#1", {0: (0, 5)}, now=100.0)
+    assert owned._leases.next_time() == 145.0
+    owned.claim({T0: (WHOLE,)})
+    assert owned._leases.next_time() == float("inf")

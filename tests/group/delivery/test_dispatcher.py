@@ -133,3 +133,31 @@ def test_a_call_waits_for_nothing_of_a_partition_that_is_put_aside_as_a_whole(
             dispatcher.refresh()
             assert eventually(lambda: dispatcher.next_rows(0.1))
             assert [message.offset() for message in dispatcher.rows.messages] == [1]
+
+
+@pytest.mark.parametrize("polls", [False, True])
+def test_a_seek_while_hashes_are_given_up_holds_under_the_next_claim(polls: bool) -> None:
+    keys = [f"key-{i}" for i in range(40)]
+    of_lower = [i for i, key in enumerate(keys) if key_hash(key.encode(), i) in LOWER]
+    session = Started()
+    with FakeCluster(topics={"orders": 1}) as cluster:
+        cluster.produce("orders", [(key.encode(), b"v") for key in keys], partition=0)
+        config = group_config(cluster.bootstrap_servers)
+        with closing(
+            Dispatcher(config, cast("GroupSession", session), Waker().open())
+        ) as dispatcher:
+            dispatcher.assign({T0: (WHOLE,)})
+            session.at = {T0: Progress.at(0)}
+            dispatcher.refresh()
+            dispatcher.keep({T0: (LOWER,)})
+            dispatcher.seek(T0, 20)
+            if polls:
+                dispatcher.refresh()
+            dispatcher.refresh()  # when the commit is done
+            dispatcher.assign({T0: (LOWER,)}, keeps=True)
+            session.at = {T0: Progress.at(3)}
+            dispatcher.refresh()
+            assert eventually(lambda: dispatcher.next_rows(0.1))
+            offsets = [message.offset() for message in dispatcher.rows.messages]
+            assert offsets == [offset for offset in of_lower if offset >= 20]
+            assert dispatcher.is_settled()

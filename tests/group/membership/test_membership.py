@@ -333,3 +333,18 @@ def test_without_the_right_to_write_to_the_log_whole_partitions_go_on(
 
     eventually(lambda: committed() == RECORDS)
     assert only.faults == []
+
+
+def test_close_commits_although_a_callback_fails(cluster: FakeCluster) -> None:
+    def fails(_: object) -> None:
+        raise OSError("the store is down")
+
+    settings = quick_settings(cluster.bootstrap_servers, auto_commit_interval_ms=60_000)
+    consumer = KeySharedConsumer(settings)
+    consumer.subscribe(["orders"], on_revoked=fails)
+    assert len(consumer.consume(RECORDS, 20)) == RECORDS
+    assert consumer.consume(1, 0) == []  # so what came before is processed
+    with pytest.raises(OSError, match="the store is down"):
+        consumer.close()
+    kafka = group_config(cluster.bootstrap_servers).kafka
+    assert fetch_offsets(kafka, GROUP, [T0])[T0].offset == RECORDS
