@@ -143,15 +143,11 @@ class Cluster:
             case Assign():
                 return tuple(sorted(topics.partitions))
             case Subscribe():
-                names: Collection[str] = topics.topics
+                names = sorted(set(topics.topics))
+                found = self._attempted(lambda: self._describe(names, self._deadline()))
             case SubscribePattern():
-                names = [
-                    name for name in self.topics() if topics.matches(name) and not is_internal(name)
-                ]
-        names = sorted(set(names))
-        if not names:
-            return ()
-        return tuple(sorted(self._attempted(lambda: self._describe(names, self._deadline()))))
+                found = self._attempted(lambda: self._matching(topics))
+        return tuple(sorted(found))
 
     def topics(self) -> list[str]:
         """The names of all topics that this client may see.
@@ -259,6 +255,22 @@ class Cluster:
             else:
                 self._client.answered()
                 return topics
+
+    def _matching(self, pattern: SubscribePattern) -> set[TopicPartition]:
+        """The partitions of the topics that a pattern means."""
+        deadline = self._deadline()
+        while True:
+            listed = self._list_topics()
+            names = {name for name in listed if pattern.matches(name) and not is_internal(name)}
+            try:
+                return self._describe(names, deadline) if names else set()
+            except UnknownTopicError as error:
+                # It was created or deleted just now, and one broker knows that and another not.
+                if deadline.expired:
+                    raise
+                _log.info("listing the topics again after: %s", error)
+                self._client.close()
+                deadline.sleep()
 
     def _offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
         wanted = {RdTopicPartition(*tp): spec for tp, spec in specs.items()}

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from kshare.core.parked import ParkedCount
 from kshare.core.progress import TopicPartition
+from kshare.errors import UnknownTopicError
 from kshare.options import Topics
 from kshare.planner.offset_options import ClusterLike, PinnedView, View
 
@@ -45,7 +46,7 @@ class ClusterView:
 
     def pin(self) -> None:
         """Let the ends of now be all that there is (``Trigger.AvailableNow``)."""
-        ends = self._cluster.latest(self._cluster.partitions(self._topics))
+        ends = self._ends_of(self._cluster)
         self._pinned = PinnedView(self._cluster, ends)
 
     @property
@@ -69,7 +70,18 @@ class ClusterView:
 
     def ends(self) -> dict[TopicPartition, int]:
         """The end of each partition's log."""
-        return self.offsets.latest(self.partitions())
+        return self._ends_of(self.offsets)
+
+    def _ends_of(self, view: View) -> dict[TopicPartition, int]:
+        """The ends of all partitions; one may go while they are asked for."""
+        partitions = view.partitions(self._topics)
+        try:
+            return view.latest(partitions)
+        except UnknownTopicError:
+            left = view.partitions(self._topics)
+            if left == partitions:
+                raise
+            return view.latest(left)
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that each log holds."""
@@ -84,6 +96,13 @@ class ClusterView:
                 _log.info("cannot see whether %s is compacted: limits are found by scanning", topic)
             self._compacted[topic] = policy is None or policy.compacted
         return self._compacted[topic]
+
+    def became_compacted(self, topic: str) -> bool:
+        """True if a topic is compacted now, whatever it was before."""
+        policy = self._cluster.policies([topic]).get(topic)
+        if policy is not None:
+            self._compacted[topic] = policy.compacted
+        return policy is not None and policy.compacted
 
     def parked(self, topics: set[str]) -> dict[str, set[bytes]]:
         """The keys of some topics that are parked now."""

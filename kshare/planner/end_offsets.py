@@ -15,7 +15,9 @@ from typing import TypeAlias
 
 from kshare.core.batch import LimitedSlice, progress_after
 from kshare.core.checkpoint import BatchOffsets
-from kshare.core.progress import Progress, Slice, TopicPartition
+from kshare.core.hashing import WHOLE
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.errors import DataLossError, UnknownTopicError
 from kshare.options import SourceOptions
@@ -25,14 +27,14 @@ __all__ = ["EndOffsetResolver", "Scan", "scan_log"]
 
 _log = logging.getLogger("kshare.planner")
 
-Scan: TypeAlias = Callable[[Sequence[tuple[Slice, int]], SourceOptions], Sequence[int]]
+Scan: TypeAlias = Callable[[Sequence[tuple[Slice, int]], SourceOptions], Sequence[SliceEnd]]
 """Finds in the log, in one pass, where the reading of slices of a partition ends.
 
 Each slice comes with the maximum number of records to read.
 """
 
 
-def scan_log(limited: Sequence[tuple[Slice, int]], options: SourceOptions) -> list[int]:
+def scan_log(limited: Sequence[tuple[Slice, int]], options: SourceOptions) -> list[SliceEnd]:
     """Find the ends of limited slices in Kafka's log: as their readers do, but of keys only.
 
     Raises:
@@ -51,14 +53,23 @@ class EndOffsetResolver:
         options: The query's options.
         keys: Which key hashes the query reads.
         scan: Looks into the log.
+        is_compacted: Says whether a topic is compacted now. No batch with limits is planned of
+            such a one, so then its policy has changed since.
     """
 
-    def __init__(self, options: SourceOptions, keys: KeySelection, scan: Scan = scan_log) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        keys: KeySelection,
+        scan: Scan = scan_log,
+        is_compacted: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self._options = options
         # A reader that passes over what is lost would count on, with records that no task had.
         self._strict = replace(options, fail_on_data_loss=True)
         self._keys = keys
         self._scan = scan
+        self._is_compacted = is_compacted
 
     def resolve(
         self,
@@ -94,8 +105,47 @@ class EndOffsetResolver:
                 len(limited),
                 name,
             )
-            ends |= self._look_for(missing, read_committed=read_committed)
+            found = self._look_for(missing, read_committed=read_committed)
+            ends |= self._sure(found, read_committed=read_committed)
         return self._after(offsets.progress, ends)
+
+    def _sure(self, found: Mapping[Slice, int], *, read_committed: bool) -> dict[Slice, int]:
+        """Where to go on with slices, if their topic has become compacted since they were read.
+
+        A task's last record is the n-th that was there; if some have vanished since, the n-th that
+        is left is a later one.
+        """
+        compacted = {name for name in {each.topic for each in found} if self._is_compacted(name)}
+        sure = dict(found)
+        for slice_, end in found.items():
+            start = slice_.offsets.start
+            if slice_.topic not in compacted or self._is_whole(slice_, end, read_committed):
+                continue
+            sure[slice_] = start
+            _log.warning(
+                "%s: records have vanished, as cleanup.policy has become compact, so how far a "
+                "task came for the key hashes %s is not known any more. Going on at offset %d: "
+                "what is there may come a second time.",
+                slice_.topic_partition,
+                slice_.hashes,
+                start,
+            )
+        return sure
+
+    def _is_whole(self, slice_: Slice, end: int, read_committed: bool) -> bool:
+        """True if the log holds a record at each offset up to an end."""
+        count = end - slice_.offsets.start
+        if count < 1:
+            return True
+        kafka = replace(self._strict.kafka, read_committed=read_committed)
+        options = replace(self._strict, kafka=kafka, keys=None)
+        offsets = OffsetRange(slice_.offsets.start, end)
+        whole = Slice(*slice_.topic_partition, (Rectangle(offsets, WHOLE),))
+        try:
+            (found,) = self._scan([(whole, count)], options)
+        except (DataLossError, UnknownTopicError):  # its end was found, or that is said elsewhere
+            return True
+        return found.records == count
 
     def resolve_ahead(
         self, progress: Mapping[TopicPartition, Progress], limited: Iterable[LimitedSlice]
@@ -137,7 +187,8 @@ class EndOffsetResolver:
         """The ends of slices of one partition, by the log."""
         slices = [slice_ for slice_, _ in limited]
         try:
-            return dict(zip(slices, self._scan(limited, options), strict=True))
+            found = self._scan(limited, options)
+            return {each: end.end for each, end in zip(slices, found, strict=True)}
         except UnknownTopicError:  # reported when partitions are compared
             return {slice_: slice_.offsets.start for slice_ in slices}
         except DataLossError as error:

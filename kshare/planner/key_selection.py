@@ -55,11 +55,15 @@ class KeySelection:
 
     def allowed(self, partition: TopicPartition) -> tuple[HashRange, ...]:
         """The hashes that the query reads, parked or not: ascending, disjoint."""
-        return (self.assigned[partition] if self.assigned is not None else ()) or (WHOLE,)
+        return self._assigned_of(partition) or (WHOLE,)
 
     def chosen(self, partition: TopicPartition) -> tuple[HashRange, ...] | None:
         """The ranges that the user cut a partition by; None if the planner may choose."""
-        return (self.assigned[partition] or None) if self.assigned is not None else None
+        return self._assigned_of(partition) or None
+
+    def _assigned_of(self, partition: TopicPartition) -> tuple[HashRange, ...]:
+        """Those of the option; all of a partition that only a batch before a restart has."""
+        return () if self.assigned is None else self.assigned.get(partition, ())
 
     def parked(self, partition: TopicPartition) -> frozenset[int]:
         """The hashes of parked keys."""

@@ -46,6 +46,7 @@ from kshare.core.batch import (
     with_gaps,
 )
 from kshare.core.checkpoint import BatchOffsets, encode
+from kshare.core.hashing import WHOLE
 from kshare.core.listing import join_names
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.rate import PlannedLimits
@@ -117,7 +118,9 @@ class StreamPlanner:
         self._keys = KeySelection.of(options)
         self._view = ClusterView(cluster, options.topics, parking or ParkWatch(options.kafka))
         self._rates = RateController(options, feedback, clock=clock)
-        self._history = BatchHistory(options, self._keys, self._rates, scan)
+        self._history = BatchHistory(
+            options, self._keys, self._rates, scan, self._view.became_compacted
+        )
         self._tasks = TaskPlan(options, clock=clock)
         self._gate = TriggerGate(options, clock=clock)
         self._report = StreamReport(RetentionWatch(cluster), options.max_ranges_in_checkpoint)
@@ -172,12 +175,13 @@ class StreamPlanner:
         available = self._view.ends()
         check_ranges(self._options, available, self._policies)
         self._group.publish(before, reached, available)
-        if may_wait and self._waits(before, reached, available):
-            self._report.wait(available)
-            return self._idle(start)
-        earliest = self._view.earliest(needs_earliest(before, reached, available))
         parked = self._view.parked({tp.topic for tp in available})
         keys = self._keys.with_parked(parked)
+        if may_wait and self._waits(before, reached, available, keys):
+            self._report.wait(available)
+            return self._idle(start)
+        self._gate.planned(available)
+        earliest = self._view.earliest(needs_earliest(before, reached, available))
         self._bounds.name_parked(
             (topic, key) for topic in parked for key in {*parked[topic], *self._options.parked_keys}
         )
@@ -254,12 +258,16 @@ class StreamPlanner:
         before: BatchOffsets,
         reached: Mapping[TopicPartition, Progress],
         available: Mapping[TopicPartition, int],
+        keys: KeySelection,
     ) -> bool:
         """True if there is not enough to read yet; what is left behind needs no new offsets."""
-        if self._bounds.take_cut() or before.limits:
+        if self._bounds.take_cut() or self._gate.has_left(before, reached, keys):
             return False
-        positions = {tp: progress.stable for tp, progress in reached.items()} or before.started
-        return self._gate.is_shut(positions, available)
+        positions = {
+            tp: progress.position_of(keys.readable(tp) or (WHOLE,))
+            for tp, progress in reached.items()
+        }
+        return self._gate.is_shut(positions or before.started, available)
 
     def _start_of(
         self,

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
+from typing import Final
 
 from kshare.assignment import (
     ApplicationState,
@@ -30,6 +31,9 @@ from kshare.options.assignors import made_task_assignor
 __all__ = ["Groups", "TaskGroups"]
 
 _log = logging.getLogger("kshare.planner")
+
+_RAN_MAX: Final = 20_000
+"""Number of tasks of which it is known where they ran: ranges that are cut anew are new tasks."""
 
 Groups = Mapping[ProcessId, frozenset[TaskId]]
 
@@ -78,7 +82,10 @@ class TaskGroups:
 
     def observe(self, task: TaskId, executor: str) -> None:
         """Take note of where a task ran."""
+        self._ran.pop(task, None)  # the latest one is last
         self._ran[task] = executor
+        if len(self._ran) > _RAN_MAX:
+            del self._ran[next(iter(self._ran))]
 
     def ask(
         self, ids: Sequence[TaskId], tasks: Sequence[Task], slots: Mapping[ProcessId, int]
@@ -121,11 +128,10 @@ class TaskGroups:
             )
             for id_, task in zip(ids, tasks, strict=True)
         ]
-        known = set(ids)
         had: dict[str, set[TaskId]] = {}
-        for id_, name in self._ran.items():
-            if id_ in known:
-                had.setdefault(name, set()).add(id_)
+        for id_ in ids:
+            if id_ in self._ran:
+                had.setdefault(self._ran[id_], set()).add(id_)
         processes = [
             KafkaStreamsState(
                 process,

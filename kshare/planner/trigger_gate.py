@@ -4,8 +4,11 @@ import time
 from collections.abc import Callable, Mapping
 
 from kshare.core.admission import should_wait
-from kshare.core.progress import TopicPartition
+from kshare.core.checkpoint import BatchOffsets
+from kshare.core.hashing import common
+from kshare.core.progress import Progress, TopicPartition
 from kshare.options import SourceOptions
+from kshare.planner.key_selection import KeySelection
 
 __all__ = ["TriggerGate"]
 
@@ -24,7 +27,34 @@ class TriggerGate:
         self._min_offsets = options.min_offsets_per_trigger
         self._max_delay_seconds = options.max_trigger_delay_seconds
         self._clock = clock
+        self._ends: dict[TopicPartition, int] = {}
         self._opened: float | None = None  # when a trigger last did not wait
+
+    def planned(self, available: Mapping[TopicPartition, int]) -> None:
+        """A batch was planned when logs ended there."""
+        self._ends = dict(available)
+
+    def has_left(
+        self,
+        before: BatchOffsets,
+        reached: Mapping[TopicPartition, Progress],
+        keys: KeySelection,
+    ) -> bool:
+        """True if record limits left records behind that were there when the batch was planned.
+
+        Args:
+            before: What the dict of that batch says.
+            reached: How far it came.
+            keys: What the query reads.
+        """
+        return any(
+            reached[tp].pending_of(
+                self._ends.get(tp, limit.end), common(keys.readable(tp), limit.hashes)
+            )
+            for tp, limits in before.limits.items()
+            if tp in reached
+            for limit in limits
+        )
 
     def is_shut(
         self, positions: Mapping[TopicPartition, int], available: Mapping[TopicPartition, int]

@@ -162,6 +162,7 @@ class Sender:
 
     def _send(self, rows: Rows) -> None:
         produce, start, count = self.producer.produce, 0, len(rows)
+        alone = -1  # the row that the queue has room for, if it ever has
         while start < count:
             arguments = rows.arguments(start)
             try:
@@ -169,7 +170,10 @@ class Sender:
             except BufferError:
                 # The queue is full. The row that did not fit was taken from the iterator.
                 start = count - length_hint(arguments[1]) - 1
+                if start == alone:
+                    raise _too_large(rows, start) from None
                 self._wait_for_room()
+                alone = -1 if len(self.producer) else start
             except KafkaException as error:
                 row = count - length_hint(arguments[1]) - 1
                 raise _not_taken(rows, row, error) from error
@@ -314,6 +318,17 @@ def _not_taken(rows: Rows, row: int, error: KafkaException) -> KafkaError:
     topic = rows.topics if isinstance(rows.topics, str) else rows.topics[row]
     partition = rows.partitions[row] if rows.partitions else None
     return write_error(error, topic, None if partition == -1 else partition)
+
+
+def _too_large(rows: Rows, row: int) -> KafkaError:
+    """The error of a row that does not fit into an empty queue."""
+    topic = rows.topics if isinstance(rows.topics, str) else rows.topics[row]
+    size = len(rows.values[row] or b"") + len((rows.keys[row] if rows.keys else None) or b"")
+    return KafkaError(
+        f"cannot write to topic {topic}: a row whose key and value have {size:,} bytes does not "
+        "fit into the producer's empty buffer: raise kafka.buffer.memory",
+        topic=topic,
+    )
 
 
 def write_error(

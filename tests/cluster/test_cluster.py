@@ -417,3 +417,27 @@ def test_topics_whose_settings_may_not_be_seen_are_left_out() -> None:
 def test_a_cluster_that_knows_no_settings_tells_none(cluster: Cluster) -> None:
     assert cluster.policies(["t"]) == {}
     assert cluster.policies([]) == {}
+
+
+def test_a_topic_that_goes_while_a_pattern_is_resolved_is_left_out(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or comes: one broker lists it, and the one that is asked next does not know it yet."""
+    listings = [["t", "ghost"], ["t", "ghost"], ["t"]]
+    monkeypatch.setattr(Cluster, "_list_topics", lambda _: listings.pop(0))
+    clock = Clock()
+    with closing(cluster_of(fake.bootstrap_servers, clock=clock)) as cluster:
+        assert T0 in cluster.partitions(SubscribePattern("t|ghost"))
+    assert len(clock.slept) == 2
+    assert not listings
+
+
+def test_a_topic_that_is_listed_and_stays_unknown_is_an_error(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cluster, "_list_topics", lambda _: ["ghost"])
+    with (
+        closing(cluster_of(fake.bootstrap_servers, clock=Clock())) as cluster,
+        pytest.raises(UnknownTopicError, match="topic ghost does not exist"),
+    ):
+        cluster.partitions(SubscribePattern("ghost"))

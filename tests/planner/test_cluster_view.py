@@ -1,9 +1,12 @@
 """What a stream sees of its cluster."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from kshare.cluster.cluster import TopicPolicy
 from kshare.core.progress import TopicPartition
+from kshare.errors import UnknownTopicError
 from kshare.options import Subscribe
 from kshare.planner.cluster_view import ClusterView
 from tests.support.fake_logs import FakeCluster, NothingParked
@@ -53,3 +56,29 @@ def test_a_topic_that_says_nothing_counts_as_compacted(
     seen = view(cluster)
     assert seen.is_compacted("t") is seen.is_compacted("t") is is_compacted
     assert cluster.asked == 1
+
+
+def test_a_partition_that_goes_while_ends_are_asked_for_is_left_out() -> None:
+    """Its loss is reported when partitions are compared."""
+
+    class Shrinking(FakeCluster):
+        def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+            if T1 in list(partitions):
+                del self.logs[T1]
+                raise UnknownTopicError("t-1 does not exist")
+            return super().latest(partitions)
+
+    cluster = Shrinking({("t", 0): (0, 5), ("t", 1): (0, 9)})
+    assert view(cluster).ends() == {T0: 5}
+    pinned = view(Shrinking({("t", 0): (0, 5), ("t", 1): (0, 9)}))
+    pinned.pin()
+    assert pinned.ends() == {T0: 5}
+
+
+def test_a_partition_that_stays_unknown_is_an_error() -> None:
+    class Unknown(FakeCluster):
+        def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+            raise UnknownTopicError("t-0 does not exist")
+
+    with pytest.raises(UnknownTopicError):
+        view(Unknown({("t", 0): (0, 5)})).ends()

@@ -38,13 +38,14 @@ class Scans:
 
     def __call__(
         self, limited: Sequence[tuple[Slice, int]], options: SourceOptions
-    ) -> Sequence[int]:
+    ) -> Sequence[SliceEnd]:
         assert options.fail_on_data_loss  # or it would count records that no task had
         self.passes += 1
         self.slices += [slice_ for slice_, _ in limited]
         self.levels.add(options.kafka.read_committed)
         if self.log.subscribed:
-            return [self.log.read(slice_, most)[1] for slice_, most in limited]
+            found = [self.log.read(slice_, most) for slice_, most in limited]
+            return [SliceEnd(end, len(offsets)) for offsets, end in found]
         raise UnknownTopicError("t-0: there is no such topic or partition")
 
 

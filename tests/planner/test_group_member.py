@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
+from kshare.core.slice_end import SliceEnd
 from kshare.errors import DataLossError, FencedError, OptionsError
 from kshare.options import parse_options
 from kshare.planner import StreamPlanner, Task, plan_batch
@@ -68,7 +69,7 @@ def member(cluster: FakeCluster, group: Group, given: Mapping[str, str]) -> Stre
         parking=NothingParked(),
         feedback=Feedback(),
         group=group,
-        scan=lambda limited, _: [slice_.offsets.end for slice_, _ in limited],
+        scan=lambda limited, _: [SliceEnd(each.offsets.end, 0) for each, _ in limited],
     )
 
 

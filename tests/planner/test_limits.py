@@ -416,3 +416,63 @@ def test_assigned_ranges_alone_hold_the_stable_offset() -> None:
     assert query.at == {"t": {"0": 240}}
     read = {log.keys[T0][offset] for _, offset in query.delivered}
     assert read == {key for key in KEYS if key_hash(key, 0) < HASH_SPACE // 2}
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_topic_that_was_compacted_since_its_batch_loses_nothing(
+    is_whole: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The n-th record that is left is a later one than the n-th that the task has read."""
+    query = Query(grown(100), keyRanges="1", maxRecordsPerTask="10")
+    query.trigger()
+    assert query.delivered == [(T0, at) for at in range(10)]
+    query.log.compacted = True
+    query.log.vanished = set() if is_whole else set(range(5))
+    query.restart()
+    query.trigger()
+    assert ("records have vanished" in caplog.text) is not is_whole
+    assert query.delivered[10][1] == (10 if is_whole else 5)
+    query.drain()
+    assert {at for _, at in query.delivered} == set(range(100))
+
+
+def test_small_batches_wait_for_more_although_there_are_limits() -> None:
+    query = Query(grown(50), maxRecordsPerTask="30", minOffsetsPerTrigger="20")
+    query.waits = True
+    assert len(query.trigger()) == 1  # the first one does not wait
+    assert len(query.trigger()) == 1  # what is left behind does not, either
+    assert len(query.delivered) == 50
+    for _ in range(4):
+        query.log.grow([KEYS[0]])
+        assert not query.trigger()
+    query.log.grow(KEYS[:1] * 16)
+    assert len(query.trigger()) == 1
+    query.waits = False
+    query.drain()
+    query.check_all()
+
+
+def test_records_of_parked_keys_are_not_enough_for_a_batch() -> None:
+    log = Log()
+    log.grow([KEYS[3]] * 30 + [KEYS[0]] * 30)
+    query = Query(log, minOffsetsPerTrigger="20")
+    query.parking.keys = {("t", KEYS[3])}
+    query.waits = True
+    assert len(query.trigger()) == 1
+    for _ in range(4):
+        log.grow([KEYS[0]])
+        assert not query.trigger()
+    query.parking.keys.clear()
+    assert query.trigger()
+    query.waits = False
+    query.drain()
+    query.check_all()
+
+
+def test_a_batch_that_runs_again_reads_partitions_that_are_assigned_no_more() -> None:
+    query = Query(grown(40, partitions=2))
+    end = query.planner.latest_offsets(query.at, None)
+    planned = query.planned(end)
+    servers = {"kafka.bootstrap.servers": "nowhere:9092"}
+    query.plan_with(servers | {"assign": '{"t":[0]}', "startingOffsets": "earliest"})
+    assert [task.slice for task in query.planned(end)] == [task.slice for task in planned]

@@ -27,6 +27,8 @@ from kshare.core.tasks import PlannedSlice, Task
 from kshare.errors import OptionsError, TaskAssignmentException
 from kshare.feedback.messages import Executor
 from kshare.options import SourceOptions, parse_options
+from kshare.planner import task_groups
+from kshare.planner.task_groups import TaskGroups
 from kshare.planner.task_order import TaskOrder, by_rounds
 from tests.support.clock import Clock
 
@@ -408,3 +410,15 @@ def test_a_task_of_several_slices_goes_by_its_first() -> None:
     order = TaskOrder(options(taskAssignor="StickyTaskAssignor"))
     known(order, packed, {"1@a": 1, "2@a": 1})
     assert Counter(order.order(packed)) == Counter(packed)
+
+
+def test_where_ranges_ran_that_are_cut_no_more_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(task_groups, "_RAN_MAX", 100)
+    groups = task_groups.TaskGroups(options())
+    ids = TaskGroups.slice_ids([each.slice for task in tasks(1, 300) for each in task.slices])
+    assert ids is not None
+    for id_ in (*ids[:60], *ids[50:], *ids[50:60]):
+        groups.observe(id_, "executor-1")
+    assert set(groups._ran) == {*ids[210:], *ids[50:60]}

@@ -401,3 +401,15 @@ def test_no_secret_in_any_text(cluster: FakeCluster) -> None:
     with pytest.raises(KafkaError) as raised:
         prepare_rows([numbered(1)], options, Attempt("q", "r", 0, 0, 0, time.time()))
     assert secret not in repr(raised.value)
+
+
+@pytest.mark.parametrize("before", [0, 30])
+def test_a_row_that_never_fits_into_the_buffer_is_an_error(
+    cluster: FakeCluster, before: int
+) -> None:
+    options = options_for(cluster, **{"kafka.buffer.memory": "32768"})
+    rows = [b"v" * 1_000] * before + [b"v" * 100_000]
+    batch = pa.RecordBatch.from_pydict({"value": rows})
+    with pytest.raises(KafkaError, match=r"to topic t: .* have 100,000 bytes .* kafka.buffer.mem"):
+        write_rows([batch], options)
+    assert write_rows([numbered(3)], options) == 3

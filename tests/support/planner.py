@@ -36,6 +36,7 @@ class Log:
         }
         self.first = dict.fromkeys(self.keys, 0)
         self.aborted: set[int] = set()  # offsets that read_committed leaves out
+        self.vanished: set[int] = set()  # offsets whose records were compacted away
         self.times: dict[tuple[TopicPartition, int], int] = {}
         self.sizes: dict[tuple[TopicPartition, int], int] = {}  # of record batches of one record
         self.compacted = False
@@ -102,7 +103,7 @@ class Log:
             )
         found: list[int] = []
         for offset in range(max(start, first), end):
-            if committed and offset in self.aborted:
+            if offset in self.vanished or (committed and offset in self.aborted):
                 continue
             if _holds(slice_, offset, key_hash(keys[offset], offset)):
                 found.append(offset)
@@ -205,6 +206,7 @@ class Query:
         self.passes = self.scans = 0  # over the log; and for slices
         self.looks = self.looked_at = 0  # for sizes; the bytes that were seen
         self.max_bytes: int | None = None  # of a batch
+        self.waits = False  # for minOffsetsPerTrigger
         self.delivered: list[tuple[TopicPartition, int]] = []
         self.lost_messages = random.Random(0)
         self.loss = 0.0
@@ -242,15 +244,16 @@ class Query:
             look=self.look,
         )
 
-    def scan(self, limited: Sequence[tuple[Slice, int]], options: SourceOptions) -> list[int]:
+    def scan(self, limited: Sequence[tuple[Slice, int]], options: SourceOptions) -> list[SliceEnd]:
         assert len({slice_.topic_partition for slice_, _ in limited}) == 1
         self.passes += 1
         self.scans += len(limited)
         lenient, committed = not options.fail_on_data_loss, options.kafka.read_committed
-        return [
-            self.log.read(slice_, most, lenient=lenient, committed=committed)[1]
+        found = [
+            self.log.read(slice_, most, lenient=lenient, committed=committed)
             for slice_, most in limited
         ]
+        return [SliceEnd(end, len(offsets)) for offsets, end in found]
 
     def look(
         self, wanted: Sequence[tuple[Slice, int]], _: SourceOptions
@@ -271,7 +274,9 @@ class Query:
 
     def trigger(self, max_offsets: int | None = None) -> Sequence[PlannedSlice]:
         """One batch. Returns what its tasks read; nothing if there was nothing new."""
-        end = self.planner.latest_offsets(self.at, max_offsets, max_bytes=self.max_bytes)
+        end = self.planner.latest_offsets(
+            self.at, max_offsets, max_bytes=self.max_bytes, may_wait=self.waits
+        )
         if end == self.at:
             return ()
         tasks = self.planner.tasks(self.at, end)

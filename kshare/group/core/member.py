@@ -82,7 +82,7 @@ class GroupMember:
         schedule: When it says what.
         awaits: Whether JoinGroup or SyncGroup was sent, and is not answered.
         notices: What is to be logged.
-        has_lost: Whether something has ended its right to deliver, which the driver has not told.
+        has_lost: Whether something has ended its right to deliver, and nobody was notified yet.
     """
 
     membership: Membership

@@ -8,6 +8,7 @@ hashed for each; no value is copied.
 from collections.abc import Sequence
 
 from kshare.core.progress import Slice
+from kshare.core.slice_end import SliceEnd
 from kshare.options import SourceOptions
 from kshare.wire.protocol.broker_pool import Brokers
 from kshare.wire.reader.slice_reader import SliceReader
@@ -21,8 +22,8 @@ def find_ends(
     options: SourceOptions,
     *,
     brokers: Brokers | None = None,
-) -> list[int]:
-    """The offsets where the reading of slices with limits ends, found in one pass.
+) -> list[SliceEnd]:
+    """Where the reading of slices with limits ends, and after how many records; in one pass.
 
     Args:
         limited: The slices, each with its maximum number of records; no two of them hold the same
@@ -39,4 +40,4 @@ def find_ends(
     reader = SliceReader(wanted, options, brokers=brokers)
     for _ in reader.batches():
         raise AssertionError("a scan delivers nothing")
-    return [part.slice_end.end for part in reader.slices]
+    return [part.slice_end for part in reader.slices]

@@ -233,7 +233,8 @@ def test_a_follower_whose_copy_is_damaged(
     cluster = brokers(leader, follower)
     follower.response_bytes = 1
     options = reader_options(IN_RACK, "t")
-    assert find_ends([(whole(3, 97), 90)], options, brokers=cluster) == [93]
+    (found,) = find_ends([(whole(3, 97), 90)], options, brokers=cluster)
+    assert (found.end, found.records) == (93, 90)
     assert len(follower.fetches) > 1
     cluster = brokers(replica(batches=batches), None)
     with pytest.raises(CorruptRecordError):

@@ -47,8 +47,8 @@ def find_end(
     slice_: kshare.Slice, options: SourceOptions, limit: int, brokers: Brokers | None = None
 ) -> int:
     """The end of one slice, found alone."""
-    (end,) = find_ends([(slice_, limit)], options, brokers=brokers)
-    return end
+    (found,) = find_ends([(slice_, limit)], options, brokers=brokers)
+    return found.end
 
 
 def scan(brokers: Brokers, slice_: kshare.Slice, limit: int) -> int:
@@ -130,7 +130,7 @@ def test_the_ends_of_all_ranges_of_a_partition_are_found_in_one_pass() -> None:
     assert find_end(*limited[-1][:1], options, 500, brokers=log) == 500
     in_one_pass = len(log.fetches)
     log.fetches.clear()
-    assert find_ends(limited, options, brokers=log) == alone
+    assert [found.end for found in find_ends(limited, options, brokers=log)] == alone
     assert len(log.fetches) == in_one_pass
 
 
