@@ -493,8 +493,8 @@ class KeySharedConsumer:
             if partitions is None
             else self._reading.assigned(partitions)
         )
-        deliveries = self._dispatcher.deliveries
-        return {tp: deliveries[tp].returned for tp in wanted if tp in deliveries}
+        started = ((tp, self._dispatcher.deliveries.get(tp)) for tp in wanted)
+        return {tp: delivery.returned for tp, delivery in started if delivery is not None}
 
     def committed(
         self, partitions: Iterable[Any] | None = None, timeout: float | None = None

@@ -80,7 +80,7 @@ class TopicPatterns:
     def __init__(self, kafka: KafkaConfig, on_topics: Callable[[tuple[str, ...]], None]) -> None:
         self._kafka = kafka
         self._on_topics = on_topics
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close amid unsubscribe()
         self._closed = threading.Event()  # of the subscription that is followed
 
     def follow(self, topics: SubscribedTopics) -> None:

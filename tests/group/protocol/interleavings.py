@@ -76,6 +76,12 @@ def interleavings(
     return None
 
 
+def seeds(count: int, known: int = 0) -> Iterator[int]:
+    """The seeds of random walks, first that of a walk which is known to find what is looked for."""
+    yield known
+    yield from range(count)
+
+
 def ordinary_way(
     world: World, ordered: Callable[[World], Iterable[Step]], take: Take[World]
 ) -> Iterator[World]:
