@@ -49,10 +49,10 @@ class Member:
                 case Sync():
                     self.planned_bytes = self.core.metadata_bytes
                     self.link.sync(action)
-                case Plan(generation, members):
+                case Plan(generation, members) as plan:
                     counts = {TOPIC: self._partitions}
                     planned = plan_generation(generation, self.core.said.name, members, counts)
-                    self.core.planned(generation, planned.assignments(generation, "5fZ0" * 6))
+                    self.core.planned(plan, planned.assignments(generation, "5fZ0" * 6))
 
     def hear(self) -> None:
         """Take an answer."""

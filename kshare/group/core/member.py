@@ -228,6 +228,12 @@ class GroupMember:
         if self.membership.state is not State.SYNCING:
             return False
         self.membership.synced(assignment)
+        if self.membership.is_lost:
+            self._end_right()
+            if self.membership.fault is None:
+                self._trouble(now, "the group's leader assigns something to others alone")
+                self.schedule.pause(now)
+            return True
         self.schedule.synced(now, awaits_round=self.membership.awaits_round)
         self.liveness.heard(self.schedule.asked_at, is_stable=True)
         return True

@@ -98,7 +98,7 @@ class GroupLeader:
 
     def _plan(self, plan: Plan) -> None:
         topics = topics_of_all if plan.protocol == RANGE else topics_of
-        is_wanted = partial(self._core.awaits_plan, plan.generation)  # asked after every wait
+        is_wanted = partial(self._core.awaits_plan, plan)  # asked after every wait
         try:
             planned = self._topics.look(topics(plan.members))
             with self._lock:
@@ -121,7 +121,7 @@ class GroupLeader:
             if generation is None or not is_wanted():
                 return
             self._follow_up(self._planner.followup_seconds)
-            written = partial(self._planned, generation)
+            written = partial(self._planned, plan, generation)
             self._write_epoch(generation.epoch, written, is_wanted)
         self.sharing.planned(generation.refusals)
 
@@ -130,15 +130,16 @@ class GroupLeader:
         planned = plan_range(plan.members, topics.counts, plan.instances, denied=topics.denied)
         self.sharing.planned(planned.refusals, planned.plain)
         with self._lock:
-            if self._core.awaits_plan(plan.generation):
+            if self._core.awaits_plan(plan):
                 self._follow_up(None)
-                self._core.planned(plan.generation, planned.assignments)
+                self._core.planned(plan, planned.assignments)
         self._host.wake()
 
-    def _planned(self, generation: Generation, epoch: int | None, topic_id: str) -> None:
+    def _planned(
+        self, plan: Plan, generation: Generation, epoch: int | None, topic_id: str
+    ) -> None:
         with self._lock:
-            assignments = generation.assignments(epoch, topic_id)
-            self._core.planned(generation.epoch.generation, assignments)
+            self._core.planned(plan, generation.assignments(epoch, topic_id))
         self._host.wake()
 
     def lead_on(

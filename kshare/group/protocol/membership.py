@@ -80,16 +80,20 @@ class Plan:
     """Plan the generation, write its epoch, then call :meth:`Membership.planned`.
 
     Attributes:
-        generation: The generation.
+        generation: The generation. It does not name the plan: a coordinator that takes over knows
+            the last generation that was assigned, so the next one may have the number of one that
+            is being planned, and other members.
         members: What each member has said, by its id.
         protocol: The protocol that the members have voted for; `range` has no epoch.
         instances: The ``group.instance.id`` of each static member, by its id.
+        number: Its own, of this member.
     """
 
     generation: int
     members: Mapping[str, bytes]
     protocol: str = PROTOCOL
     instances: Mapping[str, str] = field(default_factory=dict)
+    number: int = field(default=0, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,7 @@ class Membership:
     _last: MemberAssignment | None = None  # of the last generation
     _protocol: str = PROTOCOL  # that was voted for
     _must_join: bool = False
+    _joined: int = field(default=0, repr=False)  # how often
 
     # -- what the thread that polls does -----------------------------------------------------
 
@@ -258,26 +263,30 @@ class Membership:
             return
         self.member_id, self.generation, self.state = member_id, generation, State.SYNCING
         self.leader = leader
+        self._joined += 1
         self._protocol, self.metadata_bytes = protocol, _size(members)
         self._next = (
-            Plan(generation, members, protocol, instances or {})
+            Plan(generation, members, protocol, instances or {}, self._joined)
             if leader == member_id and not is_assigned
             else Sync(member_id, generation, {})
         )
 
-    def awaits_plan(self, generation: int) -> bool:
-        """True if the plan of a generation is still wanted; another one writes no epoch."""
-        return self.state is State.SYNCING and generation == self.generation
+    def awaits_plan(self, plan: Plan) -> bool:
+        """True if a plan is still wanted; another one writes no epoch."""
+        return self.state is State.SYNCING and plan.number == self._joined
 
-    def planned(self, generation: int, assignments: Mapping[str, bytes]) -> None:
+    def planned(self, plan: Plan, assignments: Mapping[str, bytes]) -> None:
         """The generation is planned, and its epoch is in the log."""
-        if self.awaits_plan(generation):
+        if self.awaits_plan(plan):
             self.metadata_bytes += _size(assignments)
-            self._next = Sync(self.member_id, generation, assignments)
+            self._next = Sync(self.member_id, plan.generation, assignments)
 
     def synced(self, assignment: bytes) -> None:
         """SyncGroup was answered."""
         if self.state is not State.SYNCING:
+            return
+        if not assignment and self._protocol != RANGE:  # the leader has not named this member
+            self.refused(Code.ILLEGAL_GENERATION)
             return
         try:
             received = decode_assignment(assignment, is_plain_allowed=self.is_eager)

@@ -94,6 +94,7 @@ class Coordinator:
     assignments: Mapping[str, bytes] = field(default_factory=dict)
     mail: dict[str, tuple[Mail, ...]] = field(default_factory=dict)
     ids: int = 0
+    saved: "Coordinator | None" = None  # as it was stable last, in __consumer_offsets
 
     def clone(self) -> "Coordinator":
         return replace(
@@ -111,6 +112,7 @@ class Coordinator:
             tuple(self.members.items()),
             tuple(sorted(self.assignments.items())),
             tuple(sorted((name, mail) for name, mail in self.mail.items() if mail)),
+            None if self.saved is None else self.saved.fingerprint(),
         )
 
     # -- requests ----------------------------------------------------------------------------
@@ -146,6 +148,14 @@ class Coordinator:
                     if each.awaits_sync:
                         self._send(each.process, Synced(self.assignments.get(member_id, b"")))
                         self.members[member_id] = replace(each, awaits_sync=False)
+                self._save()
+
+    def unnamed(self, request: Sync) -> list[str]:
+        """The members to whom a leader's request would assign nothing, not even no partition."""
+        is_plan = self.stage is Stage.COMPLETING and request.generation == self.generation
+        if not is_plan or request.member_id != self.leader:
+            return []
+        return [each for each in self.members if each not in request.assignments]
 
     def heartbeat(self, member_id: str, generation: int) -> Code | None:
         """The error; None if all is well."""
@@ -162,6 +172,24 @@ class Coordinator:
             self._prepare()
         else:
             self.stage = Stage.EMPTY
+            self._save()
+
+    def _save(self) -> None:
+        self.saved = replace(self, members=dict(self.members), mail={}, saved=None)
+
+    def fail_over(self) -> list[str]:
+        """Another broker takes over, with what was saved: nothing of a rebalance under way.
+
+        Returns:
+            Processes that wait for an answer, which does not come.
+        """
+        waiting = [
+            each.process for each in self.members.values() if each.awaits_join or each.awaits_sync
+        ]
+        saved = self.saved or Coordinator()
+        self.stage, self.generation, self.leader = saved.stage, saved.generation, saved.leader
+        self.members, self.assignments = dict(saved.members), saved.assignments
+        return waiting
 
     # -- what it does by itself --------------------------------------------------------------
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from kshare.core.hashing import HashRange
 from kshare.group.protocol import takeover
 from kshare.group.protocol.actions import Delete, WritePrimary
-from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.leader import Generation
 from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.membership import State
+from kshare.group.protocol.membership import Plan, State
 from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.records import Claim, Key
 from kshare.group.protocol.transaction import known_progress
@@ -27,6 +26,7 @@ from tests.group.protocol.member_world import (
     claim_assigned,
     clone_of_member,
     coordinator_steps,
+    is_unknown_while_it_waits,
     know_peers,
     membership_steps,
     new_member,
@@ -40,7 +40,7 @@ from tests.group.protocol.world import T0, LawBrokenError, Process, Step, is_liv
 class GroupedMember(Member, MemberProcess):
     """A process that subscribes, and whose facts go into transactions."""
 
-    planned: Generation | None = None  # whose epoch it has written, and not read back
+    planned: tuple[Plan, Generation] | None = None  # whose epoch it has written, and not read back
     unblocked: frozenset[str] = frozenset()  # ids whose transactions may have hidden that
     left: tuple[tuple[object, ...], bool] | None = None  # by what, and whether some is pending
 
@@ -48,23 +48,23 @@ class GroupedMember(Member, MemberProcess):
         claim = super().next_claim(hashes, epoch)
         return replace(claim, transactional_id=self.transactional_id)
 
-    def plan(self, planned: Generation, position: int, topic_id: str) -> None:
-        self.planned, self.unblocked = planned, frozenset()
+    def plan(self, plan: Plan, planned: Generation, position: int, topic_id: str) -> None:
+        self.planned, self.unblocked = (plan, planned), frozenset()
 
     @property
     def epoch_read_back(self) -> int | None:
         """Where the epoch is that it has written; None while it has not read that back."""
         if self.planned is None:
             return None
-        epochs = self.log.epochs.items()
-        return next((at for at, epoch in epochs if epoch == self.planned.epoch), None)
+        wanted = self.planned[1].epoch
+        return next((at for at, epoch in self.log.epochs.items() if epoch == wanted), None)
 
     @property
     def hiding(self) -> frozenset[str]:
         """Transactional ids that may hide the epoch that it waits for."""
         if self.planned is None or self.epoch_read_back is not None:
             return frozenset()
-        return takeover.dropped_ids(self.log, self.planned.epoch.names) - self.unblocked
+        return takeover.dropped_ids(self.log, self.planned[1].epoch.names) - self.unblocked
 
     @property
     def has_transaction(self) -> bool:
@@ -169,7 +169,7 @@ class GroupedWorld(TransactionalWorld):
                 (
                     *each.print_of_member(),
                     each.transactional_id,
-                    each.planned and each.planned.epoch,
+                    each.planned and each.planned[1].epoch,
                     each.unblocked,
                 )
                 for each in members
@@ -263,14 +263,6 @@ def may_pass(world: GroupedWorld, member: GroupedMember) -> bool:
     return member.left[1]
 
 
-def is_unknown_while_it_waits(world: GroupedWorld, member: GroupedMember) -> bool:
-    """Whether a heartbeat tells a member that waits for SyncGroup that it waits in vain."""
-    membership = member.membership
-    code = world.coordinator.heartbeat(membership.member_id, membership.generation)
-    is_over = code in {Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION}
-    return membership.state is State.SYNCING and is_over
-
-
 def may_follow(member: GroupedMember) -> bool:
     """Whether it does what the group wants: between two transactions, once the last is decided."""
     return member.membership.has_change and not member.has_transaction
@@ -314,11 +306,10 @@ def pass_over(member: Member, end: int) -> None:
 
 def sync(world: GroupedWorld, member: GroupedMember) -> None:
     """Send what was planned, under the epoch that was read back."""
-    planned, epoch = member.planned, member.epoch_read_back
-    assert planned is not None
-    member.planned = None
-    assignments = planned.assignments(epoch, member.topic_id)
-    member.membership.planned(planned.epoch.generation, assignments)
+    epoch = member.epoch_read_back
+    assert member.planned is not None
+    (plan, planned), member.planned = member.planned, None
+    member.membership.planned(plan, planned.assignments(epoch, member.topic_id))
 
 
 def unblock(world: GroupedWorld, member: GroupedMember) -> None:

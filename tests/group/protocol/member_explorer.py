@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from kshare.core.hashing import WHOLE
 from kshare.group.protocol.actions import WritePrimary
-from kshare.group.protocol.membership import State
+from kshare.group.protocol.membership import Plan, State
 from tests.group.protocol import member_world
 from tests.group.protocol.coordinator import Stage
 from tests.group.protocol.interleavings import Broken, interleavings, ordinary_way
@@ -156,6 +156,17 @@ def one_is_dropped_amid_a_rebalance(limits: GroupLimits) -> Iterator[GroupWorld]
     raise AssertionError("nobody waits for SyncGroup")
 
 
+def a_coordinator_takes_over_amid_a_rebalance(limits: GroupLimits) -> Iterator[GroupWorld]:
+    """The leader plans when another broker takes over, which knows nothing of its generation."""
+    for world in along(joined(running(limits)), limits):
+        for process in map(member_of, world.processes.values()):
+            if isinstance(process.membership._next, Plan):
+                member_world.think(world, process)
+                member_world.fail_over(world)
+                return along(world, limits)
+    raise AssertionError("nobody plans")
+
+
 def the_lead_is_dropped(limits: GroupLimits) -> Iterator[GroupWorld]:
     """It sleeps before it writes the primary offset; the other one commits more meanwhile."""
     return along(dropped(committing(limits)), limits, _is_of_the_first)
@@ -173,6 +184,7 @@ WAYS: tuple[Way, ...] = (
     one_is_dropped_amid_a_rebalance,
     the_lead_is_dropped,
     the_lead_is_slow,
+    a_coordinator_takes_over_amid_a_rebalance,
 )
 """The ways on which hashes or the lead change hands; every interleaving begins anywhere on one."""
 

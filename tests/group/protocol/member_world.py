@@ -59,8 +59,8 @@ class MemberProcess(Process):
     member: GroupMember = field(default_factory=lambda: new_member(""))
     now: float = 0.0  # by its clock, which goes on when its requests are late
     claims: int = 0
-    late: tuple[Generation, ...] = ()  # planned, and their epochs not written yet
-    wrote: int = -1  # the generation of its last epoch
+    late: tuple[tuple[Plan, Generation], ...] = ()  # their epochs are not written yet
+    wrote: int = -1  # the number of its last plan whose epoch it has written
 
     @property
     def membership(self) -> Membership:
@@ -76,14 +76,16 @@ class MemberProcess(Process):
         self.claims += 1
         return Claim(T0, f"{self.name}#{self.claims}", hashes, epoch, self_fencing=True)
 
-    def plan(self, planned: Generation, position: int, topic_id: str) -> None:
+    def plan(self, plan: Plan, planned: Generation, position: int, topic_id: str) -> None:
         """It has planned a generation as its leader, and its epoch is in the log."""
-        generation = planned.epoch.generation
-        self.membership.planned(generation, planned.assignments(position, topic_id))
+        self.membership.planned(plan, planned.assignments(position, topic_id))
 
     def print_of_member(self) -> tuple[object, ...]:
         """Equal for processes that go on alike as members."""
-        late = tuple(planned.epoch.generation for planned in self.late)
+        late = [
+            (planned.epoch.generation, self.membership.awaits_plan(plan), plan.number > self.wrote)
+            for plan, planned in self.late
+        ]
         return (
             self.name,
             repr(self.membership),
@@ -91,8 +93,7 @@ class MemberProcess(Process):
             self.claims,
             self.hashes,
             self.is_member,
-            late,
-            self.wrote,
+            *late,
         )
 
 
@@ -148,6 +149,7 @@ class GroupWorld(World):
 
     coordinator: Coordinator = field(default_factory=Coordinator)
     drops: int = 0
+    failovers: int = 0
     highest_primary: int = 0
     handled_by: dict[int, str] = field(default_factory=dict)  # the last process of each key
     handovers: int = 0  # keys that went on with another process, ever
@@ -178,6 +180,10 @@ class GroupWorld(World):
 
     def check(self) -> None:
         super().check()
+        for process in self.processes.values():
+            fault = member_of(process).membership.fault
+            if fault is not None:
+                raise LawBrokenError(f"{process.name} is no member any more: {fault}")
         primary = 0 if self.primary is None else self.primary.offset
         if primary < self.highest_primary and not self.lost_logs:
             raise LawBrokenError(f"primary offset {primary} after {self.highest_primary}")
@@ -199,6 +205,7 @@ class GroupWorld(World):
             *super().fingerprint(),
             self.coordinator.fingerprint(),
             self.drops,
+            self.failovers,
             self.highest_primary,
             self.handovers,
             tuple(
@@ -240,6 +247,7 @@ class GroupLimits(Limits):
 
     commits: int = 2
     drops: int = 2
+    failovers: int = 0
     late_plans: int = 0  # at once, of each process
 
 
@@ -250,6 +258,8 @@ def group_steps(world: GroupWorld, limits: GroupLimits) -> list[Step]:
         possible += log_steps(world, process, limits)
         possible += membership_steps(world, member_of(process))
         possible += _late_plans(member_of(process), limits)
+        if world.failovers and is_unknown_while_it_waits(world, member_of(process)):
+            possible.append(("heartbeat", name))
         if member_of(process).membership.has_change:
             possible.append(("poll", name))
         if world.started < limits.processes:
@@ -257,6 +267,8 @@ def group_steps(world: GroupWorld, limits: GroupLimits) -> list[Step]:
     if world.started < limits.processes:
         possible.append(("start", ""))
     possible += coordinator_steps(world, limits.drops)
+    if world.failovers < limits.failovers:
+        possible.append(("fail over", ""))
     if world.compactions < limits.compactions and world.log.records:
         possible.append(("compact", ""))
     if world.lost_logs < limits.lost_logs and world.log.records:
@@ -269,7 +281,7 @@ def _late_plans(process: MemberProcess, limits: GroupLimits) -> list[Step]:
 
     Meanwhile the coordinator may fail over.
     """
-    possible = [(f"plan {late.epoch.generation}", process.name) for late in process.late]
+    possible = [(f"plan {plan.number}", process.name) for plan, _ in process.late]
     if process.late and process.membership.state is State.SYNCING:
         possible.append(("disconnect", process.name))
     wanted = process.membership._next
@@ -306,6 +318,14 @@ def membership_steps(world: InGroup, process: MemberProcess) -> list[Step]:
     return possible
 
 
+def is_unknown_while_it_waits(world: InGroup, process: MemberProcess) -> bool:
+    """Whether a heartbeat tells a member that waits for SyncGroup that it waits in vain."""
+    membership = process.membership
+    code = world.coordinator.heartbeat(membership.member_id, membership.generation)
+    is_over = code in {Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION}
+    return membership.state is State.SYNCING and is_over
+
+
 def take_group(world: GroupWorld, step: Step) -> None:
     """Let something happen.
 
@@ -322,6 +342,8 @@ def take_group(world: GroupWorld, step: Step) -> None:
             world.join()
         case "complete" | "drop" | "member" | "mail" | "heartbeat":
             take_as_member(world, step)
+        case "fail over":
+            fail_over(world)
         case "disconnect":
             disconnect(member_of(world.processes[name]))
         case "think":
@@ -404,6 +426,14 @@ def sleep(process: MemberProcess, *, is_rebalancing: bool) -> None:
     process.look_at_clock()
 
 
+def fail_over(world: GroupWorld) -> None:
+    """Another broker coordinates; who waits for an answer to JoinGroup or SyncGroup asks again."""
+    world.failovers += 1
+    for name in world.coordinator.fail_over():
+        if name in world.processes:
+            disconnect(member_of(world.processes[name]))
+
+
 def disconnect(process: MemberProcess) -> None:
     """No answer comes: it finds the coordinator again, and asks once more."""
     process.member.failed(process.now, "")
@@ -459,11 +489,14 @@ def _act_as_member(world: InGroup, process: MemberProcess) -> None:
             world.coordinator.join(process.name, join)
         case Plan(generation, members) as plan if plan.protocol == RANGE:
             sent = plan_range(members, {"orders": 1}, {}).assignments
-            process.membership.planned(generation, sent)
-        case Plan(generation, members):
+            process.membership.planned(plan, sent)
+        case Plan(generation, members) as plan:
             planned = plan_generation(generation, process.name, members, {"orders": 1})
-            _write_epoch(world, process, planned)
+            _write_epoch(world, process, plan, planned)
         case Sync() as sync:
+            unnamed = world.coordinator.unnamed(sync)
+            if unnamed:
+                raise LawBrokenError(f"{process.name} has planned without {', '.join(unnamed)}")
             world.coordinator.sync(process.name, sync)
         case Leave(member_id) if member_id in world.coordinator.members:
             world.coordinator.remove(member_id)
@@ -485,25 +518,25 @@ def think(world: GroupWorld, process: MemberProcess) -> None:
     plan = next_request(process)
     assert isinstance(plan, Plan)
     planned = plan_generation(plan.generation, process.name, plan.members, {"orders": 1})
-    process.late = (*process.late, planned)
+    process.late = (*process.late, (plan, planned))
 
 
-def end_plan(world: GroupWorld, process: MemberProcess, generation: int) -> None:
+def end_plan(world: GroupWorld, process: MemberProcess, number: int) -> None:
     """A plan that took long is made; it counts if it is still wanted."""
-    (planned,) = (late for late in process.late if late.epoch.generation == generation)
-    process.late = tuple(late for late in process.late if late is not planned)
-    if process.membership.awaits_plan(generation):
-        _write_epoch(world, process, planned)
+    ((plan, planned),) = (each for each in process.late if each[0].number == number)
+    process.late = tuple(each for each in process.late if each[0] is not plan)
+    if process.membership.awaits_plan(plan):
+        _write_epoch(world, process, plan, planned)
 
 
-def _write_epoch(world: InGroup, process: MemberProcess, planned: Generation) -> None:
+def _write_epoch(world: InGroup, process: MemberProcess, plan: Plan, planned: Generation) -> None:
     """Write the epoch of a plan; no process writes an earlier one after a later one."""
-    if planned.epoch.generation <= process.wrote:
-        raise LawBrokenError(f"epoch {planned.epoch.generation} after {process.wrote}")
-    process.wrote = planned.epoch.generation
+    if plan.number <= process.wrote:
+        raise LawBrokenError(f"epoch of plan {plan.number} after that of {process.wrote}")
+    process.wrote = plan.number
     position = world.log.end
     world.log.append(key_of(planned.epoch), planned.epoch)
-    process.plan(planned, position, world.log.topic_id)
+    process.plan(plan, planned, position, world.log.topic_id)
 
 
 def _receive(world: InGroup, process: MemberProcess) -> None:

@@ -100,10 +100,12 @@ def test_the_leader_plans() -> None:
     member.action()
     members = {"id-1": encode_subscription(Subscription("me", ("t",)))}
     member.joined("id-1", 4, "id-1", members)
-    assert member.action() == Plan(4, members)
-    member.planned(3, {})  # of a generation before
+    plan = member.action()
+    assert plan == Plan(4, members)
+    assert isinstance(plan, Plan)
+    member.planned(replace(plan, number=plan.number - 1), {})  # of before
     assert member.action() is None
-    member.planned(4, {"id-1": b"x"})
+    member.planned(plan, {"id-1": b"x"})
     assert member.action() == Sync("id-1", 4, {"id-1": b"x"})
 
 
@@ -507,3 +509,38 @@ def test_assignments_of_kshare_members_without_an_epoch_are_shared() -> None:
     member.action()
     member.synced(encode_assignment(MemberAssignment(((T0, ()),), None)))
     assert member.shares is True
+
+
+def test_a_plan_counts_for_the_join_that_it_was_made_for() -> None:
+    """A coordinator that has taken over makes another generation of the same number."""
+    member = new_member()
+    member.action()
+    member.joined("id-1", 4, "id-1", {"id-1": b"x"})
+    late = member.action()
+    assert isinstance(late, Plan)
+    member.refused(Code.UNKNOWN_MEMBER_ID)
+    if member.take() is not None:
+        member.applied()
+    member.action()
+    member.joined("id-2", 4, "id-2", {"id-2": b"x"})
+    plan = member.action()
+    assert isinstance(plan, Plan)
+    assert not member.awaits_plan(late)
+    member.planned(late, {"id-1": b"x"})
+    assert member.action() is None
+    member.planned(plan, {"id-2": b"y"})
+    assert member.action() == Sync("id-2", 4, {"id-2": b"y"})
+
+
+def test_who_is_not_named_by_the_leader_has_lost_all_and_joins_again() -> None:
+    member = stable({T0: ()})
+    member.rebalance()
+    member.action()
+    member.joined("id-1", 5, "id-2", {})
+    member.action()
+    member.synced(b"")
+    assert member.is_lost
+    assert member.fault is None
+    member.take()
+    member.applied()
+    assert isinstance(member.action(), Join)

@@ -13,7 +13,7 @@ from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.liveness import Liveness
 from kshare.group.protocol.log import GroupLog, PartitionLog
-from kshare.group.protocol.membership import Membership, State
+from kshare.group.protocol.membership import Membership, Plan, State
 from kshare.group.protocol.records import Claim
 from tests.group.protocol import member_world
 from tests.group.protocol.coordinator import Stage
@@ -39,6 +39,7 @@ from tests.group.protocol.world import T0, LawBrokenError, is_pending, replay
 LIMITS = GroupLimits(processes=4, drops=3)
 NARROW = GroupLimits(processes=3, drops=1, commits=2)
 LATE = replace(LIMITS, late_plans=2)
+MOVED = replace(LATE, failovers=2)
 LENGTH = 120
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -90,6 +91,11 @@ def test_random_walks_with_a_lost_log() -> None:
 def test_random_walks_with_late_plans() -> None:
     for seed in range(40):
         assert walk_group(LATE, LENGTH, seed, first_group()) is None, f"seed {seed}"
+
+
+def test_random_walks_with_coordinators_that_know_nothing_of_the_rebalance() -> None:
+    for seed in range(40):
+        assert walk_group(MOVED, LENGTH, seed, first_group()) is None, f"seed {seed}"
 
 
 @pytest.mark.parametrize("members", [1, 2, 3])
@@ -285,6 +291,15 @@ def names_nothing_when_it_joins_and_does_not_wait(patch: pytest.MonkeyPatch) -> 
     does_not_wait_for_former_owners(patch)
 
 
+def takes_a_plan_of_another_generation_of_that_number(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that takes over counts on from the last generation that was assigned."""
+
+    def awaits_plan(self: Membership, plan: Plan) -> bool:
+        return self.state is State.SYNCING and plan.generation == self.generation
+
+    patch.setattr(Membership, "awaits_plan", awaits_plan)
+
+
 def commits_without_its_generation(patch: pytest.MonkeyPatch) -> None:
     """The coordinator does not check who writes the primary offset."""
     patch.setattr(member_world, "takes_offsets", lambda *_: True)
@@ -346,6 +361,7 @@ FOUND_ON_WAYS: tuple[Patch, ...] = (
     commits_without_its_generation,
     commits_what_it_has_lost,
     counts_from_the_answer,
+    takes_a_plan_of_another_generation_of_that_number,
     leads_by_the_highest_hash_too,
 )
 """Faults that every interleaving around a handover finds."""
