@@ -1,6 +1,6 @@
 """The batches before: what their dicts say, and how far each partition is when they are done."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from kshare.core.batch import LimitedSlice, limited_slices
@@ -25,7 +25,7 @@ class BatchHistory:
         keys: Which key hashes the query reads.
         rates: Gets the reports of tasks.
         scan: Finds the ends of limited slices of a partition in the log.
-        is_compacted: Says whether a topic is compacted now.
+        compacted: Those of some topics that are compacted now.
     """
 
     def __init__(
@@ -34,12 +34,12 @@ class BatchHistory:
         keys: KeySelection,
         rates: RateController,
         scan: Scan,
-        is_compacted: Callable[[str], bool],
+        compacted: Callable[[Collection[str]], Collection[str]],
     ) -> None:
         self._options = options
         self._keys = keys
         self._rates = rates
-        self._ends = EndOffsetResolver(options, keys, scan, is_compacted)
+        self._ends = EndOffsetResolver(options, keys, scan, compacted)
         self._recent = RecentBatches()
 
     @property

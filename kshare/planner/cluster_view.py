@@ -1,7 +1,7 @@
 """A stream's view of its cluster: partitions, offsets of now or of one moment, parked keys."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from kshare.core.parked import ParkedCount
@@ -97,12 +97,11 @@ class ClusterView:
             self._compacted[topic] = policy is None or policy.compacted
         return self._compacted[topic]
 
-    def became_compacted(self, topic: str) -> bool:
-        """True if a topic is compacted now, whatever it was before."""
-        policy = self._cluster.policies([topic]).get(topic)
-        if policy is not None:
-            self._compacted[topic] = policy.compacted
-        return policy is not None and policy.compacted
+    def compacted_now(self, topics: Collection[str]) -> set[str]:
+        """The topics that are compacted now, whatever they were before."""
+        told = self._cluster.policies(topics)
+        self._compacted |= {topic: policy.compacted for topic, policy in told.items()}
+        return {topic for topic, policy in told.items() if policy.compacted}
 
     def parked(self, topics: set[str]) -> dict[str, set[bytes]]:
         """The keys of some topics that are parked now."""

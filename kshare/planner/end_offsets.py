@@ -9,7 +9,7 @@ their records' keys.
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -53,7 +53,7 @@ class EndOffsetResolver:
         options: The query's options.
         keys: Which key hashes the query reads.
         scan: Looks into the log.
-        is_compacted: Says whether a topic is compacted now. No batch with limits is planned of
+        compacted: Those of some topics that are compacted now. No batch with limits is planned of
             such a one, so then its policy has changed since.
     """
 
@@ -62,14 +62,14 @@ class EndOffsetResolver:
         options: SourceOptions,
         keys: KeySelection,
         scan: Scan = scan_log,
-        is_compacted: Callable[[str], bool] = lambda _: False,
+        compacted: Callable[[Collection[str]], Collection[str]] = lambda _: (),
     ) -> None:
         self._options = options
         # A reader that passes over what is lost would count on, with records that no task had.
         self._strict = replace(options, fail_on_data_loss=True)
         self._keys = keys
         self._scan = scan
-        self._is_compacted = is_compacted
+        self._compacted = compacted
 
     def resolve(
         self,
@@ -115,32 +115,38 @@ class EndOffsetResolver:
         A task's last record is the n-th that was there; if some have vanished since, the n-th that
         is left is a later one.
         """
-        compacted = {name for name in {each.topic for each in found} if self._is_compacted(name)}
+        compacted = self._compacted({slice_.topic for slice_ in found})
         sure = dict(found)
-        for slice_, end in found.items():
-            start = slice_.offsets.start
-            if slice_.topic not in compacted or self._is_whole(slice_, end, read_committed):
+        by_partition: defaultdict[TopicPartition, list[Slice]] = defaultdict(list)
+        for slice_ in found:
+            if slice_.topic in compacted:
+                by_partition[slice_.topic_partition].append(slice_)
+        for partition, slices in by_partition.items():
+            offsets = OffsetRange(
+                min(slice_.offsets.start for slice_ in slices), max(found[each] for each in slices)
+            )
+            if self._is_whole(partition, offsets, read_committed=read_committed):
                 continue
-            sure[slice_] = start
+            sure |= {slice_: slice_.offsets.start for slice_ in slices}
             _log.warning(
-                "%s: records have vanished, as cleanup.policy has become compact, so how far a "
-                "task came for the key hashes %s is not known any more. Going on at offset %d: "
-                "what is there may come a second time.",
-                slice_.topic_partition,
-                slice_.hashes,
-                start,
+                "%s: cleanup.policy has become compact, and not every offset in %s has a record. "
+                "Some may have vanished, so how far tasks came there is not known any more: the "
+                "last batch of the partition comes again.",
+                partition,
+                offsets,
             )
         return sure
 
-    def _is_whole(self, slice_: Slice, end: int, read_committed: bool) -> bool:
-        """True if the log holds a record at each offset up to an end."""
-        count = end - slice_.offsets.start
+    def _is_whole(
+        self, partition: TopicPartition, offsets: OffsetRange, *, read_committed: bool
+    ) -> bool:
+        """True if the log holds a record at each offset."""
+        count = offsets.end - offsets.start
         if count < 1:
             return True
         kafka = replace(self._strict.kafka, read_committed=read_committed)
         options = replace(self._strict, kafka=kafka, keys=None)
-        offsets = OffsetRange(slice_.offsets.start, end)
-        whole = Slice(*slice_.topic_partition, (Rectangle(offsets, WHOLE),))
+        whole = Slice(*partition, (Rectangle(offsets, WHOLE),))
         try:
             (found,) = self._scan([(whole, count)], options)
         except (DataLossError, UnknownTopicError):  # its end was found, or that is said elsewhere

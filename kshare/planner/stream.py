@@ -119,7 +119,7 @@ class StreamPlanner:
         self._view = ClusterView(cluster, options.topics, parking or ParkWatch(options.kafka))
         self._rates = RateController(options, feedback, clock=clock)
         self._history = BatchHistory(
-            options, self._keys, self._rates, scan, self._view.became_compacted
+            options, self._keys, self._rates, scan, self._view.compacted_now
         )
         self._tasks = TaskPlan(options, clock=clock)
         self._gate = TriggerGate(options, clock=clock)

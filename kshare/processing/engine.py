@@ -397,7 +397,7 @@ class Engine:
         self._changed.set()
 
     def act(self) -> None:
-        """Carry out the effects that there are, not later in this turn of the loop."""
+        """Carry out the effects that there are at once, not when outcomes are handed out."""
         effects, self.scheduler.effects = self.scheduler.effects, []
         for effect in effects:
             self._act(effect)

@@ -162,7 +162,7 @@ class Sender:
 
     def _send(self, rows: Rows) -> None:
         produce, start, count = self.producer.produce, 0, len(rows)
-        alone = -1  # the row that the queue has room for, if it ever has
+        alone = -1  # the row that was refused last, although the queue is empty now
         while start < count:
             arguments = rows.arguments(start)
             try:

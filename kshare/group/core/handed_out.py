@@ -46,8 +46,8 @@ class _Mark:
     chunks: list[tuple[Chunk, int]] = field(default_factory=list)
 
 
-_Current: TypeAlias = tuple[Chunk, Rows, int]
-"""The chunk of which rows are handed out, those that are left, and the position after it."""
+_Current: TypeAlias = tuple[Chunk, Rows, int, int]
+"""The chunk of which rows are handed out, those that are left, and the positions around it."""
 
 
 def _taken(current: _Current | None) -> int:
@@ -114,7 +114,7 @@ class HandedOut:
         """
         self._finish()
         rows = chunk.messages()
-        self._current = chunk, rows, end
+        self._current = chunk, rows, self._position, end
         if self._mark is not None:
             self._mark.chunks.append((chunk, 0))
         return rows
@@ -164,7 +164,7 @@ class HandedOut:
         """
         if self._current is None:
             return None
-        chunk, left, _ = self._current
+        chunk, left, _, _ = self._current
         # Emptied and counted at once: another thread may be about to take a message.
         rows = len(chunk.acknowledged) - len(list(left.rest))
         self._before_last = self._position_at(self._current, max(rows - 1, 0))
@@ -182,9 +182,11 @@ class HandedOut:
 
     def _position_at(self, current: _Current | None, rows: int) -> int:
         """The position when this number of rows of a chunk is handed out."""
-        if current is None or not rows:
+        if current is None:
             return self._position
-        chunk, _, end = current
+        chunk, _, start, end = current
+        if not rows:
+            return start
         return int(chunk.offsets[rows]) if rows < len(chunk.offsets) else end
 
     def _finish(self) -> None:
@@ -192,7 +194,7 @@ class HandedOut:
             assert self._rows == len(self._current[0].acknowledged)
             self._records += self._rows
             self._before_last = self.before_last
-            self._position, self._current = self._current[2], None
+            self._position, self._current = self._current[3], None
 
 
 class OpenChunks:
@@ -233,7 +235,7 @@ class OpenChunks:
             rows = np.searchsorted(chunk.offsets, wanted[low:high])
             rows = rows[chunk.offsets[rows] == wanted[low:high]]
             values = np.frombuffer(chunk.acknowledged, np.uint8)
-            rows = rows[values[rows] & RELEASED == 0]  # those come again, in another row
+            rows = rows[values[rows] == 0]  # others are acknowledged, or come in another row
             _acknowledge(chunk, rows)
             found.append(chunk.offsets[rows])
         return np.concatenate(found)

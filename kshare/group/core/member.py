@@ -6,8 +6,9 @@
          ^                                                                               |
          +-- what it owns changes: `Membership`, until when it delivers: `Liveness` <----+
 
-A request says all that its answer is judged by: when it was sent, for which member and generation.
-The driver keeps sockets, clocks and threads, and decides nothing. So the explorers run this object.
+A member that has a request to send is asked for the next one until there is none; among them is one
+heartbeat at most, so that a coordinator that answers slowly hears all else, too. The driver keeps
+sockets, clocks and threads. So the explorers run what decides.
 """
 
 from collections.abc import Iterable, Mapping
@@ -80,7 +81,8 @@ class GroupMember:
         membership: How far it is with joining, and what it owns.
         liveness: Until when it may deliver, as its coordinator counts.
         schedule: When it says what.
-        awaits: Whether JoinGroup or SyncGroup was sent, and is not answered.
+        awaits: Whether JoinGroup or SyncGroup is being sent, or was sent and is not answered.
+        must_find: Whether the coordinator may be another broker, and is to be found again.
         notices: What is to be logged.
         has_lost: Whether something has ended its right to deliver, and nobody was notified yet.
     """
@@ -89,9 +91,10 @@ class GroupMember:
     liveness: Liveness
     schedule: MemberSchedule
     awaits: bool = False
+    must_find: bool = False
     notices: list[Notice] = field(default_factory=list)
     has_lost: bool = False
-    _must_find: bool = False
+    _has_beaten: bool = False  # since there was nothing more to send
 
     # -- what others do ----------------------------------------------------------------------
 
@@ -130,8 +133,15 @@ class GroupMember:
 
     def request(self, now: float) -> Request | None:
         """The next request; None if there is something to wait for. It is said once."""
-        if self._must_find:
-            self._must_find = False
+        request = self._next(now)
+        self._has_beaten = request is not None and (
+            self._has_beaten or isinstance(request, Heartbeat)
+        )
+        return request
+
+    def _next(self, now: float) -> Request | None:
+        if self.must_find:
+            self.must_find = False
             return FindCoordinator()
         if now < self.schedule.retry_at:
             return None
@@ -139,9 +149,9 @@ class GroupMember:
         if self.awaits and self.schedule.is_overdue(now):
             seconds = self.schedule.join_timeout
             self.failed(now, f"JoinGroup or SyncGroup is not answered for {seconds:g} s")
-            return self.request(now)
+            return self._next(now)
         # Before all else: it says whether to join again.
-        beat = self._heartbeat(now)
+        beat = None if self._has_beaten else self._heartbeat(now)
         if beat is not None:
             return beat
         action = self.membership.action()
@@ -228,10 +238,10 @@ class GroupMember:
         if self.membership.state is not State.SYNCING:
             return False
         self.membership.synced(assignment)
-        if self.membership.is_lost:
+        if not self._is_stable:
             self._end_right()
             if self.membership.fault is None:
-                self._trouble(now, "the group's leader assigns something to others alone")
+                self._trouble(now, "the leader has not named this member")
                 self.schedule.pause(now)
             return True
         self.schedule.synced(now, awaits_round=self.membership.awaits_round)
@@ -265,7 +275,7 @@ class GroupMember:
         else:
             membership.refused(code, member_id)
         self._end_right_if_lost()
-        self._must_find |= code in _MOVED
+        self.must_find |= code in _MOVED
         if code not in _ORDINARY:
             self._trouble(now, f"{what} was refused: {name}")
             self.schedule.pause(now)
@@ -283,12 +293,14 @@ class GroupMember:
             name: What Kafka calls it.
         """
         self.schedule.answered()
-        if beat.is_member:
+        membership = self.membership
+        asked_for = beat.member_id, beat.generation
+        if beat.is_member and asked_for == (membership.member_id, membership.generation):
             if not is_refused or code is Code.REBALANCE_IN_PROGRESS:
                 self.liveness.heard(beat.sent_at, is_stable=not is_refused)
                 self.schedule.works()
             if is_refused:
-                self.membership.heartbeat_refused(code)
+                membership.heartbeat_refused(code)
                 self._end_right_if_lost()
                 self._say_loss(name)
         if code in _MOVED:
@@ -299,9 +311,13 @@ class GroupMember:
         self._trouble(now, f"the coordinator: {why}")
         self.membership.disconnected()
         self.schedule.pause(now)
-        self.awaits, self._must_find = False, True
+        self.awaits, self.must_find = False, True
 
     # -- decisions ---------------------------------------------------------------------------
+
+    @property
+    def _is_stable(self) -> bool:
+        return self.membership.state is State.STABLE
 
     def _heartbeat(self, now: float) -> Heartbeat | None:
         membership, schedule = self.membership, self.schedule

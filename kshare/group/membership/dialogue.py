@@ -160,7 +160,7 @@ class MemberDialogue:
         if is_wanted and answer.leader != answer.member_id:
             self._leader.follows()
         elif is_wanted and _is_assigned(answer):
-            self._leader.lead_on(answer.generation_id, said, answer.protocol_name, assigned)
+            self._leader.lead_on(said, answer.protocol_name, assigned)
 
     def _refused(self, answer: Any) -> None:
         """JoinGroup or SyncGroup was refused."""
@@ -190,6 +190,8 @@ class MemberDialogue:
         with self._lock:
             last = self._member.leave()
         if last is not None:
+            if self._member.must_find:
+                self._link.forget()
             try:
                 self._link.leave(last.member_id)
             except (OSError, KafkaError) as error:

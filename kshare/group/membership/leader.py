@@ -142,23 +142,21 @@ class GroupLeader:
             self._core.planned(plan, generation.assignments(epoch, topic_id))
         self._host.wake()
 
-    def lead_on(
-        self, generation: int, members: Mapping[str, bytes], protocol: str, assigned: list[bytes]
-    ) -> None:
+    def lead_on(self, members: Mapping[str, bytes], protocol: str, assigned: list[bytes]) -> None:
         """Lead a generation that was planned before this static member was started again."""
         topics = (topics_of_all if protocol == RANGE else topics_of)(members)
-        self._beside(self._watch, generation, topics, assigned)
+        self._beside(self._watch, self._core.joins, topics, assigned)
 
-    def _watch(self, generation: int, topics: set[str], assigned: list[bytes]) -> None:
+    def _watch(self, joins: int, topics: set[str], assigned: list[bytes]) -> None:
         """Watch what its predecessor has planned with, and see what it has missed."""
         try:
             seen = self._topics.look(topics)
         except KshareError:
-            if self._core.generation == generation:
+            if self._core.joins == joins:
                 self._host.rebalance()  # then it plans, and knows what with
             raise
         with self._lock:
-            if self._core.generation != generation:  # that has its own leader, and its own plan
+            if self._core.joins != joins:  # that has its own leader, and its own plan
                 return
             self._topics.lead(seen)
             probing = self._config.probing_interval_ms / 1000  # when it was to be is not known

@@ -86,7 +86,7 @@ class Plan:
         members: What each member has said, by its id.
         protocol: The protocol that the members have voted for; `range` has no epoch.
         instances: The ``group.instance.id`` of each static member, by its id.
-        number: Its own, of this member.
+        number: Counts the JoinGroup answers of this member, and so names the plan.
     """
 
     generation: int
@@ -133,6 +133,7 @@ class Membership:
         measured: What it reports when it joins; None for what it says always.
         denied: Topics that the leader may not describe, and the user was not warned of yet.
         metadata_bytes: About how much the coordinator has to keep of what it has planned.
+        joins: How many JoinGroups were answered.
     """
 
     group: str
@@ -148,11 +149,11 @@ class Membership:
     measured: Callable[[], MemberReport] | None = None
     denied: tuple[str, ...] = ()
     metadata_bytes: int = 0
+    joins: int = field(default=0, repr=False)
     _next: MemberAction | None = None  # decided, and not taken yet
     _last: MemberAssignment | None = None  # of the last generation
     _protocol: str = PROTOCOL  # that was voted for
     _must_join: bool = False
-    _joined: int = field(default=0, repr=False)  # how often
 
     # -- what the thread that polls does -----------------------------------------------------
 
@@ -263,17 +264,17 @@ class Membership:
             return
         self.member_id, self.generation, self.state = member_id, generation, State.SYNCING
         self.leader = leader
-        self._joined += 1
+        self.joins += 1
         self._protocol, self.metadata_bytes = protocol, _size(members)
         self._next = (
-            Plan(generation, members, protocol, instances or {}, self._joined)
+            Plan(generation, members, protocol, instances or {}, self.joins)
             if leader == member_id and not is_assigned
             else Sync(member_id, generation, {})
         )
 
     def awaits_plan(self, plan: Plan) -> bool:
         """True if a plan is still wanted; another one writes no epoch."""
-        return self.state is State.SYNCING and plan.number == self._joined
+        return self.state is State.SYNCING and plan.number == self.joins
 
     def planned(self, plan: Plan, assignments: Mapping[str, bytes]) -> None:
         """The generation is planned, and its epoch is in the log."""

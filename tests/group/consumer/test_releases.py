@@ -319,13 +319,20 @@ def test_who_acknowledges_a_released_record_lets_no_other_one_out(
     assert offsets(received(consumer, 1)) == [4]
 
 
-def test_who_acknowledges_a_record_of_before_a_seek_lets_no_other_one_out(make: Make) -> None:
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_who_acknowledges_a_record_of_before_a_seek_lets_no_other_one_out(
+    make: Make, is_batch: bool
+) -> None:
     consumer = make(max__in__flight__per__key=1)
     first = received(consumer, 4)
-    consumer.seek(("orders", 0), 0)
+    batch = marked(messages.batch_of(first), [first[0][0]])
+    consumer.seek(("orders", 0), 2)
     again = received(consumer, 4)
-    assert offsets(again) == [0, 1, 2, 3]
-    consumer.acknowledge(first[0])
+    assert offsets(again) == [2, 3, 4, 5]
+    if is_batch:
+        consumer.acknowledge_batch(batch.slice(2))
+    else:
+        consumer.acknowledge(first[2])
     assert consumer.consume(1, 0.3) == []
     consumer.acknowledge(again[0])
-    assert offsets(received(consumer, 1)) == [4]
+    assert offsets(received(consumer, 1)) == [6]

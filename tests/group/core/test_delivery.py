@@ -392,12 +392,13 @@ class Switching(HandedOut):
         return found
 
 
+@pytest.mark.parametrize("rows", [1, 10])
 @pytest.mark.parametrize("name", ["position", "returned", "before_last", "left"])
 def test_a_commit_of_another_thread_counts_nothing_of_a_chunk_that_begins_meanwhile(
-    name: str,
+    name: str, rows: int
 ) -> None:
     handed_out = Switching()
-    list(handed_out.begin(chunk_of(list(range(10))), 10).messages)
-    handed_out.next = chunk_of(list(range(10, 20)))
-    expected = {"position": 10, "returned": 10, "before_last": 9, "left": 0}
+    list(handed_out.begin(chunk_of(list(range(rows))), rows).messages)
+    handed_out.next = chunk_of(list(range(rows, 20)))
+    expected = {"position": rows, "returned": rows, "before_last": rows - 1, "left": 0}
     assert getattr(handed_out, name) == expected[name]

@@ -50,11 +50,11 @@ def test_a_plan_whose_generation_ends_meanwhile_writes_no_epoch(
         group_config("localhost:1", taskAssignor=STICKY), core, threading.RLock(),
         cast("Any", host), write, lambda _: frozenset(), lambda: 0.0,
     )  # fmt: skip
-    core._joined = 1
+    core.joins = 1
     late = threading.Thread(target=leader._plan, args=(Plan(7, said, number=1),))
     late.start()
     assert asked.wait(20)
-    core.generation, core._joined = 8, 2
+    core.generation, core.joins = 8, 2
     leader._plan(Plan(8, said, number=2))
     answer.set()
     late.join()
@@ -64,7 +64,7 @@ def test_a_plan_whose_generation_ends_meanwhile_writes_no_epoch(
 def test_a_late_plan_that_fails_does_not_end_the_next_generation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    core = Membership("g", Subscription("a", ("t",)), state=State.SYNCING, generation=8, _joined=2)
+    core = Membership("g", Subscription("a", ("t",)), state=State.SYNCING, generation=8, joins=2)
 
     def look(*_: Any) -> SeenTopics:
         raise ZeroDivisionError

@@ -107,7 +107,7 @@ def new_member(name: str, protocols: tuple[str, ...] = (PROTOCOL,)) -> GroupMemb
 def clone_of_member(member: GroupMember) -> GroupMember:
     """A copy that shares nothing that changes."""
     parts = shallow(member.membership), shallow(member.liveness), shallow(member.schedule)
-    return GroupMember(*parts, member.awaits, [], member.has_lost, member._must_find)
+    return GroupMember(*parts, member.awaits, member.must_find)
 
 
 def shallow(each: _Fields) -> _Fields:

@@ -218,7 +218,8 @@ FOUND_BY_WALKS: dict[Patch, int] = {
     does_not_wait_for_what_nobody_owns: 133,
     goes_on_at_its_position_with_what_it_gains: 18,
 }
-"""Faults that random walks find, with the first seed that does; another one is looked for."""
+"""Faults that random walks find, with the first seed that does; if it finds nothing any more,
+others are tried."""
 FOUND_ON_WAYS: tuple[Patch, ...] = (
     keeps_its_transaction_over_a_rebalance,
     lets_those_that_were_dropped_end_what_they_have_open,

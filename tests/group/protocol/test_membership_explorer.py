@@ -338,7 +338,8 @@ FAULTS: dict[Patch, int] = {
     takes_any_answer_for_a_sign_of_life: 0,
     does_not_lose_when_it_is_unknown: 132,
 }
-"""Faults that random walks find, with the first seed that does; another one is looked for."""
+"""Faults that random walks find, with the first seed that does; if it finds nothing any more,
+others are tried."""
 TWO_LAYERS: tuple[Patch, ...] = (
     gives_what_others_own,
     does_not_wait_for_former_owners,

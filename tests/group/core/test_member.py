@@ -1,0 +1,159 @@
+"""What a member sends, and when: heartbeats beside all else, pauses, and what ends its right."""
+
+import pytest
+
+from kshare.core.backoff import Backoff
+from kshare.core.progress import TopicPartition
+from kshare.group.core.member import Commit, FindCoordinator, GroupMember, Heartbeat, Request
+from kshare.group.core.schedule import MemberSchedule
+from kshare.group.protocol.group_errors import Code
+from kshare.group.protocol.liveness import Liveness
+from kshare.group.protocol.membership import Join, Leave, Membership, Plan, State, Sync
+from kshare.group.protocol.subscription import MemberAssignment, Subscription, encode_assignment
+
+T0 = TopicPartition("t", 0)
+SESSION, REBALANCE, INTERVAL = 10.0, 60.0, 3.0
+
+
+def new_member() -> GroupMember:
+    schedule = MemberSchedule(Backoff(1_000, 8_000), INTERVAL, join_timeout=65.0)
+    liveness = Liveness(SESSION, REBALANCE, polled_at=0.0)
+    return GroupMember(Membership("g", Subscription("me", ("t",))), liveness, schedule)
+
+
+def requests(member: GroupMember, now: float) -> list[Request]:
+    """All that it sends at a time."""
+    return list(iter(lambda: member.request(now), None))
+
+
+def stable(now: float = 0.0, *, owns: bool = True) -> GroupMember:
+    """A member of generation 1, whose first heartbeats are answered."""
+    member = new_member()
+    (join,) = requests(member, now)
+    assert isinstance(join, Join)
+    member.joined("id-1", 1, "other", {}, protocol="p")
+    beat, sync = requests(member, now)
+    assert isinstance(beat, Heartbeat)
+    assert isinstance(sync, Sync)
+    member.heartbeat_answered(beat, None, now, is_refused=False)
+    assigned = ((T0, ()),) if owns else ()
+    member.synced(encode_assignment(MemberAssignment(assigned, 7, None, "log")), now)
+    if member.membership.take() is not None:
+        member.membership.applied()
+    return member
+
+
+def test_a_coordinator_that_answers_heartbeats_slowly_hears_all_else() -> None:
+    """Each takes longer than the interval, so the next one is due when it is answered."""
+    member = stable()
+    member.membership.rebalance()
+    now, kinds = 2 * INTERVAL, list[type]()
+    while (request := member.request(now)) is not None:
+        kinds.append(type(request))
+        if isinstance(request, Heartbeat):
+            now += 2 * INTERVAL
+            member.heartbeat_answered(
+                request, Code.REBALANCE_IN_PROGRESS, now, is_refused=True, name="REBALANCE"
+            )
+    assert kinds == [Heartbeat, Join]
+    assert isinstance(member.request(now), Heartbeat)
+
+
+def test_what_is_not_answered_in_time_is_asked_of_a_coordinator_that_is_found_anew() -> None:
+    member = new_member()
+    assert [type(each) for each in requests(member, 0.0)] == [Join]
+    assert member.awaits
+    member.polled(65.0)
+    assert [type(each) for each in requests(member, 65.0)] == [FindCoordinator]
+    assert [text for _, text in member.notices] == [
+        "group g: the coordinator: JoinGroup or SyncGroup is not answered for 65 s"
+    ]
+    assert requests(member, 65.9) == []
+    assert [type(each) for each in requests(member, 66.0)] == [Join]
+
+
+@pytest.mark.parametrize(
+    ("code", "pause", "finds"),
+    [
+        (Code.MEMBER_ID_REQUIRED, 0.0, False),
+        (Code.REBALANCE_IN_PROGRESS, 0.0, False),
+        (Code.COORDINATOR_LOAD_IN_PROGRESS, 1.0, False),
+        (Code.NOT_COORDINATOR, 1.0, True),
+        (None, 1.0, False),
+    ],
+)
+def test_who_is_refused_asks_again_after_a_pause(
+    code: Code | None, pause: float, finds: bool
+) -> None:
+    member = new_member()
+    requests(member, 0.0)
+    member.refused(code, 0.0, member_id="id-1")
+    assert member.must_find is finds
+    sent = [type(each) for each in requests(member, 0.0)]
+    assert sent == [FindCoordinator] * finds + [Join] * (not pause)
+    assert [type(each) for each in requests(member, pause)] == [Join] * bool(pause)
+
+
+def test_its_right_ends_with_its_session_or_with_the_rebalance_that_it_missed() -> None:
+    member = stable()
+    assert member.liveness.seconds_left(0.0) == SESSION
+    for now in range(1, 80):
+        member.polled(now)
+        for request in requests(member, now):
+            if isinstance(request, Heartbeat):
+                code = Code.REBALANCE_IN_PROGRESS
+                member.heartbeat_answered(request, code, now, is_refused=True)
+    assert member.liveness.seconds_left(59.0) >= 0
+    assert member.liveness.seconds_left(61.0) < 0
+
+
+@pytest.mark.parametrize("owns", [False, True])
+def test_who_is_not_named_by_the_leader_has_no_right_and_pauses(owns: bool) -> None:
+    member = stable(owns=owns)
+    member.membership.rebalance()
+    requests(member, 0.0)
+    member.joined("id-1", 2, "other", {}, protocol=member.membership.protocols[0])
+    requests(member, 0.0)
+    member.notices, member.has_lost = [], False
+    assert member.synced(b"", 0.0)
+    assert member.liveness.seconds_left(0.0) < 0
+    assert member.has_lost
+    assert "has not named this member" in member.notices[0].text
+    assert [each for each in requests(member, 0.0) if isinstance(each, Join)] == []
+
+
+def test_who_is_fenced_amid_a_heartbeat_is_not_kept_alive_by_its_answer() -> None:
+    member = stable()
+    beat = next(each for each in requests(member, INTERVAL) if isinstance(each, Heartbeat))
+    member.fenced()
+    member.heartbeat_answered(beat, None, INTERVAL, is_refused=False)
+    assert member.liveness.seconds_left(INTERVAL) < 0
+
+
+def test_who_does_not_poll_leaves_and_commits_nothing() -> None:
+    member = stable()
+    assert member.commit([T0]) == Commit("id-1", 1, frozenset({T0}))
+    sent = requests(member, REBALANCE + 1)
+    assert any(isinstance(each, Leave) for each in sent)
+    assert "nobody has polled for max.poll.interval.ms=60000" in member.notices[-1].text
+    assert member.commit([T0]) is None
+    assert not member.awaits
+
+
+def test_a_plan_is_awaited_and_no_answer() -> None:
+    member = new_member()
+    requests(member, 0.0)
+    member.joined("id-1", 1, "id-1", {"id-1": b"x"}, protocol="p")
+    sent = requests(member, 0.0)
+    assert [type(each) for each in sent] == [Heartbeat, Plan]
+    assert not member.awaits
+    assert member.membership.state is State.SYNCING
+
+
+def test_a_late_answer_changes_nothing() -> None:
+    member = new_member()
+    requests(member, 0.0)
+    member.lose()
+    assert not member.joined("id-1", 1, "other", {}, protocol="p")
+    assert not member.synced(b"x", 0.0)
+    assert member.liveness.seconds_left(0.0) < 0
