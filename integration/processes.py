@@ -91,6 +91,9 @@ class PythonProcess:
 
 
 def _run(module: str, arguments: Sequence[str], stdout: Path | None, stderr: Path | None) -> None:
+    # A process group that loses its last tie to its session while one of its processes is stopped
+    # gets SIGHUP: that must not be pytest's own.
+    os.setpgid(0, 0)
     for number, file in ((1, stdout), (2, stderr)):
         if file is not None:
             opened = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

@@ -5,6 +5,7 @@ The verdict is over all that was delivered, in the order of time: it is that of
 (:mod:`kshare.testing.history`). It excuses nothing during rebalances.
 """
 
+import os
 import signal
 import subprocess
 import time
@@ -83,6 +84,7 @@ def test_a_member_is_stopped_past_its_session_and_goes_on(group: Group) -> None:
     eventually(lambda: all(abs(m.share() - 1 / 3) < 0.01 for m in group.members))
     fill(group, 3_000, 6_000)
     eventually(lambda: len(one.records()) > 200)
+    assert os.getpgid(one.process.pid) == one.process.pid  # else pytest might get SIGHUP
     one.signal(signal.SIGSTOP)
     eventually(lambda: all(abs(m.share() - 1 / 2) < 0.01 for m in others))
     written = len(others[0].records())

@@ -508,6 +508,7 @@ def _act_as_member(world: InGroup, process: MemberProcess) -> None:
 def next_request(process: MemberProcess, *, beats: bool = False) -> Request | None:
     """What it sends next: a heartbeat, or what else there is; any time may be that of either."""
     process.member.schedule.beat_at = process.now if beats else float("inf")
+    process.member._has_beaten = False  # its driver has come to the end of what there was
     while isinstance(request := process.member.request(process.now), FindCoordinator):
         pass
     return request
