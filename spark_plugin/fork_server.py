@@ -3,6 +3,8 @@
 Each source and stream takes several Python processes, one after the other, and each would spend
 0.3 to 0.5 s on importing PySpark, Arrow and kshare. The daemon of the first one forks this server,
 which imports what planners import, and forks the others as :mod:`spark_plugin.forked_start` asks.
+Whoever asks before all is imported (the second process does, and needs little) imports the rest
+by itself.
 
 A forked process is as one that Spark has started: it has the streams, environment, process group
 and ``__main__`` that it would have. A request is refused where the environment differs from the
@@ -18,7 +20,8 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,14 +32,18 @@ from spark_plugin.preloading import preload
 
 __all__ = ["ForkServer", "Request", "become", "start"]
 
+FIRST: Final = ("pyspark.sql.worker.create_data_source",)
+"""Modules of the second planning process, beside those of the daemon that forks the server."""
 MODULES: Final = (
+    "numpy",
     "pyarrow",
     "pyspark.sql.pandas.serializers",
-    "pyspark.sql.worker.create_data_source",
     "pyspark.sql.worker.plan_data_source_read",
+    "confluent_kafka.admin",
+    "kshare.cluster.cluster",
     "spark_plugin.planner_side",
 )
-"""Modules that planning processes import, beside those of the daemon that forks the server."""
+"""Modules of the others, one by one: 0.1 s each, as whoever asks meanwhile waits for one."""
 _OWN: Final = (
     *("PYTHON_WORKER_FACTORY_", "PYTHON_UNIX_DOMAIN_ENABLED", "PYTHON_FAULTHANDLER_DIR"),
     *("PYTHON_DAEMON_", "SPARK_", "PYSPARK_"),
@@ -95,8 +102,8 @@ def start() -> None:
     os.dup2(2, 1)
     os.setpgid(0, 0)
     _name_process("kshare-forks")
-    preload(MODULES)
-    request = ForkServer(listener, jvm).run()
+    preload(FIRST)
+    request = ForkServer(listener, jvm, MODULES).run()
     if request is not None:
         become(request)
     sys.exit(0)
@@ -108,10 +115,12 @@ class ForkServer:
     Args:
         listener: Where they connect.
         jvm: A pipe from Spark's JVM, which is closed when no more processes will be needed.
+        modules: Modules to import while nobody asks for a process.
     """
 
-    def __init__(self, listener: socket.socket, jvm: int) -> None:
+    def __init__(self, listener: socket.socket, jvm: int, modules: Sequence[str] = ()) -> None:
         self._listener, self._jvm = listener, jvm
+        self._modules = deque(modules)
         self._forked: dict[int, _Forked] = {}  # by process
         self._starters: dict[int, _Forked] = {}  # those with a starter, by its descriptor
         self._signals, self._waker = os.pipe()
@@ -141,6 +150,8 @@ class ForkServer:
                 request = self._fork()
                 if request is not None:
                     return request
+            elif serving and self._modules:
+                preload([self._modules.popleft()])
         return None
 
     def _ready(self, *, serving: bool) -> set[int]:
@@ -151,7 +162,8 @@ class ForkServer:
         if serving:
             poller.register(self._listener, select.POLLIN)
             poller.register(self._jvm, 0)
-        ready = {descriptor for descriptor, _ in poller.poll()}
+        wait = 0 if serving and self._modules else None
+        ready = {descriptor for descriptor, _ in poller.poll(wait)}
         with suppress(BlockingIOError):
             os.read(self._signals, 4096)
         return ready
