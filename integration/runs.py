@@ -257,7 +257,7 @@ class Batches:
             number: end - ends[number - 1] for number, end in ends.items() if number - 1 in ends
         }
 
-    def wait(self, is_so: Callable[[dict[int, int]], object], seconds: float = 90) -> None:
+    def wait(self, is_so: Callable[[dict[int, int]], object], seconds: float = 200) -> None:
         """Wait until the batches say so."""
         deadline = time.monotonic() + seconds
         while not is_so(self.tasks()):
