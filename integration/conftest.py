@@ -25,7 +25,6 @@ from integration.transactions import RECORDS, Processes
 # In the order of how long they take, those that wait between those that compute.
 LONG = (
     "test_group_faults",
-    "test_standalone",  # beside those that mostly wait: its executors need the machine
     "test_group_transaction_faults",
     "test_group_transactions",
     "test_late_requests",
@@ -35,6 +34,7 @@ LONG = (
     "test_differential_stream",
     "test_group_membership",
     "test_ranges",
+    "test_standalone",
     "test_cooperative",
     "test_event_time",
     "test_connect",
