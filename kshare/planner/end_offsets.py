@@ -144,8 +144,7 @@ class EndOffsetResolver:
         count = offsets.end - offsets.start
         if count < 1:
             return True
-        kafka = replace(self._strict.kafka, read_committed=read_committed)
-        options = replace(self._strict, kafka=kafka, keys=None)
+        options = replace(self._at_level(read_committed=read_committed), keys=None)
         whole = Slice(*partition, (Rectangle(offsets, WHOLE),))
         try:
             (found,) = self._scan([(whole, count)], options)
@@ -177,8 +176,7 @@ class EndOffsetResolver:
     def _look_for(
         self, limited: Iterable[LimitedSlice], *, read_committed: bool
     ) -> dict[Slice, int]:
-        kafka = replace(self._strict.kafka, read_committed=read_committed)
-        options = replace(self._strict, kafka=kafka)
+        options = self._at_level(read_committed=read_committed)
         by_partition: defaultdict[TopicPartition, list[tuple[Slice, int]]] = defaultdict(list)
         for limit, slice_ in limited:
             by_partition[slice_.topic_partition].append((slice_, limit.records))
@@ -186,6 +184,12 @@ class EndOffsetResolver:
         for slices in by_partition.values():
             ends |= self._find(slices, options)
         return ends
+
+    def _at_level(self, *, read_committed: bool) -> SourceOptions:
+        """The options of a scan at an isolation level."""
+        return replace(
+            self._strict, kafka=replace(self._strict.kafka, read_committed=read_committed)
+        )
 
     def _find(
         self, limited: Sequence[tuple[Slice, int]], options: SourceOptions

@@ -44,6 +44,10 @@ class Rows:
     def __len__(self) -> int:
         return len(self.values)
 
+    def topic_of(self, row: int) -> str:
+        """The topic of a row."""
+        return self.topics if isinstance(self.topics, str) else self.topics[row]
+
     def arguments(self, start: int = 0) -> tuple[Iterable[Any], ...]:
         """The arguments of ``produce`` from row ``start`` on, to be mapped over.
 

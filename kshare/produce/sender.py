@@ -315,14 +315,14 @@ _kept: Final = _KeptSender()
 
 def _not_taken(rows: Rows, row: int, error: KafkaException) -> KafkaError:
     """The error of a row that librdkafka did not take."""
-    topic = rows.topics if isinstance(rows.topics, str) else rows.topics[row]
+    topic = rows.topic_of(row)
     partition = rows.partitions[row] if rows.partitions else None
     return write_error(error, topic, None if partition == -1 else partition)
 
 
 def _too_large(rows: Rows, row: int) -> KafkaError:
     """The error of a row that does not fit into an empty queue."""
-    topic = rows.topics if isinstance(rows.topics, str) else rows.topics[row]
+    topic = rows.topic_of(row)
     size = len(rows.values[row] or b"") + len((rows.keys[row] if rows.keys else None) or b"")
     return KafkaError(
         f"cannot write to topic {topic}: a row whose key and value have {size:,} bytes does not "

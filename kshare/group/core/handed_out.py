@@ -236,7 +236,7 @@ class OpenChunks:
             rows = rows[chunk.offsets[rows] == wanted[low:high]]
             values = np.frombuffer(chunk.acknowledged, np.uint8)
             rows = rows[values[rows] == 0]  # others are acknowledged, or come in another row
-            _acknowledge(chunk, rows)
+            values[rows] = 1
             found.append(chunk.offsets[rows])
         return np.concatenate(found)
 
@@ -244,7 +244,8 @@ class OpenChunks:
         """All records with offsets ``[start, end)`` are acknowledged."""
         for chunk in self._chunks:
             first, last = np.searchsorted(chunk.offsets, (start, end)).tolist()
-            _acknowledge(chunk, slice(first, last))
+            values = np.frombuffer(chunk.acknowledged, np.uint8)[first:last]
+            values |= values == 0  # but those that come again
 
     def release(self, key: bytes | None, first: int) -> None:
         """Mark the records of a key from an offset on that are not acknowledged."""
@@ -330,12 +331,6 @@ def is_open(chunk: Chunk) -> npt.NDArray[np.bool_]:
     values = np.frombuffer(chunk.acknowledged, np.uint8)
     closed: npt.NDArray[np.bool_] = (values & 1).astype(bool)
     return ~closed
-
-
-def _acknowledge(chunk: Chunk, rows: Offsets | slice) -> None:
-    """Rows are acknowledged, but those that come again."""
-    values = np.frombuffer(chunk.acknowledged, np.uint8)
-    values[rows] |= values[rows] == 0
 
 
 def _open_rows(chunk: Chunk) -> int:

@@ -75,7 +75,7 @@ Request: TypeAlias = FindCoordinator | Heartbeat | Join | Plan | Sync | Leave
 
 @dataclass(slots=True)
 class GroupMember:
-    """One member. All times are of one clock, on which suspension counts.
+    """A member of a group, as its coordinator sees it. Times are of one clock; suspension counts.
 
     Attributes:
         membership: How far it is with joining, and what it owns.

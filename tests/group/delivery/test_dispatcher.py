@@ -1,7 +1,7 @@
 """What a consumer reads while its group rebalances."""
 
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -30,32 +30,45 @@ class Started:
         return self.at
 
 
-def test_what_starts_amid_a_rebalance_is_read_on_under_the_next_claim() -> None:
-    """As after a lost log: a claim is in place only when some of its hashes are given up."""
-    keys = [f"key-{i}" for i in range(40)]
-    of_lower = [i for i, key in enumerate(keys) if key_hash(key.encode(), i) in LOWER]
+KEYS = [f"key-{i}" for i in range(40)]
+OF_LOWER = [i for i, key in enumerate(KEYS) if key_hash(key.encode(), i) in LOWER]
+
+
+@contextmanager
+def reading() -> Iterator[tuple[Dispatcher, Started]]:
+    """What reads a topic with a record of each key, and its session."""
     session = Started()
     with FakeCluster(topics={"orders": 1}) as cluster:
-        cluster.produce("orders", [(key.encode(), b"v") for key in keys], partition=0)
+        cluster.produce("orders", [(key.encode(), b"v") for key in KEYS], partition=0)
         config = group_config(cluster.bootstrap_servers)
-        with closing(
-            Dispatcher(config, cast("GroupSession", session), Waker().open())
-        ) as dispatcher:
-            dispatcher.assign({T0: (WHOLE,)})
-            dispatcher.keep({T0: (LOWER,)})
-            session.at = {T0: Progress.at(0)}
-            dispatcher.refresh()
-            assert not dispatcher.is_settled()
-            assert eventually(lambda: dispatcher.next_rows(0.1))
-            assert [message.offset() for message in dispatcher.rows.messages] == of_lower
-            session.at = {}
-            dispatcher.assign({T0: (LOWER,)}, keeps=True)
-            dispatcher.refresh()
-            assert T0 in dispatcher.deliveries  # nobody else gets them
-            session.at = {T0: Progress.at(0)}
-            dispatcher.refresh()
-            assert dispatcher.is_settled()
-            assert dispatcher.deliveries[T0].position == len(keys)
+        made = Dispatcher(config, cast("GroupSession", session), Waker().open())
+        with closing(made) as dispatcher:
+            yield dispatcher, session
+
+
+def offsets(dispatcher: Dispatcher) -> list[int]:
+    """The offsets of the next messages."""
+    assert eventually(lambda: dispatcher.next_rows(0.1))
+    return [message.offset() for message in dispatcher.rows.messages]
+
+
+def test_what_starts_amid_a_rebalance_is_read_on_under_the_next_claim() -> None:
+    """As after a lost log: a claim is in place only when some of its hashes are given up."""
+    with reading() as (dispatcher, session):
+        dispatcher.assign({T0: (WHOLE,)})
+        dispatcher.keep({T0: (LOWER,)})
+        session.at = {T0: Progress.at(0)}
+        dispatcher.refresh()
+        assert not dispatcher.is_settled()
+        assert offsets(dispatcher) == OF_LOWER
+        session.at = {}
+        dispatcher.assign({T0: (LOWER,)}, keeps=True)
+        dispatcher.refresh()
+        assert T0 in dispatcher.deliveries  # nobody else gets them
+        session.at = {T0: Progress.at(0)}
+        dispatcher.refresh()
+        assert dispatcher.is_settled()
+        assert dispatcher.deliveries[T0].position == len(KEYS)
 
 
 def test_what_waits_for_its_key_is_forgotten_with_its_hashes_while_nothing_is_read() -> None:
@@ -137,27 +150,17 @@ def test_a_call_waits_for_nothing_of_a_partition_that_is_put_aside_as_a_whole(
 
 @pytest.mark.parametrize("polls", [False, True])
 def test_a_seek_while_hashes_are_given_up_holds_under_the_next_claim(polls: bool) -> None:
-    keys = [f"key-{i}" for i in range(40)]
-    of_lower = [i for i, key in enumerate(keys) if key_hash(key.encode(), i) in LOWER]
-    session = Started()
-    with FakeCluster(topics={"orders": 1}) as cluster:
-        cluster.produce("orders", [(key.encode(), b"v") for key in keys], partition=0)
-        config = group_config(cluster.bootstrap_servers)
-        with closing(
-            Dispatcher(config, cast("GroupSession", session), Waker().open())
-        ) as dispatcher:
-            dispatcher.assign({T0: (WHOLE,)})
-            session.at = {T0: Progress.at(0)}
+    with reading() as (dispatcher, session):
+        dispatcher.assign({T0: (WHOLE,)})
+        session.at = {T0: Progress.at(0)}
+        dispatcher.refresh()
+        dispatcher.keep({T0: (LOWER,)})
+        dispatcher.seek(T0, 20)
+        if polls:
             dispatcher.refresh()
-            dispatcher.keep({T0: (LOWER,)})
-            dispatcher.seek(T0, 20)
-            if polls:
-                dispatcher.refresh()
-            dispatcher.refresh()  # when the commit is done
-            dispatcher.assign({T0: (LOWER,)}, keeps=True)
-            session.at = {T0: Progress.at(3)}
-            dispatcher.refresh()
-            assert eventually(lambda: dispatcher.next_rows(0.1))
-            offsets = [message.offset() for message in dispatcher.rows.messages]
-            assert offsets == [offset for offset in of_lower if offset >= 20]
-            assert dispatcher.is_settled()
+        dispatcher.refresh()  # when the commit is done
+        dispatcher.assign({T0: (LOWER,)}, keeps=True)
+        session.at = {T0: Progress.at(3)}
+        dispatcher.refresh()
+        assert offsets(dispatcher) == [offset for offset in OF_LOWER if offset >= 20]
+        assert dispatcher.is_settled()

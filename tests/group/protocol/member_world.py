@@ -554,16 +554,9 @@ class Receiver:
     member: GroupMember
     now: float
 
-    def joined(
-        self,
-        member_id: str,
-        generation: int,
-        leader: str,
-        members: Mapping[str, bytes],
-        *,
-        protocol: str,
-    ) -> None:
-        self.member.joined(member_id, generation, leader, members, protocol=protocol)
+    @property
+    def joined(self) -> Any:
+        return self.member.joined
 
     def synced(self, assignment: bytes) -> None:
         self.member.synced(assignment, self.now)
