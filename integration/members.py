@@ -86,13 +86,17 @@ class Member:
         self.process.send_signal(number)
 
     def end(self) -> None:
-        self.signal(signal.SIGTERM)
+        """End it with SIGTERM if it still runs; an error if it has failed."""
+        if self.process.poll() is None:
+            self.signal(signal.SIGTERM)
         try:
             code = self.process.wait(30)
-            assert code == 0 or (code == -signal.SIGTERM and not self.lines())  # not begun yet
         except subprocess.TimeoutExpired:
             self.signal(signal.SIGABRT)  # it prints where each thread is
             raise
+        is_early = code == -signal.SIGTERM and not self.lines()  # it had not begun yet
+        is_well = code in {0, -signal.SIGKILL} or is_early
+        assert is_well, f"{self.file.name} ended with {code}:\n{self.errors()[-4000:]}"
 
 
 @dataclass
@@ -303,5 +307,4 @@ def eventually(holds: Callable[[], Any], seconds: float = SECONDS) -> Any:
 
 def end_all(group: Group) -> None:
     for member in group.members:
-        if member.process.poll() is None:
-            member.end()
+        member.end()

@@ -165,16 +165,21 @@ def test_the_older_of_two_drivers_has_to_stop(query: Query) -> None:
     until(lambda: query.rows() == expected(0, 1, 2))
 
 
-def test_a_transaction_that_timed_out_keeps_its_batch_back(broker: KafkaBroker) -> None:
-    query = Query(broker, 1, **{"kafka.transaction.timeout.ms": "1000"})
+def test_a_transaction_that_timed_out_keeps_its_batch_back(
+    broker: KafkaBroker, query: Query
+) -> None:
+    patient = query.options
+    query.options = options_for(
+        broker, query.topic, exactlyOnce="true", **{"kafka.transaction.timeout.ms": "1000"}
+    )
     messages = query.prepare("r1", 0)
     until(lambda: query.open() == [], 60)  # brokers look every 10 s
     with pytest.raises(KafkaError, match="batch 0 is not written"):
         query.commit(messages, 0)
     abort_batch(messages, 0, query.options)
+    query.options = patient
     query.commit(query.prepare("r2", 0), 0)
     until(lambda: query.rows() == expected(0))
-    query.coordinators.close()
 
 
 def test_an_abort_after_the_decision_commits(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:

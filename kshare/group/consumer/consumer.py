@@ -141,7 +141,9 @@ class KeySharedConsumer:
             work = TransactionWork(
                 self._dispatcher, self._state.lock, processed.work, processed.check
             )
-            self._receiver.transactions = Transactions(config, self._session.transaction_log, work)
+            self._receiver.transactions = Transactions(
+                config, self._session.transaction_log, work, self._state
+            )
 
     def _interrupt(self) -> None:
         self._receiver.interrupt()
@@ -375,7 +377,7 @@ class KeySharedConsumer:
                 closed.
         """
         if self.is_closed:
-            raise RuntimeError("Consumer closed")
+            raise ConsumerClosedError
         if self._receiver.transactions is None:
             raise RuntimeError("transactions need transactional.id in the configuration")
         try:

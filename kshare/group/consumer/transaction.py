@@ -10,6 +10,9 @@ Guarantees: facts are written last, so that other readers of the log wait for an
 longer than its commit takes. After an abort, or an answer that was lost, delivery goes on from what
 the log says once the transaction is decided.
 
+A signal handler, or another thread, may close the consumer amid a transaction. The beginning and
+the commit are calls: the consumer closes after them. Between them, the transaction is aborted.
+
 Cost: one producer for each consumer; a new one after an abort, and after a commit that may have
 been asked for twice (:mod:`kshare.produce.commit`). A commit of a new producer waits until the log
 was read once, 0.5 s at most.
@@ -35,6 +38,7 @@ from kshare.errors import (
     UnknownTopicError,
 )
 from kshare.group.config.table import ConsumerConfig
+from kshare.group.consumer.call_state import CallState
 from kshare.group.core.work import Work
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.metrics import Latency
@@ -113,6 +117,7 @@ class Transactions:
         config: The consumer's configuration.
         log: The group's log.
         work: What a transaction processes.
+        state: Tells whether the consumer is closed, and puts the end of a call before its own.
 
     Attributes:
         current: The open transaction; None if there is none.
@@ -123,7 +128,11 @@ class Transactions:
     """
 
     def __init__(
-        self, config: ConsumerConfig, log: TransactionLog, work: "TransactionWork"
+        self,
+        config: ConsumerConfig,
+        log: TransactionLog,
+        work: "TransactionWork",
+        state: CallState,
     ) -> None:
         assert config.transactional_id is not None
         self.current: Transaction | None = None
@@ -134,6 +143,7 @@ class Transactions:
         self._config = config
         self._log = log
         self._work = work
+        self._state = state
         self._producer = _Producer(config, self._id)
         self._gives_up = 0.0  # when the transaction does, by the monotonic clock
         self._is_doubtful = False  # whether an earlier one may still be open
@@ -143,20 +153,28 @@ class Transactions:
         """One transaction; see :meth:`.KeySharedConsumer.transaction`."""
         if self.current is not None:
             raise RuntimeError("a transaction is open: end it before the next one begins")
-        self.resolve()
-        if self._producer.fences != self._log.own_fences:
-            self._producer.drop()
-        self._work.begin()
-        self.current = transaction = Transaction(self._produce)
+        with self._call():
+            self.resolve()
+            if self._producer.fences != self._log.own_fences:
+                self._producer.drop()
+            self._work.begin()
+            self.current = transaction = Transaction(self._produce)
         try:
             yield transaction
-            if self.current is not transaction:
-                raise TransactionAbortedError("the transaction is aborted: the consumer was closed")
-            self._commit()
+            with self._call():
+                if self.current is not transaction:
+                    raise _closed()
+                self._commit()
+                self.current = None
         except BaseException:
-            self.abort()
+            with self._call():
+                self.abort()
             raise
-        self.current = None
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        with self._state.call(), self._state.polling:
+            yield
 
     def abort(self) -> None:
         """Abort the open transaction, if there is one: its records come again."""
@@ -197,11 +215,19 @@ class Transactions:
 
     # -- the open transaction ----------------------------------------------------------------
 
+    def _is_disturbed(self) -> bool:
+        if self._state.is_closed:
+            raise _closed()
+        return self.is_disturbed()
+
     def _produce(self, topic: str, *arguments: Any) -> None:
         if self.current is None:
+            if self._state.is_closed:
+                raise _closed()
             raise RuntimeError("the transaction is over: begin the next one")
         if not self._producer.is_open:
-            self._begin(topic)
+            with self._call():
+                self._begin(topic)
         self._producer.produce(topic, *arguments)
 
     def _begin(self, topic: str) -> None:
@@ -228,7 +254,7 @@ class Transactions:
             self._gives_up = self._patience_from_now()
         if work.processed:
             self._log.await_admission(
-                work, self._config.purgatory, self._gives_up, self.is_disturbed
+                work, self._config.purgatory, self._gives_up, self._is_disturbed
             )
         if not self._producer.is_open:
             self._begin(self._log.partition.topic)
@@ -315,6 +341,17 @@ class _Producer:
         """True if there is a producer with an epoch."""
         return self._sender is not None
 
+    @property
+    def sender(self) -> Sender:
+        """What has begun.
+
+        Raises:
+            TransactionAbortedError: The consumer was closed meanwhile.
+        """
+        if self._sender is None:
+            raise _closed()
+        return self._sender
+
     def begin(self, topic: str, log: TransactionLog) -> None:
         """Begin a transaction."""
         if self._sender is not None:
@@ -339,8 +376,7 @@ class _Producer:
         headers: Headers | None,
     ) -> None:
         """Write a record, waiting while the queue is full."""
-        assert self._sender is not None
-        producer: Producer = self._sender.producer
+        producer: Producer = self.sender.producer
         given: dict[str, Any] = {"headers": headers} if headers else {}
         while True:
             try:
@@ -358,16 +394,14 @@ class _Producer:
 
     def drain(self, until: float) -> None:
         """Wait while many records are to be delivered: facts before them would hide the log."""
-        assert self._sender is not None
-        producer: Producer = self._sender.producer
+        producer: Producer = self.sender.producer
         while len(producer) > _MANY and time.monotonic() < until:
             self._call("write", lambda: producer.poll(_POLL_SECONDS))
             self._raise_faults()
 
     def commit(self, seconds: float) -> None:
         """Commit the transaction, once all its records are delivered."""
-        assert self._sender is not None
-        producer: Producer = self._sender.producer
+        producer: Producer = self.sender.producer
         until = time.monotonic() + seconds
         self._call("write", lambda: producer.flush(max(seconds, 0)))
         self._raise_faults()
@@ -395,7 +429,6 @@ class _Producer:
         self._sender, self.is_open = None, False
 
     def _call(self, what: str, call: Callable[[], Any]) -> Any:
-        assert self._sender is not None
         try:
             return call()
         except (KafkaException, SystemError) as error:  # a flush "returned NULL", and no more
@@ -405,16 +438,14 @@ class _Producer:
 
     def _raise_reported(self) -> None:
         """Raise the cause of a failure, if it was reported: what was not delivered."""
-        assert self._sender is not None
         with suppress(KafkaException):  # it raises a fatal error once
-            self._sender.producer.poll(0)
+            self.sender.producer.poll(0)
         self._raise_faults()
 
     def _raise_faults(self) -> None:
         """Raise what was not delivered."""
-        assert self._sender is not None
         try:
-            self._sender.raise_faults()
+            self.sender.raise_faults()
         except KafkaError as error:
             fault = self._judged(error)
             if fault is error:
@@ -429,6 +460,10 @@ class _Producer:
         return TransactionAbortedError(
             f"group {self._config.group}: the transaction is aborted: {error}"
         )
+
+
+def _closed() -> TransactionAbortedError:
+    return TransactionAbortedError("the transaction is aborted: the consumer was closed")
 
 
 def _size(field: str | bytes | None) -> int:

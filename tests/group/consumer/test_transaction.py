@@ -8,7 +8,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import Any
 
 import pytest
@@ -19,12 +19,19 @@ from kshare.cluster.policies import RANGE_FETCH, Policy
 from kshare.core.hashing import WHOLE, key_hash
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
-from kshare.errors import KafkaError, OptionsError, PolicyError, TransactionAbortedError
+from kshare.errors import (
+    ConsumerClosedError,
+    KafkaError,
+    OptionsError,
+    PolicyError,
+    TransactionAbortedError,
+)
 from kshare.group import AsyncKeySharedConsumer, KeySharedConsumer
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.transaction import Transaction
 from kshare.group.offsets import list_offsets
 from kshare.group.session.fencing import fence_ids
+from kshare.group.session.transaction_log import TransactionLog
 from kshare.testing import FakeCluster, watermarks
 from kshare.wire.reader.read_slice import read_slice
 from tests.support.clock import until
@@ -255,6 +262,82 @@ def test_a_fault_of_the_coordinator_aborts(
     # The mock shows what was aborted: so the facts of that transaction count here.
     assert again[0] in {lost[0], lost[-1] + 1}
     assert done == list(range(20))
+
+
+def test_after_the_end_there_is_no_transaction(make: Callable[..., KeySharedConsumer]) -> None:
+    consumer = make()
+    consumer.assign({T0: []})
+    consumer.close()
+    with pytest.raises(ConsumerClosedError), consumer.transaction():
+        raise AssertionError("it has begun")
+
+
+def test_a_signal_handler_closes_amid_the_block(
+    make: Callable[..., KeySharedConsumer], cluster: FakeCluster
+) -> None:
+    consumer = make()
+    consumer.assign({T0: []})
+
+    def close_amid_the_block() -> None:
+        with consumer.transaction() as transaction:
+            copy(consumer, transaction, 20)
+            consumer.close()
+            transaction.produce("invoices", b"late")
+
+    with pytest.raises(TransactionAbortedError, match="the consumer was closed"):
+        close_amid_the_block()
+    assert committed(cluster)[T0].stable == 0
+
+
+@pytest.mark.parametrize("step", ["is_settled", "await_read", "records"])
+def test_a_signal_handler_closes_amid_the_beginning_or_the_commit(
+    make: Callable[..., KeySharedConsumer],
+    cluster: FakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    consumer = make()
+    consumer.assign({T0: []})
+    original = getattr(TransactionLog, step)
+    ended: list[bool] = []
+
+    def interrupted(self: TransactionLog, *arguments: Any) -> Any:
+        consumer.close()  # as the handler does, amid this call
+        ended.append(consumer._state.has_ended)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(TransactionLog, step, interrupted)
+    taken: list[int] = []
+    aborts = pytest.raises(TransactionAbortedError, match="the consumer was closed")
+    with aborts if step == "is_settled" else nullcontext(), consumer.transaction() as transaction:
+        taken = copy(consumer, transaction, 20)
+    assert ended[0] is False
+    assert consumer._state.has_ended
+    if step != "is_settled":
+        assert outputs(cluster) == taken == list(range(20))
+    assert committed(cluster)[T0].stable == len(taken)
+
+
+def test_closing_ends_the_wait_for_what_comes_before(
+    make: Callable[..., KeySharedConsumer],
+) -> None:
+    consumer = make()
+    consumer.assign({T0: [UPPER]})
+    with consumer.transaction() as transaction:
+        copy(consumer, transaction, 5)
+    closer = threading.Timer(1.0, consumer.close)
+    began = time.monotonic()
+
+    def close_while_it_waits() -> None:
+        with consumer.transaction() as transaction:
+            copy(consumer, transaction, 5)
+            closer.start()
+
+    with pytest.raises(TransactionAbortedError, match="the consumer was closed"):
+        close_while_it_waits()
+    closer.join()
+    assert time.monotonic() - began < 20
+    assert consumer._state.has_ended
 
 
 def test_closing_aborts(make: Callable[..., KeySharedConsumer], cluster: FakeCluster) -> None:
