@@ -63,6 +63,7 @@ def _add_keys(commands: "argparse._SubParsersAction[Any]") -> None:
         help="let this group's processors handle keys again that follow a dead letter "
         "(DeadLetter with sequence=True)",
     )
+    _add_log_topic(unpark)
     parked = commands.add_parser(
         "parked",
         help="list the keys that are parked",

@@ -77,15 +77,16 @@ def _unpark(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
 
 def _release(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
     """Let a group's processors handle the records of keys again that follow a dead letter."""
-    table = log_table(kafka, INDIVIDUAL_COMMITS_TOPIC, arguments.group)
+    table = log_table(kafka, arguments.log_topic or INDIVIDUAL_COMMITS_TOPIC, arguments.group)
     with closing(RetryLog(table, arguments.group)) as retry_log:
-        held = {
-            key: partition
+        sequences = [
+            (partition, key)
             for partition, key in retry_log.read().sequences
             if partition.topic == arguments.topic and key in arguments.keys
-        }
-        for key, partition in held.items():
+        ]
+        for partition, key in sequences:
             retry_log.end_sequence(partition, key)
+    held = {key for _, key in sequences}
     _say(arguments, lambda key: "released" if key in held else "was not held")
     return 0
 

@@ -36,7 +36,7 @@ from kshare.errors import (
     UnknownTopicError,
 )
 from kshare.options import Assign, KafkaConfig, Subscribe, SubscribePattern
-from kshare.wire.protocol.error_codes import Kind
+from kshare.wire.protocol.error_codes import PASSING, Kind
 from kshare.wire.protocol.retry import Backoff, Clock, RetryDeadline
 
 __all__ = ["Cluster", "TopicPolicy"]
@@ -333,7 +333,7 @@ class Cluster:
                 is_partition = isinstance(part, RdTopicPartition)
                 lacks = is_partition and isinstance(mapped, UnknownTopicError)
                 kind = kind_of(error)
-                passes = lacks or kind in {Kind.TRANSIENT, Kind.STALE_LEADER}
+                passes = lacks or kind in PASSING
                 if not passes or deadline.expired:
                     self._client.timed_out(error)
                     raise mapped from None  # it says all that librdkafka's error does

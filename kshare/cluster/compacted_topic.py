@@ -23,7 +23,7 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import FetchTimeoutError, KafkaError, UnknownTopicError
 from kshare.options import KafkaConfig, Subscribe
 from kshare.security.librdkafka import librdkafka_config
-from kshare.wire.protocol.error_codes import ErrorCode, Kind
+from kshare.wire.protocol.error_codes import PASSING, ErrorCode
 from kshare.wire.protocol.retry import RetryDeadline
 
 __all__ = ["Changes", "CompactedTopic", "Row"]
@@ -302,7 +302,7 @@ class _Reader:
             # decided yet is waited for.
             end = (offset or 0) if self._read_committed else ends.get(tp, 0)
             positions[tp] = max(positions.get(tp, 0), end)
-        elif kind_of(error) not in {Kind.TRANSIENT, Kind.STALE_LEADER}:
+        elif kind_of(error) not in PASSING:
             raise kafka_error(error, f"read {self._topic}", topic=tp.topic, partition=tp.partition)
 
     def _timeout(

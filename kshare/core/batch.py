@@ -9,6 +9,13 @@ A partition takes part in a batch in one of two ways (see :mod:`kshare.core.chec
                      ``end``, in offset order, and stops after ``records`` records. Where that was
                      is found when the batch is done (``progress_after``).
 
+Where partitions start is said in several places::
+
+    startingOffsets        started   of the dict of batch 0, as Spark has it: an offset each
+    a partition comes up   started   of the dict of its first batch
+    ranges with gaps       progress  of the first dict, which reads nothing (``start_with_gaps``)
+    the batch itself       start_of  the end of the batch before, or one of these
+
 Guarantees: a function of the arguments. No batch ends before it begins or beyond the end of a log;
 no record of a parked key or of a key hash that the query does not read is in a batch; what is
 planned again from the dict is what was planned.

@@ -68,6 +68,11 @@ class HashRange:
                 f"not a hash range: [{self.lo},{self.hi}); wanted 0 <= lo < hi <= {HASH_SPACE}"
             )
 
+    @classmethod
+    def of(cls, hash_: int) -> "HashRange":
+        """The range of one hash."""
+        return cls(hash_, hash_ + 1)
+
     def __str__(self) -> str:
         return f"[{self.lo},{self.hi})"
 

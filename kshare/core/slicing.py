@@ -68,15 +68,16 @@ class PartitionLoad:
         partition: Number of the partition.
         pending: What to read; made canonical, as in a :class:`~kshare.core.progress.Slice`. Empty
             if there is nothing.
-        allowed: The hash ranges that the user cut the partition by, disjoint and ascending. No
-            assignor changes them, and they hold all that is pending. None if it may choose.
+        fixed_ranges: The hash ranges that the partition is cut into, disjoint and ascending, as
+            the user says or as it was cut before. No assignor changes them, and they hold all that
+            is pending. None if an assignor chooses.
         observed: What is known of its ranges from the batches before, ascending; a hint.
     """
 
     topic: str
     partition: int
     pending: tuple[Rectangle, ...]
-    allowed: tuple[HashRange, ...] | None = None
+    fixed_ranges: tuple[HashRange, ...] | None = None
     observed: tuple[RangeObservation, ...] = ()
 
     def __post_init__(self) -> None:
@@ -148,8 +149,8 @@ def plan_ranges(
         ValueError: A partition is in two loads.
     """
     work = _sorted(loads)
-    free = tuple(load for load in work if load.allowed is None)
-    fixed = sum(len(load.allowed) for load in work if load.allowed is not None)
+    free = tuple(load for load in work if load.fixed_ranges is None)
+    fixed = sum(len(load.fixed_ranges) for load in work if load.fixed_ranges is not None)
     answer: Mapping[TopicPartition, Sequence[HashRange]] = {}
     if free:
         answer = assignor(RangeRequest(free, max((min_tasks or 0) - fixed, 0), key_ranges or 1))
@@ -159,8 +160,8 @@ def plan_ranges(
     tiling: tuple[HashRange, ...] = ()
     for load in work:
         tp = load.topic_partition
-        if load.allowed is not None:
-            ranges[tp] = load.allowed
+        if load.fixed_ranges is not None:
+            ranges[tp] = load.fixed_ranges
             continue
         if answer[tp] is not checked:
             tiling = _checked_tiling(tp, answer[tp])

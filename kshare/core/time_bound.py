@@ -49,7 +49,7 @@ class PartitionTimes:
     left: StampedOffset | None
 
     @property
-    def level(self) -> int | None:
+    def left_since_ms(self) -> int | None:
         """The time from which on records are left behind; None if none with a time is.
 
         Records that come after a later one are late whatever is done: so times only rise.
@@ -76,7 +76,7 @@ def time_bound(
     Returns:
         Milliseconds since 1970; None if there is no bound.
     """
-    levels = [each.level for each in times.values() if each.level is not None]
+    levels = [each.left_since_ms for each in times.values() if each.left_since_ms is not None]
     if not levels:
         return None
     bound = min(levels) + max_ahead_ms

@@ -14,7 +14,7 @@ from kshare.cluster.client import Client, code_of, kafka_error, kind_of
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.subscription import PROTOCOL
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.error_codes import Kind
+from kshare.wire.protocol.error_codes import PASSING
 from kshare.wire.protocol.retry import RetryDeadline
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
 
 _UNSUPPORTED: Final = RdKafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001 - the mock cluster
 _NO_GROUP: Final = RdKafkaError.GROUP_ID_NOT_FOUND
-_PASSING: Final = {Kind.TRANSIENT, Kind.STALE_LEADER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,7 @@ def _described(
             return GroupDescription("unknown", None)
         if code == _NO_GROUP:
             return GroupDescription("dead", {})
-        if kind_of(error) in _PASSING and not deadline.expired:
+        if kind_of(error) in PASSING and not deadline.expired:
             return None
         raise kafka_error(error, f"describe group {group}") from error
     members = {

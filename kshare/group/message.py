@@ -18,7 +18,23 @@ from kshare.arrow_values import int64_array, int64_numbers
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 
-__all__ = ["CHUNK_ROWS", "NO_ROWS", "Chunk", "Message", "Rows", "batch_of", "chunks", "rows_of"]
+__all__ = [
+    "ACKNOWLEDGED",
+    "CHUNK_ROWS",
+    "NO_ROWS",
+    "RELEASED",
+    "Chunk",
+    "Message",
+    "Rows",
+    "batch_of",
+    "chunks",
+    "rows_of",
+]
+
+ACKNOWLEDGED: Final = 1
+"""In :attr:`.Chunk.acknowledged`: nothing more is expected of the row."""
+RELEASED: Final = 2
+"""In :attr:`.Chunk.acknowledged`: the row comes again; with ACKNOWLEDGED, in another chunk."""
 
 CHUNK_ROWS: Final = 2_048
 """Maximum number of rows of a chunk."""
@@ -53,11 +69,9 @@ class Chunk:
         batch: The rows.
         epochs: As given.
         number: Another one for each chunk of this process.
-        acknowledged: For each row, 1 if it is acknowledged, 2 or 3 if it comes again. Any thread
-            may set it to 1.
+        acknowledged: For each row, 0, ACKNOWLEDGED, RELEASED or both. Any thread may acknowledge.
         offsets: The offset of each row.
-        releases: Knows how often a record was released, by partition and offset; None: no record
-            was.
+        release_count: How often a record was released, by partition and offset; None: none was.
     """
 
     __slots__ = (
@@ -67,7 +81,7 @@ class Chunk:
         "epochs",
         "number",
         "offsets",
-        "releases",
+        "release_count",
         "topic_partition",
     )
 
@@ -83,8 +97,12 @@ class Chunk:
         self.number = next(_numbers)
         self.acknowledged = bytearray(batch.num_rows)
         self.offsets: npt.NDArray[np.int64] = int64_numbers(batch.column("offset"))
-        self.releases: Callable[[TopicPartition, int], int] | None = None
+        self.release_count: Callable[[TopicPartition, int], int] | None = None
         self._columns: dict[str, list[Any]] = {}
+
+    def close_rows(self, first: int) -> None:
+        """The rows from one on were not handed out, and never will be: they are no gap."""
+        self.acknowledged[first:] = bytes([ACKNOWLEDGED]) * (len(self.acknowledged) - first)
 
     def column(self, name: str) -> list[Any]:
         """The values of a column as Python objects.
@@ -223,12 +241,12 @@ class Message(tuple[Any, ...]):
         Raises:
             KafkaError: The group's log cannot be read.
         """
-        releases = self[0].releases
-        return 1 if releases is None else 1 + releases(self[0].topic_partition, self.offset())
+        count = self[0].release_count
+        return 1 if count is None else 1 + count(self[0].topic_partition, self.offset())
 
     def is_released(self) -> bool:
         """True if it comes again, as it or an earlier record of its key was released: skip it."""
-        return bool(self[0].acknowledged[self[1]] & 2)
+        return bool(self[0].acknowledged[self[1]] & RELEASED)
 
     @property
     def topic_partition(self) -> TopicPartition:

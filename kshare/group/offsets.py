@@ -214,13 +214,11 @@ class GroupOffsets:
         keys = [key for key in known.reader.keys if topic in {None, _topic_of(key)}]
         if is_dry_run:
             return len(keys)
+        # Where the group would start: a primary offset that another tool has set counts alone.
         stable = {
-            tp: Primary(stable.offset, leader_epoch=stable.leader_epoch)
-            if stable is not None and stable.offset > each.offset
-            else Primary(each.offset, leader_epoch=each.leader_epoch)
-            for tp, each in known.stored.items()
+            tp: Primary(each.offset, leader_epoch=each.leader_epoch)
+            for tp, each in known.committed().items()
             if topic in {None, tp.topic}
-            for stable in [known.log.of(tp).stable]
         }
         self._store(stable)  # first: from an empty log, another attempt would not know them
         if keys:

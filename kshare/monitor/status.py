@@ -212,7 +212,7 @@ def describe(
             for hash_ in _single_hashes(done, source.planned.limits.get(tp, ())):
                 keys.setdefault((tp.topic, hash_), None)
                 of_key = positions.setdefault((tp.topic, hash_), {})
-                position = done.position(HashRange(hash_, hash_ + 1))
+                position = done.position(HashRange.of(hash_))
                 of_key[tp.partition] = min(position, of_key.get(tp.partition, position))
     hashes: dict[str, set[int]] = {topic: set() for topic in topics}
     for topic, hash_ in keys:

@@ -15,6 +15,7 @@ from kshare.options.jaas import JaasEntry
 from kshare.options.pattern import java_pattern
 
 __all__ = [
+    "DEFAULT_COLUMNS",
     "EARLIEST",
     "FROM_GROUP",
     "LATEST",
@@ -131,7 +132,9 @@ SOURCE_COLUMNS: Final = (
     "timestampType",
     "headers",
 )
-"""The columns of the source, in Spark's order; ``headers`` only where it is asked for."""
+"""The columns of the source, in Spark's order."""
+DEFAULT_COLUMNS: Final = tuple(name for name in SOURCE_COLUMNS if name != "headers")
+"""Those that rows have if nothing else is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +322,7 @@ class SourceOptions:
         """The columns of each row, in order."""
         if self.columns is not None:
             return self.columns
-        return SOURCE_COLUMNS if self.include_headers else SOURCE_COLUMNS[:-1]
+        return SOURCE_COLUMNS if self.include_headers else DEFAULT_COLUMNS
 
     @property
     def commits_individually(self) -> bool:

@@ -66,7 +66,7 @@ class BatchBounds:
         self._byte_limit = byte_limit
 
     def name_parked(self, keys: Iterable[tuple[str, bytes]]) -> None:
-        """Name parked keys in the log, as no bound waits for them."""
+        """Name parked keys in a warning, as no bound waits for them."""
         self._alignment.name_parked(keys)
 
     def take_cut(self) -> bool:

@@ -87,11 +87,15 @@ class BatchHistory:
         batch = self.batch(value)
         if batch.reached is None:
             reported = self._rates.finish_batch(batch)
-            level = batch.offsets.read_committed  # of the run before a restart
+            read_committed = batch.offsets.read_committed  # of the run before a restart
             if batch.run is not None:
-                level = self._options.kafka.read_committed
+                read_committed = self._options.kafka.read_committed
             batch.reached = self._ends.resolve(
-                batch.name, batch.offsets, batch.limited, reported, read_committed=level
+                batch.name,
+                batch.offsets,
+                batch.limited,
+                reported,
+                read_committed=read_committed,
             )
         return batch
 

@@ -60,7 +60,7 @@ def plan_batch(
             topic=tp.topic,
             partition=tp.partition,
             pending=pending,
-            allowed=keys.chosen(tp),
+            fixed_ranges=keys.chosen(tp),
         )
         for tp, (start, end) in ranges.items()
         if (pending := progress[tp].advance(start).pending_of(end, keys.allowed(tp)))

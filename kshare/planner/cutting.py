@@ -48,10 +48,10 @@ def slice_pending(options: SourceOptions, loads: Sequence[PartitionLoad]) -> tup
     for load in work:
         parts = ranges[load.topic_partition]
         wanted = min(math.ceil(load.size / most), _RANGES_MAX)
-        if load.allowed is None and wanted > len(parts):
+        if load.fixed_ranges is None and wanted > len(parts):
             pieces = math.ceil(wanted / len(parts))
             parts = tuple(piece for part in parts for piece in split(part, pieces))
-        narrowed.append(replace(load, allowed=parts))
+        narrowed.append(replace(load, fixed_ranges=parts))
     return _cut(options, narrowed)
 
 

@@ -164,8 +164,8 @@ class EndOffsetResolver:
         Raises:
             DataLossError: The log does not hold what is to be read, and ``failOnDataLoss`` is true.
         """
-        level = self._strict.kafka.read_committed
-        return self._after(progress, self._look_for(limited, read_committed=level))
+        committed = self._strict.kafka.read_committed
+        return self._after(progress, self._look_for(limited, read_committed=committed))
 
     def _after(
         self, progress: Mapping[TopicPartition, Progress], ends: Mapping[Slice, int]

@@ -20,7 +20,7 @@ __all__ = ["CommitsStable", "QueryGroup"]
 
 
 class CommitsStable(Protocol):
-    """CommitsStable stable offsets; does not wait."""
+    """Commits stable offsets; does not wait."""
 
     def commit(self, stable: Mapping[TopicPartition, int], /) -> None:
         """Commit the offsets below which all is processed."""

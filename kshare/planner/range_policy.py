@@ -1,17 +1,14 @@
 """Policies of operators: topics that are not to be shared, and no individual commits."""
 
 from collections.abc import Collection
-from typing import Final
 
 from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy, PolicyView
 from kshare.core.progress import TopicPartition
 from kshare.errors import OptionsError, PolicyError
 from kshare.options import Assign, SourceOptions
+from kshare.ranges import BY_PENDING
 
 __all__ = ["check_ranges"]
-
-_WHOLE_PARTITIONS: Final = {"round-robin", "lag-weighted"}
-"""Range assignors that cut a partition only if another option asks for it."""
 
 
 def check_ranges(
@@ -65,4 +62,4 @@ def _asking(options: SourceOptions, topic: str, partitions: int) -> str | None:
         return "maxRecordsPerPartition"
     if options.split_by == "offset":
         return None
-    return None if options.range_assignor in _WHOLE_PARTITIONS else "rangeAssignor"
+    return None if options.range_assignor in BY_PENDING else "rangeAssignor"

@@ -23,6 +23,7 @@ from kshare.feedback.messages import Executor
 from kshare.feedback.server import FeedbackServer
 from kshare.options import SourceOptions
 from kshare.planner.recent_batches import RecentBatch, Run
+from kshare.ranges import BY_PENDING
 
 __all__ = ["Feedback", "RateController"]
 
@@ -78,9 +79,9 @@ class RateController:
         self._shown = _ShownRanges()
 
     @property
-    def _listens(self) -> bool:
-        """True if tasks report: only if something depends on it."""
-        return self._options.limits_records or self._options.range_assignor == "adaptive"
+    def _needs_reports(self) -> bool:
+        """True if the next batches depend on what tasks report."""
+        return self._options.limits_records or self._options.range_assignor not in BY_PENDING
 
     def observed(self, partition: TopicPartition) -> tuple[RangeObservation, ...]:
         """Tasks' reports on a partition's ranges, ascending."""
@@ -119,8 +120,8 @@ class RateController:
             recent: The batches whose reports are still wanted; this one is in any case.
             locate: Whether tasks shall report where they run, even if nothing else depends on them.
         """
-        shows = not self._listens and self._shown.has_answers and _share_partitions(slices)
-        if slices and (self._listens or locate or shows) and self._starts_listening():
+        shows = not self._needs_reports and self._shown.has_answers and _share_partitions(slices)
+        if slices and (self._needs_reports or locate or shows) and self._starts_listening():
             assert self._feedback is not None
             self._feedback.retain({*recent, batch.name})
             measured = batch.limits.measured
@@ -140,7 +141,7 @@ class RateController:
                 ticket = self._feedback.ticket(batch.name, number, hold=hold)
                 numbered.append(replace(planned, ticket=ticket))
             slices = numbered
-        return Run(tuple(slices), self._clock(), not self._listens and not shows)
+        return Run(tuple(slices), self._clock(), not self._needs_reports and not shows)
 
     def finish_batch(self, batch: RecentBatch) -> dict[Slice, SliceEnd]:
         """Wait for what the tasks of a batch report, and learn from it; to be called once.
@@ -166,7 +167,7 @@ class RateController:
         self._last = learn_from(
             self._last,
             batch.limits,
-            observed if self._listens else {},
+            observed if self._needs_reports else {},
             tasks=len(run.slices),
             seconds=ended - max(began, run.started),
             target_seconds=self._options.target_task_seconds,
@@ -208,7 +209,7 @@ class RateController:
         if self._feedback is None or all(planned.ticket is None for planned in run.slices):
             return {}
         is_held = any(planned.ticket and planned.ticket.hold for planned in run.slices)
-        if self._listens:
+        if self._needs_reports:
             wait = _WAIT_HELD_SECONDS if is_held else _WAIT_SECONDS
         else:
             wait = _WAIT_SECONDS if is_held else 0.0

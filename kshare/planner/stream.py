@@ -367,7 +367,7 @@ class StreamPlanner:
                 topic=tp.topic,
                 partition=tp.partition,
                 pending=self._keys.within(tp, pieces),
-                allowed=self._keys.chosen(tp),
+                fixed_ranges=self._keys.chosen(tp),
                 observed=self._rates.observed(tp),
             )
             for tp, pieces in pending.items()

@@ -19,13 +19,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kshare.cluster.cluster import Cluster
-from kshare.core.hashing import key_hash
-from kshare.core.progress import TopicPartition
+from kshare.core.hashing import WHOLE, HashRange, key_hash
+from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.errors import KshareError, TransactionAbortedError
+from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.message import Message
+from kshare.group.delivery.read_options import read_options
+from kshare.group.message import Message, chunks
+from kshare.group.offsets import GroupOffsets
 from kshare.options import KafkaConfig, Subscribe
 from kshare.processing.dead_letters import HEADERS, without_letter_headers
+from kshare.wire.reader.read_slice import read_slice
 
 __all__ = ["Letter", "Replay", "group_of", "letter_of"]
 
@@ -110,16 +114,25 @@ class Replay:
     def look(self) -> Iterator[Letter]:
         """The letters that would be put back, one after the other; nothing is changed.
 
+        Nothing is claimed either, so it may run beside :meth:`run`.
+
         Raises:
             KshareError: They cannot be read, or one is no letter.
         """
         known = set[tuple[str, int, int]]()
-        config = {"acknowledgement.mode": "explicit", "enable.auto.commit": False}
-        with self._consumer(config) as consumer:
-            ends = self._assign(consumer)
-            while not self._is_over(consumer, ends):
-                messages = consumer.consume(_BATCH, _WAIT_SECONDS)
-                yield from (letter for _, letter in self._new(messages, known))
+        config = consumer_config({**self.config, "group.id": group_of(self.topic)})
+        options = read_options(config)
+        bounds = self._bounds()
+        with closing(GroupOffsets(self.kafka, config.group, config.log_topic)) as offsets:
+            committed = offsets.committed(list(bounds))
+        for tp, (first, end) in sorted(bounds.items()):
+            done = committed[tp].progress if tp in committed else Progress.at(first)
+            pending = done.advance(first).pending_stripes(end, self._hashes() or (WHOLE,))
+            if pending:
+                for batch in read_slice(Slice(*tp, stripes=pending), options):
+                    for chunk in chunks(tp, batch):
+                        found = self._new(list(chunk.messages().messages), known)
+                        yield from (letter for _, letter in found)
 
     def run(self) -> None:
         """Put them back.
@@ -161,15 +174,22 @@ class Replay:
 
     def _assign(self, consumer: KeySharedConsumer) -> dict[TopicPartition, int]:
         """Read the letters of the keys; the end of each partition now."""
+        ends = {tp: end for tp, (_, end) in self._bounds().items()}
+        if ends:
+            ranges = [(part.lo, part.hi) for part in self._hashes()]
+            consumer.assign(dict.fromkeys(ends, ranges))
+        return ends
+
+    def _bounds(self) -> dict[TopicPartition, tuple[int, int]]:
+        """The first offset and the end of each partition that has letters."""
         with closing(Cluster(self.kafka)) as cluster:
             partitions = cluster.partitions(Subscribe((self.topic,)))
             ends, first = cluster.latest(partitions), cluster.earliest(partitions)
-        points = sorted({key_hash(key, 0) for key in self.keys})
-        ranges = [(point, point + 1) for point in points]
-        ends = {tp: end for tp, end in ends.items() if first[tp] < end}
-        if ends:
-            consumer.assign(dict.fromkeys(ends, ranges))
-        return ends
+        return {tp: (first[tp], end) for tp, end in ends.items() if first[tp] < end}
+
+    def _hashes(self) -> tuple[HashRange, ...]:
+        """The hashes of the keys, ascending; empty for all."""
+        return tuple(HashRange.of(point) for point in sorted({key_hash(k, 0) for k in self.keys}))
 
     def _is_over(self, consumer: KeySharedConsumer, ends: Mapping[TopicPartition, int]) -> bool:
         position = consumer.position() if ends else {}

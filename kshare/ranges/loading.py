@@ -8,7 +8,7 @@ from kshare.ranges.adaptive import adaptive
 from kshare.ranges.lag_weighted import lag_weighted
 from kshare.ranges.round_robin import round_robin
 
-__all__ = ["RANGE_ASSIGNORS", "load_range_assignor"]
+__all__ = ["BY_PENDING", "RANGE_ASSIGNORS", "load_range_assignor"]
 
 RANGE_ASSIGNORS: Final[dict[str, RangeAssignor]] = {
     "round-robin": round_robin,
@@ -16,6 +16,9 @@ RANGE_ASSIGNORS: Final[dict[str, RangeAssignor]] = {
     "adaptive": adaptive,
 }
 """The built-in range assignors by the name that the option ``rangeAssignor`` gives them."""
+BY_PENDING: Final = frozenset({"round-robin", "lag-weighted"})
+"""They go by what is pending, need no reports of tasks, and cut a partition only if another option
+asks for it. An assignor of the user's may look at reports, too."""
 
 
 def load_range_assignor(name: str) -> RangeAssignor:

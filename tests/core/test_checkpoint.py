@@ -74,7 +74,7 @@ def uneven() -> BatchOffsets:
         [
             Rectangle(OffsetRange(100, 110), LOW),
             Rectangle(OffsetRange(115, 120), LOW),
-            Rectangle(OffsetRange(1000, 2_000_000), HashRange(HALF, HALF + 1)),
+            Rectangle(OffsetRange(1000, 2_000_000), HashRange.of(HALF)),
         ],
     )
     parts = (HashRange(0, 5), HashRange(6, HALF))

@@ -185,7 +185,7 @@ def test_a_part_may_have_all_the_time_of_its_range() -> None:
     key = A.lo + 1000
     sample = tuple([A.lo] * 100 + [key] * 20 + [A.hi - 1] * 136)
     (before,) = learn([RangeSpeed(A, 256)], [measured(A, 256, 20.0, sample)], target_seconds=TARGET)
-    parts = [HashRange(A.lo, key), HashRange(key, key + 1), HashRange(key + 1, A.hi)]
+    parts = [HashRange(A.lo, key), HashRange.of(key), HashRange(key + 1, A.hi)]
     assert limits(parts, [before]) == [50, 10, 68]
     assert limits(parts, [replace(before, limit=1)]) == [32, 10, 32]
     unseen = HashRange(A.lo + 1, A.lo + 2)

@@ -242,7 +242,7 @@ def test_ranges_that_the_user_made_win() -> None:
     mine = (HashRange(5, 7), HashRange(9, HALF))
     loads = [
         level(T2, 0, 5),
-        PartitionLoad(*T0, Progress.at(0).pending_of(9, mine), allowed=mine),
+        PartitionLoad(*T0, Progress.at(0).pending_of(9, mine), fixed_ranges=mine),
         level(T1, 3, 3),
     ]
     ranges = plan_ranges(loads, assign, min_tasks=6, key_ranges=3)
@@ -256,7 +256,7 @@ def test_an_assignor_that_is_not_needed_is_not_asked() -> None:
         raise AssertionError
 
     assert plan_ranges([level(T0, 5, 5)], never, min_tasks=3, key_ranges=None) == {}
-    load = level(T0, 0, 5, allowed=(LOW, HIGH))
+    load = level(T0, 0, 5, fixed_ranges=(LOW, HIGH))
     slices = plan_by_key([load], never, min_tasks=1, key_ranges=8)
     assert [s.hashes for s in slices] == [LOW, HIGH]
 

@@ -3,6 +3,7 @@
 import _thread
 import asyncio
 import runpy
+import signal
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,6 +17,14 @@ from kshare.testing import FakeCluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RECORDS = [(b"customer-%d" % (n % 7), b"%d" % n) for n in range(200)]
+
+
+@pytest.fixture(autouse=True)
+def interrupts() -> Iterator[None]:
+    """SIGINT is handled as usual, though a shell ignores it for what it runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -184,9 +184,9 @@ def test_ranges_tile_what_is_not_parked(progress: Progress, end: int, keys: list
     tiles = [part for range_ in partition.ranges for part in range_.hashes]
     assert tiles == sorted(tiles)
     gaps = complement(tiles)
-    assert sorted(gaps) == sorted(HashRange(point, point + 1) for point in points)
+    assert sorted(gaps) == sorted(HashRange.of(point) for point in points)
     positions = [range_.position for range_ in partition.ranges]
-    positions += [progress.position(HashRange(point, point + 1)) for point in points]
+    positions += [progress.position(HashRange.of(point)) for point in points]
     assert min(positions) == progress.stable
     for range_ in partition.ranges:
         assert range_.position == min(progress.position(part) for part in range_.hashes)
@@ -280,7 +280,7 @@ def test_a_key_that_was_parked_and_waits_for_nothing_yet() -> None:
 
 def test_a_single_hash_that_is_ahead_or_read_now_is_not_parked() -> None:
     point = key_hash(b"k", 0)
-    alone = HashRange(point, point + 1)
+    alone = HashRange.of(point)
     ahead = Progress.of(10, [Rectangle(OffsetRange(10, 20), alone)])
     assert status_of(ahead).parked == ()
     assert status_of(parked_at(b"k"), (RangeLimit((alone,), 30, 5),)).parked == ()

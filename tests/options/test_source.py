@@ -20,7 +20,7 @@ from kshare.options import EARLIEST, LATEST, KafkaConfig, Subscribe, model, pars
 from kshare.options.faults import Faults
 from kshare.options.frozen import HIDDEN, FrozenMapping, Properties, Secret
 from kshare.options.kinds import BOOLEAN, integer, parse_delay, parse_duration, parse_keys
-from kshare.options.model import SOURCE_COLUMNS
+from kshare.options.model import DEFAULT_COLUMNS, SOURCE_COLUMNS
 from tests.support.options import BASE, SECRET, options, problem
 
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
@@ -372,7 +372,7 @@ def test_columns_are_those_named_in_that_order(
 
 
 def test_without_columns_all_are_there_and_headers_if_wanted() -> None:
-    assert options().column_names == SOURCE_COLUMNS[:-1]
+    assert options().column_names == DEFAULT_COLUMNS == SOURCE_COLUMNS[:-1]
     assert options({"includeHeaders": "true"}).column_names == SOURCE_COLUMNS
     both = {"columns": "headers,key", "includeHeaders": "true"}
     assert options(both).column_names == ("headers", "key")

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import WHOLE
+from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
-from kshare.core.progress import Slice
+from kshare.core.progress import Slice, TopicPartition
 from kshare.core.region import Rectangle
+from kshare.core.slicing import RangeRequest
 from kshare.core.tasks import PlannedSlice, Task, Ticket
 from kshare.planner import StreamPlanner, plan_batch
 from kshare.planner.task_plan import packed
+from kshare.ranges import round_robin
 from kshare.wire.sharing import chunks
 from tests.support.fake_logs import FakeCluster, NothingParked, batch, planner, stream
 from tests.support.planner import Feedback
@@ -255,7 +257,18 @@ def test_a_packed_task_says_once_where_it_runs(given: dict[str, str]) -> None:
     assert all(task == [True] for task in reporting(given))
 
 
-@pytest.mark.parametrize("limit", [{"maxRecordsPerTask": "5"}, {"rangeAssignor": "adaptive"}])
+def own_assignor(request: RangeRequest) -> dict[TopicPartition, tuple[HashRange, ...]]:
+    return {tp: tuple(parts) for tp, parts in round_robin(request).items()}
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"maxRecordsPerTask": "5"},
+        {"rangeAssignor": "adaptive"},
+        {"rangeAssignor": f"{__name__}.own_assignor"},  # it may look at what was observed
+    ],
+)
 def test_a_packed_task_reports_each_slice_if_something_depends_on_it(limit: dict[str, str]) -> None:
     tasks = reporting({"minPartitions": "auto", "maxTasks": "4", **limit})
     assert len(tasks) == 4

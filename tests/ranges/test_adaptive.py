@@ -187,7 +187,7 @@ def test_a_hash_that_stands_out_gets_a_range_of_its_own() -> None:
     observed = [seen(part, 1.0, evenly(part)) for part in ranges]
     observed[2] = seen(hot, 50.0, sample)
     found = adapted(observed, 6)
-    assert HashRange(key, key + 1) in found
+    assert HashRange.of(key) in found
     assert HashRange(hot.lo, key) in found
     assert HashRange(key + 1, hot.hi) in found
 
@@ -200,12 +200,12 @@ def test_half_of_a_sample_is_a_hash_that_stands_out(counts: tuple[int, int]) -> 
     key, other = (hot.lo + hot.width // 10 * n for n in (3, 6))
     observed = [seen(part, 1.0, evenly(part)) for part in ranges]
     observed[2] = seen(hot, 50.0, [key] * counts[0] + [other] * counts[1])
-    assert HashRange(key, key + 1) in adapted(observed, 4)
+    assert HashRange.of(key) in adapted(observed, 4)
 
 
 def test_a_range_of_one_hash_is_never_split_nor_merged_while_it_is_hot() -> None:
     key = KEYS[0]
-    ranges = (HashRange(0, key), HashRange(key, key + 1), HashRange(key + 1, HASH_SPACE))
+    ranges = (HashRange(0, key), HashRange.of(key), HashRange(key + 1, HASH_SPACE))
     observed = [seen(ranges[0], 1.0), seen(ranges[1], 500.0, [key] * 50), seen(ranges[2], 1.2)]
     assert adapted(observed, 3) == ranges
 
@@ -220,7 +220,7 @@ def test_a_key_that_has_cooled_down_loses_its_range() -> None:
         for part, work in zip(ranges, works, strict=True)
     ]
     found = adapted(observed, 4)
-    assert HashRange(key, key + 1) not in found
+    assert HashRange.of(key) not in found
     assert len(found) == 4
 
 
@@ -308,7 +308,7 @@ def test_a_slow_key_ends_up_alone() -> None:
     weights = dict.fromkeys(KEYS, 10.0)
     weights[slow] = 100.0
     found = Work(weights, seconds).run(ranges=8, batches=6)
-    assert HashRange(slow, slow + 1) in found
+    assert HashRange.of(slow) in found
     assert Work(weights, seconds).run(ranges=8, batches=12) == found  # and stays so
 
 
@@ -317,7 +317,7 @@ def test_hot_keys_end_up_alone_and_the_rest_is_even() -> None:
     work = Work({**dict.fromkeys(KEYS, 10.0), **hot})
     found = work.run(ranges=8, batches=12)
     for key in hot:
-        assert HashRange(key, key + 1) in found
+        assert HashRange.of(key) in found
     rest = [work.of(part) for part in found if part.width > 1]
     assert max(rest) <= 2.5 * sum(rest) / len(rest)
     assert work.run(ranges=8, batches=20) == found

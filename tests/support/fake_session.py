@@ -38,7 +38,7 @@ class FakeSession:
         self._started: dict[TopicPartition, Progress] = {}
         self._claimed: dict[TopicPartition, tuple[HashRange, ...]] = {}
 
-    def look_up_leader_epochs(self, of: Callable[[TopicPartition], LeaderEpochs]) -> None:
+    def use_leader_epochs(self, of: Callable[[TopicPartition], LeaderEpochs]) -> None:
         self.leader_epochs = of
 
     def join(

@@ -210,8 +210,7 @@ def _parked_of_group(status: GroupStatus, topic: str, key: bytes, info: ParkedIn
     positions = {
         tp.partition: position
         for tp, done in status.progress.items()
-        if tp.topic == topic
-        and (position := done.position(HashRange(hash_, hash_ + 1))) < done.front
+        if tp.topic == topic and (position := done.position(HashRange.of(hash_))) < done.front
     }
     return ParkedStatus(topic, hash_, key, info, positions)
 

@@ -142,8 +142,8 @@ class Commits:
 
     @property
     def seconds_left(self) -> float:
-        """Time until the next commit is due, at least 0."""
-        if not self._config.auto_commit:
+        """Time until the next commit is due, at least 0; one that is under way ends before."""
+        if not self._config.auto_commit or self._under_way:
             return float("inf")
         return max(self._due - time.monotonic(), 0.0)
 

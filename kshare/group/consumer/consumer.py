@@ -31,13 +31,12 @@ from kshare.group.consumer.releases import Releases, check_releases
 from kshare.group.consumer.restrictions import Restrictions
 from kshare.group.consumer.subscriber import Callbacks, Listener
 from kshare.group.consumer.transaction import Transaction, Transactions, TransactionWork
-from kshare.group.core.handed_out import RELEASED
 from kshare.group.core.work import Work
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.delivery.load_meter import meter_of
 from kshare.group.delivery.parking import Parking, ParkView
 from kshare.group.delivery.shared_dispatcher import SharedDispatcher
-from kshare.group.message import Message
+from kshare.group.message import ACKNOWLEDGED, RELEASED, Message
 from kshare.group.metrics import ConsumerMetrics, Latencies
 from kshare.group.model import OffsetAndMetadata
 from kshare.group.session.interface import Session
@@ -102,10 +101,10 @@ class KeySharedConsumer:
         self._config = config
         self._waker = Waker().open()
         self._session = session(config, on_change=self._interrupt)
-        self._dispatcher = self._new_tail(config)
+        self._dispatcher = self._new_dispatcher(config)
         if config.order == "key":
             self._dispatcher.parking = Parking(parked(config.kafka), self._interrupt)
-        self._session.look_up_leader_epochs(self._dispatcher.leader_epochs)
+        self._session.use_leader_epochs(self._dispatcher.leader_epochs)
         self._state = CallState(self._shut_down)
         restrictions = Restrictions(policies(config.kafka), config.group)
         releases = Releases(config, self._dispatcher, self._state, self._interrupt)
@@ -151,7 +150,7 @@ class KeySharedConsumer:
     def _is_subscribed(self) -> bool:
         return self._receiver.subscriber is not None
 
-    def _new_tail(self, config: ConsumerConfig) -> Dispatcher:
+    def _new_dispatcher(self, config: ConsumerConfig) -> Dispatcher:
         if config.order == "key":
             return Dispatcher(config, self._session, self._waker)
         assert isinstance(self._session, GroupSession)
@@ -262,7 +261,7 @@ class KeySharedConsumer:
         chunk, row = message[0], message[1]
         if chunk.acknowledged[row] & RELEASED:
             return  # it comes again
-        chunk.acknowledged[row] = 1
+        chunk.acknowledged[row] = ACKNOWLEDGED
         if self._config.in_flight_per_key is not None:
             with self._state.lock:
                 self._dispatcher.acknowledge(

@@ -74,7 +74,7 @@ class Releases:
         self._retry_log: RetryLog | None = None
         self._attempts: dict[TopicPartition, dict[int, _Attempt]] = {}
         self._starts: dict[TopicPartition, Any] = {}  # as of the last look at the log
-        dispatcher.releases = self.count
+        dispatcher.release_count = self.count
 
     def hold(self, message: Message) -> None:
         """A record comes again, and all of its key behind it, once :meth:`let_go` is called."""

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar, overload
 
 from confluent_kafka import TopicPartition as RdTopicPartition
@@ -107,6 +108,7 @@ class Subscriber:
         self.is_rebalancing = False
         self._host = host
         self._under_way: _Handover | None = None
+        self._step: Callable[[], None] | None = None  # that was interrupted, and is to be done
         self._starting: dict[TopicPartition, tuple[HashRange, ...]] = {}  # gained, not in place
         self._patterns: TopicPatterns | None = None
 
@@ -114,6 +116,8 @@ class Subscriber:
     def has_work(self) -> bool:
         """True if :meth:`follow` has something to do now."""
         under_way = self._under_way
+        if self._step is not None:
+            return True
         if under_way is None:
             is_due = self.member.is_lost or self._host.is_settled()
             return is_due and self.member.has_change
@@ -142,20 +146,22 @@ class Subscriber:
             self._patterns = None
 
     def follow(self) -> None:
-        """Do what the group wants.
+        """Do what the group wants. What an error or an interrupt ends is done by the next call.
 
         Raises:
             Exception: What a callback has raised; all else is done before.
+            KshareError: What is assigned cannot be claimed.
         """
         self.is_rebalancing = True
         try:
             under_way, self._under_way = self._under_way, None
             if under_way is not None:
-                self._finish(under_way.change, under_way.faults)
-                return
-            change = self.member.take()
-            if change is not None:
-                self._begin(change)
+                self._step = partial(self._finish, under_way.change, under_way.faults)
+            elif self._step is None and (change := self.member.take()) is not None:
+                self._step = partial(self._begin, change)
+            if self._step is not None:
+                self._step()
+                self._step = None
         finally:
             self.is_rebalancing = False
 
@@ -180,9 +186,11 @@ class Subscriber:
         commit.add_done_callback(lambda _: self._host.wake())
 
     def _finish(self, change: Change, faults: list[Exception]) -> None:
+        self._step = partial(self._finish, change, faults)
         epoch = None if change.epoch is None else (change.epoch, change.topic_id)
         self._host.take_over(change.assigned, epoch)
         self.member.applied()
+        self._step = None
         for tp, hashes in change.gained.items():
             self._starting[tp] = hashes_union(self._starting.get(tp), hashes)
         if change.gained:

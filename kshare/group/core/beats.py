@@ -47,6 +47,7 @@ class Beats:
         self._sent: dict[int, float] = {}  # when each beat was sent
         self._read_back = float("-inf")  # when the last beat that was read back was sent
         self._lapsed_at = float("-inf")
+        self._is_excused = False
         self._seen: dict[
             str, tuple[Member | None, float]
         ] = {}  # the last sign, and when it was read
@@ -60,7 +61,7 @@ class Beats:
         """For how long the member may deliver; below 0: not now."""
         return self._read_back + self._seconds - now if self.is_on else float("inf")
 
-    def has_lapsed(self, now: float) -> bool:
+    def take_lapse(self, now: float) -> bool:
         """Return True once after the session has expired; reset the timer."""
         has_lapsed = self._read_back > float("-inf") and self.seconds_left(now) < 0
         if has_lapsed:
@@ -74,7 +75,7 @@ class Beats:
 
     def excuse(self) -> None:
         """Nothing may be written to the log: it cannot be proven to be the present one."""
-        self._lapsed_at = float("-inf")
+        self._is_excused = True
 
     def is_proven(self, lapsed_at: float) -> bool:
         """True if the log is the present one, as far as that is in doubt.
@@ -82,13 +83,13 @@ class Beats:
         Args:
             lapsed_at: Time of a lapse that has not been reported through :meth:`lapsed` yet.
         """
-        return self._read_back >= max(self._lapsed_at, lapsed_at)
+        return self._is_excused or self._read_back >= max(self._lapsed_at, lapsed_at)
 
     @property
     def wants_proof(self) -> bool:
         """True if a beat is to be sent at once."""
         is_asked = any(at >= self._lapsed_at for at in self._sent.values())
-        return self._read_back < self._lapsed_at and not is_asked
+        return not self._is_excused and self._read_back < self._lapsed_at and not is_asked
 
     def sent(self, seen_ms: int, now: float) -> None:
         """A beat was sent."""

@@ -34,7 +34,7 @@ from kshare.core.packed_bounds import OFFSET_MAX
 from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
 from kshare.core.region import canonical, clip, overlay
 from kshare.group.core.handed_out import HandedOut, Offsets, OpenChunks, is_open
-from kshare.group.message import Chunk, Rows
+from kshare.group.message import ACKNOWLEDGED, Chunk, Rows
 
 __all__ = ["Carried", "Delivery", "Sought"]
 
@@ -127,7 +127,7 @@ class Carried:
                 key = chunk.column("key")[row]
                 hashed = key_hash(key, int(chunk.offsets[row]))
                 if not any(hashed in part for part in hashes):
-                    chunk.acknowledged[row] = 1
+                    chunk.acknowledged[row] = ACKNOWLEDGED
         return Carried(clip(self.pieces, hashes), self.chunks, _within(self.sought, hashes))
 
 
@@ -171,10 +171,12 @@ class Delivery:
         self.is_provisional = False
         self.parked = parked
         # Those that go on from what is committed.
-        self._others: tuple[HashRange, ...] = minus(self.owned, parked) if parked else self.owned
-        self._sought = _within(carried.sought, self._others)
+        self._unsought: tuple[HashRange, ...] = minus(self.owned, parked) if parked else self.owned
+        self._sought = _within(carried.sought, self._unsought)
         self._sought_before = _within(carried.sought, parked)  # they were parked
-        self._others = minus(self._others, [part for each in self._sought for part in each.hashes])
+        self._unsought = minus(
+            self._unsought, [part for each in self._sought for part in each.hashes]
+        )
         done = start.commit(carried.pieces)
         self._first = self._lowest(start, [each.offset for each in self._sought])
         self._settled = self._lowest(done, [each.position for each in self._sought])
@@ -212,10 +214,10 @@ class Delivery:
             if (rest := each.rest(position, end))
             for part in each.hashes
         )
-        if not self._others:
+        if not self._unsought:
             return again
         unread = self.start.advance(position).commit(self._carried)
-        return (*unread.pending_stripes(end, self._others), *again)
+        return (*unread.pending_stripes(end, self._unsought), *again)
 
     def carry(self, hashes: Sequence[HashRange]) -> Carried | None:
         """What a delivery of other key hashes takes over from this one, which has ended.
@@ -250,7 +252,7 @@ class Delivery:
 
     def _carried_on(self, chunks: tuple[Chunk, ...]) -> Carried:
         end = self.position
-        pieces = [Rectangle(OffsetRange(0, end), part) for part in self._others] if end else []
+        pieces = [Rectangle(OffsetRange(0, end), part) for part in self._unsought] if end else []
         sought = (each.since(end) for each in self._sought)
         return Carried((*self._carried, *pieces), chunks, (*_joined(sought), *self._sought_before))
 
@@ -266,7 +268,7 @@ class Delivery:
         self._first = self._settled = offset
         hashes = minus(self.owned, self.parked)
         self._sought = _within((Sought(self.owned, offset, offset, passed),), hashes)
-        self._others = ()
+        self._unsought = ()
         self._looked = -1
 
     # -- handing out ------------------------------------------------------------------------
@@ -306,11 +308,11 @@ class Delivery:
             return position
         self._looked = position
         first = [each.rest(position, OFFSET_MAX)[0] for each in self._sought]
-        if self._others:
+        if self._unsought:
             if self._ahead_end <= position:
                 return position
             unread = self.start.advance(position).commit(self._carried)
-            first.append(unread.position_of(self._others))
+            first.append(unread.position_of(self._unsought))
         return min(first, default=position)
 
     def stop(self) -> None:
@@ -318,7 +320,7 @@ class Delivery:
         stopped = self._handed_out.stop()
         if stopped is not None and self.explicit:  # what was not handed out is no gap
             chunk, handed = stopped
-            chunk.acknowledged[handed:] = b"\1" * (len(chunk.acknowledged) - handed)
+            chunk.close_rows(handed)
 
     @property
     def is_collected(self) -> bool:
@@ -340,7 +342,7 @@ class Delivery:
         """What was collected is handed out again, and so is what is left of the current chunk."""
         self.stop()
         for chunk, first in self._handed_out.take_back():  # what was not handed out is no gap
-            chunk.acknowledged[first:] = b"\1" * (len(chunk.acknowledged) - first)
+            chunk.close_rows(first)
 
     def settle(self) -> None:
         """In implicit mode, what was returned so far is processed."""
@@ -365,7 +367,7 @@ class Delivery:
         bounds, offsets = dict[HashRange, list[Bounds]](), list[int]()
         for key, listed, among in self._open.come_again():
             point = key_hash(key, listed[0])
-            bounds.setdefault(HashRange(point, point + 1), []).append(among)
+            bounds.setdefault(HashRange.of(point), []).append(among)
             offsets += listed
         return {hashes: union(listed) for hashes, listed in bounds.items()}, offsets
 
@@ -387,7 +389,7 @@ class Delivery:
             offset
             for offset, point in records.items()
             if any(point in part for part in self.owned)
-            and not self._is_pending(offset, (HashRange(point, point + 1),), done, again)
+            and not self._is_pending(offset, (HashRange.of(point),), done, again)
         ]
 
     def _is_pending(
@@ -460,7 +462,7 @@ class Delivery:
             bounds: The offsets.
             with_passed: Whether to say what was processed before the seek, too.
         """
-        layers = [Stripe(part, bounds) for part in self._others if bounds]
+        layers = [Stripe(part, bounds) for part in self._unsought if bounds]
         for each in self._sought:
             again = since(bounds, each.offset)
             layers += [Stripe(part, again) for part in each.hashes if again]
@@ -491,7 +493,11 @@ class Delivery:
         """What the delivery before has handed out beyond the position, and is processed."""
         position = self.position
         ahead: list[tuple[Bounds, Sequence[HashRange], Sequence[HashRange]]] = [
-            ((max(piece.offsets.start, position), piece.offsets.end), (piece.hashes,), self._others)
+            (
+                (max(piece.offsets.start, position), piece.offsets.end),
+                (piece.hashes,),
+                self._unsought,
+            )
             for piece in self._carried
             if piece.offsets.end > position
         ]
@@ -560,7 +566,7 @@ class Delivery:
 
     def _lowest(self, done: Progress, sought: list[int]) -> int:
         """The lowest one of seeks' offsets and of where the other hashes stand."""
-        positions = [done.position_of(self._others)] if self._others else []
+        positions = [done.position_of(self._unsought)] if self._unsought else []
         return min([*positions, *sought], default=done.stable)  # of none, if all keys are parked
 
 

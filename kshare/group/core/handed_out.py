@@ -13,18 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from kshare.core.offsets import Bounds
-from kshare.group.message import Chunk, Rows
+from kshare.group.message import ACKNOWLEDGED, RELEASED, Chunk, Rows
 
-__all__ = ["RELEASED", "HandedOut", "Offsets", "OpenChunks", "is_open"]
-
-RELEASED: Final = 2
-"""In :attr:`.Chunk.acknowledged`: the row comes again; with 1 added, in another row."""
+__all__ = ["HandedOut", "Offsets", "OpenChunks", "is_open"]
 
 Offsets = npt.NDArray[np.int64]
 
@@ -282,7 +279,7 @@ class OpenChunks:
                     is_open = comes
                 found.append((key, [int(chunk.offsets[row]) for row in rows], tuple(bounds)))
                 for row in rows:
-                    chunk.acknowledged[row] |= 1
+                    chunk.acknowledged[row] |= ACKNOWLEDGED
         return found
 
     @property
@@ -329,7 +326,7 @@ class OpenChunks:
 def is_open(chunk: Chunk) -> npt.NDArray[np.bool_]:
     """For each row of a chunk, whether it is neither acknowledged nor comes in another row."""
     values = np.frombuffer(chunk.acknowledged, np.uint8)
-    closed: npt.NDArray[np.bool_] = (values & 1).astype(bool)
+    closed: npt.NDArray[np.bool_] = (values & ACKNOWLEDGED).astype(bool)
     return ~closed
 
 

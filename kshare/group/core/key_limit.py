@@ -81,7 +81,7 @@ class KeyLimit:
     def aside(self) -> tuple[HashRange, ...]:
         """The hashes of the keys that are put aside, each once, ascending."""
         points = sorted({key_hash(key, 0) for key in self._aside})
-        return tuple(HashRange(point, point + 1) for point in points)
+        return tuple(HashRange.of(point) for point in points)
 
     def take(self) -> list[Message]:
         """All that may go out now."""

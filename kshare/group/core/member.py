@@ -289,7 +289,8 @@ class GroupMember:
             beat: What was sent.
             code: The error; None for none, or for one that has no meaning to a member.
             now: The time.
-            is_refused: Whether there was an error.
+            is_refused: Whether there was an error. One without a meaning does not renew the right,
+                and does nothing else.
             name: What Kafka calls it.
         """
         self.schedule.answered()
@@ -321,7 +322,7 @@ class GroupMember:
 
     def _heartbeat(self, now: float) -> Heartbeat | None:
         membership, schedule = self.membership, self.schedule
-        if not schedule.beat(now, awaits_round=membership.awaits_round):
+        if not schedule.take_beat(now, awaits_round=membership.awaits_round):
             return None
         is_member = bool(membership.member_id) and membership.generation >= 0
         waits_long = self.awaits and schedule.waits_long(now)

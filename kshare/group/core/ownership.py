@@ -73,7 +73,7 @@ class FollowUps:
         self.done_at = float("-inf")
         self.due_at = min(self.due_at, now) if self.is_due else self.due_at
 
-    def take(self, log: PartitionLog, now: float) -> bool:
+    def take_due(self, log: PartitionLog, now: float) -> bool:
         """True if to commit now; facts that are read back may move the stable offset."""
         if self.facts and is_read_back(log, self.facts):
             self.facts = ()
@@ -293,7 +293,7 @@ class Ownership:
     def begin_commit(self, log: PartitionLog, now: float) -> None:
         """Begin a commit if one was asked for, or follows, and none is under way."""
         owner = self.owner
-        if self.follow_ups.take(log, now):
+        if self.follow_ups.take_due(log, now):
             self.commits.ask()
         if self.can_commit:
             self.commits.begin()

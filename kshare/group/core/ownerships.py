@@ -253,7 +253,7 @@ class Ownerships:
         self._replace(owner.partition)
         claim = self._claimant.claim(owner.partition, owner.hashes)
         claim = replace(claim, epoch=owner.epoch, self_fencing=owner.claim.self_fencing)
-        self.by_partition[owner.partition] = Ownership(self._owner(claim))
+        self.by_partition[owner.partition] = new_ownership(self._owner(claim), self._uniform)
 
     def _was_buried(self, owner: Owner) -> bool:
         """True if others took a standalone member for dead, and nobody has excluded it."""

@@ -123,4 +123,4 @@ class Released:
 
 
 def _each(points: Iterable[int]) -> tuple[HashRange, ...]:
-    return tuple(HashRange(point, point + 1) for point in sorted(points))
+    return tuple(HashRange.of(point) for point in sorted(points))

@@ -70,7 +70,7 @@ class MemberSchedule:
         if awaits_round:
             self.beat_at = now + _SHORTEST_BEAT
 
-    def beat(self, now: float, *, awaits_round: bool) -> bool:
+    def take_beat(self, now: float, *, awaits_round: bool) -> bool:
         """True if a heartbeat is due; if so, when the next one is.
 
         They are close together while another round of a rebalance is to follow, as a heartbeat

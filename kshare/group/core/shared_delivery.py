@@ -230,3 +230,14 @@ class SharedDelivery(Delivery):
     def unacknowledged(self) -> int:
         """Number of records that are handed out and not acknowledged (explicit mode)."""
         return sum(part.delivery.unacknowledged for part in self._parts)
+
+    @property
+    def oldest_unacknowledged_ms(self) -> int | None:
+        """Timestamp of a record that is handed out and not acknowledged, of the lowest part."""
+        parts = sorted(self._parts, key=lambda part: part.offsets)
+        oldest = (part.delivery.oldest_unacknowledged_ms for part in parts)
+        return next((each for each in oldest if each is not None), None)
+
+    def in_flight(self, *, is_batch: bool) -> int:
+        """Number of records that are handed out and not processed, as of :class:`.Delivery`."""
+        return sum(part.delivery.in_flight(is_batch=is_batch) for part in self._parts)

@@ -30,10 +30,10 @@ from kshare.group.delivery.load_meter import LoadMeter
 from kshare.group.delivery.metrics import delivery_metrics
 from kshare.group.delivery.parking import ParkedHashes, Parking
 from kshare.group.delivery.read_options import read_options
-from kshare.group.message import NO_ROWS, Chunk, Message, Rows, batch_of, rows_of
+from kshare.group.message import ACKNOWLEDGED, NO_ROWS, Chunk, Message, Rows, batch_of, rows_of
 from kshare.group.metrics import PartitionMetrics
 from kshare.group.session.interface import Session
-from kshare.options import SOURCE_COLUMNS
+from kshare.options import DEFAULT_COLUMNS
 from kshare.wire.protocol.waker import Waker
 from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords
 
@@ -66,7 +66,7 @@ class Dispatcher:
         meter: Measures the load; None if nobody looks at it.
         parking: The parked keys; None if nobody parks any.
         released: The keys that wait, as a record of them was released.
-        releases: For :attr:`.Chunk.releases`.
+        release_count: For :attr:`.Chunk.release_count`.
     """
 
     def __init__(self, config: ConsumerConfig, session: Session, waker: Waker) -> None:
@@ -77,7 +77,7 @@ class Dispatcher:
         self.meter: LoadMeter | None = None
         self.parking: Parking | None = None
         self.released = Released()
-        self.releases: Callable[[TopicPartition, int], int] | None = None
+        self.release_count: Callable[[TopicPartition, int], int] | None = None
         self._parked: ParkedHashes | None = None  # as they are obeyed
         self._config = config
         self._session = session
@@ -263,7 +263,7 @@ class Dispatcher:
             Whether it does so; False if it is acknowledged, or not this consumer's any more.
         """
         chunk, row, topic_partition = message[0], message[1], message.topic_partition
-        if chunk.acknowledged[row] & 1 or topic_partition not in self.assignment:
+        if chunk.acknowledged[row] & ACKNOWLEDGED or topic_partition not in self.assignment:
             return False
         key, offset = message.key(), message.offset()
         delivery, begins = self.deliveries.get(topic_partition), self._next.get(topic_partition)
@@ -281,7 +281,7 @@ class Dispatcher:
             return
         held = self.released.unfollowed(chunk.topic_partition)
         for key in set(chunk.column("key")):
-            if key is not None and common(held, (_point(key_hash(key, 0)),)):
+            if key is not None and common(held, (HashRange.of(key_hash(key, 0)),)):
                 delivery.release(key, int(chunk.offsets[0]))
 
     def _make_room(self) -> None:
@@ -326,8 +326,8 @@ class Dispatcher:
         """
         delivery, kept_back = self.deliveries[topic_partition], dict[HashRange, int]()
         for message in taken:
-            message[0].acknowledged[message[1]] = 1  # what was not handed out is no gap
-            hashes = _point(key_hash(message.key(), message.offset()))
+            message[0].acknowledged[message[1]] = ACKNOWLEDGED  # what was not handed out is no gap
+            hashes = HashRange.of(key_hash(message.key(), message.offset()))
             kept_back[hashes] = min(message.offset(), kept_back.get(hashes, message.offset()))
         self._give_up(topic_partition)
         anew, offsets = delivery.come_again()
@@ -504,7 +504,7 @@ class Dispatcher:
             if self.meter is not None:
                 self.meter.begun(chunk)
             limit = self._limits.of(chunk.topic_partition)
-            chunk.releases = self.releases
+            chunk.release_count = self.release_count
             if limit is None:
                 self._hand.partition = chunk.topic_partition
                 begun = delivery.begin(chunk, end)
@@ -572,7 +572,7 @@ class Dispatcher:
             if self.meter is not None:
                 self.meter.begun(chunk)
             batch, chunks = records.batch, [chunk]
-        batch = marked(batch, chunks).select(self._config.columns or SOURCE_COLUMNS[:-1])
+        batch = marked(batch, chunks).select(self._config.columns or DEFAULT_COLUMNS)
         return self.deliveries[partition], messages, batch
 
     def metrics(self, *, is_batch: bool) -> dict[TopicPartition, PartitionMetrics]:
@@ -701,7 +701,3 @@ class Dispatcher:
         if self.parking is not None:
             self.parking.close()
         self._reader.close()
-
-
-def _point(hashed: int) -> HashRange:
-    return HashRange(hashed, hashed + 1)

@@ -88,7 +88,7 @@ class Parking:
         for topic, key in keys:
             by_topic.setdefault(topic, set()).add(key_hash(key, 0))
         hashes = {
-            topic: tuple(HashRange(point, point + 1) for point in sorted(points))
+            topic: tuple(HashRange.of(point) for point in sorted(points))
             for topic, points in sorted(by_topic.items())
         }
         if hashes != self.hashes:

@@ -80,8 +80,9 @@ class EpochWriter:
         if asked:
             self._waiting, self._unblocked = asked[-1], frozenset()
         if self._waiting is not None and not self._waiting.is_wanted():
-            self._waiting, self.retry_at = None, float("inf")
+            self._waiting = None
         if self._waiting is None:
+            self.retry_at = float("inf")
             return
         if asked or now >= self.retry_at:
             self._append(link, now)

@@ -13,7 +13,7 @@ the successor's claim before it.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import Bounds, since, subtract, within
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.core.region import overlay
@@ -236,7 +236,7 @@ def _wanted(
     member: str, owned: Sequence[HashRange], done: Progress, stable: int
 ) -> Iterator[tuple[BlockKey, Bounds]]:
     """The blocks that hold what is processed of some hashes, from the stable offset on."""
-    tiling = done.stripes or (Stripe(HashRange(0, 1 << 63), ()),)
+    tiling = done.stripes or (Stripe(WHOLE, ()),)
     for part in owned:
         for stripe in tiling:
             shared = stripe.hashes.intersect(part)

@@ -326,7 +326,7 @@ class Membership:
         """A heartbeat was answered with an error.
 
         Args:
-            code: The error; None for another one that may go away.
+            code: The error; None for one that has no meaning to a member, which changes nothing.
         """
         if code is Code.REBALANCE_IN_PROGRESS:
             self._must_join |= self.state is State.STABLE

@@ -279,7 +279,9 @@ def _as_cut(
     parts = [held[member] for member in members if member in held]
     cut = tuple(sorted(part for hashes in parts for part in hashes))
     is_known = any(seen.records for seen in load.observed)
-    return load if is_known or len(cut) != count or not tiles(parts) else replace(load, allowed=cut)
+    if is_known or len(cut) != count or not tiles(parts):
+        return load
+    return replace(load, fixed_ranges=cut)
 
 
 def _tasks(

@@ -19,7 +19,7 @@ class Session(Protocol):
 
     member: str
 
-    def look_up_leader_epochs(self, of: Callable[[TopicPartition], LeaderEpochs]) -> None:
+    def use_leader_epochs(self, of: Callable[[TopicPartition], LeaderEpochs]) -> None:
         """Let commits carry leader epochs, which ``of`` supplies for a partition."""
 
     def claim(

@@ -11,6 +11,7 @@ After each fault the topic is looked for again: is it the one that was read?
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from kshare.core.progress import TopicPartition
@@ -193,9 +194,14 @@ class LogFollower:
             self._follow(partition, topic_id, self._shared.ownerships.log)
 
     def _follow(self, partition: TopicPartition, topic_id: str, log: GroupLog) -> None:
-        kafka = self._config.kafka
         wait_ms = min(_LONGEST_WAIT_MS, self._config.claim_timeout_ms // 4)
-        tail = LogTail(kafka, partition, BrokerPool(kafka), wait_ms=wait_ms, now=self._now)
+        kafka = self._config.kafka
+        hasty = replace(  # all that the session does waits for a broker that does not answer
+            kafka,
+            request_timeout_ms=min(kafka.request_timeout_ms, ANSWER_MS),
+            connection_setup_timeout_ms=min(kafka.connection_setup_timeout_ms, ANSWER_MS),
+        )
+        tail = LogTail(hasty, partition, BrokerPool(hasty), wait_ms=wait_ms, now=self._now)
         writer, self._writer = self._writer, LogWriter(kafka, timeout_ms=ANSWER_MS)
         self.link = LogLink(partition, topic_id, tail, writer, GroupReader(partition, log))
 

@@ -74,6 +74,7 @@ class Presence:
         """Say that this member is alive, if it is time to, or the log's present is in doubt."""
         if link.denied is not None:
             self.right.beats.excuse()
+            self._beat_at = float("inf")
             return
         beats = self.right.beats
         now, wall_ms = self._now(), int(time.time() * 1000)
@@ -111,7 +112,7 @@ class Presence:
         now, epoch, beats = self._now(), self.epoch_of_member(), self.right.beats
         with self._shared.changed:
             ownerships = self._shared.ownerships
-            if beats.has_lapsed(now):
+            if beats.take_lapse(now):
                 ownerships.renew("the log was not reached for claim.timeout.ms")
             beats.read(ownerships.log)
             if self._config.lease_records is None:

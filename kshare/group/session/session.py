@@ -68,7 +68,7 @@ class GroupSession:
         self.transaction_log = TransactionLog(config.group, self._shared, self._thread, now)
         self.transaction_log.is_alive = self.may_deliver
 
-    def look_up_leader_epochs(self, of: Callable[[TopicPartition], LeaderEpochs]) -> None:
+    def use_leader_epochs(self, of: Callable[[TopicPartition], LeaderEpochs]) -> None:
         """Commit leader epochs beside offsets, which are not known otherwise.
 
         Args:
@@ -95,11 +95,7 @@ class GroupSession:
             config, self.member, self._write_epoch, on_change, whole_topics, now=self._now
         )
         self._member_thread = member
-        self._thread.actions.primary.as_member = member.commit
-        self._thread.epochs.on_lost = member.rebalance
-        self._thread.on_fault = member.session_ended
-        self.transaction_log.is_lost = lambda: member.is_lost
-        self._thread.presence.epoch_of_member = lambda: member.epoch
+        self._work_for(member)
         self._right.joined(member.liveness, is_static=member.is_static)
         self.claim({})
         return member
@@ -109,10 +105,17 @@ class GroupSession:
         member, self._member_thread = self._member_thread, None
         if member is not None:
             member.close(timeout)
-            self._thread.actions.primary.as_member = None
-            self._thread.presence.epoch_of_member = lambda: None
+            self._work_for(None)
             self._right.left()
-            self.transaction_log.is_lost = lambda: False
+
+    def _work_for(self, member: MemberThread | None) -> None:
+        """Let all parts of the session work for a member of the group, or for none."""
+        thread = self._thread
+        thread.actions.primary.as_member = None if member is None else member.commit
+        thread.epochs.on_lost = _ignore if member is None else member.rebalance
+        thread.on_fault = _ignore if member is None else member.session_ended
+        thread.presence.epoch_of_member = lambda: None if member is None else member.epoch
+        self.transaction_log.is_lost = lambda: member is not None and member.is_lost
 
     def _write_epoch(self, epoch: Epoch, written: Written, is_wanted: Callable[[], bool]) -> None:
         self._thread.epochs.write(epoch, written, is_wanted)
@@ -325,6 +328,9 @@ class GroupSession:
         trouble = self._shared.trouble
         why = f"; the last trouble: {trouble}" if trouble else ""
         return FetchTimeoutError(f"group {self._group}: cannot {what} within {timeout:g} s{why}")
+
+
+def _ignore(*_: object) -> None: ...
 
 
 def _unclaimed(asked: Sequence[tuple[Ownership, int]]) -> str:

@@ -8,9 +8,9 @@ Cost: importing this module does not import kafka-python, which takes 0.3 s; onl
 """
 
 from enum import Enum, IntEnum
-from typing import Self
+from typing import Final, Self
 
-__all__ = ["ErrorCode", "Kind", "is_permanent", "is_retriable", "kind", "name"]
+__all__ = ["PASSING", "ErrorCode", "Kind", "is_permanent", "is_retriable", "kind", "name"]
 
 
 class Kind(Enum):
@@ -27,6 +27,10 @@ class Kind(Enum):
     FENCED = "a later producer has taken over the transactional id"
     TRANSACTION_ENDED = "the transaction is over: it was ended the other way, or has expired"
     PERMANENT = "any other error: asking again changes nothing"
+
+
+PASSING: Final = frozenset({Kind.TRANSIENT, Kind.STALE_LEADER})
+"""Kinds of errors that pass by themselves, or once it is asked who leads."""
 
 
 class ErrorCode(IntEnum):

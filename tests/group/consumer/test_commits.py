@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import wait
 from dataclasses import replace
 from typing import Any, cast
@@ -23,8 +24,10 @@ class Refusing:
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+        self.wait: Callable[[], object] = lambda: None
 
     def commit(self, *_: Any, **__: Any) -> None:
+        self.wait()
         raise self.error
 
 
@@ -104,3 +107,16 @@ def test_closing_waits_so_long_at_most() -> None:
     session.closed.set()
     assert is_closed
     assert sorted(session.timeouts) == [0.1, 60.0]
+
+
+def test_what_is_under_way_is_not_looked_for_all_the_time() -> None:
+    session, over = Refusing(KafkaError("no coordinator")), threading.Event()
+    session.wait = lambda: over.wait(20)
+    config = group_config("b:9092", auto_commit_interval_ms=1)
+    commits = Commits(config, cast("Session", session), lambda processed: processed)
+    commits.begin(WORK)
+    assert commits.seconds_left == float("inf")
+    over.set()
+    commits.finish()
+    assert commits.seconds_left < 1
+    commits.close(lambda: WORK, 9.0)

@@ -214,7 +214,7 @@ def check_committed(
     processed = {each.offset() for each in returned} - {each.offset() for each in unacknowledged}
     for offset in set(range(RECORDS)) - processed:
         point = key_hash(KEYS[offset % 4], 0)
-        pending = done.pending_of(RECORDS, (HashRange(point, point + 1),))
+        pending = done.pending_of(RECORDS, (HashRange.of(point),))
         assert any(offset in piece.offsets for piece in pending)
 
 

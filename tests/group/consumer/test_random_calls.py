@@ -296,7 +296,7 @@ class Walk:
                 continue
             offsets = [at for at, each in enumerate(self._keys[tp]) if each == key]
             point = key_hash(key, 0)
-            pending = done.pending_of(len(self._keys[tp]), (HashRange(point, point + 1),))
+            pending = done.pending_of(len(self._keys[tp]), (HashRange.of(point),))
             left = [at for at in offsets if any(at in piece.offsets for piece in pending)]
             self._due[tp, key] = [] if was_owned else left
             if was_owned:

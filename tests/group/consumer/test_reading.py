@@ -179,4 +179,4 @@ def test_after_close_nothing_is_waited_for(cluster: FakeCluster) -> None:
     begun = time.monotonic()
     with pytest.raises(RuntimeError, match="Consumer closed"):
         consumer.committed([("orders", 0)])
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 5  # of 60

@@ -75,17 +75,17 @@ def test_a_record_comes_again_after_its_delay_and_its_key_behind_it(
         if message.offset() != 5 and message.offset() < 9:
             consumer.acknowledge(message)
     began = time.monotonic()
-    consumer.release(first[5], 0.5)
+    consumer.release(first[5], 2.0)
     again = [9, 13, 17]
     assert [message.offset() for message in first if message.is_released()] == [5, *again]
     consumer.acknowledge(first[9])  # too late: it comes again
     others = received(consumer, 15)
     assert offsets(others) == [at for at in range(20, RECORDS) if at % 4 != 1]
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 2.0
     consumer.commit()
     assert group.done[T0].stable == 5
     rest = received(consumer, 9)
-    assert time.monotonic() - began >= 0.5
+    assert time.monotonic() - began >= 2.0
     assert offsets(rest) == [5, *again, *range(21, RECORDS, 4)]
     assert [message.delivery_count() for message in rest[:3]] == [2, 1, 1]
     for message in [*first, *others, *rest]:

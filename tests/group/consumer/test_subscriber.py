@@ -7,6 +7,7 @@ import pytest
 
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.progress import TopicPartition
+from kshare.errors import AuthorizationError
 from kshare.group.consumer.subscriber import Callbacks, Host, Subscriber, partitions_only
 from kshare.group.membership.thread import MemberThread
 from kshare.group.protocol.holdings import Change
@@ -21,12 +22,19 @@ class FakeMember:
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
+        self.is_applied = False
 
     def take(self) -> Change | None:
         return self.changes.pop(0) if self.changes else None
 
+    is_lost = False
+
+    @property
+    def has_change(self) -> bool:
+        return bool(self.changes)
+
     def applied(self) -> None:
-        pass
+        self.is_applied = True
 
     def owned(self) -> dict[TopicPartition, Any]:
         return {}
@@ -37,11 +45,17 @@ class FakeHost:
 
     def __init__(self) -> None:
         self.claimed: list[Hashes] = []
+        self.faults: list[BaseException] = []
 
     def commit_before_revocation(self) -> None:
         return None
 
+    def is_settled(self) -> bool:
+        return True
+
     def take_over(self, assignment: Hashes, epoch: object) -> None:
+        if self.faults:
+            raise self.faults.pop()
         self.claimed.append(assignment)
 
 
@@ -141,3 +155,42 @@ def test_a_start_that_a_callback_did_not_bear_is_told_again(
     for _ in range(2):
         subscriber.started(lambda _: True)
     assert told == [{ORDERS: ()}] * 2
+
+
+@pytest.mark.parametrize("fault", [AuthorizationError("not accepted"), KeyboardInterrupt()])
+def test_what_cannot_be_claimed_is_tried_again(
+    subscriber: Subscriber, member: FakeMember, fault: BaseException
+) -> None:
+    told: list[Hashes] = []
+    subscriber.callbacks = Callbacks(on_assigned=told.append)
+    host = cast("FakeHost", subscriber._host)
+    host.faults = [fault, fault]
+    member.changes.append(Change({}, {ORDERS: ()}, {ORDERS: ()}))
+    for _ in range(2):
+        assert subscriber.has_work
+        with pytest.raises(type(fault)):
+            subscriber.follow()
+        assert not member.is_applied
+    assert subscriber.has_work
+    subscriber.follow()
+    assert member.is_applied
+    assert told == host.claimed == [{ORDERS: ()}]
+    assert not subscriber.has_work
+
+
+def test_an_interrupt_in_a_callback_leaves_the_change_to_the_next_call(
+    subscriber: Subscriber, member: FakeMember
+) -> None:
+    faults: list[BaseException] = [KeyboardInterrupt()]
+
+    def revoked(_: Hashes) -> None:
+        if faults:
+            raise faults.pop()
+
+    subscriber.callbacks = Callbacks(on_revoked=revoked)
+    member.changes.append(Change({ORDERS: ()}, {}, {}))
+    with pytest.raises(KeyboardInterrupt):
+        subscriber.follow()
+    assert subscriber.has_work
+    subscriber.follow()
+    assert member.is_applied

@@ -15,8 +15,12 @@ from kshare.group.protocol.cooperator import Share
 T0 = TopicPartition("orders", 0)
 
 
-def chunk(*offsets: int) -> Chunk:
-    columns = {"key": pa.nulls(len(offsets), pa.binary()), "offset": pa.array(offsets, pa.int64())}
+def chunk(*offsets: int, at_ms: int = 0) -> Chunk:
+    columns = {
+        "key": pa.nulls(len(offsets), pa.binary()),
+        "offset": pa.array(offsets, pa.int64()),
+        "timestamp": pa.array([at_ms * 1_000] * len(offsets), pa.timestamp("us", "UTC")),
+    }
     return Chunk(T0, pa.RecordBatch.from_pydict(columns))
 
 
@@ -110,6 +114,23 @@ def test_records_are_acknowledged_one_by_one() -> None:
     second.acknowledged[:3] = b"\1" * 3
     each.count()
     assert (each.finished, each.unacknowledged) == (1, 0)
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_what_is_in_flight_is_what_its_parts_have_in_flight(explicit: bool) -> None:
+    each = delivery(explicit=explicit)
+    each.update(share(5_000, 5_010))
+    each.next_part()
+    first = chunk(*range(5_000, 5_010), at_ms=7)
+    each.hand_out(first, 5_010)
+    assert each.in_flight(is_batch=True) == 10
+    each.settle()
+    first.acknowledged[:9] = b"\1" * 9
+    each.update(share(5_000, 5_010, 9_000, 9_010))
+    each.next_part()
+    each.begin(chunk(*range(9_000, 9_010), at_ms=8), 9_010)
+    assert each.in_flight(is_batch=True) == explicit
+    assert each.oldest_unacknowledged_ms == (7 if explicit else None)
 
 
 def test_a_commit_up_to_an_offset() -> None:

@@ -132,7 +132,7 @@ def test_a_call_waits_for_nothing_of_a_partition_that_is_put_aside_as_a_whole(
         with closing(
             Dispatcher(config, cast("GroupSession", session), Waker().open())
         ) as dispatcher:
-            dispatcher.assign({T0: (HashRange(point, point + 1),), T1: ()})
+            dispatcher.assign({T0: (HashRange.of(point),), T1: ()})
             session.at = {T0: Progress.at(0), T1: Progress.at(0)}
             dispatcher.refresh()
             assert eventually(lambda: dispatcher.next_rows(0.1))

@@ -43,6 +43,13 @@ def test_an_epoch_that_was_not_read_back_is_written_into_the_next_log() -> None:
     assert heard == [(7, "new")]
 
 
+def test_who_waits_for_no_epoch_has_nothing_to_do_after_the_log_was_lost() -> None:
+    writer, link = EpochWriter("g"), Link()
+    for now in (0.0, 1.0):
+        writer.serve(cast("LogLink", link), GroupLog("g"), now)
+    assert writer.retry_at == float("inf")
+
+
 def test_what_a_former_member_has_left_open_does_not_hide_the_epoch() -> None:
     """Nobody is assigned anything before it is read back, so nobody else would abort that."""
     writer, link, log = EpochWriter("g"), Link(), GroupLog("g")

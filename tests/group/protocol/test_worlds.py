@@ -50,7 +50,7 @@ def test_what_is_pending_of_one_record(stable: int, done: list[Rectangle]) -> No
     progress = Progress.of(stable, done)
     for offset in range(14):
         for hash_ in range(0, HASH_SPACE, 1 << 60):
-            pieces = progress.pending(offset + 1, HashRange(hash_, hash_ + 1))
+            pieces = progress.pending(offset + 1, HashRange.of(hash_))
             in_pieces = any(offset in piece.offsets for piece in pieces)
             assert is_pending(progress, offset, hash_) == in_pieces
 

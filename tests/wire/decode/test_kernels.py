@@ -272,7 +272,7 @@ def test_nothing_of_a_record_is_read_behind_the_key_of_another_slice() -> None:
     )
     scan = Scan(rows=1, slice_=Slice("t", 0, others))
     assert (scan.run(FENCE.put(raw), 1, 0), scan.rows()) == (status.DONE, [])
-    own = Slice("t", 0, (Rectangle(OffsetRange(0, 9), HashRange(hash_, hash_ + 1)),))
+    own = Slice("t", 0, (Rectangle(OffsetRange(0, 9), HashRange.of(hash_)),))
     assert Scan(rows=1, slice_=own).run(FENCE.put(raw), 1, 0) > 0
 
 
