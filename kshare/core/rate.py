@@ -27,6 +27,8 @@ class LastBatch:
 
     Attributes:
         seconds: How long its tasks took together; None before the first batch.
+        overhead: Seconds of a batch beside its slowest task, such as a trigger's interval or what
+            the driver does: no limit makes that shorter. Known once each task was measured.
         slowest: How long the slowest task took that was measured; 0 if none was.
         unmeasured: Number of batches since one with a measured task.
         since_all: Number of batches since one of which each task was measured.
@@ -36,6 +38,7 @@ class LastBatch:
     """
 
     seconds: float | None = None
+    overhead: float = 0.0
     slowest: float = 0.0
     unmeasured: int = 0
     since_all: int = 0
@@ -130,7 +133,7 @@ def learn_from(
         limits: Its limits; empty if they are not known, or there were none.
         observed: What its tasks have reported, by partition.
         tasks: Number of tasks of the batch.
-        seconds: How long they took together.
+        seconds: How long it took, until the next one is planned.
         target_seconds: How long a task should take; None if that is not wanted.
     """
     times = {
@@ -143,13 +146,15 @@ def learn_from(
         speeds[tp] = learn(known, measured, target_seconds=target_seconds)
     slowest = max((s.seconds or 0.0 for ranges in times.values() for s in ranges), default=0.0)
     is_whole = sum(map(len, times.values())) == tasks
+    overhead = max(seconds - slowest, 0.0) if times and is_whole else last.overhead
     merged = {tp: _merged(last.observed.get(tp, ()), ranges) for tp, ranges in observed.items()}
     full = {
         tp: frozenset(seen.hashes for seen in ranges if seen.is_full)
         for tp, ranges in observed.items()
     }
     return LastBatch(
-        seconds=max(seconds, slowest),
+        seconds=max(seconds - overhead, slowest),
+        overhead=overhead,
         slowest=slowest,
         unmeasured=0 if times else last.unmeasured + 1,
         since_all=0 if is_whole else last.since_all + 1,

@@ -182,7 +182,9 @@ def test_how_long_it_is_since_tasks_were_measured(
     assert last.unmeasured == (0 if measured else 5)
     assert last.since_all == (0 if len(measured) == tasks else 7)
     assert last.slowest == max(measured, default=0.0)
-    assert last.seconds == max(3.0, last.slowest)
+    is_whole = len(measured) == tasks
+    assert last.overhead == (max(3.0 - last.slowest, 0.0) if is_whole else 0.0)
+    assert last.seconds == max(3.0 - last.overhead, last.slowest)
 
 
 def test_the_ranges_whose_tasks_a_limit_ended() -> None:

@@ -1,5 +1,6 @@
 """The pace of batches beside a slow key, with the adaptive assignor, in simulated time."""
 
+import math
 import random
 from bisect import bisect_left, bisect_right
 
@@ -238,3 +239,28 @@ def test_whole_partitions_report_nothing() -> None:
     log = grown(50, partitions=2)
     query = WholeQuery(log)
     assert [planned.ticket for planned in query.trigger()] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("interval", "driver_seconds"),
+    [(60.0, 0.0), (0.0, 20.0)],  # Trigger.ProcessingTime; what foreachBatch does, or a state store
+)
+@pytest.mark.parametrize("assignor", ["round-robin", "adaptive"])
+def test_what_no_limit_makes_shorter_changes_none(
+    interval: float, driver_seconds: float, assignor: str
+) -> None:
+    query = WholeQuery(
+        grown(400_000),
+        keyRanges="2",
+        targetTaskDuration="10s",
+        maxTimeAhead="off",
+        rangeAssignor=assignor,
+    )
+    query.pace = lambda _: 0.005
+    limits = []
+    for _ in range(12):
+        limits.append(max(planned.max_records or 0 for planned in query.trigger()))
+        query.now += driver_seconds
+        if interval:
+            query.now = math.ceil(query.now / interval) * interval
+    assert min(limits[2:]) >= 1_500  # 2,000 records take 10 s
