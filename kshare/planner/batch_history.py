@@ -1,12 +1,14 @@
 """The batches before: what their dicts say, and how far each partition is when they are done."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kshare.core.batch import LimitedSlice, limited_slices
 from kshare.core.checkpoint import decode
 from kshare.core.losses import no_longer_assigned
 from kshare.core.progress import Progress, TopicPartition
+from kshare.core.tasks import PlannedSlice
 from kshare.options import SourceOptions
 from kshare.planner.data_loss import report_losses
 from kshare.planner.end_offsets import EndOffsetResolver, Scan
@@ -87,17 +89,36 @@ class BatchHistory:
         batch = self.batch(value)
         if batch.reached is None:
             reported = self._rates.finish_batch(batch)
-            read_committed = batch.offsets.read_committed  # of the run before a restart
-            if batch.run is not None:
-                read_committed = self._options.kafka.read_committed
-            batch.reached = self._ends.resolve(
-                batch.name,
-                batch.offsets,
-                batch.limited,
-                reported,
-                read_committed=read_committed,
-            )
+            batch.reached = self._ends.resolve(batch.name, batch.offsets, batch.limited, reported)
         return batch
+
+    def limited_tasks(self, batch: RecentBatch) -> list[PlannedSlice]:
+        """What is read of a batch's limited slices.
+
+        Tasks count records to their limits. Where the run that planned the batch has counted
+        others (another ``isolation.level``, or no ``keys``), they read up to where that one's end.
+
+        Raises:
+            DataLossError: An end can no longer be found, and ``failOnDataLoss`` is true.
+        """
+        offsets, options = batch.offsets, self._options
+        is_other = options.keys is not None or (
+            offsets.read_committed != options.kafka.read_committed
+        )
+        if not (offsets.limits and is_other):
+            return [PlannedSlice(slice_, limit.records) for limit, slice_ in batch.limited]
+        ends = self._ends.ends(batch.name, batch.limited, {}, read_committed=offsets.read_committed)
+        below = {
+            tp: tuple(
+                replace(limit, end=ends[slice_])
+                for limit, slice_ in batch.limited
+                if slice_.topic_partition == tp
+            )
+            for tp in offsets.limits
+        }
+        return [
+            PlannedSlice(slice_) for _, slice_ in limited_slices(replace(offsets, limits=below))
+        ]
 
     def resolve_ahead(
         self, progress: Mapping[TopicPartition, Progress], limited: Iterable[LimitedSlice]

@@ -77,8 +77,6 @@ class EndOffsetResolver:
         offsets: BatchOffsets,
         limited: Sequence[LimitedSlice],
         reported: Mapping[Slice, SliceEnd],
-        *,
-        read_committed: bool,
     ) -> dict[TopicPartition, Progress]:
         """Progress of each partition once the batch of a dict is done.
 
@@ -87,7 +85,28 @@ class EndOffsetResolver:
             offsets: What the dict says.
             limited: The slices of its limits.
             reported: Where tasks ended, by their slices; may hold more or fewer.
-            read_committed: The isolation level of its tasks.
+
+        Raises:
+            DataLossError: An end can no longer be found, and ``failOnDataLoss`` is true.
+        """
+        ends = self.ends(name, limited, reported, read_committed=offsets.read_committed)
+        return self._after(offsets.progress, ends)
+
+    def ends(
+        self,
+        name: str,
+        limited: Sequence[LimitedSlice],
+        reported: Mapping[Slice, SliceEnd],
+        *,
+        read_committed: bool,
+    ) -> dict[Slice, int]:
+        """The ends of limited slices.
+
+        Args:
+            name: The name of the batch, for the log.
+            limited: The slices.
+            reported: Where tasks ended, by their slices; may hold more or fewer.
+            read_committed: The isolation level at which records are counted.
 
         Raises:
             DataLossError: An end can no longer be found, and ``failOnDataLoss`` is true.
@@ -107,7 +126,7 @@ class EndOffsetResolver:
             )
             found = self._look_for(missing, read_committed=read_committed)
             ends |= self._sure(found, read_committed=read_committed)
-        return self._after(offsets.progress, ends)
+        return ends
 
     def _sure(self, found: Mapping[Slice, int], *, read_committed: bool) -> dict[Slice, int]:
         """Where to go on with slices, if their topic has become compacted since they were read.
@@ -144,7 +163,7 @@ class EndOffsetResolver:
         count = offsets.end - offsets.start
         if count < 1:
             return True
-        options = replace(self._at_level(read_committed=read_committed), keys=None)
+        options = self._at_level(read_committed=read_committed)
         whole = Slice(*partition, (Rectangle(offsets, WHOLE),))
         try:
             (found,) = self._scan([(whole, count)], options)
@@ -186,10 +205,9 @@ class EndOffsetResolver:
         return ends
 
     def _at_level(self, *, read_committed: bool) -> SourceOptions:
-        """The options of a scan at an isolation level."""
-        return replace(
-            self._strict, kafka=replace(self._strict.kafka, read_committed=read_committed)
-        )
+        """The options of a scan at an isolation level. Records of all keys count in limits."""
+        kafka = replace(self._strict.kafka, read_committed=read_committed)
+        return replace(self._strict, kafka=kafka, keys=None)
 
     def _find(
         self, limited: Sequence[tuple[Slice, int]], options: SourceOptions

@@ -219,7 +219,7 @@ class StreamPlanner:
         last = self._history.finished(start)
         self._observe(last)
         batch = self._history.batch(end)
-        slices = [PlannedSlice(slice_, limit.records) for limit, slice_ in batch.limited]
+        slices = self._history.limited_tasks(batch)
         pending = {
             tp: progress.minus(self._start_of(tp, last, batch.offsets))
             for tp, progress in sorted(batch.offsets.progress.items())

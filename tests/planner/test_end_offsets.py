@@ -84,6 +84,7 @@ def test_whatever_is_reported_the_answer_is_that_of_the_log(
     silent: set[int], lies: list[int], liars: set[int], committed: bool
 ) -> None:
     log = grown(100)
+    offsets = replace(OFFSETS, read_committed=committed)
     reported = {}
     for number, (slice_, end) in enumerate(ends(log).items()):
         if number in liars:
@@ -91,8 +92,8 @@ def test_whatever_is_reported_the_answer_is_that_of_the_log(
         elif number not in silent:
             reported[slice_] = end
     scans, truth = Scans(log), Scans(log)
-    found = resolver(scans).resolve("b", OFFSETS, LIMITED, reported, read_committed=committed)
-    assert found == resolver(truth).resolve("b", OFFSETS, LIMITED, {}, read_committed=committed)
+    found = resolver(scans).resolve("b", offsets, LIMITED, reported)
+    assert found == resolver(truth).resolve("b", offsets, LIMITED, {})
     assert scans.slices == [LIMITED[n][1] for n in range(4) if n in silent | liars]
     assert scans.levels <= {committed}
     # Found ahead of the batch it is the same.
@@ -105,20 +106,18 @@ def test_reports_are_joined_by_the_slice_and_not_by_its_number() -> None:
     reported = dict(reversed(ends(log).items()))
     other = limit_ranges(T0, REACHED, 91, [(WHOLE, 7)], frozenset())[0][1]
     scans = Scans(log)
-    found = resolver(scans).resolve(
-        "b", OFFSETS, LIMITED, {other: SliceEnd(11, 1), **reported}, read_committed=False
-    )
+    found = resolver(scans).resolve("b", OFFSETS, LIMITED, {other: SliceEnd(11, 1), **reported})
     assert scans.slices == []
-    assert found == resolver(scans).resolve("b", OFFSETS, LIMITED, {}, read_committed=False)
+    assert found == resolver(scans).resolve("b", OFFSETS, LIMITED, {})
 
 
 def test_what_the_log_has_lost_comes_a_second_time(caplog: pytest.LogCaptureFixture) -> None:
     log = grown(100)
     log.first[T0] = 40
     with pytest.raises(DataLossError):
-        resolver(Scans(log)).resolve("b", OFFSETS, LIMITED, {}, read_committed=False)
+        resolver(Scans(log)).resolve("b", OFFSETS, LIMITED, {})
     lenient = resolver(Scans(log), failOnDataLoss="false")
-    found = lenient.resolve("b", OFFSETS, LIMITED, {}, read_committed=False)
+    found = lenient.resolve("b", OFFSETS, LIMITED, {})
     assert found == {T0: Progress(40)}
     assert caplog.text.count("Going on at offset 40") == 4
 
@@ -157,6 +156,6 @@ def test_the_ends_of_a_topic_that_is_gone_are_their_starts() -> None:
     log = grown(100)
     log.subscribed.clear()
     scans = Scans(log)
-    found = resolver(scans).resolve("b", OFFSETS, LIMITED, {}, read_committed=False)
+    found = resolver(scans).resolve("b", OFFSETS, LIMITED, {})
     assert found == {T0: REACHED}
     assert scans.passes == 1

@@ -1,6 +1,7 @@
 """Batches in which every range goes its own way: limits, parked keys, bounds, lost feedback."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +13,14 @@ from kshare.core.batch import limited_slices
 from kshare.core.checkpoint import BatchOffsets, RangeLimit, decode
 from kshare.core.hashing import HASH_SPACE, WHOLE, key_hash, split, without
 from kshare.core.offsets import OffsetRange
-from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
+from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import PlannedSlice
+from kshare.options import SourceOptions
+from kshare.wire.reader.find_ends import find_ends
+from tests.support.batches import Rec, batch_of, numbered
 from tests.support.planner import KEYS, T0, Log, Query, grown
+from tests.support.scripted import ScriptedLog
 
 # -- the laws -------------------------------------------------------------------------------------
 
@@ -272,7 +278,7 @@ def test_limits_come_and_go_at_restarts() -> None:
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
 def test_another_isolation_level_after_a_restart(level: str, again: bool) -> None:
-    """A batch ended where its own level had it end; one that is run again has the new level."""
+    """A batch ends where the level of its plan has it end, also if it runs again at another."""
     log = grown(300)
     log.aborted = {offset for offset in range(300) if offset % 10 < 4}
     query = Query(log, keyRanges="2", maxRecordsPerTask="20", **{"kafka.isolation.level": level})
@@ -290,6 +296,63 @@ def test_another_isolation_level_after_a_restart(level: str, again: bool) -> Non
     query.drain()
     query.check_order()
     assert {offset for _, offset in query.delivered} >= set(range(300)) - log.aborted
+
+
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+def test_another_isolation_level_and_then_another_restart(level: str) -> None:
+    log = grown(300)
+    log.aborted = {offset for offset in range(300) if offset % 10 < 4}
+    query = Query(log, keyRanges="2", maxRecordsPerTask="20", **{"kafka.isolation.level": level})
+    query.trigger()
+    end = query.planner.latest_offsets(query.at, None)  # in Spark's log; no task has run
+    other = {"read_uncommitted": "read_committed", "read_committed": "read_uncommitted"}[level]
+    query.restart(**{"kafka.isolation.level": other})
+    for task in query.planner.tasks(query.at, end):
+        for planned in task.slices:
+            query.run(planned)
+    query.at = end
+    query.restart()  # before the next batch is in Spark's log
+    query.drain()
+    delivered = [offset for _, offset in query.delivered]
+    assert sorted(delivered) == sorted(set(delivered))
+    assert {*delivered} >= set(range(300)) - log.aborted
+    query.check_order()
+
+
+class KeyedQuery(Query):
+    """A query that looks for ends as on a broker, where ``keys`` chooses records."""
+
+    wire: ScriptedLog
+
+    def scan(self, limited: Sequence[tuple[Slice, int]], options: SourceOptions) -> list[SliceEnd]:
+        return find_ends(limited, options, brokers=self.wire)
+
+
+@pytest.mark.parametrize("runs_again", [False, True])
+def test_keys_after_a_batch_whose_tasks_have_counted_all_keys(runs_again: bool) -> None:
+    keys = [b"a" if number % 10 == 0 else b"b" for number in range(1_000)]
+    log = Log(1)
+    log.grow(keys)
+    query = KeyedQuery(log, maxRecordsPerTask="50")
+    records = [
+        numbered([Rec(key, b"v") for key in keys[at : at + 10]]) for at in range(0, 1_000, 10)
+    ]
+    encoded = [batch_of(each, base=10 * at).encode() for at, each in enumerate(records)]
+    query.wire = ScriptedLog(encoded, response_bytes=2_000)
+    query.trigger()
+    start = query.at
+    end = query.planner.latest_offsets(start, None)
+    del query.given["maxRecordsPerTask"]
+    query.restart(keys='["a"]')
+
+    def planned(start: dict[str, Any], end: dict[str, Any]) -> list[tuple[OffsetRange, int | None]]:
+        tasks = query.planner.tasks(start, end)
+        return [(each.slice.offsets, each.max_records) for task in tasks for each in task.slices]
+
+    if runs_again:
+        assert planned(start, end) == [(OffsetRange(50, 100), None)]
+    after = query.planner.latest_offsets(end, None)
+    assert planned(end, after) == [(OffsetRange(100, 1_000), None)]
 
 
 def test_tasks_are_in_the_order_of_partitions_then_of_ranges() -> None:
