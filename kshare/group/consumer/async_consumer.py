@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -30,6 +30,8 @@ from kshare.group.metrics import ConsumerMetrics
 from kshare.group.model import OffsetAndMetadata
 
 __all__ = ["AsyncKeySharedConsumer"]
+
+_Answer = TypeVar("_Answer")
 
 
 class AsyncKeySharedConsumer:
@@ -129,18 +131,34 @@ class AsyncKeySharedConsumer:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """A transaction (``transactional.id``): outputs and what is processed, all or nothing."""
+        if self._consumer.is_closed:
+            raise ConsumerClosedError
         context = self._consumer.transaction()
-        run = asyncio.get_running_loop().run_in_executor
-        transaction = await run(self._polling, context.__enter__)
+        entering = self._run(context.__enter__)
+        try:
+            transaction = await asyncio.shield(entering)
+        except asyncio.CancelledError as error:
+            # It may open yet, in the other thread: nobody else would end it.
+            left = self._run(partial(context.__exit__, type(error), error, None))
+            left.add_done_callback(_forget)
+            entering.add_done_callback(_forget)
+            raise
         try:
             yield transaction
         except BaseException as error:
             leave = partial(context.__exit__, type(error), error, error.__traceback__)
-            if not await asyncio.shield(run(self._polling, leave)):
+            if not await asyncio.shield(self._run(leave)):
                 raise
         else:
-            leave = partial(context.__exit__, None, None, None)
-            await asyncio.shield(run(self._polling, leave))
+            await asyncio.shield(self._run(partial(context.__exit__, None, None, None)))
+
+    def _run(self, call: Callable[[], _Answer]) -> "asyncio.Future[_Answer]":
+        """Call something in the thread that polls; after the end, in another one."""
+        run = asyncio.get_running_loop().run_in_executor
+        try:
+            return run(self._polling, call)
+        except RuntimeError:  # it takes nothing more
+            return run(None, call)
 
     async def committed(
         self,
@@ -259,3 +277,9 @@ class AsyncKeySharedConsumer:
         except asyncio.CancelledError:
             self._left = future
             raise
+
+
+def _forget(ended: "asyncio.Future[Any]") -> None:
+    """Nobody waits for what has become of a call."""
+    if not ended.cancelled():
+        ended.exception()

@@ -381,7 +381,8 @@ class KeySharedConsumer:
             raise RuntimeError("transactions need transactional.id in the configuration")
         try:
             if self._receiver.transactions.current is None:
-                self._receiver.follow_group(continues=False)
+                with self._state.call():
+                    self._receiver.follow_group(continues=False)
             with self._receiver.transactions.run() as transaction:
                 yield transaction
         finally:

@@ -165,7 +165,7 @@ class Reading:
             return
         self._end_transactions("unsubscribe")
         subscriber.stop_looking()
-        with self._state.changing(self._receiver.interrupt):
+        with self._state.call(), self._state.changing(self._receiver.interrupt):
             try:
                 subscriber.revoke_all()
             finally:

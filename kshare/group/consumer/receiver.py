@@ -335,23 +335,26 @@ class Receiver:
             RuntimeError: Nothing was assigned or subscribed; or there is no open transaction, and
                 has to be.
         """
-        if self._state.is_closed:
-            raise ConsumerClosedError
-        if not self._state.has_begun:
-            raise RuntimeError("nothing to receive: call subscribe() or assign() before")
-        if self.transactions is not None and self.transactions.current is None:
-            raise RuntimeError("transactional.id is set: receive within consumer.transaction()")
         deadline = deadline_of(timeout)
         with self._state.call():
+            self._check_may_receive()
             meter = self._dispatcher.meter
             if meter is not None:
                 meter.called(continues=continues)
             if not continues:
                 self._processed.settle()
             has_some = self._wait(take, deadline, continues=continues)
-            if meter is not None:
-                meter.returned(self._dispatcher.current if has_some else None)
+            if meter is not None and not has_some:
+                meter.returned(None)
             return has_some
+
+    def _check_may_receive(self) -> None:
+        if self._state.is_closed:
+            raise ConsumerClosedError
+        if not self._state.has_begun:
+            raise RuntimeError("nothing to receive: call subscribe() or assign() before")
+        if self.transactions is not None and self.transactions.current is None:
+            raise RuntimeError("transactional.id is set: receive within consumer.transaction()")
 
     def _wait(self, take: Take, deadline: float, *, continues: bool) -> bool:
         while self.follow_group(continues=continues):
@@ -362,6 +365,8 @@ class Receiver:
                     return False
                 seconds = min(deadline - time.monotonic(), _TICK_SECONDS)
                 if self._has_some(take, seconds, continues=continues):
+                    if self._dispatcher.meter is not None:
+                        self._dispatcher.meter.returned(self._dispatcher.current)
                     return True
             # A call that holds records waits for none that come only once these are acknowledged.
             if deadline <= time.monotonic() or (continues and self._dispatcher.is_blocked()):

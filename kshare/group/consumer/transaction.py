@@ -11,7 +11,8 @@ longer than its commit takes. After an abort, or an answer that was lost, delive
 the log says once the transaction is decided.
 
 A signal handler, or another thread, may close the consumer amid a transaction. The beginning and
-the commit are calls: the consumer closes after them. Between them, the transaction is aborted.
+the commit are calls, and hold a lock: the consumer closes after them, and they wait for nothing any
+more. Between them, the transaction is aborted.
 
 Cost: one producer for each consumer; a new one after an abort, and after a commit that may have
 been asked for twice (:mod:`kshare.produce.commit`). A commit of a new producer waits until the log
@@ -22,6 +23,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from threading import RLock
 from typing import Any, Final
 
@@ -31,6 +33,7 @@ from kshare.cluster.client import kafka_error, kind_of
 from kshare.errors import (
     AuthenticationError,
     AuthorizationError,
+    ConsumerClosedError,
     KafkaError,
     KshareError,
     RecordRefusedError,
@@ -74,7 +77,7 @@ class Transaction:
     """A transaction that is open: what :meth:`.KeySharedConsumer.transaction` gives."""
 
     def __init__(self, produce: Callable[..., None]) -> None:
-        self._produce = produce
+        self._produce = partial(produce, self)
 
     def produce(
         self,
@@ -144,6 +147,7 @@ class Transactions:
         self._log = log
         self._work = work
         self._state = state
+        self._lock = RLock()
         self._producer = _Producer(config, self._id)
         self._gives_up = 0.0  # when the transaction does, by the monotonic clock
         self._is_doubtful = False  # whether an earlier one may still be open
@@ -154,6 +158,8 @@ class Transactions:
         if self.current is not None:
             raise RuntimeError("a transaction is open: end it before the next one begins")
         with self._call():
+            if self._state.is_closed:
+                raise ConsumerClosedError
             self.resolve()
             if self._producer.fences != self._log.own_fences:
                 self._producer.drop()
@@ -162,8 +168,7 @@ class Transactions:
         try:
             yield transaction
             with self._call():
-                if self.current is not transaction:
-                    raise _closed()
+                self._check_current(transaction)
                 self._commit()
                 self.current = None
         except BaseException:
@@ -173,7 +178,7 @@ class Transactions:
 
     @contextmanager
     def _call(self) -> Iterator[None]:
-        with self._state.call(), self._state.polling:
+        with self._state.call(), self._lock:
             yield
 
     def abort(self) -> None:
@@ -187,6 +192,7 @@ class Transactions:
             self._log.rewind()
         with suppress(KshareError):  # the next transaction tries again
             self.resolve()
+        self._work.aborted()
 
     def resolve(self) -> None:
         """Have an earlier transaction decided whose end is not known.
@@ -201,6 +207,10 @@ class Transactions:
 
     def close(self) -> None:
         """Abort what is open, and let the stable offsets follow from what is committed."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
         self.abort()
         if self._is_doubtful:
             _log.warning(
@@ -215,19 +225,26 @@ class Transactions:
 
     # -- the open transaction ----------------------------------------------------------------
 
-    def _is_disturbed(self) -> bool:
+    def _check_open(self) -> None:
         if self._state.is_closed:
             raise _closed()
+
+    def _check_current(self, transaction: Transaction) -> None:
+        self._check_open()
+        if self.current is not transaction:
+            raise RuntimeError("the transaction is over: begin the next one")
+
+    def _is_disturbed(self) -> bool:
+        self._check_open()
         return self.is_disturbed()
 
-    def _produce(self, topic: str, *arguments: Any) -> None:
-        if self.current is None:
-            if self._state.is_closed:
-                raise _closed()
-            raise RuntimeError("the transaction is over: begin the next one")
+    def _produce(self, transaction: Transaction, topic: str, *arguments: Any) -> None:
+        self._check_current(transaction)
         if not self._producer.is_open:
             with self._call():
-                self._begin(topic)
+                self._check_current(transaction)
+                if not self._producer.is_open:  # another thread may have begun
+                    self._begin(topic)
         self._producer.produce(topic, *arguments)
 
     def _begin(self, topic: str) -> None:
@@ -236,6 +253,7 @@ class Transactions:
             # What a partition's start still has to fence may be this very id.
             until = time.monotonic() + 2 * self._config.claim_timeout_ms / 1000
             while not self._log.is_settled() and time.monotonic() < until:
+                self._check_open()
                 time.sleep(_LOOK_SECONDS)
         self._producer.begin(topic, self._log)
         self._gives_up = self._patience_from_now()
@@ -258,7 +276,7 @@ class Transactions:
             )
         if not self._producer.is_open:
             self._begin(self._log.partition.topic)
-        self._log.await_read(self._producer.ready_at, self._gives_up)
+        self._log.await_read(self._producer.ready_at, self._gives_up, self._check_open)
         self._producer.drain(self._gives_up)
         if work.processed:
             topic, number = self._log.partition
@@ -301,6 +319,11 @@ class TransactionWork:
         with self._lock:
             self._dispatcher.refresh(begins=True)
             self._stops = self._dispatcher.stops
+
+    def aborted(self) -> None:
+        """All that was handed out in the transaction comes again."""
+        with self._lock:
+            self._dispatcher.refresh(begins=True)
 
     def end(self) -> Work:
         """All that was handed out in the transaction is processed.

@@ -286,10 +286,13 @@ class Delivery:
         return rows
 
     def hand_out(self, chunk: Chunk, end: int) -> None:
-        """A chunk is handed out as a whole."""
-        self._handed_out.add(chunk, end)
+        """A chunk is handed out as a whole.
+
+        Another thread may commit meanwhile: rows are not acknowledged before they are passed.
+        """
         if self.explicit:
             self._open.add(chunk)
+        self._handed_out.add(chunk, end)
 
     def pass_to(self, offset: int) -> None:
         """All up to an offset is handed out; what was not holds no record that is wanted.

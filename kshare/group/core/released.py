@@ -94,8 +94,8 @@ class Released:
         """When the next key is due; None if none is."""
         times = [
             due
-            for waiting in self._partitions.values()
-            for due in waiting.due.values()
+            for waiting in list(self._partitions.values())  # other threads add to them
+            for due in list(waiting.due.values())
             if due is not None
         ]
         return min(times, default=None)

@@ -15,7 +15,7 @@ from typing import Final
 from kshare.core.hashing import HashRange
 from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import FetchTimeoutError, KshareError
+from kshare.errors import ConsumerClosedError, FetchTimeoutError, KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownership import Ownership, Processed
 from kshare.group.core.ownerships import claimed_hashes
@@ -275,10 +275,11 @@ class GroupSession:
             ownerships = self._shared.ownerships
             while ownerships.log.end < bounds[1]:
                 self._raise_fault()
+                self._raise_closed()
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise self._not_in_time("read the log", timeout)
-                self._shared.changed.wait(left)
+                self._shared.changed.wait(min(left, _LOOK_SECONDS))
             found = {}
             for partition, each in stored.items():
                 said = ownerships.log.of(partition)
@@ -294,6 +295,7 @@ class GroupSession:
         with self._shared.changed:
             while (log := self._thread.log_partition()) is None:
                 self._raise_fault()
+                self._raise_closed()
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise self._not_in_time("find the log", timeout)
@@ -309,15 +311,21 @@ class GroupSession:
             was_closing, self._shared.is_closing = self._shared.is_closing, True
             if not was_closing:
                 self._shared.close_by = time.monotonic() + timeout
-        if self._is_started:
-            self._thread.wake()
-            self._thread.closed.wait(timeout)
+            if self._is_started:
+                self._thread.wake()
+                # Amid a signal handler, the frame below may hold the lock: this lets go of it.
+                self._shared.changed.wait_for(self._thread.closed.is_set, timeout)
         if self._member_thread is not None:
             self._member_thread.close(timeout)
 
     def _raise_fault(self) -> None:
         if self._shared.fault is not None:
             raise self._shared.fault
+
+    def _raise_closed(self) -> None:
+        """A signal handler, or another thread, may have closed the session amid a wait."""
+        if self._thread.closed.is_set():
+            raise ConsumerClosedError
 
     def _stable(self, partitions: Mapping[TopicPartition, Processed]) -> dict[TopicPartition, int]:
         ownerships = self._shared.ownerships

@@ -102,7 +102,9 @@ class TransactionLog:
                 if partition in self._shared.ownerships.by_partition
             )
 
-    def await_read(self, since: float, until: float) -> None:
+    def await_read(
+        self, since: float, until: float, check: Callable[[], None] = lambda: None
+    ) -> None:
         """Wait until the log was read by a request that was sent after some time.
 
         Nor may the session be taken for dead since then. Else others may have had its key hashes
@@ -111,6 +113,7 @@ class TransactionLog:
         Args:
             since: The time, by :attr:`now`.
             until: When to give up, by the monotonic clock.
+            check: Raises if there is nothing to wait for any more.
 
         Raises:
             TransactionAbortedError: It was not read in time.
@@ -129,6 +132,7 @@ class TransactionLog:
                     f"{self._shared.trouble or 'none'}"
                 )
             self._raise_fault()
+            check()
             time.sleep(_LOOK_SECONDS)
 
     def await_admission(

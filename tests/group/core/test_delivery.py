@@ -16,7 +16,7 @@ from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, Stripe, TopicPartition
 from kshare.group.core.delivery import Delivery
-from kshare.group.core.handed_out import HandedOut
+from kshare.group.core.handed_out import HandedOut, OpenChunks
 from kshare.group.core.key_limit import KeyLimit
 from kshare.group.message import Chunk, Message
 from kshare.wire.decode.wanted import WantedRecords
@@ -402,3 +402,23 @@ def test_a_commit_of_another_thread_counts_nothing_of_a_chunk_that_begins_meanwh
     handed_out.next = chunk_of(list(range(rows, 20)))
     expected = {"position": rows, "returned": rows, "before_last": rows - 1, "left": 0}
     assert getattr(handed_out, name) == expected[name]
+
+
+def test_a_commit_of_another_thread_counts_nothing_of_a_chunk_that_is_handed_out_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    delivery, seen = Delivery(ORDERS, Progress.at(0), (WHOLE,), explicit=True), list[Progress]()
+
+    def looking(of: type[Any], name: str) -> None:
+        real = getattr(of, name)
+
+        def look(self: Any, *arguments: Any) -> None:
+            real(self, *arguments)
+            seen.append(delivery.processed(is_batch=True))
+
+        monkeypatch.setattr(of, name, look)
+
+    looking(HandedOut, "add")
+    looking(OpenChunks, "add")
+    delivery.hand_out(chunk_of([0, 1, 2]), 3)
+    assert seen == [Progress.at(0)] * 2

@@ -1,6 +1,7 @@
 """Sessions on the mock cluster: starts, commits, claims, fences, and faults of the log."""
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,6 +18,7 @@ from kshare.core.hashing import WHOLE
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import (
     AuthorizationError,
+    ConsumerClosedError,
     FencedError,
     FetchTimeoutError,
     GroupAliveError,
@@ -445,6 +447,25 @@ def test_it_closes_at_once(servers: str) -> None:
     with pytest.raises(KshareError, match="closed"):
         session.claim({T0: []})
     GroupSession(group_config(servers)).close(1)
+
+
+def test_a_signal_handler_closes_while_the_frame_below_has_the_lock(servers: str) -> None:
+    with member(servers) as session:
+        began = time.monotonic()
+        with session._shared.changed:
+            session.close(20)
+        assert session._thread.closed.is_set()
+        assert time.monotonic() - began < 10
+
+
+def test_who_asks_for_commits_notices_the_end(servers: str) -> None:
+    with member(servers) as session:
+        session._thread.actions.primary.log_bounds = lambda _: (0, 1 << 40)  # type: ignore[method-assign,assignment]
+        closer = threading.Timer(0.5, session.close, [5])
+        closer.start()
+        with pytest.raises(ConsumerClosedError):
+            session.committed([T0], SECONDS)
+        closer.join()
 
 
 def test_changes_are_reported(servers: str) -> None:
