@@ -111,18 +111,20 @@ def former_ids(log: PartitionLog, claim: Claim) -> frozenset[str]:
 def dropped_ids(log: GroupLog, names: Collection[str]) -> frozenset[str]:
     """The transactional ids of former members: what they have left open may hide an epoch.
 
+    Not those that a member of the epoch has by now: to fence it would abort what it does.
+
     Args:
         log: What the log says, as far as it can be read.
         names: Names of the members of the epoch.
     """
-    return frozenset(
-        placed.claim.transactional_id
-        for part in log.partitions.values()
-        for name, placed in part.claims.items()
-        if placed.claim.transactional_id is not None
-        and placed.claim.epoch is not None  # else it is no member, and may well live
-        and session_of(name) not in names
-    )
+    former, living = set[str](), set[str]()
+    for part in log.partitions.values():
+        for name, placed in part.claims.items():
+            claim = placed.claim
+            # One without an epoch is no member, and may well live.
+            if claim.transactional_id is not None and claim.epoch is not None:
+                (living if session_of(name) in names else former).add(claim.transactional_id)
+    return frozenset(former - living)
 
 
 def _overlap(hashes: Sequence[HashRange], others: Sequence[HashRange]) -> bool:

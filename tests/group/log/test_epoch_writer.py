@@ -62,6 +62,7 @@ def test_what_a_former_member_has_left_open_does_not_hide_the_epoch() -> None:
             Claim(at, "gone#2", (WHOLE,), 0, "gone"),
             Claim(at, "alone", (WHOLE,), None, "no member"),
             Claim(at, "plain#1", (WHOLE,), 0),
+            Claim(at, "before#1", (WHOLE,), 0, "stays"),  # its process has started again, as m
         ),
         1,
     ):
