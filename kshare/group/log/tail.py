@@ -9,7 +9,6 @@ Cost: one Fetch request at a time, which the broker holds until there is a recor
 """
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -34,19 +33,14 @@ from kshare.wire.protocol.messages import (
     list_offsets,
     parse_fetch_response,
 )
-from kshare.wire.protocol.retry import Backoff
+from kshare.wire.protocol.retry import Backoff, boot_time
 
-__all__ = ["LogLostError", "LogTail", "Row", "boot_time"]
+__all__ = ["LogLostError", "LogTail", "Row"]
 
 _log = logging.getLogger("kshare.group")
 
 _ALL: Final = OffsetRange(0, 2**63 - 1)
 _FETCH_BYTES: Final = 4 << 20
-
-
-def boot_time() -> float:
-    """Seconds since the machine was started; a suspended machine's clock goes on."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Row(NamedTuple):

@@ -24,7 +24,6 @@ from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.member import GroupMember
 from kshare.group.core.schedule import MemberSchedule
 from kshare.group.log.link import LASTING
-from kshare.group.log.tail import boot_time
 from kshare.group.membership.dialogue import MemberDialogue
 from kshare.group.membership.leader import GroupLeader, WriteEpoch
 from kshare.group.membership.planned_topics import WholeTopics
@@ -34,7 +33,7 @@ from kshare.group.protocol.membership import Membership
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import Subscription
 from kshare.group.protocol.user_data import COMPRESSED
-from kshare.wire.protocol.retry import Backoff
+from kshare.wire.protocol.retry import Backoff, boot_time
 from kshare.wire.protocol.waker import Waker
 
 __all__ = ["MemberThread", "schedule_of"]

@@ -20,7 +20,6 @@ from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownership import Ownership, Processed
 from kshare.group.core.ownerships import claimed_hashes
 from kshare.group.log.epoch_writer import Written
-from kshare.group.log.tail import boot_time
 from kshare.group.membership.planned_topics import WholeTopics
 from kshare.group.membership.thread import MemberThread
 from kshare.group.model import OffsetAndMetadata, SessionConfig, committed_offset
@@ -29,6 +28,7 @@ from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.records import Epoch
 from kshare.group.session.thread import SessionThread
 from kshare.group.session.transaction_log import TransactionLog
+from kshare.wire.protocol.retry import boot_time
 
 __all__ = ["GroupSession"]
 

@@ -23,14 +23,14 @@ from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
 from kshare.group.log.epoch_writer import EpochWriter
 from kshare.group.log.link import LogLink
-from kshare.group.log.tail import LogTail, boot_time
+from kshare.group.log.tail import LogTail
 from kshare.group.model import SessionConfig
 from kshare.group.protocol.cooperator import Share
 from kshare.group.session.broker_actions import BrokerActions
 from kshare.group.session.log_follower import ANSWER_MS, LogFollower
 from kshare.group.session.presence import Presence, member_key
 from kshare.group.session.shared import Shared
-from kshare.wire.protocol.retry import CHANCE
+from kshare.wire.protocol.retry import CHANCE, boot_time
 from kshare.wire.protocol.waker import Waker
 
 __all__ = ["SessionThread"]

@@ -11,7 +11,7 @@ from typing import Final, Protocol, Self
 from kshare.core import backoff
 from kshare.options import KafkaConfig
 
-__all__ = ["CHANCE", "Backoff", "Clock", "RetryDeadline"]
+__all__ = ["CHANCE", "Backoff", "Clock", "RetryDeadline", "boot_time"]
 
 CHANCE: Final = random.SystemRandom()
 """Chance without a state: threads and forked processes share none, nor the application's."""
@@ -28,6 +28,11 @@ class Clock(Protocol):
 
     def sleep(self, seconds: float, /) -> None:
         """Wait."""
+
+
+def boot_time() -> float:
+    """Seconds since the machine was started; a suspended machine's clock goes on."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Backoff(backoff.Backoff):

@@ -13,9 +13,9 @@ from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.core.progress import TopicPartition
 from kshare.errors import FencedError
 from kshare.group import KeySharedConsumer, Message, partitions_only
-from kshare.group.log.tail import boot_time
 from kshare.group.membership.planner import GroupPlanner
 from kshare.testing import FakeCluster
+from kshare.wire.protocol.retry import boot_time
 from tests.support.groups import GROUP, LOG, T0, eventually, group_config, quick_settings
 from tests.support.policies import FakePolicies
 from tests.support.polling import Changes, Polling

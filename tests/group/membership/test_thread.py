@@ -6,9 +6,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from kshare.group.log.tail import boot_time
 from kshare.group.membership.thread import MemberThread
 from kshare.testing import FakeCluster
+from kshare.wire.protocol.retry import boot_time
 from tests.support.groups import LOG, eventually, group_config
 from tests.support.polling import Polling
 from tests.support.requests import times_asked
