@@ -145,8 +145,9 @@ class Replay:
         # Nobody claims the other keys, so a transaction must not wait for what is theirs.
         config = {"transactional.id": group_of(self.topic), "purgatory": "key"}
         with self._consumer(config) as consumer:
-            ends = self._assign(consumer)
-            while not self._is_over(consumer, ends):
+            ends, was_aborted = self._assign(consumer), False
+            while was_aborted or not self._is_over(consumer, ends):
+                was_aborted = False
                 try:
                     with consumer.transaction() as transaction:
                         messages = consumer.consume(_BATCH, _WAIT_SECONDS)
@@ -163,7 +164,8 @@ class Replay:
                                 without_letter_headers(message.headers() or []),
                             )
                 except TransactionAbortedError:
-                    continue  # they come again
+                    was_aborted = True  # they come again: positions say so when the next one begins
+                    continue
                 self.counts.update(letter.topic for _, letter in new)
                 self.repeated += len(messages) - len(new)
                 known = within
