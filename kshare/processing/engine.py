@@ -334,18 +334,23 @@ class Engine:
             self._failed(call, error)
             return
         answers = [_answer(each) for each in result]
-        self.scheduler.partly_done(call, answers, now, is_final=self._handler.is_final)
+        self._obey_throttling(result)
+        self.scheduler.partly_done(
+            call, answers, now, is_final=self._handler.is_final, after=_after
+        )
 
     def _failed(self, call: Call, error: BaseException) -> None:
         now = self.now()
         self.measures.called(now - call.started, is_failure=True)
-        if isinstance(error, RetryAfter):
-            if self._limit is not None:
-                self._limit.throttled()
-            self.scheduler.failed(call, error, now, after=error.seconds)
-        else:
-            self.scheduler.failed(call, error, now, is_final=self._handler.is_final(error))
+        self._obey_throttling([error])
+        after = _after(error)
+        is_final = after is None and self._handler.is_final(error)
+        self.scheduler.failed(call, error, now, is_final=is_final, after=after)
         self.flush()
+
+    def _obey_throttling(self, results: Iterable[Any]) -> None:
+        if self._limit is not None and any(isinstance(each, RetryAfter) for each in results):
+            self._limit.throttled()
 
     def _adapt(self, call: Call) -> None:
         assert self._limit is not None
@@ -461,6 +466,10 @@ class Engine:
         _log.warning("%r stays pending, and its key waits: it has failed, and %s", record, fault)
         self.scheduler.undelivered(lane, self.now())
         self.flush()
+
+
+def _after(error: BaseException) -> float | None:
+    return error.seconds if isinstance(error, RetryAfter) else None
 
 
 def _answer(result: Any) -> tuple[Status, Any, BaseException | None]:

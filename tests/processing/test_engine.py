@@ -194,6 +194,23 @@ def test_retry_after_waits_as_long_as_the_server_says_and_counts_no_attempt() ->
     assert seen[-1] - seen[0] >= 0.08
 
 
+def test_retry_after_in_a_batchs_results_is_the_same_and_lets_fewer_calls_run() -> None:
+    seen, wanted = list[tuple[float, int]](), 0.02
+
+    async def handler(records: list[Record]) -> list[Any]:
+        seen.append((time.monotonic(), records[0].failures))
+        return [RetryAfter(wanted) if len(seen) <= 4 else record.offset for record in records]
+
+    retry = Retry(attempts=2, first=5)
+    policy = DeadLetter("dlq")
+    processor = Processor(handler, batch_size=4, retry=retry, on_failure=policy, concurrency="auto")
+    edge, engine = handle(processor, [b"a", b"a"])
+    assert [each.result for each in edge.outcomes] == [0, 1]
+    assert [failures for _, failures in seen] == [0] * 5
+    assert seen[-1][0] - seen[0][0] >= 4 * wanted
+    assert engine.scheduler.concurrency < processor.settings.concurrency
+
+
 @pytest.mark.parametrize("is_plain", [False, True])
 def test_a_handler_that_hangs_is_ended_and_all_others_go_on(*, is_plain: bool) -> None:
     release = threading.Event()

@@ -263,6 +263,7 @@ class Scheduler:
         now: float,
         *,
         is_final: Callable[[BaseException], bool] = lambda _: False,
+        after: Callable[[BaseException], float | None] = lambda _: None,
     ) -> bool:
         """A batch has an answer for each record; after one that failed, its lane's do not count.
 
@@ -271,6 +272,8 @@ class Scheduler:
             answers: For each record: what became of it, the result, and why it failed.
             now: The time.
             is_final: Whether another attempt is of no use after some error.
+            after: Seconds until the next attempt, if an error says so; this one does not count
+                then.
 
         Returns:
             Whether the answer counts; False if it came too late.
@@ -283,7 +286,11 @@ class Scheduler:
             at += lane.running
             for status, result, error in of_lane:
                 if error is not None:
-                    self._record_failed(lane, error, now, is_final=is_final(error))
+                    seconds = after(error)
+                    if seconds is None:
+                        self._record_failed(lane, error, now, is_final=is_final(error))
+                    else:
+                        self._wait(lane, error, now, now + max(seconds, 0.0))
                     break
                 self._finish(lane, status, result)
             else:
