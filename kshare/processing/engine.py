@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from inspect import isawaitable, iscoroutine
 from typing import Any, Protocol
 
 from kshare.errors import ProcessingError
@@ -142,14 +143,15 @@ class Engine:
         if self.failure is None:
             return
         record, error = self.failure.record, self.failure.error
-        attempts = f"{record.failures} attempt" + "s" * (record.failures != 1)
+        attempts = max(record.failures, 1)  # one that says nothing of its record is not counted
+        tried = f"{attempts} attempt" + "s" * (attempts != 1)
         raise ProcessingError(
             f"{self.handler_name} has failed for good with {record.topic_partition} "
-            f"offset {record.offset} ({attempts}): {error!r}. The record is pending.",
+            f"offset {record.offset} ({tried}): {error!r}. The record is pending.",
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,
-            attempts=record.failures,
+            attempts=attempts,
         ) from error
 
     # -- records ----------------------------------------------------------------------------
@@ -312,6 +314,11 @@ class Engine:
         self.pump()
 
     def _succeeded(self, call: Call, result: Any, now: float) -> None:
+        unawaited = _unawaited(result, in_list=self._handler.takes_batches)
+        if unawaited is not None:
+            self.measures.called(now - call.started, is_failure=True)
+            self._halt(call.records[0], unawaited)
+            return
         self.measures.called(now - call.started)
         if len(call.records) > 1 or self._handler.takes_batches:
             self._batch_succeeded(call, result, now)
@@ -351,6 +358,12 @@ class Engine:
     def _obey_throttling(self, results: Iterable[Any]) -> None:
         if self._limit is not None and any(isinstance(each, RetryAfter) for each in results):
             self._limit.throttled()
+
+    def _halt(self, record: Record, error: BaseException) -> None:
+        """End: nothing more is begun, and what has no outcome is pending."""
+        self.failure = self.failure or Halt(record, error)
+        self.scheduler.close(Phase.CLOSING)
+        self.flush()
 
     def _adapt(self, call: Call) -> None:
         assert self._limit is not None
@@ -440,7 +453,7 @@ class Engine:
         )
         if self._threads.lost > self.scheduler.concurrency:
             error = TimeoutError(f"{self._threads.lost} calls of {self._handler.name} hang")
-            self.failure = self.failure or Halt(call.records[0], error)
+            self._halt(call.records[0], error)
 
     async def _end(self, effect: Deliver | ParkKey) -> None:
         """Write a dead letter or park a key, and tell the scheduler."""
@@ -470,6 +483,21 @@ class Engine:
 
 def _after(error: BaseException) -> float | None:
     return error.seconds if isinstance(error, RetryAfter) else None
+
+
+def _unawaited(result: Any, *, in_list: bool) -> TypeError | None:
+    """Why what a handler returned is no result: it is still to be awaited, so nothing was done."""
+    results = result if in_list and isinstance(result, list) else (result,)
+    waiting = [each for each in results if each is not None and isawaitable(each)]
+    for each in waiting:
+        if iscoroutine(each):
+            each.close()
+    if not waiting:
+        return None
+    return TypeError(
+        f"the handler returned a {type(waiting[0]).__name__} that nobody awaits, so nothing was "
+        "done; give Processor the coroutine function itself, or one that awaits it"
+    )
 
 
 def _answer(result: Any) -> tuple[Status, Any, BaseException | None]:

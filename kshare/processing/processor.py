@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kshare.errors import OptionsError
@@ -86,9 +87,7 @@ class Processor:
         drain_timeout: str | float = "30s",
         on_outcome: Callable[[Outcome], object] | None = None,
     ) -> None:
-        problems: list[str] = []
-        if not callable(handler):
-            problems.append(f"handler is {handler!r}; wanted a function")  # type: ignore[unreachable]
+        problems = _faults_of(handler)
         if concurrency != "auto":
             _check(concurrency, "concurrency", problems, hint=", or 'auto'")
         if order not in _ORDERS:
@@ -213,6 +212,19 @@ class Processor:
     ) -> Record:
         """A record for :meth:`engine`."""
         return Record(source, row, offset, key, value, self.lane_of(source, offset, key))
+
+
+def _faults_of(handler: Any) -> list[str]:
+    if not callable(handler):
+        return [f"handler is {handler!r}; wanted a function"]
+    if isgeneratorfunction(handler) or isasyncgenfunction(handler):
+        return [
+            (
+                f"handler is {handler!r}, which has a yield, so nothing of it runs when it is "
+                "called; wanted a function that returns its result"
+            )
+        ]
+    return []
 
 
 def _records_max(concurrency: int | Literal["auto"], batch_size: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kshare.errors import ProcessingError
 from kshare.processing import (
     FILTERED,
     DeadLetter,
@@ -285,6 +286,31 @@ def test_an_exception_in_a_batchs_results_is_that_records() -> None:
     assert edge.offsets(Status.DEAD_LETTERED) == [2]
     assert len(edge.offsets()) == 69
     assert_in_order(edge)
+
+
+@pytest.mark.parametrize("batches", [False, True])
+@pytest.mark.filterwarnings("error")
+def test_a_coroutine_that_nobody_awaits_is_no_result(*, batches: bool) -> None:
+    def alone(record: Record) -> Any:
+        return nothing(record)
+
+    def together(records: list[Record]) -> Any:
+        return [nothing(record) for record in records]
+
+    async def awaits_half(record: Record) -> Any:
+        return nothing(record)
+
+    for handler in (together,) if batches else (alone, awaits_half):
+        policy = DeadLetter("dlq")
+        edge, engine = handle(Processor(handler, on_batch=batches, on_failure=policy), [b"a"] * 3)
+        assert edge.offsets(Status.LEFT_OVER) == [0, 1, 2]
+        assert len(edge.outcomes) == 3
+        assert not edge.letters
+        said = (
+            r"offset 0 \(1 attempt\).*a coroutine that nobody awaits.*the coroutine function itself"
+        )
+        with pytest.raises(ProcessingError, match=said):
+            engine.raise_failure()
 
 
 def test_what_cannot_be_decoded_has_failed_for_good() -> None:

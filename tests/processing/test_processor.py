@@ -1,11 +1,12 @@
 """A processor's arguments."""
 
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from kshare.errors import OptionsError
-from kshare.processing import DeadLetter, Processor, Retry, RetryAfter
+from kshare.processing import DeadLetter, Processor, Record, Retry, RetryAfter
 
 
 def test_all_faults_are_listed_at_once() -> None:
@@ -59,6 +60,18 @@ def test_a_wrong_number_of_calls_is_named_with_the_default_number_of_records() -
     with pytest.raises(OptionsError) as fault:
         wrong(print, concurrency="many", batch_size=None)
     assert len(fault.value.problems) == 1
+
+
+def test_a_handler_with_a_yield_would_do_nothing() -> None:
+    def handler(record: Record) -> Iterator[int]:
+        yield record.offset
+
+    async def coroutine(record: Record) -> AsyncIterator[int]:
+        yield record.offset
+
+    for each in (handler, coroutine):
+        with pytest.raises(OptionsError, match="which has a yield, so nothing of it runs"):
+            Processor(each)
 
 
 @pytest.mark.parametrize("order", ["partition", "none"])
