@@ -451,7 +451,9 @@ class Engine:
             self._handler.name,
             call.records[0],
         )
-        if self._threads.lost > self.scheduler.concurrency:
+        # The limit falls when calls hang, and is no measure of them.
+        most = self.scheduler.concurrency if self._limit is None else self._limit.most
+        if self._threads.lost > most:
             error = TimeoutError(f"{self._threads.lost} calls of {self._handler.name} hang")
             self._halt(call.records[0], error)
 

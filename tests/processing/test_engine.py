@@ -382,3 +382,19 @@ def test_with_auto_fewer_calls_run_when_all_are_too_slow() -> None:
     keys = [b"%d" % at for at in range(200)]
     _, engine = handle(processor, keys, seconds=1.0, drain=0.1)
     assert engine.scheduler.concurrency < processor.settings.concurrency
+
+
+def test_with_auto_functions_that_hang_once_do_not_end_it() -> None:
+    """The limit is below the number of those that hang, as it falls with each window of them."""
+    release = threading.Event()
+
+    def hangs_once(record: Record) -> None:
+        if record.attempt == 1:
+            release.wait()
+
+    retry = Retry(attempts=50, first=0.001, most=0.01)
+    processor = Processor(hangs_once, concurrency="auto", timeout=0.05, retry=retry)
+    edge, engine = handle(processor, [b"%d" % at for at in range(8)])
+    release.set()
+    assert engine.failure is None
+    assert sorted(edge.offsets()) == list(range(8))
