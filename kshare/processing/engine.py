@@ -98,6 +98,7 @@ class Engine:
         scheduler: As given.
         measures: What it has done.
         failure: Why it has halted; None if it has not.
+        exits: What a handler or callback has raised to end the process; None if none has.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Engine:
         self.scheduler = scheduler
         self.measures = Measures()
         self.failure: Halt | None = None
+        self.exits: SystemExit | KeyboardInterrupt | None = None
         self._handler = handler
         self._edge = edge
         self._limit = limit
@@ -224,8 +226,8 @@ class Engine:
         """True if nothing is held, or nothing of what is held goes on by itself now."""
         return not (self._offered and self.scheduler.room) and self.scheduler.is_idle
 
-    async def close(self, seconds: float) -> None:
-        """Drain: end what is held, but what has to wait for another attempt; leave the rest over.
+    async def drain(self, seconds: float) -> None:
+        """End what is held, but what has to wait for another attempt.
 
         Args:
             seconds: Maximum time.
@@ -235,6 +237,10 @@ class Engine:
         self.pump()
         if not await self.wait(lambda: self.is_idle or self.failure is not None, seconds):
             _log.warning("%d records are not processed in time", self.scheduler.figures().records)
+
+    async def close(self) -> None:
+        """Leave over what is held; nothing is begun any more, and no answer counts."""
+        self._offered.clear()
         self.scheduler.close(Phase.CLOSING)
         self.scheduler.leave_all()
         self._flush()
@@ -279,6 +285,8 @@ class Engine:
                 self._failed(call, error)
             except Exception as error:
                 self._failed(call, error)
+            except (SystemExit, KeyboardInterrupt) as error:
+                self._exit(call.records[0], error)
             else:
                 self._succeeded(call, result, epoch + clock())
             if call.is_over and self._limit is not None:
@@ -365,6 +373,11 @@ class Engine:
         self.scheduler.close(Phase.CLOSING)
         self.flush()
 
+    def _exit(self, record: Record, error: SystemExit | KeyboardInterrupt) -> None:
+        """End the process, but close all before: an event loop would not."""
+        self.exits = self.exits or error
+        self._halt(record, error)
+
     def _adapt(self, call: Call) -> None:
         assert self._limit is not None
         running = len(self._tasks) if self._handler.is_async else self.scheduler.concurrency
@@ -406,7 +419,10 @@ class Engine:
         outcomes, scheduler.outcomes = scheduler.outcomes, []
         if outcomes:
             self.measures.count(outcomes)
-            self._edge.settle(outcomes)
+            try:
+                self._edge.settle(outcomes)
+            except (SystemExit, KeyboardInterrupt) as error:
+                self._exit(outcomes[0].record, error)
         self.act()
         if self._offered:
             self._admit()

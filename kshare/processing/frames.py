@@ -283,7 +283,7 @@ class _Task:
 
     async def close(self) -> None:
         if self._engine is not None:
-            await self._engine.close(0.0)
+            await self._engine.close()
         if self._letters is not None:
             self._letters.close()
 

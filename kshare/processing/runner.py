@@ -117,19 +117,29 @@ class Runner:
             with closing(Progress(running)):
                 await engine.wait(lambda: self._is_stopping.is_set() or engine.failure is not None)
                 self.stop()
-                await engine.close(self._processor.drain_seconds)
+                await engine.drain(self._processor.drain_seconds)
         finally:
             self._processor.running = None
             self.stop()
-            ended.set()
-            watch.close()
-            with suppress(asyncio.CancelledError):
-                await reading
-            await asyncio.to_thread(self._consumer.close)
-            await asyncio.to_thread(edge.close)
+            try:
+                await engine.close()  # before others get what it holds
+            finally:
+                ended.set()
+                watch.close()
+                await self._close(reading)
+        if engine.exits is not None:
+            raise engine.exits
         engine.raise_failure()
         if self._fault is not None:
             raise self._fault
+
+    async def _close(self, reading: "asyncio.Future[None]") -> None:
+        with suppress(asyncio.CancelledError):
+            await reading
+        try:
+            await asyncio.to_thread(self._consumer.close)
+        finally:
+            await asyncio.to_thread(self._edge.close)
 
     def _add_signals(self) -> None:
         if threading.current_thread() is threading.main_thread():

@@ -90,7 +90,8 @@ def handle(
         engine = processor.engine(edge, gives_back=gives_back)
         engine.offer(records_of(processor, keys, source))
         await engine.wait(lambda: engine.is_idle or engine.failure is not None, seconds)
-        await engine.close(drain)
+        await engine.drain(drain)
+        await engine.close()
         return engine
 
     return edge, asyncio.run(run())

@@ -121,6 +121,16 @@ def test_a_record_that_fails_for_good_stops_the_task() -> None:
     assert raised.value.attempts == 3
 
 
+def test_a_handler_that_ends_the_process_fails_its_task() -> None:
+    """The event loop goes on: a task that waits for it would wait for ever."""
+
+    async def leave(record: Record) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(ProcessingError, match=r"orders-0 offset 0.*SystemExit\(3\)"):
+        list(process_rows([rows([0, 1])], Processor(leave)))
+
+
 def test_no_more_is_read_than_may_be_held() -> None:
     done: list[int] = []
 

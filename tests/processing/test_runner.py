@@ -308,6 +308,34 @@ def test_stop_ends_with_the_place_of_the_record(
     assert not sessions.processed(ORDERS, 42)
 
 
+@pytest.mark.parametrize("by_outcome", [False, True])
+def test_what_ends_the_process_ends_all_handlers_before_the_consumer(
+    consumer: Callable[..., KeySharedConsumer], sessions: FakeSessions, *, by_outcome: bool
+) -> None:
+    begun, made = list[int](), consumer()
+
+    async def handler(record: Record) -> None:
+        assert not made.is_closed
+        begun.append(record.offset)
+        if len(begun) < 5:  # those that come behind them would be done at once
+            await asyncio.Event().wait()
+        if len(begun) == 5 and not by_outcome:
+            sys.exit(3)
+
+    def on_outcome(outcome: Outcome) -> None:
+        if by_outcome:
+            sys.exit(3)
+
+    processor = Processor(handler, concurrency=5, on_outcome=on_outcome)
+    with pytest.raises(SystemExit) as exit_:
+        run(processor, made, lambda: False)
+    assert exit_.value.code == 3
+    assert made.is_closed
+    assert not any(sessions.processed(ORDERS, at) for at in begun[:4])
+    if not by_outcome:
+        assert len(begun) == 5
+
+
 def test_a_consumer_that_does_not_fit_is_refused(
     consumer: Callable[..., KeySharedConsumer],
 ) -> None:
