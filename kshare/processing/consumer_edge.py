@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
 
 from kshare.cluster.parked_keys import ParkedKeys
 from kshare.group.consumer.consumer import KeySharedConsumer
@@ -47,6 +47,8 @@ class ConsumerEdge:
         self.retry_log = RetryLog(log_table(kafka, consumer.config.log_topic, group), group)
         self._letters: DeadLetters | None = None
         self._parked: ParkedKeys | None = None
+        self._parking = threading.Lock()  # its connections are for one thread at a time
+        self._turn = asyncio.Lock()  # to park: those that wait for it need no threads
         if isinstance(self._policy, DeadLetter):
             self._letters = DeadLetters(kafka, self._policy.topic)
         elif isinstance(self._policy, Park):
@@ -80,12 +82,16 @@ class ConsumerEdge:
     async def park(self, record: Record, error: BaseException | None) -> None:
         """Park the key of a record, with the error as the reason."""
         assert isinstance(self._policy, Park)
-        assert self._parked is not None
         if record.raw_key is None:
             raise ValueError("a record without a key cannot be parked")
         why = ": ".join(filter(None, (self._policy.why, repr(error)[:500])))
-        park = partial(self._parked.park, record.topic, [record.raw_key], why=why, by="processor")
-        await asyncio.to_thread(park)
+        async with self._turn:
+            await asyncio.to_thread(self._park, record.topic, record.raw_key, why)
+
+    def _park(self, topic: str, key: bytes, why: str) -> None:
+        assert self._parked is not None
+        with self._parking:
+            self._parked.park(topic, [key], why=why, by="processor")
 
     def release(self, record: Record) -> None:
         """A key's records from one on come again from the consumer, once it is let go."""
@@ -104,8 +110,11 @@ class ConsumerEdge:
         """
         if not lanes or self._parked is None:
             return []
-        parked = self._parked.read()
-        return [lane for lane, first in lanes.items() if (first.topic, first.raw_key) not in parked]
+        with self._parking:
+            parked = self._parked.read()
+            return [
+                lane for lane, first in lanes.items() if (first.topic, first.raw_key) not in parked
+            ]
 
     def remember(self, record: Record) -> None:
         """Keep failures and due time in the group's log."""
@@ -121,4 +130,5 @@ class ConsumerEdge:
         if self._letters is not None:
             self._letters.close()
         if self._parked is not None:
-            self._parked.close()
+            with self._parking:
+                self._parked.close()

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 from unittest.mock import Mock
 
@@ -247,6 +248,39 @@ def test_a_key_that_is_unparked_goes_on_in_the_process_that_parked_it(
     assert [at for at in seen if at % 10 == 3 or at == RECORDS] == [*range(3, 300, 10), RECORDS]
     assert len(seen) == RECORDS + 1
     assert all(sessions.processed(ORDERS, offset) for offset in range(RECORDS + 1))
+
+
+def test_one_thread_at_a_time_uses_the_list_of_parked_keys(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    """Its connections are not for several: they take each other's answers."""
+    inside, overlaps, calls = [0], list[int](), list[str]()
+    meeting = threading.Barrier(2)
+
+    def use(name: str) -> set[tuple[str, bytes]]:
+        calls.append(name)
+        inside[0] += 1
+        with suppress(threading.BrokenBarrierError):
+            meeting.wait(0.2)
+        overlaps.append(inside[0])
+        inside[0] -= 1
+        return set()
+
+    made, processor = consumer(), Processor(print, on_failure=Park())
+    edge = ConsumerEdge(processor, made, lambda: None)
+    edge._parked = Mock(
+        park=lambda *_, **__: use("park"), read=lambda: use("read"), close=lambda: use("close")
+    )
+    first, second, *_ = records_of(processor, made.consume(2, 20))
+
+    async def all_at_once() -> None:
+        looks = asyncio.to_thread(edge.unparked, {first.lane: first})
+        ends = asyncio.to_thread(edge.close)
+        await asyncio.gather(edge.park(first, None), edge.park(second, None), looks, ends)
+
+    asyncio.run(all_at_once())
+    assert sorted(calls) == ["close", "park", "park", "read"]
+    assert overlaps == [1] * 4
 
 
 def test_a_key_that_waits_for_its_retry_does_not_fill_max_records(
