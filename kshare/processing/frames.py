@@ -422,7 +422,7 @@ def _outcome_rows(outcomes: Sequence[Outcome], result: str | None) -> Iterator[p
 def _results(outcomes: Sequence[Outcome], result: str) -> pa.Array:
     try:
         return pa.array([outcome.result for outcome in outcomes], RESULT_TYPES[result][1])
-    except (pa.ArrowException, TypeError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         record = outcomes[0].record
         raise ProcessingError(
             f"{record.topic_partition} from offset {record.offset} on: a handler returned what "

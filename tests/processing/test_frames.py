@@ -198,12 +198,16 @@ def test_what_a_dead_letter_needs_of_a_record() -> None:
     assert told == [(1_700_000_000_123, [("h", b"1")]), (-1, []), (-1, [])]
 
 
-def test_a_result_of_the_wrong_type_is_told() -> None:
-    async def count(record: Record) -> int:
-        return 5
+@pytest.mark.parametrize(
+    ("result", "returned"),
+    [("string", 5), ("bigint", 2**70), ("int", 2**40), ("string", "\ud800"), ("double", "high")],
+)
+def test_a_result_that_its_column_does_not_take_is_told(result: str, returned: Any) -> None:
+    async def handler(record: Record) -> Any:
+        return returned
 
-    with pytest.raises(ProcessingError, match="result='string' does not take"):
-        list(process_rows([rows([0])], Processor(count), result="string"))
+    with pytest.raises(ProcessingError, match=f"offset 0 on.*result='{result}' does not take"):
+        list(process_rows([rows([0])], Processor(handler), result=result))
 
 
 class Schema:
