@@ -134,6 +134,7 @@ class RetryLog:
         self._lock = threading.Lock()
         self._queue: SimpleQueue[tuple[bytes, bytes | None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()  # not the other one: a read takes long
 
     def read(self) -> Remembered:
         """What is kept now; none of it if the log does not exist yet.
@@ -215,15 +216,18 @@ class RetryLog:
 
     def close(self) -> None:
         """Write what is still to be written, and close the connections."""
-        if self._thread is not None:
+        with self._starting:
+            thread = self._thread
+        if thread is not None:
             self._queue.put(None)
-            self._thread.join()
+            thread.join()
         self._table.close()
 
     def _behind(self, record: Attempted, value: bytes | None) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="kshare memory", daemon=True)
-            self._thread.start()
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="kshare memory", daemon=True)
+                self._thread.start()
         key = self._key("attempt", record.topic_partition, record.offset)
         self._queue.put((key, value))
 

@@ -2,6 +2,9 @@
 
 import threading
 from collections.abc import Collection
+from typing import Any
+
+import pytest
 
 from kshare.cluster.compacted_topic import Changes, Row
 from kshare.core.progress import TopicPartition
@@ -97,3 +100,29 @@ def test_many_attempts_are_written_in_parts() -> None:
     retry_log.close()
     assert max(sizes) <= 10_000
     assert len(RetryLog(MemoryTable(log), "billing").read().attempts) == 25_000
+
+
+def test_threads_whose_first_attempts_come_at_once_have_one_writer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second one would never end, and whoever closes would wait for it."""
+    first, second = records_of(Processor(print), [b"a", b"b"])
+    log = list[Row]()
+    memory = RetryLog(MemoryTable(log), "billing")
+    make, writers, others = threading.Thread.__init__, list[str](), list[threading.Thread]()
+
+    def makes(thread: threading.Thread, *given: Any, **named: Any) -> None:
+        make(thread, *given, **named)
+        if named.get("name") == "kshare memory":
+            writers.append(thread.name)
+            if not others:  # another thread comes before this one is known
+                others.append(threading.Thread(target=memory.remember, args=(second,)))
+                others[0].start()
+                others[0].join(0.2)
+
+    monkeypatch.setattr(threading.Thread, "__init__", makes)
+    memory.remember(first)
+    others[0].join()
+    assert len(writers) == 1
+    memory.close()
+    assert len(log) == 2
