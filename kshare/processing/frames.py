@@ -289,14 +289,16 @@ class _Task:
 
     def outcomes(self, at_least: int) -> Iterator[pa.RecordBatch]:
         """What has been settled since, if it is enough for a batch."""
-        if len(self._settled) >= at_least:
-            settled, self._settled = self._settled, []
+        count = len(self._settled)
+        if count >= at_least:
+            settled = self._settled[:count]
+            del self._settled[:count]  # meanwhile the event loop's thread adds others
             yield from _outcome_rows(settled, self._result)
 
     # -- the engine's edge ------------------------------------------------------------------
 
     def settle(self, outcomes: Sequence[Outcome]) -> None:
-        self._settled += [outcome for outcome in outcomes if outcome.status.is_final]
+        self._settled.extend([each for each in outcomes if each.status.is_final])
 
     async def deliver(self, record: Record, error: BaseException | None) -> None:
         assert self._letters is not None

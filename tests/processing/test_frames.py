@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from kshare.errors import OptionsError, ProcessingError
-from kshare.processing import DeadLetter, Park, Processor, Record, Retry
-from kshare.processing.frames import process_by_key, process_rows
+from kshare.processing import DeadLetter, Outcome, Park, Processor, Record, Retry, Status
+from kshare.processing.frames import _records, _Task, process_by_key, process_rows
 
 QUICK = Retry(attempts=3, first="1ms", most="2ms")
 
@@ -196,6 +196,25 @@ def test_what_a_dead_letter_needs_of_a_record() -> None:
     frame = pa.record_batch({"key": ["a", "a"], "timestamp": times, "headers": headers})
     list(process_rows([frame, pa.record_batch({"key": ["b"]})], Processor(look)))
     assert told == [(1_700_000_000_123, [("h", b"1")]), (-1, []), (-1, [])]
+
+
+def test_rows_that_are_taken_while_others_are_settled_come_once() -> None:
+    """The one is done by the task's thread, the other one by the event loop's."""
+    task = _Task(Processor(print), None, None)
+    records = list(_records(Processor(print), rows([0, 1, 2]), "key", 0))
+    done = [Outcome(record, Status.DONE) for record in records]
+    out = list[pa.RecordBatch]()
+
+    class Amid(list[Outcome]):
+        def __iter__(self) -> Iterator[Outcome]:
+            out.extend(task.outcomes(1))
+            return super().__iter__()
+
+    task.settle(done[:1])
+    task.settle(Amid(done[1:]))
+    out += task.outcomes(1)
+    offsets = [offset for batch in out for offset in batch.column("offset").to_pylist()]
+    assert offsets == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
