@@ -96,6 +96,9 @@ class ScriptedLog:
     def forget(self, topic_partition: TopicPartition) -> None:
         """The leader stays the same."""
 
+    def is_outdated(self, topic_partition: TopicPartition, leader: Address) -> bool:
+        return False
+
     def preference(self, topic_partition: TopicPartition) -> None:
         """No follower is read."""
 
@@ -251,6 +254,9 @@ class ScriptedBrokers(BrokerPool):
 
     def forget(self, topic_partition: TopicPartition) -> None:
         self.forgotten += 1
+
+    def is_outdated(self, topic_partition: TopicPartition, leader: Address) -> bool:
+        return False
 
     def lease(self, address: Address) -> BrokerConnection:
         _, node = address

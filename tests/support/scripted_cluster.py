@@ -219,6 +219,9 @@ class ScriptedCluster(BrokerPool):
     def forget(self, topic_partition: TopicPartition) -> None:
         self._leaders[topic_partition] = self.logs[topic_partition].leader
 
+    def is_outdated(self, topic_partition: TopicPartition, leader: Address) -> bool:
+        return False
+
     def address(self, node_id: int) -> Address:
         return "node", node_id
 

@@ -142,6 +142,10 @@ class BackgroundBrokers:
         self._searches.pop(topic_partition, None)
         self._pool.forget(topic_partition)
 
+    def is_outdated(self, topic_partition: TopicPartition, leader: Address) -> bool:
+        """True if the leader of a partition is to be found again, or is another one by now."""
+        return self._pool.is_outdated(topic_partition, leader)
+
     def preference(self, topic_partition: TopicPartition) -> Preference | None:
         """The replica of a partition to read."""
         return self._pool.preference(topic_partition)

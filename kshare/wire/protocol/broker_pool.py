@@ -10,12 +10,13 @@ Fetch request.
 
 import atexit
 import hashlib
+import math
 import os
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from kshare.core.progress import TopicPartition
@@ -78,11 +79,27 @@ class Brokers(Protocol):
     def forget(self, topic_partition: TopicPartition) -> None:
         """Find the leader of a partition again when it is asked for next."""
 
+    def is_outdated(self, topic_partition: TopicPartition, leader: Address) -> bool:
+        """True if the leader of a partition is to be found again, or is another one by now."""
+
     def preference(self, topic_partition: TopicPartition) -> Preference | None:
         """The replica of a partition to read."""
 
     def prefer(self, topic_partition: TopicPartition, node_id: int | None, seconds: float) -> None:
         """Choose which replica of a partition is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownLeader:
+    """A leader, as metadata named it.
+
+    Attributes:
+        address: Its address.
+        until: When it is to be looked up again, as of ``time.monotonic()``.
+    """
+
+    address: Address
+    until: float
 
 
 @dataclass(slots=True)
@@ -108,7 +125,7 @@ class PoolMemory:
 
     pid: int = field(default_factory=os.getpid)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    leaders: dict[tuple[bytes, TopicPartition], Address] = field(default_factory=dict)
+    leaders: dict[tuple[bytes, TopicPartition], _KnownLeader] = field(default_factory=dict)
     brokers: dict[bytes, dict[int, Address]] = field(default_factory=dict)
     preferences: dict[tuple[bytes, TopicPartition], Preference] = field(default_factory=dict)
     outages: dict[tuple[bytes, Address], _Outage] = field(default_factory=dict)
@@ -186,6 +203,8 @@ class BrokerPool:
         self._clock = clock
         # A digest: the memory of the process holds no second copy of a secret.
         self._cluster = hashlib.sha256(pickle.dumps(kafka)).digest()
+        # At least a second: a reader asks the one that it has just found.
+        self._leader_seconds = max(kafka.metadata_max_age_ms / 1000, 1.0)
         idle_ms = kafka.connections_max_idle_ms  # -1: for ever
         self._idle_seconds = min(
             _IDLE_SECONDS_MAX, _IDLE_SECONDS_MAX if idle_ms < 0 else idle_ms / 1000
@@ -285,9 +304,14 @@ class BrokerPool:
 
     def forget(self, topic_partition: TopicPartition) -> None:
         """Find the leader of a partition again when it is asked for next."""
-        memory = self._memory()
+        memory, key = self._memory(), (self._cluster, topic_partition)
         with memory.lock:
-            memory.leaders.pop((self._cluster, topic_partition), None)
+            if key in memory.leaders:  # who it was stays known: it is asked last who it is now
+                memory.leaders[key] = replace(memory.leaders[key], until=-math.inf)
+
+    def is_outdated(self, topic_partition: TopicPartition, leader: Address) -> bool:
+        """True if the leader of a partition is to be found again, or is another one by now."""
+        return self.known_leaders([topic_partition]).get(topic_partition) != leader
 
     def preference(self, topic_partition: TopicPartition) -> Preference | None:
         """The last choice of :meth:`prefer`, until it expires."""
@@ -309,6 +333,9 @@ class BrokerPool:
     def leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Leader]:
         """Find the leader of each partition: one Metadata request for all that are not known.
 
+        Those that led before are asked last: one that is cut off from the controller would go on
+        naming itself.
+
         Raises:
             AuthenticationError, AuthorizationError: A bootstrap server refuses the login.
         """
@@ -317,7 +344,14 @@ class BrokerPool:
         missing = [partition for partition in wanted if partition not in leaders]
         if not missing:
             return leaders
-        metadata = self._metadata({partition.topic for partition in missing})
+        with memory.lock:
+            former = {
+                known.address
+                for partition in missing
+                if (known := memory.leaders.get((self._cluster, partition))) is not None
+            }
+        metadata = self._metadata({partition.topic for partition in missing}, former)
+        until = self._clock.monotonic() + self._leader_seconds
         if isinstance(metadata, Metadata):
             memory.see(self._kafka, metadata.brokers.values())
         with memory.lock:
@@ -327,20 +361,31 @@ class BrokerPool:
                 leader = metadata.leader(partition) if isinstance(metadata, Metadata) else metadata
                 leaders[partition] = leader
                 if isinstance(leader, tuple):
-                    memory.leaders[self._cluster, partition] = leader
+                    memory.leaders[self._cluster, partition] = _KnownLeader(leader, until)
         return leaders
 
     def known_leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Address]:
-        """The leaders that this process knows already, of some partitions."""
-        memory = self._memory()
+        """The leaders of some partitions that this process knows, for ``metadata.max.age.ms``."""
+        memory, now = self._memory(), self._clock.monotonic()
         with memory.lock:
             known = {each: memory.leaders.get((self._cluster, each)) for each in partitions}
-        return {partition: leader for partition, leader in known.items() if leader is not None}
+        return {
+            partition: leader.address
+            for partition, leader in known.items()
+            if leader is not None and now < leader.until
+        }
 
-    def _metadata(self, topics: Iterable[str]) -> Metadata | LeaderUnknownError:
-        """Metadata of some topics, from the first broker that answers."""
+    def _metadata(
+        self, topics: Iterable[str], former: Collection[Address]
+    ) -> Metadata | LeaderUnknownError:
+        """Metadata of some topics, from the first broker that answers; former leaders come last."""
+
+        def paused_until(address: Address) -> float:
+            # In any order: if all are former leaders, another one is asked first next time.
+            return self._outage_over(address) + (CHANCE.random() if address in former else 0.0)
+
         others = self._memory().others(self._kafka)
-        search = BrokerSearch(self._kafka.bootstrap_servers, others, paused_until=self._outage_over)
+        search = BrokerSearch(self._kafka.bootstrap_servers, others, paused_until=paused_until)
         for address in search:
             try:
                 connection = self.lease(address)

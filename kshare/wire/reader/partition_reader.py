@@ -10,7 +10,7 @@ It sends nothing itself. The states of a partition, and the outcomes that lead f
       +------------------ REROUTE -----------------+ |                               |
       +-------------- after LAST_RECORDS ------------|-------------------------------+
       |                                              |
-      +--- it is there after all --- CHECK_BOUNDS ---+
+      +--- it is there after all --- CHECK_BOUNDS ---+  (or: whoever leads now is found first, and asked again)
                                           |
                               lost: an error, or skipped
 """
@@ -78,6 +78,7 @@ class PartitionReader:
         self._brokers = brokers
         self._deadline = RetryDeadline.for_reading(options.kafka, clock)
         self._was_redirected = False  # since the last record
+        self._was_found_again = False  # the leader, as it had less than is wanted
         self._chunks = self._join_siblings()
         self.broker = ", ".join(f"{host}:{port}" for host, port in options.kafka.bootstrap_servers)
         self.replica = ReadReplica(brokers, options.kafka, self.topic_partition)
@@ -206,7 +207,7 @@ class PartitionReader:
                 return self._redirected()
             return self._starved(answer, asked, others_have_records)
         self._deadline.reset()
-        self._was_redirected = False
+        self._was_redirected = self._was_found_again = False
         self._records.accept(index, answer.aborted, len(answer.records), asked)
         if self._chunks is not None:
             whole = answer.records[: len(answer.records) - index.tail_bytes]
@@ -291,7 +292,14 @@ class PartitionReader:
                 f"offsets up to {end} are wanted"
             )
             raise no_progress(kafka, self.position, why)
-        self._skip(earliest, latest if answer.error_code else latest - 1, latest)
+        last = latest if answer.error_code else latest - 1
+        if not self._was_found_again and self._records.wants_beyond(last):
+            # One that leads no more, and has not heard of it, has less than the one that leads now.
+            self._was_found_again = True
+            self._brokers.forget(self.topic_partition)
+            return Outcome.REROUTE
+        self._was_found_again = False
+        self._skip(earliest, last, latest)
         return Outcome.EMPTY
 
     def _index(self, records: memoryview, asked: int) -> BatchIndex:

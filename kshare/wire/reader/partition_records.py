@@ -57,6 +57,11 @@ class PartitionRecords:
         """The offset after the last one that a slice holds."""
         return max(part.cursor.end for part in self.slices)
 
+    def wants_beyond(self, last: int) -> bool:
+        """True if a slice goes on behind an offset."""
+        offsets = (part.cursor.next_offset for part in self.slices)
+        return any(offset is not None and offset > last for offset in offsets)
+
     @property
     def fetch_groups(self) -> list[FetchGroup]:
         """The fetch groups of the slices that have one."""

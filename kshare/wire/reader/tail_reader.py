@@ -156,6 +156,7 @@ class _TailPartition(PartitionReader):
             self.end = self._visible(answer)
             self._pauses.reset()
             self._deadline.reset()
+            self._was_found_again = False
             self._warned = None
             self.bounds = (max(answer.log_start, 0), self._visible(answer))
         return super().handle(answer, asked, others_have_records=others_have_records)

@@ -266,6 +266,33 @@ def test_only_what_was_forgotten_is_asked_for_again(cluster: Cluster) -> None:
     assert cluster.asked[1][1] == ["u"]
 
 
+@pytest.mark.parametrize(("age_ms", "seconds"), [("60000", 60), ("0", 1)])
+def test_a_leader_is_asked_for_again_when_it_is_old(
+    cluster: Cluster, age_ms: str, seconds: float
+) -> None:
+    pool = cluster.pool(metadata__max__age__ms=age_ms)
+    assert pool.leaders([PARTITION]) == {PARTITION: ONE}
+    cluster.leader = 2
+    cluster.clock.now += seconds - 0.1
+    assert pool.leaders([PARTITION]) == {PARTITION: ONE}
+    assert not pool.is_outdated(PARTITION, ONE)
+    cluster.clock.now += 0.1
+    assert pool.is_outdated(PARTITION, ONE)
+    assert pool.leaders([PARTITION]) == {PARTITION: TWO}
+    assert (pool.is_outdated(PARTITION, ONE), pool.is_outdated(PARTITION, TWO)) == (True, False)
+
+
+def test_who_leads_now_is_asked_of_the_former_leader_last(cluster: Cluster) -> None:
+    """It may be cut off from the controller, and take itself for the leader."""
+    pool = cluster.pool()
+    pool.leaders([PARTITION])
+    pool.forget(PARTITION)
+    pool.leaders([PARTITION])
+    cluster.clock.now += 3600
+    pool.leaders([PARTITION])
+    assert [address for address, _ in cluster.asked] == [ONE, TWO, TWO]
+
+
 def test_a_fault_of_one_partition_is_none_of_another(cluster: Cluster) -> None:
     pool = cluster.pool()
     missing = TopicPartition("t", 7)
@@ -294,18 +321,18 @@ def test_without_the_only_bootstrap_server_another_broker_is_asked(cluster: Clus
     cluster.down[ONE] = ConnectionRefusedError("gone")
     cluster.leader = 3
     assert lead_again(pool) == THREE
-    assert cluster.tried == [ONE, ONE, TWO]
+    assert cluster.tried == [ONE, ONE, THREE]
     cluster.clock.now += 60
     assert lead_again(pool) == THREE
-    assert cluster.tried == [ONE, ONE, TWO]  # one that is well goes before one that failed
+    assert cluster.tried == [ONE, ONE, THREE, TWO]  # one that is well goes before one that failed
     assert cluster.clock.slept == []
 
 
 def test_a_bootstrap_server_that_freezes_is_waited_for_once(cluster: Cluster) -> None:
+    cluster.leader = 2
     pool = cluster.pool("one:1")
     lead_again(pool)
     cluster.mute[ONE] = TimeoutError("late")
-    cluster.leader = 2
     for _ in range(3):
         assert lead_again(pool) == TWO
         cluster.clock.now += 60
@@ -323,7 +350,7 @@ def test_bootstrap_servers_that_are_well_are_asked_first(cluster: Cluster) -> No
 def test_an_outage_of_all_is_told_after_a_few_and_the_next_ones_get_their_turn(
     cluster: Cluster,
 ) -> None:
-    cluster.brokers = (ONE, TWO, THREE, FOUR)
+    cluster.brokers, cluster.leader = (ONE, TWO, THREE, FOUR), 4
     pool = cluster.pool("one:1", reconnect__backoff__ms="0")
     lead_again(pool)
     cluster.memory.close_idle()
@@ -334,7 +361,7 @@ def test_an_outage_of_all_is_told_after_a_few_and_the_next_ones_get_their_turn(
     assert str(answer) == "no broker answered: one:1: gone; two:2: gone; three:3: gone"
     cluster.clock.now += 60
     del cluster.down[FOUR]
-    assert lead_again(pool) == ONE
+    assert lead_again(pool) == FOUR
     assert cluster.tried == [ONE, TWO, THREE, FOUR]
 
 

@@ -1,7 +1,7 @@
 """Follower fetching (KIP-392): who is asked, when, and that nothing of it shows in the rows."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from kshare.errors import (
 )
 from kshare.testing import FakeCluster, Record
 from kshare.wire.protocol import broker_pool
+from kshare.wire.protocol.broker_pool import Leader
 from kshare.wire.protocol.messages import Address
 from kshare.wire.protocol.replicas import LEADER_ALONE_SECONDS
 from kshare.wire.reader.find_ends import find_ends
@@ -212,6 +213,45 @@ def test_what_the_leader_does_not_hold_either_is_lost() -> None:
         read(cluster, whole(7))
     assert lost.value.broker == "leader:1"
     assert read(cluster, whole(7), failOnDataLoss="false") == list(range(40, COUNT))
+
+
+class Deposed(ScriptedBrokers):
+    """The first leader is remembered until it is forgotten; the second one leads."""
+
+    def leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Leader]:
+        return dict.fromkeys(partitions, ("node", 2 if self.forgotten else 1))
+
+
+class Slow(ScriptedReplica):
+    """Each answer takes half a second."""
+
+    clock: Clock
+
+    def receive(self) -> memoryview:
+        self.clock.now += 0.5
+        return super().receive()
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize("start", [0, 50])
+def test_what_a_former_leader_does_not_hold_is_asked_of_the_one_that_leads(
+    start: int, fails: str
+) -> None:
+    """At its end it has nothing, behind it is out of range, and it knows of no other leader."""
+    former, leader = Slow(LOG[:3], "former:1", response_bytes=1), replica()
+    cluster = Deposed(1, {1: former, 2: leader}, Clock())
+    former.clock = cluster.clock
+    options = {"kafka.client.rack": "", "failOnDataLoss": fails}
+    assert read(cluster, whole(start), **options) == list(range(start, COUNT))
+    assert asked(leader)[0] == max(30, start)
+
+
+def test_what_the_one_that_leads_does_not_hold_either_is_lost() -> None:
+    former, leader = replica(batches=LOG[:3]), replica("leader:2", batches=LOG[:4])
+    cluster = Deposed(1, {1: former, 2: leader}, Clock())
+    with pytest.raises(DataLossError, match=r"offsets 50 to 100 are wanted.*holds 0 to 40") as lost:
+        read(cluster, whole(50), **{"kafka.client.rack": ""})
+    assert (lost.value.broker, asked(former), asked(leader)) == ("leader:2", [50], [50])
 
 
 @pytest.mark.parametrize("rows_max", [7, 1000])

@@ -12,8 +12,10 @@ from kshare.options import EARLIEST, SourceOptions
 from kshare.options.frozen import FrozenMapping
 from kshare.options.model import Assign
 from kshare.testing import FakeCluster
+from kshare.wire.protocol.broker_pool import BrokerPool
 from kshare.wire.protocol.waker import Waker
 from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords
+from tests.support.clock import until
 from tests.support.groups import group_config
 
 PARTITIONS = [TopicPartition("orders", number) for number in range(2)]
@@ -90,6 +92,24 @@ def test_a_leader_that_freezes_is_left_for_the_next_one() -> None:
             cluster.produce("orders", [("k", "after")], partition=0)
             values += values_of(reader, 1)
         assert values == [b"before", b"after"]
+
+
+def test_a_leader_that_has_nothing_is_looked_up_again_when_it_is_old() -> None:
+    """It answers on, as one that is cut off from the controller does."""
+    orders = PARTITIONS[0]
+    with FakeCluster(brokers=2, topics={"orders": 1}) as cluster:
+        cluster.produce("orders", [("k", "before")], partition=0)
+        options = options_of(cluster, fetch_max_wait_ms=10)
+        waker = Waker().open()
+        with closing(waker), closing(TailReader(options, "earliest", waker)) as reader:
+            reader.read(Slice(*orders, (Rectangle(OffsetRange(0, NO_END), WHOLE),)))
+            assert values_of(reader, 1) == [b"before"]
+            pool = BrokerPool(options.kafka)
+            (former,) = pool.known_leaders([orders]).values()
+            pool.forget(orders)  # as when it is old
+            until(lambda: reader.next_records(0.1) or not pool.is_outdated(orders, former))
+            cluster.produce("orders", [("k", "after")], partition=0)
+            assert values_of(reader, 1) == [b"after"]
 
 
 def test_a_frozen_broker_keeps_no_other_one_waiting() -> None:
