@@ -187,7 +187,7 @@ def test_an_abort_after_the_decision_commits(query: Query, monkeypatch: pytest.M
     messages, ends = query.prepare("r", 0), []
     end = Coordinators.end
 
-    def fails_second(self: Coordinators, transaction: Any, *, commit: bool) -> bool:
+    def fails_second(self: Coordinators, transaction: Any, *, commit: bool) -> bool | None:
         ends.append(transaction)
         if len(ends) == 2:
             raise KafkaError("no answer")

@@ -39,6 +39,8 @@ _log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 4
 _GONE: Final = {Kind.FENCED, Kind.TRANSACTION_ENDED}
+# The id has expired: Kafka forgets it transactional.id.expiration.ms after its last transaction.
+_UNKNOWN: Final = {ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.UNKNOWN_PRODUCER_ID}
 _FENCE_TIMEOUTS_MS: Final = (60_000, 10_000, 1_000)
 """Of a transaction that is never begun: the first one that transaction.max.timeout.ms allows."""
 # The coordinator is ending the transaction.
@@ -89,13 +91,15 @@ class Coordinators:
             (partition,) = topic.results_by_partition
             return int(partition.partition_error_code)
 
-        return self._found(ask, f"look at transaction {transaction.id}", success=_BEING_ENDED)
+        what = f"look at transaction {transaction.id}"
+        return bool(self._found(ask, what, success=_BEING_ENDED))
 
-    def end(self, transaction: Transaction, *, commit: bool) -> bool:
+    def end(self, transaction: Transaction, *, commit: bool) -> bool | None:
         """Commit or abort a transaction; doing so again does no harm.
 
         Returns:
-            Whether it was there; if not, it was ended the other way, or timed out.
+            Whether it was there; if not, it was ended the other way, or timed out. None if Kafka
+            knows nothing of it any more: then it may have been ended either way.
         """
 
         def ask() -> int:
@@ -167,26 +171,24 @@ class Coordinators:
 
     def each(
         self,
-        action: Callable[["Coordinators", Transaction], bool],
+        action: Callable[["Coordinators", Transaction], _Answer],
         transactions: Sequence[Transaction],
-    ) -> list[bool]:
+    ) -> list[_Answer]:
         """Do something to many transactions, several at a time; answers are in order."""
         if len(transactions) <= _AT_ONCE:
             return [action(self, transaction) for transaction in transactions]
         lanes = [transactions[lane::_AT_ONCE] for lane in range(_AT_ONCE)]
 
-        def work(lane: Sequence[Transaction]) -> list[bool]:
+        def work(lane: Sequence[Transaction]) -> list[_Answer]:
             own = Coordinators(self._kafka, ids=self._ids)
             try:
                 return [action(own, transaction) for transaction in lane]
             finally:
                 own.close()
 
-        answers: list[bool] = [False] * len(transactions)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for number, of_lane in enumerate(pool.map(work, lanes)):
-                answers[number::_AT_ONCE] = of_lane
-        return answers
+            by_lane = list(pool.map(work, lanes))
+        return [by_lane[at % _AT_ONCE][at // _AT_ONCE] for at in range(len(transactions))]
 
     def close(self) -> None:
         """Close the connections; a later call opens new ones."""
@@ -196,8 +198,10 @@ class Coordinators:
 
     # -- requests ---------------------------------------------------------------------------
 
-    def _found(self, ask: Callable[[], int], what: str, *, success: Collection[int] = ()) -> bool:
-        """Ask until the answer is final: whether the transaction was there.
+    def _found(
+        self, ask: Callable[[], int], what: str, *, success: Collection[int] = ()
+    ) -> bool | None:
+        """Ask until the answer is final: whether the transaction was there; None if it is unknown.
 
         Args:
             ask: Sends the request, and returns the error code.
@@ -205,8 +209,10 @@ class Coordinators:
             success: Codes that mean success to this request.
         """
 
-        def step() -> bool:
+        def step() -> bool | None:
             code = ask()
+            if code in _UNKNOWN:
+                return None
             if error_codes.kind(code) in _GONE:
                 return False
             if code not in success:

@@ -9,6 +9,7 @@ visible.
     open --- write the ledger ---> decided --- commit the leader ---> commit the others: ended
       |                               |
       +--- an error: abort            +--- it is gone ---> abort the others: retracted
+                                      +--- nobody knows it any more ---> an error: ended
 
 Cost: three requests for each transaction, several at a time, and a few to the ledger.
 """
@@ -16,7 +17,7 @@ Cost: three requests for each transaction, several at a time, and a few to the l
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol, TypeVar
 
 from kshare.core.listing import join_names
 from kshare.errors import KafkaError, KshareError
@@ -31,6 +32,8 @@ _log = logging.getLogger(__name__)
 _TIME_SHARE: Final = 0.9
 """Of transaction.timeout.ms: a batch that took longer is not decided."""
 _NAMED_MAX: Final = 20
+
+_Answer = TypeVar("_Answer")
 
 
 class States(Protocol):
@@ -52,8 +55,8 @@ class Endings(Protocol):
     def is_open(self, transaction: Transaction) -> bool:
         """True if a transaction is open."""
 
-    def end(self, transaction: Transaction, *, commit: bool) -> bool:
-        """Commit or abort a transaction; whether it was there."""
+    def end(self, transaction: Transaction, *, commit: bool) -> bool | None:
+        """Commit or abort a transaction; whether it was there, None if nobody knows any more."""
 
     def fence(self, transactional_id: str) -> None:
         """Abort the transaction that an id may have."""
@@ -63,9 +66,9 @@ class Endings(Protocol):
 
     def each(
         self,
-        action: Callable[["Endings", Transaction], bool],
+        action: Callable[["Endings", Transaction], _Answer],
         transactions: Sequence[Transaction],
-    ) -> list[bool]:
+    ) -> list[_Answer]:
         """Do something to many transactions; answers are in order."""
 
 
@@ -190,7 +193,10 @@ class Batch:
             )
             for entry in state.entries
         ]
-        if not self._coordinators.end(leader, commit=True):
+        found = self._coordinators.end(leader, commit=True)
+        if found is None:  # it may be committed: its rows shall not be written twice
+            self._give_up(state, state.entries, is_known=False)
+        if not found:
             _log.warning("batch %d: %s is gone, nothing is written", state.batch, leader.id)
             retracted = state.retract()
             self._ledger.write(retracted)
@@ -198,16 +204,34 @@ class Batch:
             return retracted
         done = self._coordinators.each(_committed, others)
         lost = [entry for entry, ok in zip(state.entries[1:], done, strict=True) if not ok]
-        if not lost:
-            self._ledger.write(state.end())
-            return state.end()
-        tasks = join_names((entry.task for entry in lost), _NAMED_MAX)
+        if lost:
+            self._give_up(state, lost, is_known=None not in done)
+        self._ledger.write(state.end())
+        return state.end()
+
+    def _give_up(self, state: State, entries: Sequence[Entry], *, is_known: bool) -> NoReturn:
+        """Go on without the rows of some transactions from the next start on, with an error now.
+
+        Args:
+            state: The decided batch.
+            entries: The transactions.
+            is_known: Whether it is known that they were not committed.
+        """
+        rows, tasks = (
+            f"{sum(entry.rows for entry in entries):,} rows",
+            join_names((entry.task for entry in entries), _NAMED_MAX),
+        )
+        of_batch = f"exactlyOnce: of batch {state.batch}, {rows}"
+        of_tasks = f"those of tasks {tasks} of run {state.run}"
         text = (
-            f"exactlyOnce: of batch {state.batch}, {sum(entry.rows for entry in lost):,} rows are "
-            f"lost, those of tasks {tasks} of run {state.run}: it was decided and partly committed "
-            "when its driver ended, and the rest timed out before "
-            "the query was started again (kafka.transaction.timeout.ms). The next start goes on "
-            "without them"
+            f"{of_batch} are lost, {of_tasks}: it was decided and partly committed when its driver "
+            "ended, and the rest timed out before the query was started again "
+            "(kafka.transaction.timeout.ms). The next start goes on without them"
+            if is_known
+            else f"{of_batch} may be lost, {of_tasks}: it was decided when its driver ended, and "
+            "Kafka has forgotten since whether their transactions were committed "
+            "(transactional.id.expiration.ms). Look for them in the topic. The next start goes on "
+            "and does not write them again"
         )
         _log.error(text)  # before it is written down: a driver that dies here leaves it to the next
         self._ledger.write(state.end())
@@ -239,9 +263,9 @@ def _is_open(coordinators: Endings, transaction: Transaction) -> bool:
     return coordinators.is_open(transaction)
 
 
-def _committed(coordinators: Endings, transaction: Transaction) -> bool:
+def _committed(coordinators: Endings, transaction: Transaction) -> bool | None:
     return coordinators.end(transaction, commit=True)
 
 
-def _aborted(coordinators: Endings, transaction: Transaction) -> bool:
+def _aborted(coordinators: Endings, transaction: Transaction) -> bool | None:
     return coordinators.end(transaction, commit=False)

@@ -10,7 +10,7 @@ It sends nothing itself. The states of a partition, and the outcomes that lead f
       +------------------ REROUTE -----------------+ |                               |
       +-------------- after LAST_RECORDS ------------|-------------------------------+
       |                                              |
-      +--- it is there after all --- CHECK_BOUNDS ---+  (or: whoever leads now is found first, and asked again)
+      +--- found, or look again ---- CHECK_BOUNDS ---+
                                           |
                               lost: an error, or skipped
 """
