@@ -29,6 +29,8 @@ from kshare.wire.protocol.retry import RetryDeadline
 __all__ = ["Changes", "CompactedTopic", "Row"]
 
 _POLL_SECONDS: Final = 0.1
+_REPLICAS_MAX: Final = 3
+_UNSUPPORTED: Final = RdKafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001
 _END: Final = RdKafkaError._PARTITION_EOF  # noqa: SLF001
 
 
@@ -123,19 +125,31 @@ class CompactedTopic:
             try:
                 self._create(client.handle, new)
             except KafkaException as error:
-                if not replicas or code_of(error) != RdKafkaError.INVALID_REPLICA_ASSIGNMENT:
-                    raise
-                # A broker that it names is gone for good: brokers choose as many of the others.
-                count = max(map(len, replicas))
-                self._create(
-                    client.handle, NewTopic(self.name, self._spec.partitions, count, config=config)
-                )
+                count = self._replication_factor(client.handle, error)
+                new = NewTopic(self.name, self._spec.partitions, count, config=config)
+                self._create(client.handle, new)
         except (KafkaException, TimeoutError) as error:
-            if code_of(error) == RdKafkaError._UNSUPPORTED_FEATURE:  # noqa: SLF001
-                return  # librdkafka's mock makes topics when they are used
-            if code_of(error) != ErrorCode.TOPIC_ALREADY_EXISTS:
+            if code_of(error) == _UNSUPPORTED:  # librdkafka's mock makes a topic when asked for it
+                client.handle.list_topics(self.name, self._kafka.api_timeout_ms / 1000)
+            elif code_of(error) != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise kafka_error(error, f"create topic {self.name}", topic=self.name) from error
         self._reader.wait_for_topic()
+
+    def _replication_factor(self, admin: AdminClient, error: KafkaException) -> int:
+        """The number of replicas to ask for in place of what was refused.
+
+        Raises:
+            KafkaException: It was refused for another reason.
+        """
+        replicas = self._spec.replicas
+        if replicas and code_of(error) == RdKafkaError.INVALID_REPLICA_ASSIGNMENT:
+            # A broker that it names is gone for good: brokers choose as many of the others.
+            return max(map(len, replicas))
+        if not replicas and code_of(error) == _UNSUPPORTED:
+            # Before Kafka 2.4, brokers had no default to choose (KIP-464).
+            brokers = admin.list_topics(timeout=self._kafka.api_timeout_ms / 1000).brokers
+            return min(_REPLICAS_MAX, len(brokers))
+        raise error
 
     def _create(self, admin: AdminClient, new: NewTopic) -> None:
         seconds = self._kafka.api_timeout_ms / 1000

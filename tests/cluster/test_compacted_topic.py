@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -180,3 +181,40 @@ def test_replicas_on_a_broker_that_is_gone_are_placed_by_the_others(cluster: Fak
     assert first.replica_assignment == [[1, 9], [9, 2], [1, 2]]
     assert (second.num_partitions, second.replication_factor) == (PARTITIONS, 2)
     assert second.config == first.config == {"cleanup.policy": "compact"}
+
+
+class Old(Placing):
+    """A cluster of brokers before Kafka 2.4: they choose no replication factor (KIP-464)."""
+
+    asked: ClassVar[list[NewTopic]] = []
+    brokers = 5
+
+    def list_topics(self, **_: Any) -> Any:
+        return SimpleNamespace(brokers=dict.fromkeys(range(self.brokers)))
+
+    def create_topics(self, new: list[NewTopic], **_: Any) -> dict[str, Future[None]]:
+        answers = super().create_topics(new)
+        if new[0].replication_factor < 1:
+            code = RdKafkaError._UNSUPPORTED_FEATURE
+            answers[new[0].topic] = Future()
+            answers[new[0].topic].set_exception(KafkaException(RdKafkaError(code)))
+        return answers
+
+
+@pytest.mark.parametrize(("brokers", "factor"), [(1, 1), (2, 2), (3, 3), (5, 3)])
+def test_old_brokers_are_told_the_replication_factor(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, brokers: int, factor: int
+) -> None:
+    monkeypatch.setattr(Old, "asked", [])
+    monkeypatch.setattr(Old, "brokers", brokers)
+    spec = TopicSpec("table", PARTITIONS)
+    with closing(CompactedTopic(kafka(cluster), spec, admin=Old)) as topic:  # type: ignore[arg-type]
+        topic.create()
+    assert [new.replication_factor for new in Old.asked] == [-1, factor]
+    assert Old.asked[1].num_partitions == PARTITIONS
+
+
+def test_a_topic_is_there_when_it_was_made(cluster: FakeCluster) -> None:
+    with closing(CompactedTopic(kafka(cluster), TopicSpec("made", 4))) as topic:
+        topic.create()
+        assert len(topic.partitions()) == 4
