@@ -26,6 +26,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "enable.idempotence": True,
     "partitioner": "murmur2_random",  # Java's: by key; records without one at random, in batches
     "linger.ms": 20,
+    "message.max.bytes": 1 << 20,  # Java's max.request.size
     "message.timeout.ms": 120_000,  # Java's delivery.timeout.ms
     # A row costs librdkafka some 200 bytes beside its own: both bounds together are about 100 MiB.
     "queue.buffering.max.messages": 200_000,

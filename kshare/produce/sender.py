@@ -317,18 +317,23 @@ def _not_taken(rows: Rows, row: int, error: KafkaException) -> KafkaError:
     """The error of a row that librdkafka did not take."""
     topic = rows.topic_of(row)
     partition = rows.partitions[row] if rows.partitions else None
-    return write_error(error, topic, None if partition == -1 else partition)
+    partition = None if partition == -1 else partition
+    return write_error(error, topic, partition, size=_size(rows, row))
 
 
 def _too_large(rows: Rows, row: int) -> KafkaError:
     """The error of a row that does not fit into an empty queue."""
     topic = rows.topic_of(row)
-    size = len(rows.values[row] or b"") + len((rows.keys[row] if rows.keys else None) or b"")
     return KafkaError(
-        f"cannot write to topic {topic}: a row whose key and value have {size:,} bytes does not "
-        "fit into the producer's empty buffer: raise kafka.buffer.memory",
+        f"cannot write to topic {topic}: a row whose key and value have {_size(rows, row):,} bytes "
+        "does not fit into the producer's empty buffer: raise kafka.buffer.memory",
         topic=topic,
     )
+
+
+def _size(rows: Rows, row: int) -> int:
+    """Size of a row's key and value, in bytes."""
+    return len(rows.values[row] or b"") + len((rows.keys[row] if rows.keys else None) or b"")
 
 
 def write_error(
@@ -353,7 +358,7 @@ def write_error(
     if code_of(error) in _TOO_LARGE and size is not None:
         hint = (
             f"; its key and value have {size:,} bytes, more than the topic (max.message.bytes) or "
-            "the client (message.max.bytes) takes in a batch"
+            "the client (kafka.max.request.size of a sink, 1,048,576 by default) takes in a batch"
         )
     return kafka_error(
         error, f"write to {target}", more=more, hint=hint, topic=topic, partition=partition

@@ -289,6 +289,24 @@ def test_the_next_task_uses_the_same_producer(cluster: FakeCluster) -> None:
     assert sender_module._kept._sender is not kept
 
 
+@pytest.mark.parametrize("size", [999_000, 1_000_000, 1_048_000])
+def test_rows_may_be_as_large_as_javas_producer_takes_them(cluster: FakeCluster, size: int) -> None:
+    rows = pa.record_batch({"value": pa.array([b"x" * size], pa.binary())})
+    assert write_rows([rows], options_for(cluster)) == 1
+
+
+@pytest.mark.parametrize(
+    ("size", "given"), [(1_048_576, {}), (2_000, {"kafka.max.request.size": "1500"})]
+)
+def test_a_row_that_is_too_large_is_named_with_its_size(
+    cluster: FakeCluster, size: int, given: dict[str, str]
+) -> None:
+    rows = pa.record_batch({"value": pa.array([b"x" * size], pa.binary())})
+    wanted = rf"topic t.*key and value have {size:,} bytes.*kafka\.max\.request\.size"
+    with pytest.raises(KafkaError, match=wanted):
+        write_rows([rows], options_for(cluster, **given))
+
+
 def test_nothing_is_opened_for_no_rows(cluster: FakeCluster) -> None:
     nothing = numbered(0)
     assert write_rows([nothing], options_for(cluster)) == 0
