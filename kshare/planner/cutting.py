@@ -50,7 +50,7 @@ def slice_pending(options: SourceOptions, loads: Sequence[PartitionLoad]) -> tup
         wanted = min(math.ceil(load.size / most), _RANGES_MAX)
         if load.fixed_ranges is None and wanted > len(parts):
             pieces = math.ceil(wanted / len(parts))
-            parts = tuple(piece for part in parts for piece in split(part, pieces))
+            parts = tuple(piece for part in parts for piece in split(part, min(pieces, part.width)))
         narrowed.append(replace(load, fixed_ranges=parts))
     return _cut(options, narrowed)
 
