@@ -4,7 +4,8 @@
 
     Spark calls          the planner                                           a batch is
     -------------------  ----------------------------------------------------  --------------------
-    initialOffset        resolve startingOffsets; nothing is written down
+    initialOffset        resolve startingOffsets; nothing is written down; an error is kept
+                         for latestOffset
                                                                                (none yet)
     latestOffset(start)  finish the batch of ``start``: wait for reports,
                          learn from them, find what they do not say  --------> done: its progress
@@ -28,7 +29,7 @@ and the ends of limited batches, are in the dict or follow from it and the log.
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from kshare.cluster.committer import committer
 from kshare.cluster.parked_keys import ParkWatch
@@ -52,6 +53,7 @@ from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.rate import PlannedLimits
 from kshare.core.slicing import PartitionLoad, plan_ranges
 from kshare.core.tasks import PlannedSlice, Task
+from kshare.errors import DataLossError, OptionsError
 from kshare.options import FromGroup, SourceOptions
 from kshare.planner.batch_bounds import BatchBounds, BatchEnd, MostRead
 from kshare.planner.batch_history import BatchHistory
@@ -77,6 +79,9 @@ from kshare.ranges import load_range_assignor
 __all__ = ["StreamPlanner"]
 
 _log = logging.getLogger("kshare.planner")
+
+_NOWHERE: Final = encode(BatchOffsets({}))
+"""A start without a partition."""
 
 
 class StreamPlanner:
@@ -126,6 +131,7 @@ class StreamPlanner:
         self._report = StreamReport(RetentionWatch(cluster), options.max_ranges_in_checkpoint)
         self._group = QueryGroup(options, self._keys, self._view, group, commits)
         self._policies = policies
+        self._refused: OptionsError | DataLossError | None = None
         self._bounds = BatchBounds(
             options,
             TimeAlignment(options, self._view, times, wall_clock=wall_clock),
@@ -137,12 +143,25 @@ class StreamPlanner:
 
         Spark does not write this down. So it holds nothing but the start, which
         :meth:`latest_offsets` carries over into the dict of batch 0, and that one is written.
+
+        Spark also asks when it runs batch 0 again, whose dict says more than the options of today.
+        So options that fit the cluster no longer are an error only once a batch is to start there:
+        in :meth:`latest_offsets`.
         """
+        self._refused = None
+        try:
+            return encode(self._start())
+        except (OptionsError, DataLossError) as error:
+            self._refused = error
+            return dict(_NOWHERE)
+
+    def _start(self) -> BatchOffsets:
+        """Where the query starts by its options."""
         partitions = self._view.partitions()
         if not isinstance(self._options.starting, FromGroup):
             starts = start_progress(self._options, self._keys, partitions, self._view.offsets)
-            return encode(start_with_gaps(starts))
-        return encode(self._group.start(partitions))
+            return start_with_gaps(starts)
+        return self._group.start(partitions)
 
     def pin_latest(self) -> None:
         """Make the present end offsets the end of this run (``Trigger.AvailableNow``)."""
@@ -166,8 +185,11 @@ class StreamPlanner:
 
         Raises:
             DataLossError: Partitions or offsets are gone, and ``failOnDataLoss`` is true.
-            OptionsError: The options ask for key ranges, and a topic's policy does not accept it.
+            OptionsError: The options say no start that the cluster has; or they ask for key ranges,
+                and a topic's policy does not accept it.
         """
+        if self._refused is not None and start == _NOWHERE:
+            raise self._refused
         last = self._history.finished(start)
         self._observe(last)
         before, reached = last.offsets, last.progress

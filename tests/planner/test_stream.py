@@ -1,5 +1,6 @@
 """The planner on a cluster that is a dictionary: what a dict says, and what a batch reads."""
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from kshare.cluster.cluster import TopicPolicy
 from kshare.core.hashing import HASH_SPACE, WHOLE, split
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
-from kshare.errors import CheckpointError, DataLossError, OptionsError
+from kshare.errors import CheckpointError, DataLossError, KshareError, OptionsError
 from kshare.options import parse_options
 from kshare.planner import StreamPlanner, Task, plan_batch
 from kshare.planner.filters import Condition, Interval, RowBounds
@@ -56,6 +57,40 @@ def test_after_batch_0_the_dict_is_exactly_that_of_sparks_source() -> None:
     assert one == {"t": {"0": 5, "1": 7, "10": 1}}
     assert slices_of(planned, zero, one) == ()
     assert planned.latest_offsets(one, None) == one
+
+
+@pytest.mark.parametrize(
+    ("starting", "now", "error"),
+    [
+        ('{"t":{"0":4}}', {("t", 0): (0, 9), ("t", 1): (0, 3)}, "startingOffsets: .*lacks t-1"),
+        ('{"t":{"0":4}}', {("t", 0): (5, 9)}, "startingOffsets: t-0: offset 4 is not in the log"),
+    ],
+)
+def test_batch_0_runs_again_although_its_start_is_none_any_more(
+    starting: str, now: dict[tuple[str, int], tuple[int, int]], error: str
+) -> None:
+    """Spark asks for the start again, and then plans by the dict; its own source goes on, too."""
+    first = planner(FakeCluster({("t", 0): (0, 9)}), startingOffsets=starting)
+    zero = first.latest_offsets(first.initial_offsets(), None)
+
+    again = planner(FakeCluster(now), startingOffsets=starting)
+    start = json.loads(json.dumps(again.initial_offsets()))
+    assert covered(slices_of(again, start, zero)) == {("t", 0): (4, 9)}
+    assert again.latest_offsets(zero, None)["t"]["0"] == 9
+
+    # A query that starts with these options fails, as often as it is started.
+    for _ in range(2):
+        with pytest.raises(KshareError, match=error):
+            again.latest_offsets(json.loads(json.dumps(again.initial_offsets())), None)
+
+
+def test_a_start_that_is_there_again_is_taken() -> None:
+    cluster = FakeCluster({("t", 0): (0, 9), ("t", 1): (0, 3)})
+    planned = planner(cluster, startingOffsets='{"t":{"0":4}}')
+    planned.initial_offsets()
+    del cluster.logs[TopicPartition("t", 1)]
+    end = planned.latest_offsets(planned.initial_offsets(), None)
+    assert covered(slices_of(planned, planned.initial_offsets(), end)) == {("t", 0): (4, 9)}
 
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
