@@ -14,7 +14,8 @@ Where partitions start is said in several places::
     startingOffsets        started   of the dict of batch 0, as Spark has it: an offset each
     a partition comes up   started   of the dict of its first batch
     ranges with gaps       progress  of the first dict, which reads nothing (``start_with_gaps``)
-    the batch itself       start_of  the end of the batch before, or one of these
+    the batch itself       start_of  the end of the batch before, or one of these; of a partition
+                                     that is new in a batch of Spark's source, its earliest offset
 
 Guarantees: a function of the arguments. No batch ends before it begins or beyond the end of a log;
 no record of a parked key or of a key hash that the query does not read is in a batch; what is
@@ -31,7 +32,7 @@ from kshare.core.admission import admit
 from kshare.core.byte_bound import WindowEnds
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
 from kshare.core.hashing import WHOLE, HashRange, without
-from kshare.core.losses import Loss, new_partition, without_deleted, without_trimmed
+from kshare.core.losses import Loss, new_partitions, without_deleted, without_trimmed
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.errors import CheckpointError
@@ -50,6 +51,7 @@ __all__ = [
     "start_of",
     "start_with_gaps",
     "unrecorded_starts",
+    "unsaid_starts",
     "with_gaps",
 ]
 
@@ -161,7 +163,7 @@ def begin(
     started = {} if reached else dict(before.started)  # the first dict must carry its start
     new = {tp: earliest[tp] for tp in available if tp not in reached and tp not in started}
     started |= new
-    losses = [new_partition(tp, first) for tp, first in sorted(new.items()) if first > 0]
+    losses = new_partitions(new)
     progress = {**reached, **{tp: Progress.at(offset) for tp, offset in started.items()}}
     progress, deleted = without_deleted(progress, available)
     uneven = [tp for tp, at in progress.items() if not at.is_level]
@@ -174,11 +176,29 @@ def begin(
     )
 
 
+def unsaid_starts(
+    before: BatchOffsets, reached: Mapping[TopicPartition, Progress], after: BatchOffsets
+) -> list[TopicPartition]:
+    """The partitions that are new in a batch, and whose start its dict does not say; ascending.
+
+    Spark's source does not write it down: it takes the earliest offset, also when a batch runs
+    again. In batch 0, partitions start where the options say.
+
+    Args:
+        before: What the dict of the batch before says.
+        reached: How far each partition is when that batch is done.
+        after: What the dict of the batch says.
+    """
+    said = {*after.started, *after.limits, *reached, *before.started}
+    return sorted(after.progress.keys() - said) if reached else []
+
+
 def start_of(
     partition: TopicPartition,
     before: BatchOffsets,
     reached: Mapping[TopicPartition, Progress],
     after: BatchOffsets,
+    earliest: Mapping[TopicPartition, int],
     *,
     is_certain: Callable[[TopicPartition, int], bool],
 ) -> Progress:
@@ -189,23 +209,21 @@ def start_of(
         before: What the dict of the batch before says.
         reached: How far each partition is when that batch is done.
         after: What the dict of the batch says.
+        earliest: The first offsets of the logs of :func:`unsaid_starts`.
         is_certain: Whether a batch 0 that another source has planned began at an offset of today.
 
     Raises:
-        CheckpointError: The dicts do not say where the partition starts.
+        CheckpointError: It is not known where the partition starts.
     """
     if partition in after.started:
         return Progress.at(after.started[partition])
     if partition in reached:
         return reached[partition]
-    offset = before.started.get(partition)
-    if offset is None:
-        raise CheckpointError(
-            f"the checkpoint does not say where {partition} starts: it is in a batch's offsets, "
-            "but not in those of the batch before"
-        )
+    if partition in earliest:
+        return Progress.at(earliest[partition])
     # Batch 0 was planned by Spark's source, which kept its start elsewhere.
-    if not is_certain(partition, offset):
+    offset = before.started.get(partition)
+    if offset is None or not is_certain(partition, offset):
         raise CheckpointError(
             f"batch 0 of this checkpoint was planned by another source and not finished, so where "
             f"{partition} started is not known here. Let format('kafka') finish that batch (start "

@@ -12,7 +12,7 @@ from kshare.core.hashing import HASH_SPACE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 
-__all__ = ["Loss", "new_partition", "no_longer_assigned", "without_deleted", "without_trimmed"]
+__all__ = ["Loss", "new_partitions", "no_longer_assigned", "without_deleted", "without_trimmed"]
 
 _SHOWN = 5
 
@@ -34,14 +34,22 @@ class Loss:
     available: tuple[int, int] | None = None
 
 
-def new_partition(partition: TopicPartition, first: int) -> Loss:
-    """A partition that came up while the query runs no longer has its first records."""
-    return Loss(
-        f"{partition} is new to this query and starts at offset {first}, not 0: records before it "
-        "may have been missed",
-        partition,
-        wanted=(0, first),
-    )
+def new_partitions(earliest: Mapping[TopicPartition, int]) -> list[Loss]:
+    """Of partitions that came up while the query runs: those without their first records.
+
+    Args:
+        earliest: The first offset of each one's log.
+    """
+    return [
+        Loss(
+            f"{tp} is new to this query and starts at offset {first}, not 0: records before it "
+            "may have been missed",
+            tp,
+            wanted=(0, first),
+        )
+        for tp, first in sorted(earliest.items())
+        if first > 0
+    ]
 
 
 def no_longer_assigned(partition: TopicPartition, pending: Sequence[Rectangle]) -> Loss:

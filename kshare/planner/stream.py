@@ -29,6 +29,7 @@ and the ends of limited batches, are in the dict or follow from it and the log.
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from kshare.cluster.committer import committer
@@ -44,11 +45,13 @@ from kshare.core.batch import (
     start_of,
     start_with_gaps,
     unrecorded_starts,
+    unsaid_starts,
     with_gaps,
 )
 from kshare.core.checkpoint import BatchOffsets, encode
 from kshare.core.hashing import WHOLE
 from kshare.core.listing import join_names
+from kshare.core.losses import new_partitions
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.rate import PlannedLimits
 from kshare.core.slicing import PartitionLoad, plan_ranges
@@ -236,17 +239,16 @@ class StreamPlanner:
         """The tasks of the batch between two dicts.
 
         Raises:
-            CheckpointError: The two do not say where a partition starts.
+            CheckpointError: It is not known where a partition starts.
+            DataLossError: A partition that is new in a batch of Spark's source has lost records,
+                and ``failOnDataLoss`` is true.
         """
         last = self._history.finished(start)
         self._observe(last)
         batch = self._history.batch(end)
         slices = self._history.limited_tasks(batch)
-        pending = {
-            tp: progress.minus(self._start_of(tp, last, batch.offsets))
-            for tp, progress in sorted(batch.offsets.progress.items())
-            if tp not in batch.offsets.limits
-        }
+        begins = self._begins(last, batch.offsets)
+        pending = {tp: batch.offsets.progress[tp].minus(at) for tp, at in begins.items()}
         loads = self._loads(pending)
         slices += [PlannedSlice(slice_) for slice_ in slice_pending(self._tasks.options, loads)]
         batch.run = self._rates.start_batch(
@@ -291,19 +293,16 @@ class StreamPlanner:
         }
         return self._gate.is_shut(positions or before.started, available)
 
-    def _start_of(
-        self,
-        partition: TopicPartition,
-        last: RecentBatch,
-        after: BatchOffsets,
-    ) -> Progress:
-        return start_of(
-            partition,
-            last.offsets,
-            last.progress,
-            after,
-            is_certain=lambda tp, offset: is_certain_start(self._options, tp, offset),
-        )
+    def _begins(self, last: RecentBatch, after: BatchOffsets) -> dict[TopicPartition, Progress]:
+        """Where the partitions without limits begin in a batch, by its dict and the one before."""
+        before, reached = last.offsets, last.progress
+        new = self._view.earliest(unsaid_starts(before, reached, after))
+        report_losses(new_partitions(new), fail=self._options.fail_on_data_loss)
+        is_certain = partial(is_certain_start, self._options)
+        return {
+            tp: start_of(tp, before, reached, after, new, is_certain=is_certain)
+            for tp in sorted(after.progress.keys() - after.limits.keys())
+        }
 
     # -- the next batch ---------------------------------------------------------------------
 

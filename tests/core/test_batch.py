@@ -18,9 +18,10 @@ from kshare.core.batch import (
     start_of,
     start_with_gaps,
     unrecorded_starts,
+    unsaid_starts,
     with_gaps,
 )
-from kshare.core.checkpoint import BatchOffsets, decode, encode
+from kshare.core.checkpoint import BatchOffsets, RangeLimit, decode, encode
 from kshare.core.hashing import WHOLE, HashRange, complement, without
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
@@ -160,13 +161,24 @@ def test_where_a_partition_starts() -> None:
     before = BatchOffsets({T0: Progress(3)}, {T2: 8})
     reached = {T0: Progress(5), T1: Progress(1)}
     after = BatchOffsets({T0: Progress(9), T1: Progress(9)}, {T1: 4})
-    assert start_of(T0, before, reached, after, is_certain=never) == Progress(5)
-    assert start_of(T1, before, reached, after, is_certain=never) == Progress(4)
-    assert start_of(T2, before, reached, after, is_certain=always) == Progress(8)
-    with pytest.raises(CheckpointError, match="planned by another source"):
-        start_of(T2, before, reached, after, is_certain=never)
-    with pytest.raises(CheckpointError, match="does not say where t-2 starts"):
-        start_of(T2, BatchOffsets({}), reached, after, is_certain=always)
+    assert start_of(T0, before, reached, after, {}, is_certain=never) == Progress(5)
+    assert start_of(T1, before, reached, after, {}, is_certain=never) == Progress(4)
+    assert start_of(T2, before, reached, after, {}, is_certain=always) == Progress(8)
+    for start, is_certain in ((before, never), (BatchOffsets({}), always)):
+        with pytest.raises(CheckpointError, match="planned by another source"):
+            start_of(T2, start, {}, after, {}, is_certain=is_certain)
+
+
+def test_a_partition_that_is_new_in_a_batch_of_sparks_source() -> None:
+    before = BatchOffsets({T0: Progress(3)})
+    after = BatchOffsets({tp: Progress(9) for tp in (T0, T1, T2)})
+    assert unsaid_starts(before, before.progress, after) == [T1, T2]
+    at = start_of(T1, before, before.progress, after, {T1: 2, T2: 0}, is_certain=never)
+    assert at == Progress(2)
+    # Of other batches, dicts and options say it.
+    assert unsaid_starts(BatchOffsets({}, {T0: 3}), {}, after) == []
+    said = BatchOffsets(after.progress, {T1: 0}, {T2: (RangeLimit((WHOLE,), 9, 1),)})
+    assert unsaid_starts(before, before.progress, said) == []
 
 
 # -- where it ends -------------------------------------------------------------------------------

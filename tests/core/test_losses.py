@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
-from kshare.core.losses import new_partition, no_longer_assigned, without_deleted, without_trimmed
+from kshare.core.losses import new_partitions, no_longer_assigned, without_deleted, without_trimmed
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from tests.support.cells import END, cells_of, done, progresses
@@ -78,7 +78,7 @@ def test_the_text_names_offsets_and_key_hashes() -> None:
 
 
 def test_a_new_partition() -> None:
-    loss = new_partition(T0, 4)
+    (loss,) = new_partitions({T0: 4, T1: 0})
     assert (loss.partition, loss.wanted, loss.available) == (T0, (0, 4), None)
     assert loss.text.startswith("t-0 is new to this query and starts at offset 4, not 0")
 

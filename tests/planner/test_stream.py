@@ -134,10 +134,29 @@ def test_a_batch_0_whose_start_is_not_certain_is_refused(starting: str) -> None:
         planned.tasks(planned.initial_offsets(), {"t": {"0": 9}})
 
 
-def test_a_batch_without_a_begin_is_refused() -> None:
-    planned = planner(FakeCluster({("t", 0): (0, 9), ("t", 1): (0, 9)}))
-    with pytest.raises(CheckpointError, match="does not say where t-1 starts"):
-        planned.tasks({"t": {"0": 5}}, {"t": {"0": 9, "1": 9}})
+def test_a_batch_0_of_sparks_source_is_refused_if_there_is_no_start_to_compare() -> None:
+    planned = planner(FakeCluster({("t", 0): (0, 9)}), startingOffsets='{"t":{"0":1,"1":2}}')
+    with pytest.raises(CheckpointError, match="planned by another source"):
+        planned.tasks(planned.initial_offsets(), {"t": {"0": 9}})
+
+
+def test_a_partition_that_is_new_in_a_batch_that_sparks_source_did_not_finish(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As that does when the batch runs again, it takes the earliest offset of now."""
+    before, end = {"t": {"0": 5}}, {"t": {"0": 9, "1": 8}}
+    cluster = FakeCluster({("t", 0): (0, 9), ("t", 1): (0, 9)})
+    assert covered(slices_of(planner(cluster), before, end)) == {("t", 0): (5, 9), ("t", 1): (0, 8)}
+    cluster.logs[T1] = (2, 9)
+    with pytest.raises(DataLossError, match="t-1 is new to this query and starts at offset 2"):
+        planner(cluster).tasks(before, end)
+    lenient = planner(cluster, failOnDataLoss="false")
+    assert covered(slices_of(lenient, before, end)) == {("t", 0): (5, 9), ("t", 1): (2, 8)}
+    assert "t-1 is new to this query" in caplog.text
+    cluster.logs[T1] = (9, 9)
+    lenient = planner(cluster, failOnDataLoss="false")
+    assert covered(slices_of(lenient, before, end)) == {("t", 0): (5, 9)}
+    assert lenient.latest_offsets(end, None) == {"t": {"0": 9, "1": 9}}
 
 
 def test_a_new_partition_is_read_from_its_earliest_offset_and_the_dict_says_so() -> None:
