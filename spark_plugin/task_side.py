@@ -29,17 +29,19 @@ def read_partition(partition: SlicePartition, options: SourceOptions) -> Iterato
     For a slice with a ticket, the planner hears when reading begins and where it ends.
     """
     _prepare_process()
+    tickets = [planned.ticket for planned in partition.slices if planned.ticket is not None]
     with ExitStack() as stack:
-        wanted = [_wanted(planned, stack) for planned in partition.slices]
-        yield from read_slices(wanted, options)
+        report = None
+        if tickets:
+            report = stack.enter_context(closing(TaskReport(*tickets)))
+            report.begin(this_executor())
+        yield from read_slices([_wanted(each, report) for each in partition.slices], options)
 
 
-def _wanted(planned: PlannedSlice, reports: ExitStack) -> WantedSlice:
-    """A slice as the reader takes it; its report, if there is one, begins now."""
+def _wanted(planned: PlannedSlice, report: TaskReport | None) -> WantedSlice:
+    """A slice as the reader takes it."""
     on_end = None
-    if planned.ticket is not None:
-        report = reports.enter_context(closing(TaskReport(planned.ticket)))
-        report.begin(this_executor())
+    if report is not None and planned.ticket is not None:
         on_end = partial(_report, report, planned.ticket)
     return WantedSlice(planned.slice, planned.max_records, on_end, planned.fetch_group)
 
@@ -47,7 +49,8 @@ def _wanted(planned: PlannedSlice, reports: ExitStack) -> WantedSlice:
 def _report(report: TaskReport, ticket: Ticket, end: SliceEnd) -> None:
     # A worker that ends with its task leaves the connection open until then: so the planner sees
     # when the task has ended.
-    report.done(end, held=ticket.hold and report.connected and end_worker_with_task())
+    held = ticket.hold and report.connected and end_worker_with_task()
+    report.done(end, held=held, ticket=ticket)
 
 
 @cache

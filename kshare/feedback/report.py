@@ -26,15 +26,17 @@ _unreachable: dict[tuple[str, int], float] = {}
 
 
 class TaskReport:
-    """A task's report on one slice.
+    """A task's report on its slices, over one connection.
 
     Args:
-        ticket: The planner's address, and which slice this is.
+        tickets: The planner's address, and which slices these are: one or more.
     """
 
-    def __init__(self, ticket: Ticket) -> None:
-        self._ticket = ticket
+    def __init__(self, *tickets: Ticket) -> None:
+        self._tickets = tickets
+        self._left = {ticket.id for ticket in tickets}
         self._socket: socket.socket | None = None
+        self._is_held = False
 
     @property
     def connected(self) -> bool:
@@ -47,8 +49,9 @@ class TaskReport:
         Args:
             executor: Where the task runs; None if that is not known.
         """
-        address = (self._ticket.host, self._ticket.port)
-        if not self._ticket.port or time.monotonic() < _unreachable.get(address, 0.0):
+        first = self._tickets[0]
+        address = (first.host, first.port)
+        if not first.port or time.monotonic() < _unreachable.get(address, 0.0):
             return
         try:
             self._socket = socket.create_connection(address, timeout=_SECONDS_MAX)
@@ -56,33 +59,40 @@ class TaskReport:
             _unreachable[address] = time.monotonic() + _UNREACHABLE_SECONDS
             _log.info("the planner at %s:%d takes no reports: %s", *address, error)
             return
-        self._send(Hello(self._ticket.id, executor))
+        self._send(*(Hello(ticket.id, executor) for ticket in self._tickets))
 
-    def done(self, end: SliceEnd, *, held: bool) -> None:
-        """Say where reading ended, and close the connection unless it is held.
+    def done(self, end: SliceEnd, *, held: bool, ticket: Ticket | None = None) -> None:
+        """Say where reading ended; after all slices, close the connection unless it is held.
 
         Args:
             end: Where reading ended.
             held: Keep the connection open: this process ends with the task.
+            ticket: Of which slice; None for the first.
         """
-        self._send(Done(self._ticket.id, end, held))
-        if held and self._socket is not None:
-            _held.append(self._socket)
-            self._socket = None
-        self.close()
+        about = (ticket or self._tickets[0]).id
+        self._is_held |= held
+        self._send(Done(about, end, held))
+        self._left.discard(about)
+        if not self._left:
+            self.close()
 
     def close(self) -> None:
         """Close the connection, unless it is held. May be called again."""
         if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.close()
+            if self._is_held:
+                _held.append(self._socket)
+            else:
+                with contextlib.suppress(OSError):
+                    self._socket.close()
             self._socket = None
 
-    def _send(self, message: Message) -> None:
+    def _send(self, *messages: Message) -> None:
         if self._socket is None:
             return
+        key = self._tickets[0].key
         try:
-            self._socket.sendall(encode(self._ticket.key, message))
+            self._socket.sendall(b"".join(encode(key, message) for message in messages))
         except OSError as error:
             _log.debug("the planner takes no more reports: %s", error)
+            self._is_held = False
             self.close()

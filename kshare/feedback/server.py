@@ -5,7 +5,7 @@ message counts only if it is signed (see :mod:`kshare.feedback.messages`) and fo
 batch that the server knows. If attempts of a task differ, the lowest end counts, so that no record
 is passed over.
 Cost: one thread for any number of tasks; at most 64 KiB for each of at most 1,000
-connections.
+connections, one for each task that runs.
 """
 
 import contextlib
@@ -41,15 +41,13 @@ class _Peer:
         socket: The connection.
         accepted: When it was accepted.
         data: What was received and is no whole line yet.
-        ticket: The ticket of the task on the other side, from its hello on.
-        began: When that came.
+        began: When the hello of each slice came, by its ticket: a task has one or more.
     """
 
     socket: socket.socket
     accepted: float
     data: bytearray = field(default_factory=bytearray)
-    ticket: TicketId | None = None
-    began: float = 0.0
+    began: dict[TicketId, float] = field(default_factory=dict)
 
 
 class FeedbackServer:
@@ -70,6 +68,7 @@ class FeedbackServer:
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._closed = False
         self._rejected = 0
+        self._has_warned = False
 
     def start(self) -> bool:
         """Start listening if not already; return whether the server is listening.
@@ -146,16 +145,22 @@ class FeedbackServer:
     def _run(self) -> None:
         assert self._listener is not None
         assert self._wake is not None
+        listen_at = 0.0
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._wake[0], selectors.EVENT_READ)
             try:
                 while not self._closed:
                     for key, _ in selector.select(_TICK_SECONDS):
-                        if key.fileobj is self._listener:
-                            self._accept(selector)
-                        elif key.data is not None:
-                            self._receive(selector, key.data)
+                        if key.fileobj is not self._listener:
+                            if key.data is not None:
+                                self._receive(selector, key.data)
+                        elif not self._accept(selector):
+                            # The connection waits on, and would wake this thread at once.
+                            selector.unregister(self._listener)
+                            listen_at = time.monotonic() + _TICK_SECONDS
+                    if self._listener not in selector.get_map() and time.monotonic() >= listen_at:
+                        selector.register(self._listener, selectors.EVENT_READ)
                     self._drop_silent(selector)
             except Exception:
                 _log.exception("feedback from tasks has ended; the planner goes on without")
@@ -163,22 +168,39 @@ class FeedbackServer:
                 for key in list(selector.get_map().values()):
                     with contextlib.suppress(OSError):
                         key.fileobj.close()  # type: ignore[union-attr]
+                self._listener.close()
 
-    def _accept(self, selector: selectors.BaseSelector) -> None:
+    def _accept(self, selector: selectors.BaseSelector) -> bool:
+        """Take a connection; return False if that is not possible now, say without a free file."""
         assert self._listener is not None
         try:
             accepted, _ = self._listener.accept()
-        except OSError:
-            return
+        except (BlockingIOError, ConnectionError):
+            return True  # it has gone again
+        except OSError as error:
+            self._warn_of_rejected(str(error))
+            return False
         if len(selector.get_map()) - 2 >= _CONNECTIONS_MAX:
             accepted.close()
             self._reject("too many connections")
-            return
+            self._warn_of_rejected(f"it has {_CONNECTIONS_MAX:,} connections")
+            return True
         accepted.setblocking(False)
         with contextlib.suppress(OSError):
             # A machine that is gone says nothing: notice it some day.
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         selector.register(accepted, selectors.EVENT_READ, _Peer(accepted, time.monotonic()))
+        return True
+
+    def _warn_of_rejected(self, why: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "the planner takes no more reports of tasks at once, and looks for the ends of "
+                "those that it does not hear in Kafka: %s. Fewer tasks at once, or more open files "
+                "(ulimit -n), would help.",
+                why,
+            )
 
     def _receive(self, selector: selectors.BaseSelector, peer: _Peer) -> None:
         """Take what a connection brings; drop the connection if that does not count."""
@@ -197,7 +219,7 @@ class FeedbackServer:
                 line = bytes(peer.data[:end])
                 del peer.data[: end + 1]
                 self._take(peer, decode(self._key, line))
-            if len(peer.data) > (_LINE_MAX if peer.ticket else _FIRST_LINE_MAX):
+            if len(peer.data) > (_LINE_MAX if peer.began else _FIRST_LINE_MAX):
                 raise ValueError("a line without end")
         except (ValueError, RecursionError) as error:
             self._reject(str(error))
@@ -206,28 +228,29 @@ class FeedbackServer:
     def _take(self, peer: _Peer, message: Message) -> None:
         """Act on a message. ValueError: it comes in the wrong order."""
         match message:
-            case Hello(ticket, executor) if peer.ticket is None:
-                peer.ticket, peer.began = ticket, time.monotonic()
+            case Hello(ticket, executor) if ticket not in peer.began:
+                peer.began[ticket] = time.monotonic()
                 if executor is not None:
                     self._ends.began(ticket, executor)
-            case Done(ticket, end, held) if peer.ticket == ticket:
-                self._ends.add(ticket, replace(end, held=held, began=peer.began), peer)
+            case Done(ticket, end, held) if ticket in peer.began:
+                self._ends.add(ticket, replace(end, held=held, began=peer.began[ticket]), peer)
             case _:
                 raise ValueError("a message in the wrong order")
 
     def _drop(self, selector: selectors.BaseSelector, peer: _Peer) -> None:
-        """The connection is over; if it brought a result, its time is known now."""
+        """The connection is over; the times of the results that it brought are known now."""
         selector.unregister(peer.socket)
         peer.socket.close()
-        if peer.ticket is not None:
-            self._ends.closed(peer.ticket, peer, time.monotonic() - peer.began)
+        now = time.monotonic()
+        for ticket, began in peer.began.items():
+            self._ends.closed(ticket, peer, now - began)
 
     def _drop_silent(self, selector: selectors.BaseSelector) -> None:
         """Drop strangers that say nothing."""
         now = time.monotonic()
         for key in list(selector.get_map().values()):
             peer = key.data
-            if peer and peer.ticket is None and now - peer.accepted > _HELLO_SECONDS_MAX:
+            if peer and not peer.began and now - peer.accepted > _HELLO_SECONDS_MAX:
                 self._reject("silence")
                 self._drop(selector, peer)
 

@@ -5,10 +5,13 @@ import time
 
 import pytest
 
+from kshare.core.slice_end import SliceEnd
 from kshare.feedback import report as report_module
+from kshare.feedback import server as server_module
+from kshare.feedback.messages import Executor
 from kshare.feedback.report import TaskReport
 from kshare.feedback.server import FeedbackServer
-from tests.support.clock import until
+from tests.support.clock import WAIT_S, until
 from tests.support.feedback import END, result, tell
 
 
@@ -73,3 +76,34 @@ def test_a_planner_that_goes_away_in_between(server: FeedbackServer) -> None:
     for _ in range(3):
         report.done(END, held=False)
     assert not report.connected
+
+
+def test_a_task_reports_on_all_its_slices_over_one_connection(
+    server: FeedbackServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_CONNECTIONS_MAX", 1)
+    tickets = [server.ticket("b", number, hold=False) for number in range(200)]
+    report = TaskReport(*tickets)
+    report.begin(Executor("one", 2))
+    for ticket in reversed(tickets):
+        assert report.connected
+        report.done(SliceEnd(100 + ticket.task, 1), held=False, ticket=ticket)
+    assert not report.connected
+    told = server.reports("b", wait_seconds=WAIT_S)
+    assert [entry.end for entry in told.values()] == list(range(100, 300))
+    assert all(entry.seconds is not None for entry in told.values())
+    assert server.executors("b") == {n: Executor("one", 2) for n in range(200)}
+    assert server.rejected == 0
+
+
+def test_a_connection_of_several_slices_is_held_for_one(server: FeedbackServer) -> None:
+    tickets = [server.ticket("b", number, hold=not number) for number in range(2)]
+    report = TaskReport(*tickets)
+    report.begin()
+    report.done(END, held=True, ticket=tickets[0])
+    report.done(END, held=False, ticket=tickets[1])
+    until(lambda: len(server.reports("b")) == 2)
+    assert server.reports("b")[0].seconds is None
+    (kept,) = report_module._held
+    kept.close()
+    assert result(server).seconds is not None

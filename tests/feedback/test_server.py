@@ -1,5 +1,6 @@
 """What the server believes of what it is told, and everything that can go wrong on the way."""
 
+import errno
 import json
 import logging
 import pickle
@@ -247,15 +248,19 @@ def test_silent_strangers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_there_are_not_too_many_connections(
-    server: FeedbackServer, monkeypatch: pytest.MonkeyPatch
+    server: FeedbackServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server_module, "_CONNECTIONS_MAX", 2)
     ticket = server.ticket("b", 0, hold=False)
     known = [Stranger(ticket), Stranger(ticket)]
     for stranger in known:
         stranger.say(line(ticket, "hello"))
-    with closing(Stranger(ticket)) as one_more:
-        assert one_more.is_dropped()
+    for _ in range(3):
+        with closing(Stranger(ticket)) as one_more:
+            assert one_more.is_dropped()
+    (warning,) = caplog.records
+    assert warning.levelno == logging.WARNING
+    assert "takes no more reports of tasks at once" in warning.message
     for stranger in known:
         stranger.close()
 
@@ -264,6 +269,52 @@ def test_there_are_not_too_many_connections(
         return 0 in server.reports("b")
 
     until(gets_through)
+
+
+class NoFile:
+    """A ``socket.accept`` that finds no file descriptor, some times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+        self.calls = 0
+        accept = socket.socket.accept
+
+        def fails(listener: socket.socket) -> tuple[socket.socket, object]:
+            self.calls += 1
+            if self.calls <= times:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return accept(listener)
+
+        monkeypatch.setattr(socket.socket, "accept", fails)
+
+
+def test_a_connection_that_cannot_be_taken_does_not_keep_the_server_busy(
+    server: FeedbackServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tickets = [server.ticket("b", number, hold=False) for number in range(5)]
+    with closing(Stranger(tickets[0])) as known:
+        known.say(line(tickets[0], "hello") + done_line(tickets[0]))
+        until(lambda: 0 in server.reports("b"))
+        monkeypatch.setattr(server_module, "_TICK_SECONDS", 10 * WAIT_S)
+        no_file = NoFile(monkeypatch, 10**9)
+        with closing(Stranger(tickets[0])):
+            until(lambda: no_file.calls > 0)
+            for ticket in tickets[1:]:  # each wakes the server
+                known.say(line(ticket, "hello") + done_line(ticket))
+                until(lambda number=ticket.task: number in server.reports("b"))  # type: ignore[misc]
+    assert no_file.calls == 1
+
+
+def test_connections_are_taken_again_some_time_after_that_has_failed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "_TICK_SECONDS", 0.01)
+    NoFile(monkeypatch, 3)
+    with closing(FeedbackServer(HERE)) as server:
+        server.start()
+        tell(server.ticket("b", 0, hold=False))
+        assert result(server).end == 120
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "Too many open files" in caplog.text
 
 
 @settings(
