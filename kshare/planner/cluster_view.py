@@ -1,7 +1,8 @@
 """A stream's view of its cluster: partitions, offsets of now or of one moment, parked keys."""
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from kshare.core.parked import ParkedCount
@@ -13,6 +14,8 @@ from kshare.planner.offset_options import ClusterLike, PinnedView, View
 __all__ = ["ClusterView", "ParkedKeysView"]
 
 _log = logging.getLogger("kshare.planner")
+
+_ASK_AGAIN_SECONDS = 60.0
 
 
 class ParkedKeysView(Protocol):
@@ -35,14 +38,24 @@ class ClusterView:
         cluster: Where the topics are.
         topics: The subscription.
         parking: Where parked keys are kept.
+        clock: Seconds.
     """
 
-    def __init__(self, cluster: ClusterLike, topics: Topics, parking: ParkedKeysView) -> None:
+    def __init__(
+        self,
+        cluster: ClusterLike,
+        topics: Topics,
+        parking: ParkedKeysView,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._cluster = cluster
         self._topics = topics
         self._parking = parking
         self._pinned: PinnedView | None = None
-        self._compacted: dict[str, bool] = {}
+        self._clock = clock
+        self._compacted: dict[str, bool] = {}  # as brokers have told
+        self._ask_at: dict[str, float] = {}  # when to ask again what they did not tell
 
     def pin(self) -> None:
         """Let the ends of now be all that there is (``Trigger.AvailableNow``)."""
@@ -90,12 +103,23 @@ class ClusterView:
 
     def is_compacted(self, topic: str) -> bool:
         """True if records of a topic vanish from its middle; also if that cannot be found out."""
-        if topic not in self._compacted:
-            policy = self._cluster.policies([topic]).get(topic)
-            if policy is None:
-                _log.info("cannot see whether %s is compacted: limits are found by scanning", topic)
-            self._compacted[topic] = policy is None or policy.compacted
-        return self._compacted[topic]
+        if topic in self._compacted:
+            return self._compacted[topic]
+        if self._clock() < self._ask_at.get(topic, float("-inf")):
+            return True
+        policy = self._cluster.policies([topic]).get(topic)
+        if policy is not None:
+            self._compacted[topic] = policy.compacted
+            return policy.compacted
+        if topic not in self._ask_at:
+            _log.warning(
+                "cannot see whether %s is compacted (DescribeConfigs had no answer): until that is "
+                "known, the planner reads the topic's keys to find where each batch ends. To see "
+                "it, the query's user needs DescribeConfigs on the topic.",
+                topic,
+            )
+        self._ask_at[topic] = self._clock() + _ASK_AGAIN_SECONDS
+        return True
 
     def compacted_now(self, topics: Collection[str]) -> set[str]:
         """The topics that are compacted now, whatever they were before."""

@@ -124,7 +124,9 @@ class StreamPlanner:
     ) -> None:
         self._options = options
         self._keys = KeySelection.of(options)
-        self._view = ClusterView(cluster, options.topics, parking or ParkWatch(options.kafka))
+        self._view = ClusterView(
+            cluster, options.topics, parking or ParkWatch(options.kafka), clock=clock
+        )
         self._rates = RateController(options, feedback, clock=clock)
         self._history = BatchHistory(
             options, self._keys, self._rates, scan, self._view.compacted_now

@@ -1,6 +1,7 @@
 """What a stream sees of its cluster."""
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Collection, Iterable, Mapping
 
 import pytest
 
@@ -9,6 +10,7 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import UnknownTopicError
 from kshare.options import Subscribe
 from kshare.planner.cluster_view import ClusterView
+from tests.support.clock import Clock
 from tests.support.fake_logs import FakeCluster, NothingParked
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -41,21 +43,32 @@ def test_nothing_is_asked_for_nothing() -> None:
     assert view(Silent({})).earliest([]) == {}
 
 
-@pytest.mark.parametrize(("policies", "is_compacted"), [({}, True), ({"t": False}, False)])
-def test_a_topic_that_says_nothing_counts_as_compacted(
-    policies: dict[str, bool], is_compacted: bool
+@pytest.mark.parametrize("compacted", [True, False])
+def test_a_topic_that_says_nothing_counts_as_compacted_until_it_does(
+    compacted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Counted(FakeCluster):
         asked = 0
+        answers: Mapping[str, TopicPolicy] = {}
 
-        def policies(self, topics: object) -> dict[str, TopicPolicy]:
+        def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
             self.asked += 1
-            return {t: TopicPolicy(compacted=c, retention_ms=None) for t, c in policies.items()}
+            return {topic: self.answers[topic] for topic in topics if topic in self.answers}
 
-    cluster = Counted({})
-    seen = view(cluster)
-    assert seen.is_compacted("t") is seen.is_compacted("t") is is_compacted
-    assert cluster.asked == 1
+    cluster, clock = Counted({}), Clock()
+    seen = ClusterView(cluster, Subscribe(("t",)), NothingParked(), clock=clock.monotonic)
+    for asked in (1, 2):
+        assert [seen.is_compacted("t") for _ in range(3)] == [True] * 3
+        assert cluster.asked == asked
+        clock.now += 61
+    (warning,) = caplog.records
+    assert warning.levelno == logging.WARNING
+    assert "cannot see whether t is compacted" in warning.message
+    cluster.answers = {"t": TopicPolicy(compacted=compacted, retention_ms=None)}
+    for _ in range(3):
+        assert seen.is_compacted("t") is compacted
+        clock.now += 61
+    assert cluster.asked == 3
 
 
 def test_a_partition_that_goes_while_ends_are_asked_for_is_left_out() -> None:
