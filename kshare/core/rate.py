@@ -10,7 +10,7 @@ What is known after a batch is one value, and nothing is learned in between::
 Cost: linear in the ranges.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kshare.core.hashing import HashRange
@@ -45,6 +45,15 @@ class LastBatch:
     speeds: Mapping[TopicPartition, tuple[RangeSpeed, ...]] = field(default_factory=dict)
     observed: Mapping[TopicPartition, tuple[RangeObservation, ...]] = field(default_factory=dict)
     full: Mapping[TopicPartition, frozenset[HashRange]] = field(default_factory=dict)
+
+    def of(self, partitions: Collection[TopicPartition]) -> "LastBatch":
+        """What is known of some partitions."""
+        return replace(
+            self,
+            speeds={tp: known for tp, known in self.speeds.items() if tp in partitions},
+            observed={tp: known for tp, known in self.observed.items() if tp in partitions},
+            full={tp: known for tp, known in self.full.items() if tp in partitions},
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Cost: what a batch may read is fetched by the planner first, once; nothing is de
 does not tell the size of records in another way, and a guess is wrong when they change.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -70,6 +70,7 @@ class ByteLimit:
             DataLossError: Pending records are gone, and ``failOnDataLoss`` is true.
         """
         windows: list[Window] = []
+        self._sizes.retain(progress)
         for tp in sorted(ends):
             positions = _positions(tp, progress[tp], limits, keys)
             windows += windows_of(tp, positions, ends[tp])
@@ -101,6 +102,10 @@ class _LogSizes:
         self._options = replace(options, keys=None)
         self._look = look
         self._known: dict[TopicPartition, KnownSizes] = {}
+
+    def retain(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget all other partitions."""
+        self._known = {tp: sizes for tp, sizes in self._known.items() if tp in partitions}
 
     def forget(self, partition: TopicPartition, below: int) -> None:
         """Forget what no range will read any more."""

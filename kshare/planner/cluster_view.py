@@ -82,8 +82,14 @@ class ClusterView:
         return self.offsets.partitions(self._topics)
 
     def ends(self) -> dict[TopicPartition, int]:
-        """The end of each partition's log."""
-        return self._ends_of(self.offsets)
+        """The end of each partition's log; what is known of topics without one is forgotten."""
+        ends = self._ends_of(self.offsets)
+        topics = {tp.topic for tp in ends}
+        self._compacted = {
+            topic: is_so for topic, is_so in self._compacted.items() if topic in topics
+        }
+        self._ask_at = {topic: at for topic, at in self._ask_at.items() if topic in topics}
+        return ends
 
     def _ends_of(self, view: View) -> dict[TopicPartition, int]:
         """The ends of all partitions; one may go while they are asked for."""

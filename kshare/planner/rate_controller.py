@@ -165,7 +165,7 @@ class RateController:
         # Workers that had to start do not make a batch slow.
         began = max((end.began for end in ends.values() if end.began is not None), default=0.0)
         self._last = learn_from(
-            self._last,
+            self._last.of(batch.offsets.progress),  # not of partitions that are gone
             batch.limits,
             observed if self._needs_reports else {},
             tasks=len(run.slices),

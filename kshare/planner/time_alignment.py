@@ -143,6 +143,7 @@ class TimeAlignment:
         """
         if self._ahead_ms is None:
             return ends
+        self._looked = {tp: known for tp, known in self._looked.items() if tp in progress}
         reached = {tp: sure.get(tp, at.stable) for tp, at in progress.items()}
         if all(reached[tp] >= available[tp] for tp in progress):
             return ends  # nothing is left behind

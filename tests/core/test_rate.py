@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.progress import TopicPartition
+from kshare.core.range_speed import RangeSpeed
 from kshare.core.rate import LastBatch, PlannedLimits, learn_from, plan_limits
 from kshare.core.slicing import RangeObservation
 from tests.support.rates import A1, A2, TARGET, A, B, times
@@ -205,6 +206,23 @@ def test_what_is_observed_is_kept_until_it_is_seen_again() -> None:
         merged, PlannedLimits(), {T1: [seen(A, 1)]}, tasks=1, seconds=1.0, target_seconds=None
     )
     assert other.observed == {T0: merged.observed[T0], T1: (seen(A, 1),)}
+
+
+def test_only_some_partitions_are_kept() -> None:
+    speed = (RangeSpeed(WHOLE, 5),)
+    last = LastBatch(
+        seconds=3.0,
+        speeds={T0: speed, T1: speed},
+        observed={T0: (seen(A, 1),), T1: (seen(B, 10),)},
+        full={T0: frozenset(), T1: frozenset({B})},
+    )
+    assert last.of({T0, T1, TopicPartition("t", 2)}) == last
+    assert last.of({T1}) == LastBatch(
+        seconds=3.0,
+        speeds={T1: speed},
+        observed={T1: (seen(B, 10),)},
+        full={T1: frozenset({B})},
+    )
 
 
 def test_nothing_is_learned_of_a_batch_that_was_planned_elsewhere() -> None:

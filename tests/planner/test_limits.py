@@ -1,5 +1,6 @@
 """Batches in which every range goes its own way: limits, parked keys, bounds, lost feedback."""
 
+import gc
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -539,3 +540,44 @@ def test_a_batch_that_runs_again_reads_partitions_that_are_assigned_no_more() ->
     servers = {"kafka.bootstrap.servers": "nowhere:9092"}
     query.plan_with(servers | {"assign": '{"t":[0]}', "startingOffsets": "earliest"})
     assert [task.slice for task in query.planned(end)] == [task.slice for task in planned]
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def kept_by(planner: object) -> set[TopicPartition]:
+    """The partitions that a planner's own objects know of."""
+    found, seen, left = set(), set(), [planner]
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, TopicPartition):
+            found.add(each)
+        is_own = type(each).__module__.startswith("kshare.") and not isinstance(each, SourceOptions)
+        if is_own or isinstance(each, dict | list | tuple | set | frozenset):
+            left += gc.get_referents(each)
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"maxRecordsPerTask": "5", "maxTimeAhead": "1ms"},
+        {"targetTaskDuration": "1s", "maxTimeAhead": "off"},
+        {"rangeAssignor": "adaptive"},
+    ],
+)
+def test_a_planner_forgets_partitions_that_are_gone(options: dict[str, str]) -> None:
+    log = grown(400, partitions=8)
+    query = Query(log, keyRanges="2", failOnDataLoss="false", **options)
+    query.max_bytes = 1000
+    for _ in range(3):
+        query.trigger()
+    assert kept_by(query.planner) == set(log.keys)
+    log.subscribed = {T0}
+    for _ in range(4):
+        log.grow(KEYS * 8)
+        query.trigger()
+    assert kept_by(query.planner) == {T0}
