@@ -30,10 +30,11 @@ from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
 from kshare.wire.protocol.retry import Clock
 
-__all__ = ["Client", "Handle", "code_of", "kafka_error", "kind_of", "servers"]
+__all__ = ["Client", "Handle", "admin_seconds", "code_of", "kafka_error", "kind_of", "servers"]
 
 _log = logging.getLogger(__name__)
 
+_ADMIN_SECONDS_MAX: Final = 3600.0
 _ALL_BROKERS_DOWN: Final = RdKafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
 _UNKNOWN_PARTITION: Final = RdKafkaError._UNKNOWN_PARTITION  # noqa: SLF001
 # Part of what librdkafka says when a broker answers SaslHandshake with ILLEGAL_SASL_STATE.
@@ -208,6 +209,11 @@ def kind_of(error: object) -> Kind:
     if "SSL alert number" in str(error):
         return Kind.AUTHENTICATION
     return _OWN_KINDS.get(code) or error_codes.kind(code)
+
+
+def admin_seconds(seconds: float) -> float:
+    """A time for a request of an ``AdminClient``, which takes an hour at most."""
+    return min(seconds, _ADMIN_SECONDS_MAX)
 
 
 def kafka_error(

@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
-from kshare.cluster.client import Client, code_of, kafka_error, kind_of, servers
+from kshare.cluster.client import Client, admin_seconds, code_of, kafka_error, kind_of, servers
 from kshare.cluster.topics import is_internal
 from kshare.core.progress import TopicPartition
 from kshare.errors import (
@@ -208,7 +208,9 @@ class Cluster:
         wanted = {ConfigResource(ConfigResource.Type.TOPIC, topic): topic for topic in topics}
         if not wanted:
             return {}
-        futures = self._client.handle.describe_configs([*wanted], request_timeout=self._seconds)
+        futures = self._client.handle.describe_configs(
+            [*wanted], request_timeout=admin_seconds(self._seconds)
+        )
         self._wait(futures.values(), self._deadline())
         policies = {}
         for resource, future in futures.items():
@@ -318,7 +320,8 @@ class Cluster:
         """Send a request of many parts; ask again while a part fails in a way that may pass."""
         missing: Collection[_Subject] = ()
         while True:
-            futures = request(self._client.handle, max(deadline.seconds_left, 1.0))
+            seconds = admin_seconds(max(deadline.seconds_left, 1.0))
+            futures = request(self._client.handle, seconds)
             self._wait(futures.values(), deadline)
             answers, leaderless, faults = {}, [], []
             for part, future in futures.items():

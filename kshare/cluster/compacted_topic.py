@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kshare.cluster.client import Client, code_of, kafka_error, kind_of
+from kshare.cluster.client import Client, admin_seconds, code_of, kafka_error, kind_of
 from kshare.cluster.cluster import Cluster, TopicPolicy
 from kshare.cluster.topics import TopicSpec
 from kshare.core.progress import TopicPartition
@@ -153,7 +153,8 @@ class CompactedTopic:
 
     def _create(self, admin: AdminClient, new: NewTopic) -> None:
         seconds = self._kafka.api_timeout_ms / 1000
-        admin.create_topics([new], operation_timeout=seconds)[self.name].result(seconds)
+        answers = admin.create_topics([new], operation_timeout=admin_seconds(seconds))
+        answers[self.name].result(seconds)
 
     def write(self, rows: Iterable[tuple[bytes, bytes | None]], partition: int = -1) -> None:
         """Write records, and return when the brokers have them.

@@ -18,6 +18,9 @@ from confluent_kafka.admin import (
 )
 
 from kshare.cluster.cluster import Cluster, TopicPolicy
+from kshare.cluster.compacted_topic import CompactedTopic
+from kshare.cluster.examination import ExaminedCluster
+from kshare.cluster.topics import TopicSpec
 from kshare.core.hashing import WHOLE
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, UnknownTopicError
@@ -441,3 +444,24 @@ def test_a_topic_that_is_listed_and_stays_unknown_is_an_error(
         pytest.raises(UnknownTopicError, match="topic ghost does not exist"),
     ):
         cluster.partitions(SubscribePattern("ghost"))
+
+
+@pytest.mark.parametrize("ms", ["3600000", "3600001", "2147483647"])
+def test_any_time_for_calls_may_be_given(fake: FakeCluster, ms: str) -> None:
+    """librdkafka's admin client takes an hour at most for a request."""
+    options = {"kafka.default.api.timeout.ms": ms}
+    fake.produce("u", [Record(b"k", b"v")])
+    with closing(cluster_of(fake.bootstrap_servers, options=options)) as cluster:
+        assert cluster.partitions(Subscribe(("u",))) == (U0,)
+        assert cluster.latest([U0]) == {U0: 1}
+        assert cluster.policies(["t"]) == {}  # these brokers cannot tell
+    kafka = parse_options(
+        {"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribe": "t", **options},
+        streaming=True,
+    ).options.kafka
+    with closing(ExaminedCluster(kafka)) as examination:
+        assert len(examination.brokers()) == 1
+        assert examination.rights(["t"]) == {"t": None}
+        assert examination.newest_ms([U0]) is None  # nor this
+    with closing(CompactedTopic(kafka, TopicSpec("made", 4))) as topic:
+        topic.create()

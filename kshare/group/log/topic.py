@@ -20,7 +20,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType, TopicDescription
 
-from kshare.cluster.client import Client, code_of, kafka_error, kind_of
+from kshare.cluster.client import Client, admin_seconds, code_of, kafka_error, kind_of
 from kshare.cluster.cluster import TopicPolicy
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.coordinator import find_coordinator
@@ -159,13 +159,17 @@ class LogTopic:
 
     def _described(self, topic: str) -> TopicDescription:
         topics = TopicCollection([topic])
-        future = self._client.handle.describe_topics(topics, request_timeout=self._time)
+        future = self._client.handle.describe_topics(
+            topics, request_timeout=admin_seconds(self._time)
+        )
         found: TopicDescription = self._answer(future[topic], f"describe topic {topic}", topic)
         return found
 
     def _config_of(self, topic: str) -> dict[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        future = self._client.handle.describe_configs([resource], request_timeout=self._time)
+        future = self._client.handle.describe_configs(
+            [resource], request_timeout=admin_seconds(self._time)
+        )
         try:
             entries = self._answer(future[resource], f"read the configuration of {topic}", topic)
         except KafkaError:  # no right to: the brokers' default is what is left
