@@ -69,6 +69,7 @@ class CompactedTopic:
         choose: Numbers of the partitions to read, from the number of partitions. All by default.
         group: Consumer group, as brokers see it. It is never joined.
         admin: Makes the client that makes the topic.
+        seconds_min: Minimum time that a read waits for open transactions.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class CompactedTopic:
         choose: Callable[[int], Collection[int]] = range,
         group: str = "kshare",
         admin: Callable[..., AdminClient] = AdminClient,
+        seconds_min: float = 0.0,
     ) -> None:
         self._kafka = kafka
         self._spec = spec
@@ -87,6 +89,7 @@ class CompactedTopic:
         self._reader = _Reader(
             kafka, spec.name, read_committed=read_committed, choose=choose, group=group
         )
+        self._reader.seconds = max(self._reader.seconds, seconds_min)
 
     @property
     def name(self) -> str:

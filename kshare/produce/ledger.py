@@ -40,8 +40,10 @@ _SPEC: Final = TopicSpec(
         "segment.ms": "3600000",
     },
 )
-# Of a decision that was begun: for so long it can hold up readers of its partition.
-_TIMEOUT_MS: Final = 60_000
+_TIMEOUT_MS: Final = 30_000
+_CLEAN_UP_SECONDS: Final = 15.0
+"""A coordinator looks for transactions that have timed out every 10 s
+(``transaction.abort.timed.out.transaction.cleanup.interval.ms``), and then ends them."""
 
 
 class Ledger:
@@ -55,12 +57,16 @@ class Ledger:
         self._options = options
         self._key = query.encode()
         self._seconds = options.kafka.api_timeout_ms / 1000
+        # Of a decision that was begun: a driver that dies in it holds up other queries for so long.
+        given = int(options.producer.get("transaction.timeout.ms", _TIMEOUT_MS))
+        self._timeout_ms = min(given, _TIMEOUT_MS)
         self._topic = CompactedTopic(
             options.kafka,
             _SPEC,
             read_committed=True,
             choose=lambda count: (zlib.crc32(self._key) % count,),
             group="kshare-sink-ledger",
+            seconds_min=self._timeout_ms / 1000 + _CLEAN_UP_SECONDS,
         )
         self._partition = self._found_or_made()
         self._producer: Producer | None = None
@@ -153,11 +159,12 @@ class Ledger:
             transactional_config(self._options, f"kshare-ledger-{self._key.decode()}")
         )
         del config["statistics.interval.ms"]
+        timeout = self._timeout_ms
         return config | {
             "linger.ms": 0,
-            "message.timeout.ms": _TIMEOUT_MS,
-            "socket.timeout.ms": min(config.get("socket.timeout.ms", _TIMEOUT_MS), _TIMEOUT_MS),
-            "transaction.timeout.ms": _TIMEOUT_MS,
+            "message.timeout.ms": timeout,
+            "socket.timeout.ms": min(config.get("socket.timeout.ms", timeout), timeout),
+            "transaction.timeout.ms": timeout,
         }
 
     def _found_or_made(self) -> int:

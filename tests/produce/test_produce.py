@@ -22,6 +22,7 @@ from kshare.produce import sender as sender_module
 from kshare.produce.config import producer_config, transactional_config
 from kshare.produce.coordinator import Coordinators
 from kshare.produce.driver import abort_batch, commit_batch
+from kshare.produce.ledger import Ledger
 from kshare.produce.model import Transaction
 from kshare.produce.rows import rows_of
 from kshare.testing import FakeCluster
@@ -357,6 +358,23 @@ def test_batches_are_decided_once_on_a_broker(cluster: FakeCluster) -> None:
         commit_batch(old, 2, options)
     abort_batch(old, 2, options)
     coordinators.close()
+
+
+@pytest.mark.parametrize(("given", "timeout"), [(None, 30), ("900000", 30), ("10000", 10)])
+def test_a_driver_that_dies_holds_up_the_ledger_for_less_time_than_others_wait(
+    cluster: FakeCluster, given: str | None, timeout: int
+) -> None:
+    """Nor is it held up for longer than a transaction may take, as brokers may allow no more."""
+    more = {} if given is None else {"kafka.transaction.timeout.ms": given}
+    more |= {"kafka.default.api.timeout.ms": "5000"}
+    options = options_for(cluster, exactlyOnce="true", **more)
+    with Ledger(options, "q") as ledger:
+        config = ledger._producer_config()
+        for name in ("transaction.timeout.ms", "message.timeout.ms", "socket.timeout.ms"):
+            assert config[name] == timeout * 1000
+        # Coordinators look for what has timed out every 10 s.
+        assert ledger._topic._reader.seconds > timeout + 10
+        ledger.take_over()
 
 
 def test_a_task_that_fails_aborts(cluster: FakeCluster) -> None:
