@@ -42,6 +42,7 @@ __all__ = ["Checks", "SliceReader"]
 
 _RESPONSE_BYTES_MIN = 64 << 10
 _TOGETHER_SECONDS = 0.05
+_CLAIMED_SECONDS = 0.01  # between looks at what siblings are fetching
 _DECODERS_MAX = 8  # that keep their buffers, of some 2 MiB each
 
 Checks = list[tuple[PartitionReader, FetchAnswer]]
@@ -235,8 +236,10 @@ class SliceReader:
         """Nothing is under way: wait until something may be asked."""
         now = self._clock.monotonic()
         pauses = [partition.due - now for partition in self._waiting.values()]
-        pauses += [fetcher.throttle_left for fetcher in self._active]
-        pause = min(pauses, default=0.0)
+        throttles = [fetcher.throttle_left for fetcher in self._active]
+        pause = min(pauses + throttles, default=0.0)
+        if throttles and pause <= 0:  # siblings are fetching what is due, or it would be asked for
+            pause = min(_CLAIMED_SECONDS, *throttles)
         if pause > 0:
             self._clock.sleep(pause)
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import TopicPartition
 from kshare.wire.reader.slice_records import WantedSlice
 from kshare.wire.sharing import chunks
+from kshare.wire.sharing.files import opened_index
 from tests.support.batches import Rec, batch_of, numbered
 from tests.support.scripted_cluster import Log, ScriptedCluster, read
 from tests.support.sharing import own_folder, signs
@@ -88,6 +90,38 @@ def test_tasks_side_by_side_fetch_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(offsets) == [(n, offset) for n in range(PARTITIONS) for offset in range(COUNT)]
     served = [each for cluster in clusters for each in cluster.served]
     assert len(served) == len(set(served))
+
+
+def test_a_task_that_is_throttled_waits_for_what_siblings_are_fetching(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It does not look for it without a pause, on the lock that they all need."""
+    looks = 0
+    opened = opened_index
+
+    def counted(*args: Any, **options: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        assert looks < 2_000
+        return opened(*args, **options)
+
+    groups = fetch_groups("q", "b", [OffsetRange(0, COUNT)] * RANGES)
+    assert groups[1] is not None
+    sibling = chunks.SharedChunks(groups[1], "t", 1, 1 << 20)
+    assert sibling.find(0, COUNT) is None  # it is for this one to fetch
+    monkeypatch.setattr(chunks, "opened_index", counted)
+    monkeypatch.setattr(chunks, "_STALLED_SECONDS", 0.0)
+    two = {partition: log for partition, log in logs().items() if partition.partition < 2}
+    for log in two.values():
+        log.leader = 1
+    cluster = ScriptedCluster(two, response_bytes=700)
+    cluster.throttles_ms = {1: [3_000]}
+    alone, *_ = slices_of([0], shared=False)
+    _, shared, *_ = slices_of([0])
+    expected = rows(ScriptedCluster(logs()), [alone, replace(shared, fetch_group=None)])
+    assert rows(cluster, [alone, shared]) == expected
+    assert sum(cluster.clock.slept) == pytest.approx(3.0)
+    sibling.close(done=False)
 
 
 def test_a_task_that_ends_early_is_not_waited_for() -> None:
