@@ -10,12 +10,13 @@ with Requests takes 200 ms longer to import in each planner (measured; docs/desi
 
 import base64
 import http.client
+import io
 import json
 import socket
 import ssl
 import time
-from contextlib import closing
-from typing import Final
+from contextlib import closing, suppress
+from typing import Any, Final, cast
 from urllib.parse import quote_plus, urlencode, urlsplit
 
 from kshare.errors import AuthenticationError
@@ -53,6 +54,51 @@ def token_from_endpoint(
 
 class _RefusedError(Exception):
     """The endpoint's answer will stay the same."""
+
+
+class _BoundedSocket:
+    """A connected socket whose answer has to be there in time, in however small pieces it comes.
+
+    Args:
+        sock: The socket.
+        seconds: Maximum time for the answer as a whole.
+    """
+
+    def __init__(self, sock: socket.socket, seconds: float) -> None:
+        self._sock = sock
+        self._seconds = seconds
+        sock.settimeout(seconds)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def makefile(self, mode: str) -> io.BufferedReader:  # noqa: ARG002 - as of a socket
+        """What is answered."""
+        return io.BufferedReader(_BoundedReader(self._sock, self._seconds))
+
+
+class _BoundedReader(io.RawIOBase):
+    """What comes over a socket within a time."""
+
+    def __init__(self, sock: socket.socket, seconds: float) -> None:
+        self._sock = sock
+        self._raw = sock.makefile("rb", buffering=0)
+        self._until = time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._until - time.monotonic()
+        with suppress(TimeoutError):
+            if left > 0:
+                self._sock.settimeout(left)
+                return self._raw.readinto(buffer)
+        raise TimeoutError("its answer did not come within sasl.login.read.timeout.ms")
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
 class _Endpoint:
@@ -102,7 +148,8 @@ class _Endpoint:
         path = (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
         with closing(self._connection()) as connection:
             connection.connect()
-            self._limit_reading(connection.sock)
+            seconds = self._seconds("sasl.login.read.timeout.ms")
+            connection.sock = cast("Any", _BoundedSocket(connection.sock, seconds))
             connection.request("POST", path, urlencode(form).encode(), headers)
             response = connection.getresponse()
             body = response.read(_BODY_MAX + 1)
@@ -123,9 +170,6 @@ class _Endpoint:
         return http.client.HTTPSConnection(
             host, port, timeout=seconds, context=context_of(Properties(tls))
         )
-
-    def _limit_reading(self, sock: socket.socket) -> None:
-        sock.settimeout(self._seconds("sasl.login.read.timeout.ms"))
 
     def _seconds(self, name: str) -> float:
         given = self._given.get(name)

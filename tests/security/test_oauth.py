@@ -4,6 +4,7 @@ import base64
 import http.client
 import json
 import pickle
+import socket
 import ssl
 import time
 from dataclasses import replace
@@ -256,6 +257,23 @@ def test_connecting_and_reading_have_limits_of_their_own(monkeypatch: pytest.Mon
         for more in (given, {"default__api__timeout__ms": "5000"}, {}):
             oauth_token(credentials(endpoint.url, **more))
     assert seen == [(7, 9), (5, 5), (10, 10)]
+
+
+@pytest.mark.parametrize("first", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"])
+def test_an_answer_that_comes_in_drops_has_a_limit_as_a_whole(first: bytes) -> None:
+    def drip(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(first)
+        for _ in range(200):
+            connection.sendall(b" ")
+            time.sleep(0.03)
+
+    hasty = {"sasl__login__read__timeout__ms": "200", "sasl__login__retry__backoff__max__ms": "0"}
+    with (
+        listening(drip) as port,
+        pytest.raises(OSError, match=r"within sasl\.login\.read\.timeout"),
+    ):
+        oauth_token(credentials(f"http://127.0.0.1:{port}/", **hasty))
 
 
 def test_an_endpoint_is_believed_by_its_certificate(
