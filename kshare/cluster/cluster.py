@@ -242,7 +242,7 @@ class Cluster:
                 _log.warning("attempt %d of %d: %s", attempt, self._kafka.offset_attempts, error)
             attempt += 1
             self._client.close()
-            self._clock.sleep(self._kafka.offset_retry_ms / 1000)
+            self._clock.sleep(self._kafka.offset_retry_seconds)
 
     def _list_topics(self) -> list[str]:
         deadline = self._deadline()

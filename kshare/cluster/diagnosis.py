@@ -124,7 +124,7 @@ def _speaks_tls(host: str, port: int, kafka: KafkaConfig) -> bool:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
         with (
-            socket.create_connection((host, port), kafka.connection_setup_timeout_ms / 1000) as raw,
+            socket.create_connection((host, port), kafka.connection_setup_seconds) as raw,
             context.wrap_socket(raw, server_hostname=host),
         ):
             return True

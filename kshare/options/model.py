@@ -37,6 +37,8 @@ __all__ = [
     "Topics",
 ]
 
+_SECONDS_MAX: Final = 86_400.0
+
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
@@ -219,6 +221,21 @@ class KafkaConfig:
         return self.api_timeout_ms if self.poll_timeout_ms is None else self.poll_timeout_ms
 
     @property
+    def connection_setup_seconds(self) -> float:
+        """Longest wait for a connection, in seconds; a day at most."""
+        return _seconds(self.connection_setup_timeout_ms)
+
+    @property
+    def offset_retry_seconds(self) -> float:
+        """The pause between two attempts to ask for offsets, in seconds; a day at most."""
+        return _seconds(self.offset_retry_ms)
+
+    @property
+    def metadata_max_age_seconds(self) -> float:
+        """Time after which leaders and topics are looked up again, in seconds; a day at most."""
+        return _seconds(self.metadata_max_age_ms)
+
+    @property
     def uses_tls(self) -> bool:
         """True if connections are encrypted."""
         return self.security_protocol in {"SSL", "SASL_SSL"}
@@ -238,6 +255,11 @@ class KafkaConfig:
         """The password of PLAIN and SCRAM."""
         password = self.login.options.get("password") if self.login else None
         return None if password is None else Secret(password)
+
+
+def _seconds(milliseconds: int) -> float:
+    """Properties allow 292 million years, sockets and locks do not wait for so long."""
+    return min(milliseconds / 1000, _SECONDS_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,20 @@ INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 # -- defaults -----------------------------------------------------------------------------------
 
 
+def test_times_that_are_waited_for_are_a_day_at_most() -> None:
+    """Java allows more than sockets and locks can wait."""
+    for ms, seconds in ((1, 0.001), (86_400_001, 86_400), (2**63 - 1, 86_400)):
+        kafka = KafkaConfig(
+            bootstrap_servers=(),
+            connection_setup_timeout_ms=ms,
+            metadata_max_age_ms=ms,
+            offset_retry_ms=ms,
+        )
+        assert kafka.connection_setup_seconds == seconds
+        assert kafka.metadata_max_age_seconds == seconds
+        assert kafka.offset_retry_seconds == seconds
+
+
 def test_defaults_of_a_stream() -> None:
     found = options()
     assert found.topics == Subscribe(("t",))

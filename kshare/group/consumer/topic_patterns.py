@@ -107,7 +107,7 @@ class TopicPatterns:
                     _log.warning("cannot look which topics match a subscription: %s", error)
                 else:
                     if found:
-                        seconds = self._kafka.metadata_max_age_ms / 1000
+                        seconds = self._kafka.metadata_max_age_seconds
                     with self._lock:
                         if found and found != known and not closed.is_set():
                             self._on_topics(found)

@@ -47,7 +47,7 @@ class PlannedTopics:
         kafka = config.kafka
         patient_ms = min(kafka.api_timeout_ms, max(config.max_poll_interval_ms // 2, 1_000))
         self._cluster = Cluster(replace(kafka, api_timeout_ms=patient_ms))
-        self._longest = kafka.metadata_max_age_ms / 1000
+        self._longest = kafka.metadata_max_age_seconds
         self._planned: SeenTopics | None = None  # None if it does not lead
         self._whole_topics = whole_topics
         self._group = config.group

@@ -204,7 +204,7 @@ class BrokerPool:
         # A digest: the memory of the process holds no second copy of a secret.
         self._cluster = hashlib.sha256(pickle.dumps(kafka)).digest()
         # At least a second: a reader asks the one that it has just found.
-        self._leader_seconds = max(kafka.metadata_max_age_ms / 1000, 1.0)
+        self._leader_seconds = max(kafka.metadata_max_age_seconds, 1.0)
         idle_ms = kafka.connections_max_idle_ms  # -1: for ever
         self._idle_seconds = min(
             _IDLE_SECONDS_MAX, _IDLE_SECONDS_MAX if idle_ms < 0 else idle_ms / 1000

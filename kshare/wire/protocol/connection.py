@@ -202,7 +202,7 @@ class Connection:
     # -- set-up -----------------------------------------------------------------------------
 
     def _connect(self, host: str, port: int) -> socket.socket:
-        timeout = self._kafka.connection_setup_timeout_ms / 1000
+        timeout = self._kafka.connection_setup_seconds
         plain = socket.create_connection((host, port), timeout=timeout)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -44,7 +44,7 @@ class ReadReplica:
         self._topic_partition = topic_partition
         self._rack = kafka.client_rack or ""
         # At least a second: a follower that is named is asked at least once.
-        self._seconds = max(kafka.metadata_max_age_ms / 1000, 1.0)
+        self._seconds = max(kafka.metadata_max_age_seconds, 1.0)
         self.follower: int | None = None
 
     def choose(self) -> int | None:

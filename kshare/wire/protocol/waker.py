@@ -10,6 +10,7 @@ from typing import Self
 __all__ = ["Waker"]
 
 _CLOSED = -1
+_POLL_MS_MAX = 2**31 - 1  # a C int
 
 
 class Waker:
@@ -54,7 +55,7 @@ class Waker:
         """Wait until a socket can be read, or :meth:`wake` is called, or time is over.
 
         Args:
-            seconds: Maximum time to wait; below 0 is 0.
+            seconds: Maximum time to wait; below 0 is 0, and more than three weeks is as much.
             sockets: Descriptors of the sockets.
 
         Returns:
@@ -66,7 +67,10 @@ class Waker:
         poll = select.poll()
         for descriptor in (reading, *sockets):
             poll.register(descriptor, select.POLLIN)
-        ready = {descriptor for descriptor, _ in poll.poll(max(seconds, 0.0) * 1000 + 0.5)}
+        ready = {
+            descriptor
+            for descriptor, _ in poll.poll(min(max(seconds, 0.0) * 1000 + 0.5, _POLL_MS_MAX))
+        }
         if reading in ready:
             self._clear()
         return [socket for socket in sockets if socket in ready]

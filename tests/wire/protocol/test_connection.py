@@ -41,6 +41,11 @@ def test_buffers_are_as_large_as_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == {socket.SO_SNDBUF: 70_000, socket.SO_RCVBUF: 80_000}
 
 
+def test_any_time_for_connecting_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    longest = {"socket__connection__setup__timeout__ms": str(2**63 - 1)}
+    assert buffers_set(monkeypatch, **longest) == buffers_set(monkeypatch)
+
+
 def test_by_default_the_one_to_send_is_as_in_javas_client(monkeypatch: pytest.MonkeyPatch) -> None:
     assert buffers_set(monkeypatch) == {socket.SO_SNDBUF: 128 << 10, socket.SO_RCVBUF: 4 << 20}
 

@@ -1,8 +1,11 @@
 """What ends a wait for sockets."""
 
+import math
 import os
 import socket
 import threading
+
+import pytest
 
 from kshare.wire.protocol.waker import Waker
 
@@ -25,6 +28,14 @@ def test_a_wake_up_ends_the_wait_or_the_next_one() -> None:
     threading.Timer(0.1, waker.wake).start()
     assert waker.wait(60) == []
     assert waker.wait(0) == []
+    waker.close()
+
+
+@pytest.mark.parametrize("seconds", [3_000_000, 1e18, math.inf])
+def test_any_time_may_be_waited_for(seconds: float) -> None:
+    waker = Waker().open()
+    waker.wake()
+    assert waker.wait(seconds) == []
     waker.close()
 
 
