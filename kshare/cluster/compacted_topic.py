@@ -329,9 +329,11 @@ class _Reader:
         positions: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
     ) -> FetchTimeoutError:
+        is_given = self.seconds <= self._kafka.api_timeout_ms / 1000
+        why = " (kafka.default.api.timeout.ms)" if is_given else ": is a transaction open there?"
         return FetchTimeoutError(
             f"cannot read {tp.topic}, partition {tp.partition}, from offset {positions[tp]} to "
-            f"{ends[tp]} within {self.seconds:g} s (kafka.default.api.timeout.ms)",
+            f"{ends[tp]} within {self.seconds:g} s{why}",
             topic=tp.topic,
             partition=tp.partition,
             offset=positions[tp],

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -135,6 +136,13 @@ def test_a_read_that_takes_too_long_names_what_is_left(
         ) as raised:
             topic.read()
     assert (raised.value.topic, raised.value.partition, raised.value.offset) == ("table", 1, 1)
+    least = replace(kafka(cluster), api_timeout_ms=100)
+    spec = TopicSpec("table", PARTITIONS)
+    with (
+        closing(CompactedTopic(least, spec, read_committed=True, seconds_min=0.4)) as topic,
+        pytest.raises(FetchTimeoutError, match=r"within 0\.4 s: is a transaction open there"),
+    ):
+        topic.read()
 
 
 def test_a_topic_that_was_made_again_is_read_from_its_start(
