@@ -377,7 +377,8 @@ class Scheduler:
         if self._settings.sequence and lane.records[0].raw_key is not None:
             self.sequences.add(lane.key)
         self._finish(lane, Status.DEAD_LETTERED, None)
-        self._advance(lane, now)
+        if not lane.records or not self._is_others(lane, now):  # what was in its batch may be
+            self._advance(lane, now)
 
     def undelivered(self, lane: Lane, now: float) -> None:
         """A dead letter could not be written, or a key not be parked: it is tried again later."""
@@ -495,7 +496,11 @@ class Scheduler:
             self._drop(lane, gone - under_way)
             if not lane.records:
                 self._remove(lane, 0)
-            elif lane.records[0] is not first and lane.state is State.WAITING:
+            elif lane.records[0] is not first and (
+                lane.state is State.WAITING or lane.records[0].due
+            ):
+                if lane.state is State.READY:
+                    self._queues.ready.remove(lane)
                 self._queues.wait(lane, lane.records[0].due)
 
     def _is_others(self, lane: Lane, now: float) -> bool:

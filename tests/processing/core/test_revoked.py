@@ -57,6 +57,48 @@ def test_a_dead_letter_that_is_refused_when_others_have_the_record_is_theirs_to_
     assert scheduler.is_idle
 
 
+def test_a_record_whose_time_has_not_come_waits_for_it_when_those_before_it_are_others() -> None:
+    scheduler = Scheduler(Settings(retry=RETRY))
+    first, second = of_partition(0, 1)
+    second.due = 50.0
+    scheduler.add([first, second], 0.0)
+    scheduler.revoke(is_of)
+    assert scheduler.next_call(1.0) is None
+    assert scheduler.next_tick() == 50.0
+    scheduler.tick(50.0)
+    call = scheduler.next_call(50.0)
+    assert call is not None
+    assert call.records == [second]
+
+
+@pytest.mark.parametrize("keys", [(0, 0, 0), (0, 0, 1), (0, 1, 0)])
+def test_what_is_behind_a_dead_letter_in_its_batch_is_others_once_they_have_it(
+    keys: tuple[int, ...],
+) -> None:
+    settings = Settings(batch_size=3, retry=RETRY, on_failure=OnFailure.DEAD_LETTER)
+    scheduler = Scheduler(settings)
+    scheduler.add(of_partition(*keys), 0.0)
+    call = scheduler.next_call(0.0)
+    assert call is not None
+    scheduler.revoke(is_of)
+    done = Status.DONE, None, None
+    failed = Status.FAILED, None, ERROR
+    scheduler.partly_done(call, [failed, done, done], 0.1, is_final=lambda _: True)
+    (letter,) = scheduler.effects
+    assert scheduler.is_running(is_of)
+    scheduler.delivered(letter.lane, 0.2)  # type: ignore[union-attr]
+    assert not scheduler.is_running(is_of)
+    stays = [at for at, key in enumerate(keys) if key == 1]
+    call = scheduler.next_call(0.2)
+    assert [record.offset for record in call.records] == stays if call else not stays
+    if call is not None:
+        scheduler.done(call, 0.3)
+    assert scheduler.is_idle
+    assert scheduler.figures().records == 0
+    left = [each.record.offset for each in scheduler.outcomes if each.status is Status.LEFT_OVER]
+    assert left == [at for at, key in enumerate(keys) if key == 0][1:]
+
+
 @pytest.mark.parametrize("state", ["ready", "running", "waiting"])
 @pytest.mark.parametrize("keys", [(0, 1, 0, 1), (1, 0, 1, 0)])
 def test_of_a_lane_with_many_keys_those_that_stay_are_handled_and_the_others_are_not(
