@@ -243,7 +243,7 @@ class Engine:
         self._offered.clear()
         self.scheduler.close(Phase.CLOSING)
         self.scheduler.leave_all()
-        self._flush()
+        self.settle()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -402,7 +402,7 @@ class Engine:
     def _tick(self) -> None:
         self._timer = None
         self.scheduler.tick(self.now())
-        self._flush()
+        self.settle()
         self.pump()
 
     # -- effects ----------------------------------------------------------------------------
@@ -411,9 +411,10 @@ class Engine:
         """Carry out effects and hand out outcomes, once in a turn of the loop."""
         if not self._is_flush_due:
             self._is_flush_due = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.settle)
 
-    def _flush(self) -> None:
+    def settle(self) -> None:
+        """Do so at once."""
         self._is_flush_due = False
         scheduler = self.scheduler
         outcomes, scheduler.outcomes = scheduler.outcomes, []

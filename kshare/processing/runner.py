@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from kshare.core.hashing import HashRange, key_hash
 from kshare.core.progress import TopicPartition
@@ -90,6 +90,7 @@ class Runner:
         self._remembered = Remembered()
         self._next_look = 0.0
         self._said_unused = False
+        self._gone: list[_Ranges] = []
         self._worth = min(_READ, max(processor.settings.records_max // 8, 1))
 
     def stop(self) -> None:
@@ -207,8 +208,12 @@ class Runner:
         first = self._polled(_WAIT_SECONDS)
         if first is None:
             return []
+        self._gone.clear()
         more = min(most, _READ) - 1
-        return [first, *self._retried(lambda: self._consumer.consume(more, 0.0))]
+        others = self._retried(lambda: self._consumer.consume(more, 0.0))
+        place = first.topic_partition, first.key(), first.offset()
+        # A rebalance amid that was told to the engine, which does not know this one yet.
+        return others if any(_has(ranges, *place) for ranges in self._gone) else [first, *others]
 
     def _polled(self, seconds: float) -> Message | None:
         return self._retried(lambda: self._consumer.poll(seconds))
@@ -288,11 +293,13 @@ class Runner:
 
     def _revoked(self, ranges: _Ranges) -> None:
         """Others shall get some key hashes: end what handlers have of them."""
+        self._gone.append(ranges)
         done = asyncio.run_coroutine_threadsafe(self._give_up(ranges), self._loop)
         done.result()
 
     def _lost(self, ranges: _Ranges) -> None:
         """Others may have some key hashes already: hold nothing of them."""
+        self._gone.append(ranges)
         self._loop.call_soon_threadsafe(self._engine.revoke, partial(_is_in, ranges))
 
     async def _give_up(self, ranges: _Ranges) -> None:
@@ -304,10 +311,15 @@ class Runner:
                 "%s is still at work on records that others get now: they may be handled twice",
                 engine.handler_name,
             )
+        engine.settle()  # what has just ended is committed by whoever waits for this
 
 
 def _is_in(ranges: _Ranges, record: Record) -> bool:
-    hashes: Any = ranges.get(record.topic_partition)
+    return _has(ranges, record.topic_partition, record.raw_key, record.offset)
+
+
+def _has(ranges: _Ranges, partition: TopicPartition, key: bytes | None, offset: int) -> bool:
+    hashes = ranges.get(partition)
     if hashes is None:
         return False
-    return not hashes or any(key_hash(record.raw_key, record.offset) in part for part in hashes)
+    return not hashes or any(key_hash(key, offset) in part for part in hashes)

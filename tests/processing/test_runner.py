@@ -16,7 +16,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Partition
 from prometheus_client import CollectorRegistry
 
-from kshare.core.hashing import WHOLE
+from kshare.core.hashing import WHOLE, HashRange, key_hash
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, OptionsError, ProcessingError
 from kshare.group.consumer.consumer import KeySharedConsumer
@@ -40,6 +40,7 @@ from kshare.processing.measures import Measures
 from kshare.processing.progress import Progress
 from kshare.processing.runner import Runner
 from kshare.testing import FakeCluster
+from tests.processing.engines import MemoryEdge
 from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.parked_keys import keys_of
 
@@ -448,6 +449,55 @@ def test_what_is_revoked_is_ended_first_and_no_more_is_begun(
     thread.start()
     asyncio.run(runner.run())
     thread.join()
+
+
+def test_what_ends_in_the_moment_of_a_rebalance_is_acknowledged_before_others_get_it(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    made, acknowledged = consumer(), list[list[int]]()
+    begun = asyncio.Event()
+
+    async def rebalance() -> None:
+        ends = asyncio.get_running_loop().create_future()
+
+        async def handler(record: Record) -> None:
+            begun.set()
+            await ends
+
+        async def give_up() -> None:
+            await runner._give_up({ORDERS: (WHOLE,)})
+            acknowledged.append(edge.offsets())
+
+        processor, edge = Processor(handler), MemoryEdge()
+        runner = Runner(processor, made, None)
+        runner._engine = engine = processor.engine(edge)
+        engine.offer(list(records_of(processor, made.consume(1, 20))))
+        await begun.wait()
+        ends.set_result(None)
+        await asyncio.create_task(give_up())
+        await engine.close()
+
+    asyncio.run(rebalance())
+    assert acknowledged == [[0]]
+
+
+def test_what_is_revoked_while_more_is_received_is_not_handled(
+    consumer: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer calls back while the reader has one record that the engine does not know."""
+    made = consumer()
+    runner = Runner(Processor(print), made, None)
+    monkeypatch.setattr(runner, "_loop", Mock(), raising=False)
+    monkeypatch.setattr(runner, "_engine", Mock(), raising=False)
+    consume, gone = made.consume, HashRange.of(key_hash(b"k0", 0))
+
+    def rebalances(most: int, seconds: float) -> Any:
+        runner._lost({ORDERS: (gone,)})
+        return consume(most, 20)
+
+    monkeypatch.setattr(made, "consume", rebalances)
+    assert [message.offset() for message in runner._received(3)] == [1, 2]
+    assert [message.offset() for message in runner._received(3)] == [3, 4, 5]
 
 
 def test_metrics_in_prometheus_while_it_runs(consumer: Callable[..., KeySharedConsumer]) -> None:
