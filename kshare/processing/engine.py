@@ -120,6 +120,7 @@ class Engine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads = Threads("kshare-handler")
         self._timer: asyncio.TimerHandle | None = None
+        self._tick_at = 0.0
         self._is_flush_due = False
         self._loop = asyncio.get_running_loop()
         self._epoch = time.time() - time.monotonic()
@@ -394,10 +395,11 @@ class Engine:
             return
         when = due - self._epoch
         if self._timer is not None:
-            if self._timer.when() <= when:
+            if self._tick_at <= when:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._tick)
+        # One of uvloop's does not say when, if that is over already.
+        self._timer, self._tick_at = self._loop.call_at(when, self._tick), when
 
     def _tick(self) -> None:
         self._timer = None

@@ -398,3 +398,16 @@ def test_with_auto_functions_that_hang_once_do_not_end_it() -> None:
     release.set()
     assert engine.failure is None
     assert sorted(edge.offsets()) == list(range(8))
+
+
+def test_a_time_that_is_over_already_may_be_looked_at_twice_in_a_turn() -> None:
+    """A timer of uvloop that is due at once has no time."""
+
+    async def run() -> None:
+        engine = Processor(nothing).engine(MemoryEdge())
+        engine.scheduler.next_tick = lambda: engine.now() - 1.0  # type: ignore[method-assign]
+        engine.settle()
+        engine.settle()
+        await engine.close()
+
+    asyncio.run(run())
