@@ -18,6 +18,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
 from typing import Final, TypeVar
@@ -109,7 +110,9 @@ class Runner:
         self._add_signals()
         watch = LoopWatch(self._loop, engine.handler_name)
         ended = threading.Event()
-        reading = self._loop.run_in_executor(None, self._read, ended)
+        # Its own: handlers may fill those of asyncio.to_thread, with calls that hang.
+        thread = ThreadPoolExecutor(1, thread_name_prefix="kshare-consumer")
+        reading = self._loop.run_in_executor(thread, self._read, ended)
         reading.add_done_callback(lambda _: self.stop())
         try:
             group, member = self._consumer.config.group, self._consumer.memberid()
@@ -127,20 +130,21 @@ class Runner:
             finally:
                 ended.set()
                 watch.close()
-                await self._close(reading)
+                await self._close(reading, thread)
         if engine.exits is not None:
             raise engine.exits
         engine.raise_failure()
         if self._fault is not None:
             raise self._fault
 
-    async def _close(self, reading: "asyncio.Future[None]") -> None:
+    async def _close(self, reading: "asyncio.Future[None]", thread: ThreadPoolExecutor) -> None:
         with suppress(asyncio.CancelledError):
             await reading
         try:
-            await asyncio.to_thread(self._consumer.close)
+            await self._loop.run_in_executor(thread, self._consumer.close)
         finally:
-            await asyncio.to_thread(self._edge.close)
+            await self._loop.run_in_executor(thread, self._edge.close)
+            thread.shutdown(wait=False)
 
     def _add_signals(self) -> None:
         if threading.current_thread() is threading.main_thread():

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 from unittest.mock import Mock
@@ -341,6 +342,37 @@ def test_stop_ends_with_the_place_of_the_record(
         run(Processor(charge, retry=SOON), consumer(), lambda: False)
     assert (error.value.topic, error.value.offset, error.value.attempts) == ("orders", 42, 2)
     assert not sessions.processed(ORDERS, 42)
+
+
+def test_it_ends_while_calls_of_handlers_hang_in_the_threads_of_asyncio(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    made, release, closed = consumer(), threading.Event(), list[bool]()
+    hanging = list[int]()
+
+    def hang(offset: int) -> None:
+        hanging.append(offset)
+        release.wait()
+
+    async def handler(record: Record) -> None:
+        asyncio.get_running_loop().set_default_executor(threads)
+        await asyncio.to_thread(hang, record.offset)
+
+    def watch() -> None:
+        """The event loop waits for these threads at its end."""
+        deadline = time.monotonic() + 20
+        while not made.is_closed and time.monotonic() < deadline:
+            time.sleep(0.01)
+        closed.append(made.is_closed)
+        release.set()
+
+    threads = ThreadPoolExecutor(2)
+    watching = threading.Thread(target=watch)
+    watching.start()
+    processor = Processor(handler, concurrency=8, drain_timeout=0.1)
+    run(processor, made, lambda: len(hanging) == 2)
+    watching.join()
+    assert closed == [True]
 
 
 @pytest.mark.parametrize("by_outcome", [False, True])
