@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from kshare.options.kinds import parse_duration
 from kshare.processing.core.settings import RetryPlan
@@ -31,6 +31,16 @@ def seconds_of(name: str, duration: str | float, problems: list[str]) -> float:
     return float(duration)
 
 
+def _chooses_errors(on: Any) -> bool:
+    if on is None or callable(on):
+        return True
+    try:
+        isinstance(None, on)
+    except TypeError:
+        return False
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
     """How often a failed record is tried, and when. Later records of its key wait meanwhile.
@@ -40,15 +50,20 @@ class Retry:
         first: Time until the second attempt; it doubles from one to the next.
         most: Maximum time from one attempt to the next.
         jitter: By which part a delay may be longer or shorter, from 0 to 1.
-        on: Which errors are worth another attempt: classes of exceptions, or a function that says
-            so of an exception. By default, all.
+        on: Which errors are worth another attempt: a class of exceptions, a tuple of them, or a
+            function that says so of an exception. By default, all.
     """
 
     attempts: int = 5
     first: str | float = "200ms"
     most: str | float = "30s"
     jitter: float = 0.2
-    on: tuple[type[BaseException], ...] | Callable[[BaseException], bool] | None = None
+    on: (
+        type[BaseException]
+        | tuple[type[BaseException], ...]
+        | Callable[[BaseException], bool]
+        | None
+    ) = None
 
     def plan(self, problems: list[str]) -> RetryPlan:
         """The same as plain numbers.
@@ -64,13 +79,20 @@ class Retry:
         most = seconds_of("Retry: most", self.most, problems)
         if most < first:
             problems.append(f"Retry: most={self.most!r} is shorter than first={self.first!r}")
+        if not _chooses_errors(self.on):
+            problems.append(
+                f"Retry: on is {self.on!r}; wanted a class of exceptions, a tuple of them, or a "
+                "function"
+            )
         return RetryPlan(self.attempts, first, most, self.jitter)
 
     def is_worth(self, error: BaseException) -> bool:
         """True if another attempt may help after an error."""
         if self.on is None:
             return True
-        return isinstance(error, self.on) if isinstance(self.on, tuple) else self.on(error)
+        if isinstance(self.on, type | tuple):
+            return isinstance(error, self.on)
+        return self.on(error)
 
 
 class RetryAfter(Exception):  # noqa: N818 - what a handler says, as HTTP's header

@@ -62,6 +62,19 @@ def test_a_wrong_number_of_calls_is_named_with_the_default_number_of_records() -
     assert len(fault.value.problems) == 1
 
 
+def test_one_class_of_errors_is_the_same_as_a_tuple_of_it() -> None:
+    """It can be called, too, and what that returns would be true of any error."""
+    for retry in (Retry(on=OSError), Retry(on=(OSError,))):
+        assert retry.is_worth(ConnectionError())
+        assert not retry.is_worth(ValueError())
+
+
+@pytest.mark.parametrize("on", [[OSError], ("OSError",), "OSError"])
+def test_errors_that_are_no_classes_are_refused(on: Any) -> None:
+    with pytest.raises(OptionsError, match=r"Retry: on is .* wanted a class of exceptions"):
+        Processor(print, retry=Retry(on=on))
+
+
 def test_a_handler_with_a_yield_would_do_nothing() -> None:
     def handler(record: Record) -> Iterator[int]:
         yield record.offset
