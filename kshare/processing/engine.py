@@ -416,7 +416,7 @@ class Engine:
             self._loop.call_soon(self.settle)
 
     def settle(self) -> None:
-        """Do so at once."""
+        """Hand out outcomes and carry out effects at once."""
         self._is_flush_due = False
         scheduler = self.scheduler
         outcomes, scheduler.outcomes = scheduler.outcomes, []
@@ -426,18 +426,14 @@ class Engine:
                 self._edge.settle(outcomes)
             except (SystemExit, KeyboardInterrupt) as error:
                 self._exit(outcomes[0].record, error)
-        self.act()
+        effects, self.scheduler.effects = self.scheduler.effects, []
+        for effect in effects:
+            self._act(effect)
         if self._offered:
             self._admit()
             self.pump()
         self._set_timer()
         self._changed.set()
-
-    def act(self) -> None:
-        """Carry out the effects that there are at once, not when outcomes are handed out."""
-        effects, self.scheduler.effects = self.scheduler.effects, []
-        for effect in effects:
-            self._act(effect)
 
     def _act(self, effect: Effect) -> None:
         match effect:

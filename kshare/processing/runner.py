@@ -246,7 +246,7 @@ class Runner:
 
     def _take(self, records: Sequence[Record]) -> None:
         self._taken += len(records)
-        self._engine.act()  # what is given back now may be of the same keys
+        self._engine.settle()  # what is given back now may be of the same keys
         if self._edge.has_released:  # those that were on their way come again
             records = [each for each in records if not message_of(each).is_released()]
         self._engine.measures.read += len(records)

@@ -30,6 +30,7 @@ from kshare.processing import (
     Processor,
     Record,
     Retry,
+    Status,
     register_metrics,
 )
 from kshare.processing.blocking import LoopWatch
@@ -752,6 +753,33 @@ def test_what_is_given_back_in_this_turn_is_marked_before_later_records_are_take
 
     assert asyncio.run(take()) == [at for at in range(20, 30) if at != 23]
     edge.close()
+
+
+def test_what_has_ended_in_this_turn_is_acknowledged_before_its_key_comes_again(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    """Or the consumer, in its own thread, would return it with the ones behind it."""
+    made, processor = consumer(), Processor(print)
+    records = list(records_of(processor, made.consume(40, 20)))
+    acknowledged = list[list[int]]()
+
+    class Edge(MemoryEdge):
+        has_released = False
+
+        def take_again(self, record: Record) -> None:
+            acknowledged.append(self.offsets())
+
+    async def take() -> None:
+        runner = Runner(processor, made, None)
+        runner._edge = edge = Edge()  # type: ignore[assignment]
+        runner._engine = engine = processor.engine(edge, gives_back=True)
+        engine.scheduler.outcomes.append(Outcome(records[3], Status.DONE))
+        engine.scheduler.effects.append(TakeAgain(records[13]))
+        runner._take([])
+        await engine.close()
+
+    asyncio.run(take())
+    assert acknowledged == [[3]]
 
 
 class SilentError(Exception):
