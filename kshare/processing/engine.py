@@ -323,6 +323,8 @@ class Engine:
         self.pump()
 
     def _succeeded(self, call: Call, result: Any, now: float) -> None:
+        if call.is_over:  # too late, and counted already
+            return
         unawaited = _unawaited(result, in_list=self._handler.takes_batches)
         if unawaited is not None:
             self.measures.called(now - call.started, is_failure=True)
@@ -356,6 +358,8 @@ class Engine:
         )
 
     def _failed(self, call: Call, error: BaseException) -> None:
+        if call.is_over:
+            return
         now = self.now()
         self.measures.called(now - call.started, is_failure=True)
         self._obey_throttling([error])
@@ -453,6 +457,7 @@ class Engine:
                 self.failure = self.failure or effect
 
     def _cancel(self, call: Call) -> None:
+        self.measures.called(self.now() - call.started, is_failure=True)
         if self._limit is not None:
             self._limit.throttled()
             self._adapt(call)

@@ -231,8 +231,10 @@ def test_a_handler_that_hangs_is_ended_and_all_others_go_on(*, is_plain: bool) -
         retry=Retry(attempts=2, first=0.001),
         on_failure=DeadLetter("dlq"),
     )
-    edge, _ = handle(processor, [b"a", b"b", b"b"])
+    edge, engine = handle(processor, [b"a", b"b", b"b"])
     release.set()
+    assert engine.measures.failures >= 2
+    assert engine.measures.calls - engine.measures.failures == 2
     assert edge.offsets() == [1, 2]
     assert edge.offsets(Status.DEAD_LETTERED) == [0]
     error = edge.outcomes[-1].error
@@ -254,7 +256,9 @@ def test_a_handler_that_returns_after_its_timeout_is_not_heard() -> None:
         return f"attempt {attempt}"
 
     processor = Processor(handler, timeout=0.1, retry=Retry(attempts=2, first=0.001))
-    edge, _ = handle(processor, [b"a", b"a"])
+    edge, engine = handle(processor, [b"a", b"a"])
+    assert engine.measures.failures >= 2
+    assert engine.measures.calls - engine.measures.failures == 2
     assert next(each.result for each in edge.outcomes) == "attempt 2"
     assert edge.offsets() == [0, 1]
 
