@@ -28,7 +28,9 @@ class LastBatch:
     Attributes:
         seconds: How long its tasks took together; None before the first batch.
         overhead: Seconds of a batch beside its slowest task, such as a trigger's interval or what
-            the driver does: no limit makes that shorter. Known once each task was measured.
+            the driver does: no limit makes that shorter. Known once each task was measured; where
+            tasks tell no times, once a smaller limit has shown it.
+        limit: The largest limit of it; 0 if it had none.
         slowest: How long the slowest task took that was measured; 0 if none was.
         unmeasured: Number of batches since one with a measured task.
         since_all: Number of batches since one of which each task was measured.
@@ -39,6 +41,7 @@ class LastBatch:
 
     seconds: float | None = None
     overhead: float = 0.0
+    limit: int = 0
     slowest: float = 0.0
     unmeasured: int = 0
     since_all: int = 0
@@ -155,7 +158,13 @@ def learn_from(
         speeds[tp] = learn(known, measured, target_seconds=target_seconds)
     slowest = max((s.seconds or 0.0 for ranges in times.values() for s in ranges), default=0.0)
     is_whole = sum(map(len, times.values())) == tasks
-    overhead = max(seconds - slowest, 0.0) if times and is_whole else last.overhead
+    limit = max((s.limit for ranges in limits.speeds.values() for s in ranges), default=0)
+    if times and is_whole:
+        overhead = max(seconds - slowest, 0.0)
+    elif times or _have_estimates(limits):
+        overhead = last.overhead
+    else:
+        overhead = _overhead_by_limits(last, limit, seconds)
     merged = {tp: _merged(last.observed.get(tp, ()), ranges) for tp, ranges in observed.items()}
     full = {
         tp: frozenset(seen.hashes for seen in ranges if seen.is_full)
@@ -164,6 +173,7 @@ def learn_from(
     return LastBatch(
         seconds=max(seconds - overhead, slowest),
         overhead=overhead,
+        limit=limit,
         slowest=slowest,
         unmeasured=0 if times else last.unmeasured + 1,
         since_all=0 if is_whole else last.since_all + 1,
@@ -171,6 +181,30 @@ def learn_from(
         observed={**last.observed, **merged},
         full=full,
     )
+
+
+def _have_estimates(limits: PlannedLimits) -> bool:
+    """True if the speed of any range is known."""
+    ranges = (speed for speeds in limits.speeds.values() for speed in speeds)
+    return any(speed.seconds_per_record is not None for speed in ranges)
+
+
+def _overhead_by_limits(last: LastBatch, limit: int, seconds: float) -> float:
+    """What a batch takes whatever its limits are, where tasks tell no times.
+
+    When limits have become smaller, the time that this has saved tells what a record takes. What is
+    left is no time of records. Each such batch tells it anew, as the last ones may have been wrong:
+    records may have become slower at the same time.
+
+    Args:
+        last: The batch before.
+        limit: The largest limit of this one.
+        seconds: How long it took.
+    """
+    if last.seconds is None or not 0 < limit * SLOW <= last.limit:
+        return min(last.overhead, seconds)
+    saved = max(last.seconds + last.overhead - seconds, 0.0)
+    return max(seconds - saved / (last.limit - limit) * limit, 0.0)
 
 
 def _merged(

@@ -85,10 +85,8 @@ class ClusterView:
         """The end of each partition's log; what is known of topics without one is forgotten."""
         ends = self._ends_of(self.offsets)
         topics = {tp.topic for tp in ends}
-        self._compacted = {
-            topic: is_so for topic, is_so in self._compacted.items() if topic in topics
-        }
-        self._ask_at = {topic: at for topic, at in self._ask_at.items() if topic in topics}
+        self._compacted = {name: is_so for name, is_so in self._compacted.items() if name in topics}
+        self._ask_at = {name: at for name, at in self._ask_at.items() if name in topics}
         return ends
 
     def _ends_of(self, view: View) -> dict[TopicPartition, int]:

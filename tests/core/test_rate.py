@@ -129,6 +129,34 @@ def test_where_tasks_tell_no_times_it_goes_by_batches() -> None:
     assert all(taken <= 1.5 * TARGET for taken in slow.taken[2:])
 
 
+@pytest.mark.parametrize(
+    ("limit", "seconds", "overhead"),
+    [
+        (50, 20.0, 20.0),  # half of the limit saves nothing
+        (50, 30.0, 30.0),
+        (50, 10.0, 0.0),  # half the limit, half the time
+        (50, 4.0, 0.0),
+        (50, 14.0, 8.0),  # 12 s for 100 records, and 8 s for none
+        (100, 40.0, 8.0),  # no smaller limit, no other thing to learn
+        (90, 19.0, 8.0),
+        (200, 5.0, 5.0),
+        (0, 5.0, 5.0),
+    ],
+)
+def test_a_smaller_limit_tells_what_takes_time_whatever_the_limits_are(
+    limit: int, seconds: float, overhead: float
+) -> None:
+    last = LastBatch(seconds=12.0, overhead=8.0, limit=100)
+    limits = PlannedLimits({T0: (RangeSpeed(A, limit), RangeSpeed(B, 1))} if limit else {})
+    learned = learn_from(last, limits, {}, tasks=2, seconds=seconds, target_seconds=TARGET)
+    assert learned.overhead == pytest.approx(overhead)
+    assert learned.seconds == pytest.approx(seconds - overhead)
+    # Where the speed of a range is known, the next measurement tells.
+    limits = PlannedLimits({T0: (RangeSpeed(A, max(limit, 1), 1.0), RangeSpeed(B, 1))})
+    learned = learn_from(last, limits, {}, tasks=2, seconds=seconds, target_seconds=TARGET)
+    assert learned.overhead == 8.0
+
+
 def test_a_range_that_is_measured_again_and_again_does_not_keep_others_from_it() -> None:
     """A1 has little to do, and its pace swings; B becomes ten times as fast unnoticed."""
 

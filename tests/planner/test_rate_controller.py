@@ -12,7 +12,7 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.core.slicing import PartitionLoad, RangeRequest
-from kshare.core.tasks import PlannedSlice
+from kshare.core.tasks import PlannedSlice, Ticket
 from kshare.monitor.report import decode_report
 from kshare.options import parse_options
 from kshare.planner.rate_controller import RateController
@@ -264,3 +264,33 @@ def test_what_no_limit_makes_shorter_changes_none(
         if interval:
             query.now = math.ceil(query.now / interval) * interval
     assert min(limits[2:]) >= 1_500  # 2,000 records take 10 s
+
+
+class NoTimes(Feedback):
+    """Workers that Spark uses again: they do not see when their tasks end."""
+
+    def ticket(self, batch: str, task: int, *, hold: bool) -> Ticket:
+        return super().ticket(batch, task, hold=False)
+
+
+class BlindQuery(WholeQuery):
+    make_feedback = NoTimes
+
+
+@pytest.mark.parametrize(
+    ("interval", "driver_seconds", "loss"),
+    [(60.0, 0.0, 0.0), (20.0, 0.0, 1.0), (0.0, 20.0, 0.0), (0.0, 0.0, 0.0)],
+)
+def test_what_no_limit_makes_shorter_changes_none_where_tasks_tell_no_times(
+    interval: float, driver_seconds: float, loss: float
+) -> None:
+    query = BlindQuery(grown(40_000), keyRanges="2", targetTaskDuration="10s", maxTimeAhead="off")
+    query.loss = loss
+    query.pace = lambda _: 0.02
+    limits = []
+    for _ in range(14):
+        limits.append(max(planned.max_records or 0 for planned in query.trigger()))
+        query.now += driver_seconds
+        if interval:
+            query.now = math.ceil(query.now / interval) * interval
+    assert min(limits[6:]) >= 250  # 500 records take 10 s
