@@ -20,6 +20,8 @@ from kshare.core.slicing import RangeObservation
 
 __all__ = ["LastBatch", "PlannedLimits", "learn_from", "plan_limits"]
 
+_TRY_SMALLER = 2  # halves limits
+
 
 @dataclass(frozen=True, slots=True)
 class LastBatch:
@@ -31,6 +33,7 @@ class LastBatch:
             the driver does: no limit makes that shorter. Known once each task was measured; where
             tasks tell no times, once a smaller limit has shown it.
         limit: The largest limit of it; 0 if it had none.
+        is_split: Whether a smaller limit has shown how much of the time is overhead.
         slowest: How long the slowest task took that was measured; 0 if none was.
         unmeasured: Number of batches since one with a measured task.
         since_all: Number of batches since one of which each task was measured.
@@ -42,6 +45,7 @@ class LastBatch:
     seconds: float | None = None
     overhead: float = 0.0
     limit: int = 0
+    is_split: bool = False
     slowest: float = 0.0
     unmeasured: int = 0
     since_all: int = 0
@@ -104,6 +108,8 @@ def plan_limits(
     unexplained = last.seconds
     if not last.unmeasured and last.slowest * SLOW >= (unexplained or 0.0):
         unexplained = None
+    elif _may_have_waited(last, target_seconds):
+        unexplained = _TRY_SMALLER * target_seconds
     coming = {
         tp: next_limits(
             parts,
@@ -159,12 +165,14 @@ def learn_from(
     slowest = max((s.seconds or 0.0 for ranges in times.values() for s in ranges), default=0.0)
     is_whole = sum(map(len, times.values())) == tasks
     limit = max((s.limit for ranges in limits.speeds.values() for s in ranges), default=0)
+    shown = None
     if times and is_whole:
         overhead = max(seconds - slowest, 0.0)
-    elif times or _have_estimates(limits):
+    elif times or _have_estimates(limits.speeds):
         overhead = last.overhead
     else:
-        overhead = _overhead_by_limits(last, limit, seconds)
+        shown = _overhead_by_limits(last, limit, seconds)
+        overhead = min(last.overhead, seconds) if shown is None else shown
     merged = {tp: _merged(last.observed.get(tp, ()), ranges) for tp, ranges in observed.items()}
     full = {
         tp: frozenset(seen.hashes for seen in ranges if seen.is_full)
@@ -174,6 +182,7 @@ def learn_from(
         seconds=max(seconds - overhead, slowest),
         overhead=overhead,
         limit=limit,
+        is_split=last.is_split or shown is not None,
         slowest=slowest,
         unmeasured=0 if times else last.unmeasured + 1,
         since_all=0 if is_whole else last.since_all + 1,
@@ -183,13 +192,26 @@ def learn_from(
     )
 
 
-def _have_estimates(limits: PlannedLimits) -> bool:
+def _have_estimates(ranges: Mapping[TopicPartition, tuple[RangeSpeed, ...]]) -> bool:
     """True if the speed of any range is known."""
-    ranges = (speed for speeds in limits.speeds.values() for speed in speeds)
-    return any(speed.seconds_per_record is not None for speed in ranges)
+    return any(s.seconds_per_record is not None for speeds in ranges.values() for s in speeds)
 
 
-def _overhead_by_limits(last: LastBatch, limit: int, seconds: float) -> float:
+def _may_have_waited(last: LastBatch, target_seconds: float) -> bool:
+    """True if a batch took its target, and nothing has shown that this was the time of its tasks.
+
+    A trigger's interval may be as long as the target. Then limits would stay as they are for ever.
+    """
+    return (
+        last.seconds is not None
+        and target_seconds <= last.seconds * SLOW <= SLOW * SLOW * target_seconds
+        and last.limit > 1
+        and not last.is_split
+        and not _have_estimates(last.speeds)
+    )
+
+
+def _overhead_by_limits(last: LastBatch, limit: int, seconds: float) -> float | None:
     """What a batch takes whatever its limits are, where tasks tell no times.
 
     When limits have become smaller, the time that this has saved tells what a record takes. What is
@@ -200,9 +222,12 @@ def _overhead_by_limits(last: LastBatch, limit: int, seconds: float) -> float:
         last: The batch before.
         limit: The largest limit of this one.
         seconds: How long it took.
+
+    Returns:
+        Seconds; None if limits have not become smaller.
     """
     if last.seconds is None or not 0 < limit * SLOW <= last.limit:
-        return min(last.overhead, seconds)
+        return None
     saved = max(last.seconds + last.overhead - seconds, 0.0)
     return max(seconds - saved / (last.limit - limit) * limit, 0.0)
 

@@ -1,6 +1,7 @@
 """Runs of batches whose ranges have a speed of their own."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -123,7 +124,7 @@ def test_the_new_speed_of_some_ranges_is_learned_within_three_batches(
 
 def test_where_tasks_tell_no_times_it_goes_by_batches() -> None:
     query = Batches(always(0.001), told=False).run(12)
-    assert all(TARGET / 1.5 <= taken <= 1.5 * TARGET for taken in query.taken[6:])
+    assert all(TARGET / 1.5 <= taken <= 1.5 * TARGET for taken in query.taken[7:])
     assert sum(query.measured) == 4  # the first, and the tenth
     slow = Batches(always(1.0), told=False).run(4)
     assert all(taken <= 1.5 * TARGET for taken in slow.taken[2:])
@@ -151,10 +152,30 @@ def test_a_smaller_limit_tells_what_takes_time_whatever_the_limits_are(
     learned = learn_from(last, limits, {}, tasks=2, seconds=seconds, target_seconds=TARGET)
     assert learned.overhead == pytest.approx(overhead)
     assert learned.seconds == pytest.approx(seconds - overhead)
+    assert learned.is_split is (limit == 50)
     # Where the speed of a range is known, the next measurement tells.
     limits = PlannedLimits({T0: (RangeSpeed(A, max(limit, 1), 1.0), RangeSpeed(B, 1))})
     learned = learn_from(last, limits, {}, tasks=2, seconds=seconds, target_seconds=TARGET)
-    assert learned.overhead == 8.0
+    assert (learned.overhead, learned.is_split) == (8.0, False)
+
+
+@pytest.mark.parametrize(
+    ("last", "limit"),
+    [
+        (LastBatch(seconds=TARGET), 50),
+        (LastBatch(seconds=1.4 * TARGET), 50),
+        (LastBatch(seconds=TARGET / 1.4), 50),
+        (LastBatch(seconds=TARGET / 1.6), 160),
+        (LastBatch(seconds=TARGET, is_split=True), 100),
+        (LastBatch(seconds=TARGET, speeds={T1: (RangeSpeed(A, 100, 0.1),)}), 100),
+    ],
+)
+def test_a_batch_that_takes_its_target_may_have_waited(last: LastBatch, limit: int) -> None:
+    """A smaller limit is tried, once: a trigger's interval may be as long as the target."""
+    speeds = {T0: (RangeSpeed(A, 100),), **last.speeds}
+    last = replace(last, speeds=speeds, limit=100, unmeasured=1)
+    limits = plan_limits(last, {T0: (A,)}, target_seconds=TARGET, max_records=None)
+    assert limits.by_range(T0) == ((A, limit),)
 
 
 def test_a_range_that_is_measured_again_and_again_does_not_keep_others_from_it() -> None:

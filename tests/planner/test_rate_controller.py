@@ -279,18 +279,24 @@ class BlindQuery(WholeQuery):
 
 @pytest.mark.parametrize(
     ("interval", "driver_seconds", "loss"),
-    [(60.0, 0.0, 0.0), (20.0, 0.0, 1.0), (0.0, 20.0, 0.0), (0.0, 0.0, 0.0)],
+    [
+        (60.0, 0.0, 0.0),
+        (20.0, 0.0, 1.0),
+        (10.0, 0.0, 0.0),  # as long as the target
+        (0.0, 20.0, 0.0),
+        (0.0, 0.0, 0.0),
+    ],
 )
 def test_what_no_limit_makes_shorter_changes_none_where_tasks_tell_no_times(
     interval: float, driver_seconds: float, loss: float
 ) -> None:
-    query = BlindQuery(grown(40_000), keyRanges="2", targetTaskDuration="10s", maxTimeAhead="off")
+    query = BlindQuery(grown(80_000), keyRanges="2", targetTaskDuration="10s", maxTimeAhead="off")
     query.loss = loss
-    query.pace = lambda _: 0.02
+    query.pace = lambda _: 0.01
     limits = []
     for _ in range(14):
         limits.append(max(planned.max_records or 0 for planned in query.trigger()))
         query.now += driver_seconds
         if interval:
             query.now = math.ceil(query.now / interval) * interval
-    assert min(limits[6:]) >= 250  # 500 records take 10 s
+    assert min(limits[6:]) >= 500  # 1,000 records take 10 s
