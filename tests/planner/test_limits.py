@@ -50,6 +50,7 @@ steps = st.one_of(
     st.tuples(st.just("unpark"), st.sampled_from(KEYS)),
     st.tuples(st.just("messages"), st.sampled_from(["all", "none", "some", "late", "false"])),
     st.tuples(st.just("compacted"), st.booleans()),
+    st.tuples(st.just("partition"), st.none()),
 )
 
 
@@ -74,6 +75,8 @@ class Wild(Query):
             self.parking.keys.discard(("t", how))
         elif what == "messages":
             self.messages, self.loss = how, {"none": 1.0, "some": 0.5}.get(how, 0.0)
+        elif what == "partition":
+            self.log.add_partition()
         else:
             self.log.compacted = how
 
@@ -88,6 +91,9 @@ class Wild(Query):
         first_try = self.delivered[kept:]
         del self.delivered[kept:]  # the sink replaces what a batch wrote
         self.restart()
+        if not decode(self.at).progress:  # batch 0: Spark asks, whatever the options are by now
+            self.restart(startingOffsets='{"t":{"9":0}}')
+            self.at = self.planner.initial_offsets()
         again = self.planned(end)
         if "rangeAssignor" not in self.given:
             assert [(t.slice, t.max_records) for t in again] == [

@@ -46,6 +46,12 @@ class Log:
         for number, key in enumerate(keys):
             self.keys[TopicPartition("t", number % len(self.keys))].append(key)
 
+    def add_partition(self) -> None:
+        """Add an empty partition."""
+        partition = TopicPartition("t", len(self.keys))
+        self.keys[partition], self.first[partition] = [], 0
+        self.subscribed.add(partition)
+
     def append(self, partition: TopicPartition, key: bytes, timestamp_ms: int) -> None:
         """Add a record with a time."""
         self.times[partition, len(self.keys[partition])] = timestamp_ms
