@@ -223,3 +223,26 @@ def test_wrong_options_are_told_by_the_first_call() -> None:
         with pytest.raises(OptionsError, match="maxOffsetsPerTrigger"):
             call(PlainReader(refused))
     PlainReader(refused).stop()
+
+
+def test_a_start_that_is_none_fails_a_new_query_and_no_restart_amid_batch_0(
+    cluster: FakeCluster,
+) -> None:
+    topic = new_topic(cluster, 2)
+    cluster.produce(topic, [Record(b"k", b"v")], partition=0)
+    options = {
+        "kafka.bootstrap.servers": cluster.bootstrap_servers,
+        "subscribe": topic,
+        "startingOffsets": json.dumps({topic: {"0": 0}}),
+    }
+    zero = {topic: {"0": 1}, "@kshare": {"v": 1, "start": {topic: {"0": 0}}}}
+    reader = PlainReader(new_reader(options))
+    assert reader.partitions(zero, zero) == []
+    assert len(reader.partitions(reader.initialOffset(), zero)) == 1
+    assert reader.latestOffset()[topic] == {"0": 1, "1": 0}
+    reader.stop()
+
+    new = PlainReader(new_reader(options))
+    with pytest.raises(OptionsError, match=f"startingOffsets: lacks {topic}-1"):
+        new.latestOffset()
+    new.stop()
