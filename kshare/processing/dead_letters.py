@@ -182,6 +182,7 @@ def _config(kafka: KafkaConfig) -> Mapping[str, Any]:
         "enable.idempotence": True,
         "partitioner": "murmur2_random",  # as Java's: a key's letters stay together
         "linger.ms": 5,
+        "message.max.bytes": 100_000_000,  # what could be read can be written: the topic decides
         "message.timeout.ms": 30_000,
         "topic.metadata.propagation.max.ms": 5_000,  # it is not about to be made
         "log_level": 3,
