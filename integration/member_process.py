@@ -65,7 +65,7 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
         consumer.close()
 
     signal.signal(signal.SIGTERM, close)
-    faulthandler.register(signal.SIGUSR1)  # says where each thread is
+    signal.signal(signal.SIGUSR1, lambda *_: _say_where(consumer))
     ways = None if seed is None else Ways(consumer, settings, seed, write, output)
 
     def note(what: str) -> Callable[[Mapping[TopicPartition, tuple[HashRange, ...]]], None]:
@@ -103,6 +103,21 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
         except (KshareError, ConsumerClosedError):
             if not consumer.is_closed:
                 raise
+
+
+def _say_where(consumer: KeySharedConsumer) -> None:
+    """Print what keeps a consumer from its records, and where each thread is."""
+    right = consumer._session._right  # type: ignore[attr-defined]
+    now = consumer._session._now()  # type: ignore[attr-defined]
+    print(
+        f"{consumer.health()}; seconds left {right.seconds_left(now):.3f}, "
+        f"proven {right.is_proven}, log read {now - right.read_at:.3f} s ago, "
+        f"by the coordinator {right.coordinator and right.coordinator.seconds_left(now)}; "
+        f"assigned {consumer.assignment()}",
+        file=sys.stderr,
+        flush=True,
+    )
+    faulthandler.dump_traceback()
 
 
 def epoch_of(consumer: KeySharedConsumer) -> str:

@@ -41,6 +41,7 @@ class Member:
     is_plain: bool = False
     resumed: list[int] = field(default_factory=list)
     signals: list[signal.Signals] = field(default_factory=list)
+    is_over: bool = False  # its end was looked at
 
     def lines(self) -> list[list[str]]:
         text = self.file.read_text()
@@ -79,6 +80,11 @@ class Member:
         signs = {"assigned": 1, "revoked": -1, "lost": -1}
         return sum(signs[line[0]] * float(line[2]) for line in self.lines() if line[0] in signs)
 
+    def failed_with(self, text: str) -> bool:
+        """Wait for its end; whether it has failed as it should."""
+        self.is_over = True
+        return self.process.wait(60) == 1 and text in self.errors()
+
     def signal(self, number: signal.Signals) -> None:
         if number is signal.SIGCONT:
             self.resumed.append(time.monotonic_ns())
@@ -87,6 +93,8 @@ class Member:
 
     def end(self) -> None:
         """End it with SIGTERM if it still runs; an error if it has failed."""
+        if self.is_over:
+            return
         if self.process.poll() is None:
             self.signal(signal.SIGTERM)
         try:
@@ -94,6 +102,7 @@ class Member:
         except subprocess.TimeoutExpired:
             self.signal(signal.SIGABRT)  # it prints where each thread is
             raise
+        self.is_over = True
         is_early = code == -signal.SIGTERM and not self.lines()  # it had not begun yet
         is_well = code in {0, -signal.SIGKILL} or is_early
         assert is_well, f"{self.file.name} ended with {code}:\n{self.errors()[-4000:]}"
@@ -153,7 +162,7 @@ class Group:
         for member in self.members:
             member.process.kill()
             member.process.wait()
-            print(f"-- {member.file.name}:\n{member.errors()[-4000:]}")
+            print(f"-- {member.file.name}:\n{member.errors()[-10_000:]}")
 
     def delivered(self) -> set[tuple[int, int]]:
         return {(each[1], each[2]) for member in self.members for each in member.records()}

@@ -186,8 +186,7 @@ def test_the_right_to_write_to_the_log_is_taken_away(
         run.wait_for(600)
         secure_broker.deny(run.log, operation=AclOperation.WRITE)
         for member in members:
-            assert member.process.wait(60) == 1
-            assert f"AuthorizationError: not authorized to write to {run.log}" in member.errors()
+            assert member.failed_with(f"AuthorizationError: not authorized to write to {run.log}")
         assert run.delivered() < 3_000
         secure_broker.allow_again(run.log, AclOperation.WRITE)
         run.start()
@@ -232,8 +231,7 @@ def test_a_record_of_a_later_version(
         producer.produce(run.log, b"{}", f'[2,"{run.group.topic}",0,"lease","x",0]'.encode(), 0)
         assert producer.flush(30) == 0
         for member in members:
-            assert member.process.wait(60) == 1
-            assert "LaterVersionError" in member.errors()
+            assert member.failed_with("LaterVersionError")
             assert f"kshare offsets drop --group {run.group.topic}" in member.errors()
         assert run.delivered() < 3_000
         where = ["--group", run.group.topic, "--log-topic", run.log]
