@@ -193,7 +193,9 @@ class LogWriter:
     """Appends to the log, in order, without waiting. For use by one thread.
 
     A fatal error of librdkafka ends its client, not the writer: what was not reported has failed
-    once, and the next record goes to another client.
+    once, and the next record goes to another client. So it does if a record times out that was
+    appended after another one had: an idempotent client may find no way back to a log that has had
+    no leader for a while.
 
     Args:
         kafka: How to reach the cluster.
@@ -212,6 +214,8 @@ class LogWriter:
             producer, kafka, lambda: _producer_config(kafka, timeout_ms), making="write to the log"
         )
         self._unreported: dict[Callable[[object], None], None] = {}  # in order
+        self._has_timed_out = False  # a record, since one was taken
+        self._stuck: object = None  # why the client is to be left
 
     def connect(self) -> None:
         """Begin to connect: librdkafka that has no connection when a record is there waits 0.5 s.
@@ -238,6 +242,7 @@ class LogWriter:
                 kind if it was not taken.
         """
         topic, number = partition
+        comes_after = self._has_timed_out
 
         def fail(error: object) -> None:
             failed(
@@ -249,6 +254,9 @@ class LogWriter:
             if fail not in self._unreported:  # a late report: it has failed with its client
                 return
             del self._unreported[fail]
+            self._has_timed_out = code_of(error) == RdKafkaError._MSG_TIMED_OUT  # noqa: SLF001
+            if self._has_timed_out and comes_after:
+                self._stuck = error
             if error is not None:
                 fail(error)
 
@@ -275,6 +283,8 @@ class LogWriter:
             self._client.handle.poll(0)
         except KafkaException as error:
             self._end_client(error)
+        if self._stuck is not None:
+            self._end_client(self._stuck, is_fatal=False)
         self._client.raise_refusal()
 
     def flush(self, seconds: float) -> int:
@@ -295,7 +305,7 @@ class LogWriter:
         self._unreported.clear()
         self._client.close()
 
-    def _end_client(self, error: object) -> int:
+    def _end_client(self, error: object, *, is_fatal: bool = True) -> int:
         """Close a client after a fatal error; the number of records that failed without report.
 
         confluent-kafka raises a fatal error out of a poll, before the reports come.
@@ -309,8 +319,11 @@ class LogWriter:
             except KafkaException as said:
                 error = said
         unreported, self._unreported = self._unreported, {}
-        _log.warning(
-            "the producer of the group's log has ended by a fatal error; another one is made: %s",
+        self._has_timed_out, self._stuck = False, None
+        _log.log(
+            logging.WARNING if is_fatal else logging.INFO,
+            "the producer of the group's log %s; another one is made: %s",
+            "has ended by a fatal error" if is_fatal else "brings no record to the brokers",
             kafka_error(error, "write to the log"),
         )
         for fail in unreported:

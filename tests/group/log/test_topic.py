@@ -167,3 +167,33 @@ def test_a_record_that_a_dead_producer_refuses_fails_after_those_before_it() -> 
     assert "out of order" in failures.of[1][1]  # why, not only that it was fatal
     failures.append(writer, 3)
     assert len(producers) == 2
+
+
+def test_a_producer_whose_records_time_out_one_after_the_other_is_left_for_another() -> None:
+    """As librdkafka's after the log had no leader for a while."""
+    producers: list[SilentProducer] = []
+    writer, failures = writer_of(producers), Failures()
+    timed_out = RdKafkaError(RdKafkaError._MSG_TIMED_OUT)
+
+    def append(number: int, error: RdKafkaError | None) -> None:
+        failures.append(writer, number)
+        producers[-1].has_raised = True
+        producers[-1].reports[-1](error, None)
+        writer.serve()
+
+    append(1, timed_out)
+    append(2, None)  # it has found its way again
+    append(3, timed_out)
+    assert len(producers) == 1
+    append(4, timed_out)
+    append(5, None)
+    assert len(producers) == 2
+    assert failures.numbers == [1, 3, 4]
+    failures.append(writer, 6)
+    failures.append(writer, 7)
+    for report in producers[1].reports[-2:]:  # at once: they say nothing of each other
+        report(timed_out, None)
+    writer.serve()
+    append(8, None)
+    assert len(producers) == 2
+    assert failures.numbers == [1, 3, 4, 6, 7]
