@@ -37,6 +37,8 @@ __all__ = ["LogTopic", "LogWriter", "log_partition", "log_table"]
 _log = logging.getLogger("kshare.group")
 
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
+_FIRST_SECONDS: Final = 20.0
+"""For an answer, where there is time for another attempt."""
 _SIGN: Final = 1 << 31
 _ISR: Final = "min.insync.replicas"
 
@@ -158,10 +160,18 @@ class LogTopic:
                 deadline.sleep()
 
     def _described(self, topic: str) -> TopicDescription:
+        # A client that waits for a controller in vain goes on to do so; another one asks anew.
+        if self._time > 2 * _FIRST_SECONDS:
+            try:
+                return self._describe(topic, _FIRST_SECONDS)
+            except KafkaError as error:
+                if kind_of(error.__cause__) is not Kind.TRANSIENT:
+                    raise
+        return self._describe(topic, self._time)
+
+    def _describe(self, topic: str, seconds: float) -> TopicDescription:
         topics = TopicCollection([topic])
-        future = self._client.handle.describe_topics(
-            topics, request_timeout=admin_seconds(self._time)
-        )
+        future = self._client.handle.describe_topics(topics, request_timeout=admin_seconds(seconds))
         found: TopicDescription = self._answer(future[topic], f"describe topic {topic}", topic)
         return found
 

@@ -1,9 +1,11 @@
 """Which partition of the log is a group's, and how its writer survives a fatal error."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from confluent_kafka import KafkaError as RdKafkaError
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
-from kshare.group.log.topic import LogWriter, log_partition
+from kshare.group.log.topic import LogTopic, LogWriter, log_partition
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.error_codes import Kind
 from tests.support.groups import LOG, eventually, group_config
@@ -197,3 +199,30 @@ def test_a_producer_whose_records_time_out_one_after_the_other_is_left_for_anoth
     append(8, None)
     assert len(producers) == 2
     assert failures.numbers == [1, 3, 4, 6, 7]
+
+
+class DeafAdmin:
+    """A client that waits for a controller in vain; the second one finds it."""
+
+    asked: ClassVar[list[float]] = []
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def poll(self, _: float) -> int:
+        return 0
+
+    def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Future[Any]]:
+        self.asked.append(request_timeout)
+        answer: Future[Any] = Future()
+        if len(self.asked) == 1:
+            answer.set_exception(KafkaException(RdKafkaError(RdKafkaError._TIMED_OUT)))
+        else:
+            answer.set_result(SimpleNamespace(topic_id="an id", partitions=[0]))
+        return {LOG: answer}
+
+
+def test_a_client_that_waits_in_vain_is_left_while_there_is_time_for_another_one() -> None:
+    config = group_config("127.0.0.1:1")
+    topic = LogTopic(config.kafka, LOG, 1 << 20, "g", admin=DeafAdmin)  # type: ignore[arg-type]
+    assert topic.find() == (L0, "an id")
+    assert DeafAdmin.asked == [20.0, 60.0]
