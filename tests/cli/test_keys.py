@@ -3,7 +3,9 @@
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,11 @@ from kshare.cli import main
 from kshare.cli.arguments import add_connection
 from kshare.cli.connection import is_given, kafka_config, parse_properties
 from kshare.cluster.parked_keys import PARKED_TOPIC
+from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError, OptionsError
+from kshare.group.log.retry_log import RetryLog
+from kshare.group.log.topic import log_table
+from kshare.options import parse_options
 from kshare.testing import FakeCluster
 
 Run = Callable[..., tuple[int, str, str]]
@@ -93,6 +99,23 @@ def test_a_topic_that_does_not_exist_is_not_parked(run: Run) -> None:
     assert (code, out) == (1, "")
     assert err.startswith("kshare park: topic order does not exist on 127.0.0.1:")
     assert parked(run) == []
+
+
+def test_a_key_is_released_in_all_partitions_and_in_the_log_of_its_group(
+    run: Run, cluster: FakeCluster
+) -> None:
+    cluster.create_topic("own-log")
+    kafka = parse_options(
+        {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "orders"},
+        streaming=True,
+    ).options.kafka
+    places = [TopicPartition("orders", number) for number in range(2)]
+    with closing(RetryLog(log_table(kafka, "own-log", "billing"), "billing")) as log:
+        for number, place in enumerate(places):
+            log.begin_sequence(SimpleNamespace(offset=number, raw_key=b"b", topic_partition=place))
+        command = ("unpark", "--topic", "orders", "--group", "billing", "--log-topic", "own-log")
+        assert run(*command, "b", "x")[1] == "orders b: released\norders x: was not held\n"
+        assert log.read().sequences == set()
 
 
 def test_a_key_of_a_deleted_topic_can_be_unparked(run: Run, cluster: FakeCluster) -> None:

@@ -1,5 +1,6 @@
 """Dead letters that are put back, on the mock cluster."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from kshare.errors import TransactionAbortedError
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.processing.replay import Replay, group_of
-from kshare.testing import FakeCluster, Record
+from kshare.testing import FakeCluster, Record, watermarks
 from tests.support.groups import LOG
 
 LETTERS = 50
@@ -24,8 +25,37 @@ def letter(at: int) -> Record:
     return Record(b"k%d" % (at % 5), b"v%d" % at, headers=headers)
 
 
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"orders": 1, "dlq": 1, LOG: 1}) as running:
+        running.produce("dlq", [letter(at) for at in range(LETTERS)], partition=0)
+        yield running
+
+
+def replay_of(cluster: FakeCluster, *keys: bytes) -> Replay:
+    given = {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "claim.timeout.ms": 300,
+        "check.crcs": False,
+    }
+    kafka = consumer_config({**given, "group.id": group_of("dlq")}).kafka
+    return Replay(kafka, given, "dlq", keys=keys)
+
+
+def test_a_look_at_the_letters_writes_nothing_and_sees_what_is_left(cluster: FakeCluster) -> None:
+    def places(*keys: bytes) -> list[int]:
+        letters = list(replay_of(cluster, *keys).look())
+        return [letter.place[2] for letter in letters if letter.place is not None]
+
+    assert places() == list(range(LETTERS))
+    assert places(b"k1", b"k3") == [at for at in range(LETTERS) if at % 5 in {1, 3}]
+    assert watermarks(cluster.bootstrap_servers, LOG)[1] == 0  # not even a claim
+    replay_of(cluster, b"k1").run()
+    assert places() == [at for at in range(LETTERS) if at % 5 != 1]
+
+
 def test_letters_come_again_after_the_last_transaction_was_aborted(
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aborted, admit = list[int](), TransactionLog.await_admission
 
@@ -37,15 +67,7 @@ def test_letters_come_again_after_the_last_transaction_was_aborted(
         admit(self, work, *rest)
 
     monkeypatch.setattr(TransactionLog, "await_admission", aborts_once)
-    with FakeCluster(topics={"orders": 1, "dlq": 1, LOG: 1}) as cluster:
-        cluster.produce("dlq", [letter(at) for at in range(LETTERS)], partition=0)
-        given = {
-            "bootstrap.servers": cluster.bootstrap_servers,
-            "claim.timeout.ms": 300,
-            "check.crcs": False,
-        }
-        kafka = consumer_config({**given, "group.id": group_of("dlq")}).kafka
-        replay = Replay(kafka, given, "dlq")
-        replay.run()
+    replay = replay_of(cluster)
+    replay.run()
     assert aborted
     assert replay.counts == {"orders": LETTERS}

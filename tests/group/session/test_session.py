@@ -458,6 +458,17 @@ def test_a_signal_handler_closes_while_the_frame_below_has_the_lock(servers: str
         assert time.monotonic() - began < 10
 
 
+def test_a_broker_of_the_log_that_is_silent_is_waited_for_less_long_than_others(
+    servers: str,
+) -> None:
+    """All that the session does waits for it meanwhile: commits, beats, the group's plans."""
+    with member(servers) as session:
+        link = session._thread._follower.link
+        assert link is not None
+        kafka = link.tail._kafka
+        assert (kafka.request_timeout_ms, kafka.connection_setup_timeout_ms) == (5_000, 5_000)
+
+
 def test_who_asks_for_commits_notices_the_end(servers: str) -> None:
     with member(servers) as session:
         session._thread.actions.primary.log_bounds = lambda _: (0, 1 << 40)  # type: ignore[method-assign,assignment]
