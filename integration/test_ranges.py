@@ -365,7 +365,7 @@ def test_strangers_at_the_planner(spark: SparkSession, broker: KafkaBroker, tmp_
                     s.sendall(noise)
             report = TaskReport(replace(forged, port=port))
             report.begin()
-            report.done(SliceEnd(1, 1), held=False)
+            report.done(forged, SliceEnd(1, 1), held=False)
             heard.append(port)
 
     options = {"keyRanges": "2", "maxRecordsPerTask": "25"}

@@ -50,7 +50,7 @@ def _report(report: TaskReport, ticket: Ticket, end: SliceEnd) -> None:
     # A worker that ends with its task leaves the connection open until then: so the planner sees
     # when the task has ended.
     held = ticket.hold and report.connected and end_worker_with_task()
-    report.done(end, held=held, ticket=ticket)
+    report.done(ticket, end, held=held)
 
 
 @cache

@@ -28,9 +28,18 @@ from kshare.options import KafkaConfig
 from kshare.security.librdkafka import TokenRefresh, librdkafka_config
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
-from kshare.wire.protocol.retry import Clock
+from kshare.wire.protocol.retry import Clock, RetryDeadline
 
-__all__ = ["Client", "Handle", "admin_seconds", "code_of", "kafka_error", "kind_of", "servers"]
+__all__ = [
+    "Client",
+    "Handle",
+    "admin_seconds",
+    "code_of",
+    "kafka_error",
+    "kind_of",
+    "request_seconds",
+    "servers",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -214,6 +223,11 @@ def kind_of(error: object) -> Kind:
 def admin_seconds(seconds: float) -> float:
     """A time for a request of an ``AdminClient``, which takes an hour at most."""
     return min(seconds, _ADMIN_SECONDS_MAX)
+
+
+def request_seconds(deadline: RetryDeadline) -> float:
+    """The time for a request of an ``AdminClient`` before a deadline: at least a second."""
+    return admin_seconds(max(deadline.seconds_left, 1.0))
 
 
 def kafka_error(

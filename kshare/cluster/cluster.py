@@ -26,7 +26,15 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
-from kshare.cluster.client import Client, admin_seconds, code_of, kafka_error, kind_of, servers
+from kshare.cluster.client import (
+    Client,
+    admin_seconds,
+    code_of,
+    kafka_error,
+    kind_of,
+    request_seconds,
+    servers,
+)
 from kshare.cluster.topics import is_internal
 from kshare.core.progress import TopicPartition
 from kshare.errors import (
@@ -320,8 +328,7 @@ class Cluster:
         """Send a request of many parts; ask again while a part fails in a way that may pass."""
         missing: Collection[_Subject] = ()
         while True:
-            seconds = admin_seconds(max(deadline.seconds_left, 1.0))
-            futures = request(self._client.handle, seconds)
+            futures = request(self._client.handle, request_seconds(deadline))
             self._wait(futures.values(), deadline)
             answers, leaderless, faults = {}, [], []
             for part, future in futures.items():

@@ -87,9 +87,13 @@ class CompactedTopic:
         self._spec = spec
         self._admin = admin
         self._reader = _Reader(
-            kafka, spec.name, read_committed=read_committed, choose=choose, group=group
+            kafka,
+            spec.name,
+            read_committed=read_committed,
+            choose=choose,
+            group=group,
+            seconds_min=seconds_min,
         )
-        self._reader.seconds = max(self._reader.seconds, seconds_min)
 
     @property
     def name(self) -> str:
@@ -208,6 +212,7 @@ class _Reader:
         read_committed: bool,
         choose: Callable[[int], Collection[int]],
         group: str,
+        seconds_min: float,
     ) -> None:
         self._kafka = kafka
         self._topic = topic
@@ -219,7 +224,7 @@ class _Reader:
             Consumer, kafka, lambda: _consumer_config(kafka, group, read_committed=read_committed)
         )
         self.positions: Mapping[TopicPartition, int] = {}
-        self.seconds = kafka.api_timeout_ms / 1000
+        self.seconds = max(kafka.api_timeout_ms / 1000, seconds_min)
 
     def read(self) -> Changes:
         """See :meth:`CompactedTopic.read`."""

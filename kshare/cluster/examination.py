@@ -6,7 +6,7 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from kshare.cluster.client import admin_seconds
+from kshare.cluster.client import request_seconds
 from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
@@ -25,9 +25,7 @@ class ExaminedCluster(Cluster):
         """The brokers, as ``host:port``, sorted."""
         deadline = self._deadline()
         client = self._client.handle
-        future = client.describe_cluster(
-            request_timeout=admin_seconds(max(deadline.seconds_left, 1.0))
-        )
+        future = client.describe_cluster(request_timeout=request_seconds(deadline))
         self._wait([future], deadline)
         try:
             nodes = future.result(timeout=0).nodes
@@ -47,7 +45,7 @@ class ExaminedCluster(Cluster):
         futures = self._client.handle.describe_topics(
             TopicCollection([*topics]),
             include_authorized_operations=True,
-            request_timeout=admin_seconds(max(deadline.seconds_left, 1.0)),
+            request_timeout=request_seconds(deadline),
         )
         self._wait(futures.values(), deadline)
         found: dict[str, frozenset[str] | KafkaError | None] = {}
@@ -66,9 +64,7 @@ class ExaminedCluster(Cluster):
         newest = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
         specs = {RdTopicPartition(*each): newest for each in partitions}
         deadline = self._deadline()
-        futures = self._client.handle.list_offsets(
-            specs, request_timeout=admin_seconds(max(deadline.seconds_left, 1.0))
-        )
+        futures = self._client.handle.list_offsets(specs, request_timeout=request_seconds(deadline))
         self._wait(futures.values(), deadline)
         done = [future for future in futures.values() if future.done() and not future.exception()]
         return max((time for each in done if (time := each.result().timestamp) >= 0), default=None)

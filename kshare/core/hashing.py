@@ -73,6 +73,11 @@ class HashRange:
         """The range of one hash."""
         return cls(hash_, hash_ + 1)
 
+    @classmethod
+    def each(cls, hashes: Iterable[int]) -> "tuple[HashRange, ...]":
+        """The ranges of some hashes, each of one hash, ascending."""
+        return tuple(cls.of(hash_) for hash_ in sorted(hashes))
+
     def __str__(self) -> str:
         return f"[{self.lo},{self.hi})"
 

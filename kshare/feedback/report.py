@@ -61,18 +61,17 @@ class TaskReport:
             return
         self._send(*(Hello(ticket.id, executor) for ticket in self._tickets))
 
-    def done(self, end: SliceEnd, *, held: bool, ticket: Ticket | None = None) -> None:
+    def done(self, ticket: Ticket, end: SliceEnd, *, held: bool) -> None:
         """Say where reading ended; after all slices, close the connection unless it is held.
 
         Args:
+            ticket: Of which slice.
             end: Where reading ended.
             held: Keep the connection open: this process ends with the task.
-            ticket: Of which slice; None for the first.
         """
-        about = (ticket or self._tickets[0]).id
         self._is_held |= held
-        self._send(Done(about, end, held))
-        self._left.discard(about)
+        self._send(Done(ticket.id, end, held))
+        self._left.discard(ticket.id)
         if not self._left:
             self.close()
 

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from kshare.cluster.client import Client, admin_seconds, code_of, kafka_error, kind_of
+from kshare.cluster.client import Client, code_of, kafka_error, kind_of, request_seconds
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.subscription import PROTOCOL
 from kshare.options import KafkaConfig
@@ -91,10 +91,8 @@ class GroupDescriber:
         deadline.start()
         described: dict[str, GroupDescription] = {}
         while wanted := [group for group in groups if group not in described]:
-            seconds = max(deadline.seconds_left, 1.0)
-            futures = self._client.handle.describe_consumer_groups(
-                wanted, request_timeout=admin_seconds(seconds)
-            )
+            seconds = request_seconds(deadline)
+            futures = self._client.handle.describe_consumer_groups(wanted, request_timeout=seconds)
             for group, future in futures.items():
                 answer = _described(future, group, seconds, deadline)
                 if answer is not None:

@@ -69,7 +69,7 @@ def _alone(status: Status, partition: PartitionStatus) -> Iterator[RangeStatus]:
     tp = partition.topic_partition
     for key in status.parked:
         if key.topic == tp.topic and key.key is None and tp.partition in key.positions:
-            hashes = (HashRange(key.hash, key.hash + 1),)
+            hashes = (HashRange.of(key.hash),)
             yield RangeStatus(hashes, key.positions[tp.partition], lag=None, limit=None)
 
 

@@ -5,7 +5,7 @@ value, they pickle, and no text form of them holds a secret.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 from kshare.core.hashing import HashRange
@@ -219,6 +219,14 @@ class KafkaConfig:
     def read_timeout_ms(self) -> int:
         """Time without a new record after which a task fails, in milliseconds."""
         return self.api_timeout_ms if self.poll_timeout_ms is None else self.poll_timeout_ms
+
+    def hasty(self, milliseconds: int) -> "KafkaConfig":
+        """A copy that waits no longer than so many milliseconds for a connection or an answer."""
+        return replace(
+            self,
+            request_timeout_ms=min(self.request_timeout_ms, milliseconds),
+            connection_setup_timeout_ms=min(self.connection_setup_timeout_ms, milliseconds),
+        )
 
     @property
     def connection_setup_seconds(self) -> float:

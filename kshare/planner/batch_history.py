@@ -1,11 +1,12 @@
 """The batches before: what their dicts say, and how far each partition is when they are done."""
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from kshare.core.batch import LimitedSlice, limited_slices
-from kshare.core.checkpoint import decode
+from kshare.core.checkpoint import RangeLimit, decode
 from kshare.core.losses import no_longer_assigned
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.tasks import PlannedSlice
@@ -108,17 +109,11 @@ class BatchHistory:
         if not (offsets.limits and is_other):
             return [PlannedSlice(slice_, limit.records) for limit, slice_ in batch.limited]
         ends = self._ends.ends(batch.name, batch.limited, {}, read_committed=offsets.read_committed)
-        below = {
-            tp: tuple(
-                replace(limit, end=ends[slice_])
-                for limit, slice_ in batch.limited
-                if slice_.topic_partition == tp
-            )
-            for tp in offsets.limits
-        }
-        return [
-            PlannedSlice(slice_) for _, slice_ in limited_slices(replace(offsets, limits=below))
-        ]
+        below: defaultdict[TopicPartition, tuple[RangeLimit, ...]] = defaultdict(tuple)
+        for limit, slice_ in batch.limited:
+            below[slice_.topic_partition] += (replace(limit, end=ends[slice_]),)
+        cut = limited_slices(replace(offsets, limits=below))
+        return [PlannedSlice(slice_) for _, slice_ in cut]
 
     def resolve_ahead(
         self, progress: Mapping[TopicPartition, Progress], limited: Iterable[LimitedSlice]

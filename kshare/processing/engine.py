@@ -430,7 +430,7 @@ class Engine:
                 self._edge.settle(outcomes)
             except (SystemExit, KeyboardInterrupt) as error:
                 self._exit(outcomes[0].record, error)
-        effects, self.scheduler.effects = self.scheduler.effects, []
+        effects, scheduler.effects = scheduler.effects, []
         for effect in effects:
             self._act(effect)
         if self._offered:

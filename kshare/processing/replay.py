@@ -122,12 +122,12 @@ class Replay:
         known = set[tuple[str, int, int]]()
         config = consumer_config({**self.config, "group.id": group_of(self.topic)})
         options = read_options(config)
-        bounds = self._bounds()
+        bounds, hashes = self._bounds(), self._hashes() or (WHOLE,)
         with closing(GroupOffsets(self.kafka, config.group, config.log_topic)) as offsets:
             committed = offsets.committed(list(bounds))
         for tp, (first, end) in sorted(bounds.items()):
             done = committed[tp].progress if tp in committed else Progress.at(first)
-            pending = done.advance(first).pending_stripes(end, self._hashes() or (WHOLE,))
+            pending = done.advance(first).pending_stripes(end, hashes)
             if pending:
                 for batch in read_slice(Slice(*tp, stripes=pending), options):
                     for chunk in chunks(tp, batch):
@@ -191,7 +191,7 @@ class Replay:
 
     def _hashes(self) -> tuple[HashRange, ...]:
         """The hashes of the keys, ascending; empty for all."""
-        return tuple(HashRange.of(point) for point in sorted({key_hash(k, 0) for k in self.keys}))
+        return HashRange.each({key_hash(key, 0) for key in self.keys})
 
     def _is_over(self, consumer: KeySharedConsumer, ends: Mapping[TopicPartition, int]) -> bool:
         position = consumer.position() if ends else {}

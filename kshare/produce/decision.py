@@ -217,11 +217,9 @@ class Batch:
             entries: The transactions.
             is_known: Whether it is known that they were not committed.
         """
-        rows, tasks = (
-            f"{sum(entry.rows for entry in entries):,} rows",
-            join_names((entry.task for entry in entries), _NAMED_MAX),
-        )
-        of_batch = f"exactlyOnce: of batch {state.batch}, {rows}"
+        rows = sum(entry.rows for entry in entries)
+        tasks = join_names((entry.task for entry in entries), _NAMED_MAX)
+        of_batch = f"exactlyOnce: of batch {state.batch}, {rows:,} rows"
         of_tasks = f"those of tasks {tasks} of run {state.run}"
         text = (
             f"{of_batch} are lost, {of_tasks}: it was decided and partly committed when its driver "

@@ -43,7 +43,7 @@ def test_without_a_planner_a_task_goes_on(server: FeedbackServer) -> None:
     report = TaskReport(ticket)
     report.begin()
     assert not report.connected
-    report.done(END, held=True)
+    report.done(ticket, END, held=True)
     report.close()
     assert report_module._held == []
 
@@ -70,11 +70,12 @@ def test_a_planner_that_was_not_reached_is_not_tried_again(
 
 
 def test_a_planner_that_goes_away_in_between(server: FeedbackServer) -> None:
-    report = TaskReport(server.ticket("b", 0, hold=False))
+    ticket = server.ticket("b", 0, hold=False)
+    report = TaskReport(ticket)
     report.begin()
     server.close()
     for _ in range(3):
-        report.done(END, held=False)
+        report.done(ticket, END, held=False)
     assert not report.connected
 
 
@@ -87,7 +88,7 @@ def test_a_task_reports_on_all_its_slices_over_one_connection(
     report.begin(Executor("one", 2))
     for ticket in reversed(tickets):
         assert report.connected
-        report.done(SliceEnd(100 + ticket.task, 1), held=False, ticket=ticket)
+        report.done(ticket, SliceEnd(100 + ticket.task, 1), held=False)
     assert not report.connected
     told = server.reports("b", wait_seconds=WAIT_S)
     assert [entry.end for entry in told.values()] == list(range(100, 300))
@@ -100,8 +101,8 @@ def test_a_connection_of_several_slices_is_held_for_one(server: FeedbackServer) 
     tickets = [server.ticket("b", number, hold=not number) for number in range(2)]
     report = TaskReport(*tickets)
     report.begin()
-    report.done(END, held=True, ticket=tickets[0])
-    report.done(END, held=False, ticket=tickets[1])
+    report.done(tickets[0], END, held=True)
+    report.done(tickets[1], END, held=False)
     until(lambda: len(server.reports("b")) == 2)
     assert server.reports("b")[0].seconds is None
     (kept,) = report_module._held

@@ -17,7 +17,7 @@ def tell(ticket: Ticket, end: SliceEnd = END, *, held: bool = False) -> None:
     """Report as a task does."""
     report = TaskReport(ticket)
     report.begin()
-    report.done(end, held=held)
+    report.done(ticket, end, held=held)
 
 
 def result(server: FeedbackServer, batch: str = "b", task: int = 0) -> SliceEnd:

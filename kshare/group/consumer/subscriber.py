@@ -156,16 +156,16 @@ class Subscriber:
         try:
             under_way, self._under_way = self._under_way, None
             if under_way is not None:
-                self._step = partial(self._finish, under_way.change, under_way.faults)
-            elif self._step is None and (change := self.member.take()) is not None:
-                self._step = partial(self._begin, change)
-            if self._step is not None:
+                self._finish(under_way.change, under_way.faults)
+            elif self._step is not None:
                 self._step()
-                self._step = None
+            elif (change := self.member.take()) is not None:
+                self._begin(change)
         finally:
             self.is_rebalancing = False
 
     def _begin(self, change: Change) -> None:
+        self._step = partial(self._begin, change)
         faults: list[Exception] = []
         revoked = self.callbacks.on_revoked
         if change.is_lost and self.callbacks.on_lost is not None:
@@ -182,7 +182,7 @@ class Subscriber:
             self._finish(change, faults)
             return
         self._host.keep(assigned_minus(owned, change.revoked))
-        self._under_way = _Handover(change, commit, faults)
+        self._under_way, self._step = _Handover(change, commit, faults), None
         commit.add_done_callback(lambda _: self._host.wake())
 
     def _finish(self, change: Change, faults: list[Exception]) -> None:

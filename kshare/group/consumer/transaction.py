@@ -208,20 +208,17 @@ class Transactions:
     def close(self) -> None:
         """Abort what is open, and let the stable offsets follow from what is committed."""
         with self._lock:
-            self._close()
-
-    def _close(self) -> None:
-        self.abort()
-        if self._is_doubtful:
-            _log.warning(
-                "group %s: it is not known whether the last transaction of %s is committed: claims "
-                "stay in the log, and who takes over fences it",
-                self._config.group,
-                self._id,
-            )
-            self._log.keep_claims()
-        self._producer.drop()
-        self._log.flush(_FLUSH_SECONDS)
+            self.abort()
+            if self._is_doubtful:
+                _log.warning(
+                    "group %s: it is not known whether the last transaction of %s is committed: "
+                    "claims stay in the log, and who takes over fences it",
+                    self._config.group,
+                    self._id,
+                )
+                self._log.keep_claims()
+            self._producer.drop()
+            self._log.flush(_FLUSH_SECONDS)
 
     # -- the open transaction ----------------------------------------------------------------
 
@@ -366,7 +363,7 @@ class _Producer:
 
     @property
     def sender(self) -> Sender:
-        """What has begun.
+        """The sender of the producer.
 
         Raises:
             TransactionAbortedError: The consumer was closed meanwhile.

@@ -233,7 +233,7 @@ class OpenChunks:
             rows = rows[chunk.offsets[rows] == wanted[low:high]]
             values = np.frombuffer(chunk.acknowledged, np.uint8)
             rows = rows[values[rows] == 0]  # others are acknowledged, or come in another row
-            values[rows] = 1
+            values[rows] = ACKNOWLEDGED
             found.append(chunk.offsets[rows])
         return np.concatenate(found)
 

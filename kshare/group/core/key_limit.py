@@ -80,8 +80,7 @@ class KeyLimit:
     @property
     def aside(self) -> tuple[HashRange, ...]:
         """The hashes of the keys that are put aside, each once, ascending."""
-        points = sorted({key_hash(key, 0) for key in self._aside})
-        return tuple(HashRange.of(point) for point in points)
+        return HashRange.each({key_hash(key, 0) for key in self._aside})
 
     def take(self) -> list[Message]:
         """All that may go out now."""

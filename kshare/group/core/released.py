@@ -71,7 +71,7 @@ class Released:
     def hashes(self, partition: TopicPartition) -> tuple[HashRange, ...]:
         """The hashes of the keys that wait, ascending, one hash each."""
         waiting = self._partitions.get(partition)
-        return () if waiting is None else _each(waiting.due)
+        return () if waiting is None else HashRange.each(waiting.due)
 
     def unfollowed(self, partition: TopicPartition) -> tuple[HashRange, ...]:
         """Those, and the ones that wait no more, until the delivery has followed.
@@ -79,7 +79,7 @@ class Released:
         What is read of them before that is behind what is read again after it.
         """
         waiting = self._partitions.get(partition)
-        return () if waiting is None else _each(waiting.due.keys() | waiting.over)
+        return () if waiting is None else HashRange.each(waiting.due.keys() | waiting.over)
 
     def due(self, now: float) -> None:
         """Let go the keys whose time has come."""
@@ -120,7 +120,3 @@ class Released:
         }
         if not waiting.due and not waiting.is_changed:
             del self._partitions[partition]
-
-
-def _each(points: Iterable[int]) -> tuple[HashRange, ...]:
-    return tuple(HashRange.of(point) for point in sorted(points))

@@ -87,10 +87,7 @@ class Parking:
         by_topic: dict[str, set[int]] = {}
         for topic, key in keys:
             by_topic.setdefault(topic, set()).add(key_hash(key, 0))
-        hashes = {
-            topic: tuple(HashRange.of(point) for point in sorted(points))
-            for topic, points in sorted(by_topic.items())
-        }
+        hashes = {topic: HashRange.each(points) for topic, points in sorted(by_topic.items())}
         if hashes != self.hashes:
             self.hashes = hashes
             self._on_change()

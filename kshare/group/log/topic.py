@@ -316,7 +316,11 @@ class LogWriter:
         self._client.close()
 
     def _end_client(self, error: object, *, is_fatal: bool = True) -> int:
-        """Close a client after a fatal error; the number of records that failed without report.
+        """Close a client that is of no use; the number of records that failed without report.
+
+        Args:
+            error: Why.
+            is_fatal: Whether librdkafka says so; else records time out.
 
         confluent-kafka raises a fatal error out of a poll, before the reports come.
         Those that are there are taken. Who waits for another one would wait for ever.

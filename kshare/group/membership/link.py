@@ -27,7 +27,6 @@ from kshare.core.progress import TopicPartition
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.protocol.consumer_protocol import PROTOCOL_TYPE
 from kshare.group.protocol.membership import Join, Sync
-from kshare.options import KafkaConfig
 from kshare.wire.protocol.connection import Connection
 from kshare.wire.protocol.messages import Address
 
@@ -59,13 +58,8 @@ class MemberLink:
         self._config = config
         # A broker that does not answer has to be left before the session is over.
         patient = max(config.session_timeout_ms // 3, 1_000)
-        kafka = config.kafka
-        self._kafka: KafkaConfig = replace(
-            kafka,
-            request_timeout_ms=min(kafka.request_timeout_ms, patient),
-            connection_setup_timeout_ms=min(kafka.connection_setup_timeout_ms, patient),
-            api_timeout_ms=min(kafka.api_timeout_ms, patient),
-        )
+        kafka = config.kafka.hasty(patient)
+        self._kafka = replace(kafka, api_timeout_ms=min(kafka.api_timeout_ms, patient))
         self._coordinator: Address | None = None
         self._joining: Connection | None = None
         self._speaking: Connection | None = None

@@ -11,7 +11,6 @@ After each fault the topic is looked for again: is it the one that was read?
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from kshare.core.progress import TopicPartition
@@ -196,11 +195,7 @@ class LogFollower:
     def _follow(self, partition: TopicPartition, topic_id: str, log: GroupLog) -> None:
         wait_ms = min(_LONGEST_WAIT_MS, self._config.claim_timeout_ms // 4)
         kafka = self._config.kafka
-        hasty = replace(  # all that the session does waits for a broker that does not answer
-            kafka,
-            request_timeout_ms=min(kafka.request_timeout_ms, ANSWER_MS),
-            connection_setup_timeout_ms=min(kafka.connection_setup_timeout_ms, ANSWER_MS),
-        )
+        hasty = kafka.hasty(ANSWER_MS)  # all of the session waits for a broker that is silent
         tail = LogTail(hasty, partition, BrokerPool(hasty), wait_ms=wait_ms, now=self._now)
         writer, self._writer = self._writer, LogWriter(kafka, timeout_ms=ANSWER_MS)
         self.link = LogLink(partition, topic_id, tail, writer, GroupReader(partition, log))
