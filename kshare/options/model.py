@@ -221,7 +221,7 @@ class KafkaConfig:
         return self.api_timeout_ms if self.poll_timeout_ms is None else self.poll_timeout_ms
 
     def hasty(self, milliseconds: int) -> "KafkaConfig":
-        """A copy that waits no longer than so many milliseconds for a connection or an answer."""
+        """A copy whose limits for a connection and for an answer are this or less."""
         return replace(
             self,
             request_timeout_ms=min(self.request_timeout_ms, milliseconds),
