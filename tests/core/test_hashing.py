@@ -79,6 +79,8 @@ def test_hash_ranges() -> None:
     assert not HashRange(0, 5).is_whole
     assert not HashRange(5, HASH_SPACE).is_whole
     assert span([HashRange(3, 5), HashRange(8, 9)]) == HashRange(3, 9)
+    assert HashRange.each([8, 3]) == (HashRange(3, 4), HashRange(8, 9))
+    assert HashRange.each(iter(())) == ()
     assert pickle.loads(pickle.dumps(WHOLE)) == WHOLE
 
 
