@@ -48,3 +48,4 @@ def test_all_of_them_import_what_is_compiled(
     assert "-m spark_plugin.daemon pyspark.worker" in paths
     for command, path in paths.items():
         assert "pyspark.zip" not in path, command
+        assert ".jar" not in path, command

@@ -61,6 +61,8 @@ PIP = "lib/python3.11/site-packages/pyspark/python/lib/pyspark.zip"
         (f"~/other/{PIP}:/a", f"~/other/{PIP}:/a"),  # perhaps another version
         ("~/none/python/lib/pyspark.zip", "~/none/python/lib/pyspark.zip"),
         ("pyspark.zip:/my/pyspark.zip", "pyspark.zip:/my/pyspark.zip"),
+        ("/jars/spark-core_2.13-4.3.0.jar:/a:/my.jar", "/a:/my.jar"),
+        ("/a:~/spark/jars/spark-core_2.13-4.0.2.jar", "/a"),
     ],
 )
 def test_the_path_of_the_workers(home: Path, before: str | None, after: str) -> None:
