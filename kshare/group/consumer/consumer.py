@@ -313,7 +313,8 @@ class KeySharedConsumer:
             raise ValueError(f"delay is {delay}; wanted seconds from 0 up")
         check_releases(self._config)
         self._state.check_open()
-        self.releases.release(message, delay)
+        with self._state.call():
+            self.releases.release(message, delay)
 
     def commit(
         self,

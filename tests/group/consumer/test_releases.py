@@ -1,5 +1,6 @@
 """``release``: a record comes again after its delay, in the order of its key, and is counted."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from hashlib import md5
@@ -336,3 +337,25 @@ def test_who_acknowledges_a_record_of_before_a_seek_lets_no_other_one_out(
     assert consumer.consume(1, 0.3) == []
     consumer.acknowledge(again[0])
     assert offsets(received(consumer, 1)) == [6]
+
+
+def test_a_signal_handler_closes_amid_a_release(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds what the end of the consumer needs."""
+    consumer = make()
+    (message,) = received(consumer, 1)
+    start, ended = threading.Thread.start, list[bool]()
+
+    def interrupted(thread: threading.Thread) -> None:
+        if thread.name == "kshare memory":
+            consumer.close()  # as the handler does, amid this call
+            ended.append(consumer._state.has_ended)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    releases = threading.Thread(target=consumer.release, args=[message], daemon=True)
+    start(releases)
+    releases.join(SECONDS)
+    assert ended == [False]
+    assert consumer._state.has_ended
