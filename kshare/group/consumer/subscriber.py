@@ -154,15 +154,22 @@ class Subscriber:
         """
         self.is_rebalancing = True
         try:
-            under_way, self._under_way = self._under_way, None
+            under_way = self._under_way
             if under_way is not None:
-                self._finish(under_way.change, under_way.faults)
-            elif self._step is not None:
-                self._step()
-            elif (change := self.member.take()) is not None:
-                self._begin(change)
+                self._step = partial(self._finish, under_way.change, under_way.faults)
+                self._under_way = None
+            if self._step is None:
+                self._step = self._take
+            self._step()
         finally:
             self.is_rebalancing = False
+
+    def _take(self) -> None:
+        change = self.member.take()
+        if change is None:
+            self._step = None
+        else:
+            self._begin(change)
 
     def _begin(self, change: Change) -> None:
         self._step = partial(self._begin, change)
@@ -189,10 +196,10 @@ class Subscriber:
         self._step = partial(self._finish, change, faults)
         epoch = None if change.epoch is None else (change.epoch, change.topic_id)
         self._host.take_over(change.assigned, epoch)
-        self.member.applied()
-        self._step = None
         for tp, hashes in change.gained.items():
             self._starting[tp] = hashes_union(self._starting.get(tp), hashes)
+        self.member.applied()
+        self._step = None
         if change.gained:
             self._tell(change.gained, "assigned")
         on_assigned = self.callbacks.on_assigned

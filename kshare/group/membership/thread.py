@@ -120,14 +120,16 @@ class MemberThread:
         return self._member.membership.has_change
 
     def take(self) -> Change | None:
-        """What has changed; call :meth:`applied` when it is done."""
+        """What has changed; call :meth:`applied` when it is done. Until then it is said again."""
         with self._lock:
-            return self._member.membership.take()
+            self._member.membership.take()
+            return self._member.membership.holdings.change
 
     def applied(self) -> None:
-        """What was taken is done."""
+        """What was taken is done. An interrupt may have this said twice."""
         with self._lock:
-            self._member.membership.applied()
+            if self._member.membership.holdings.change is not None:
+                self._member.membership.applied()
         self._waker.wake()
 
     def fenced(self) -> None:

@@ -1,6 +1,8 @@
 """Which callbacks are called, with what, and when."""
 
 from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -8,12 +10,20 @@ import pytest
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError
+from kshare.group.consumer import subscriber as subscriber_module
 from kshare.group.consumer.subscriber import Callbacks, Host, Subscriber, partitions_only
+from kshare.group.membership import thread as thread_module
 from kshare.group.membership.thread import MemberThread
+from kshare.group.protocol import holdings as holdings_module
+from kshare.group.protocol import membership as membership_module
 from kshare.group.protocol.holdings import Change
+from kshare.group.protocol.subscription import MemberAssignment
+from tests.support.groups import group_config
+from tests.support.interrupts import Interrupt, interrupt
 
 ORDERS, AUDIT = TopicPartition("orders", 0), TopicPartition("orders", 1)
 LOWER, UPPER = split(WHOLE, 2)
+MODULES = (subscriber_module, thread_module, membership_module, holdings_module)
 Hashes = Mapping[TopicPartition, tuple[HashRange, ...]]
 
 
@@ -46,9 +56,20 @@ class FakeHost:
     def __init__(self) -> None:
         self.claimed: list[Hashes] = []
         self.faults: list[BaseException] = []
+        self.commits = False
 
-    def commit_before_revocation(self) -> None:
-        return None
+    def commit_before_revocation(self) -> "Future[Any] | None":
+        if not self.commits:
+            return None
+        commit: Future[Any] = Future()
+        commit.set_result(None)
+        return commit
+
+    def keep(self, assignment: Hashes) -> None:
+        pass
+
+    def wake(self) -> None:
+        pass
 
     def is_settled(self) -> bool:
         return True
@@ -194,3 +215,35 @@ def test_an_interrupt_in_a_callback_leaves_the_change_to_the_next_call(
     assert subscriber.has_work
     subscriber.follow()
     assert member.is_applied
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_change_is_applied_wherever_an_interrupt_comes(commits: bool) -> None:
+    before, after = {AUDIT: ()}, {ORDERS: (LOWER,)}
+    number, is_over = 0, False
+    while not is_over:
+        host, started = FakeHost(), list[Hashes]()
+        host.commits = commits
+        member = MemberThread(group_config("b:1"), "me", lambda *_: None, lambda: None)
+        core = member._member.membership
+        subscriber = Subscriber(member, cast("Host", host), "g")
+        subscriber.callbacks = Callbacks(on_started=started.append)
+        for assigned in ({}, before, after):
+            received = MemberAssignment(tuple(assigned.items()), 1, None, "a")
+            core.holdings = core.holdings.receive(received)
+            if assigned is after:
+                with suppress(Interrupt), interrupt(number, *MODULES) as raised:
+                    follow_all(subscriber)
+            follow_all(subscriber)
+        assert core.holdings.change is None, raised
+        assert core.owned == host.claimed[-1] == after, raised
+        assert core._must_join, raised
+        subscriber.started(lambda _: True)
+        assert started == [after], raised
+        number, is_over = number + 1, not raised
+    assert number > 10
+
+
+def follow_all(subscriber: Subscriber) -> None:
+    while subscriber.has_work:
+        subscriber.follow()
