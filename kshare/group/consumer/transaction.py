@@ -185,11 +185,12 @@ class Transactions:
         """Abort the open transaction, if there is one: its records come again."""
         if self.current is None:
             return
+        self._is_doubtful = True  # first: an interrupt amid all this leaves it so
         self.current = None
         self.aborts += 1
-        self._is_doubtful = not self._producer.abort()
-        if not self._is_doubtful:
+        if self._producer.abort():
             self._log.rewind()
+            self._is_doubtful = False
         with suppress(KshareError):  # the next transaction tries again
             self.resolve()
         self._work.aborted()
@@ -202,8 +203,8 @@ class Transactions:
         """
         if self._is_doubtful:
             fence_ids(self._config.kafka, [self._id])
-            self._is_doubtful = False
             self._log.rewind()
+            self._is_doubtful = False
 
     def close(self) -> None:
         """Abort what is open, and let the stable offsets follow from what is committed."""
@@ -439,7 +440,7 @@ class _Producer:
             return True
         try:
             sender.producer.abort_transaction(_ABORT_SECONDS)
-        except KafkaException as error:
+        except (KafkaException, SystemError) as error:
             # Who has fenced it has ended its transaction, or is about to.
             return kind_of(error) is Kind.FENCED
         return True

@@ -19,7 +19,9 @@ from kshare.errors import (
 )
 from kshare.group import KeySharedConsumer
 from kshare.group.config.consumer_config import consumer_config
+from kshare.group.consumer.transaction import Transactions
 from kshare.group.session.fencing import fence_ids
+from kshare.group.session.transaction_log import TransactionLog
 from kshare.testing import FakeCluster
 from tests.support.clock import until
 from tests.support.groups import GROUP, LOG, T0
@@ -103,6 +105,58 @@ def test_no_setting_lets_requests_be_repeated_before_that_is_noticed(
             cluster.fail("EndTxn", ["_TRANSPORT"])
             copy(consumer)
         assert times_asked(cluster, "InitProducerId") == 1
+
+
+# -- an interrupt ----------------------------------------------------------------------------------
+
+
+class InterruptedProducer:
+    """A producer whose abort is interrupted, as by Ctrl-C."""
+
+    def __init__(self, producer: Any) -> None:
+        self._producer = producer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def __len__(self) -> int:
+        return len(self._producer)
+
+    def abort_transaction(self, _: float) -> None:
+        raise KeyboardInterrupt
+
+
+def transactions_of(consumer: KeySharedConsumer) -> Transactions:
+    transactions = consumer.receiver.transactions
+    assert transactions is not None
+    return transactions
+
+
+@pytest.mark.parametrize("has_rewound", [False, True])
+def test_after_an_abort_that_was_interrupted_records_come_again(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, has_rewound: bool
+) -> None:
+    rewind, faults = TransactionLog.rewind, [KeyboardInterrupt()] if has_rewound else []
+
+    def rewinds(log: TransactionLog) -> None:
+        if faults:
+            raise faults.pop()
+        rewind(log)
+
+    monkeypatch.setattr(TransactionLog, "rewind", rewinds)
+    with started(cluster) as consumer:
+        transactions = transactions_of(consumer)
+
+        def fail() -> None:
+            sender = transactions._producer.sender
+            if not has_rewound:
+                sender.producer = InterruptedProducer(sender.producer)  # type: ignore[assignment]
+            raise LookupError
+
+        with pytest.raises(KeyboardInterrupt):
+            copy(consumer, wait=fail)
+        assert not faults
+        assert copy(consumer) == list(range(5, 10))
 
 
 # -- errors that last ------------------------------------------------------------------------------
