@@ -496,8 +496,9 @@ class KeySharedConsumer:
             if partitions is None
             else self._reading.assigned(partitions)
         )
-        started = ((tp, self._dispatcher.deliveries.get(tp)) for tp in wanted)
-        return {tp: delivery.returned for tp, delivery in started if delivery is not None}
+        with self._state.lock:
+            started = ((tp, self._dispatcher.deliveries.get(tp)) for tp in wanted)
+            return {tp: delivery.returned for tp, delivery in started if delivery is not None}
 
     def committed(
         self, partitions: Iterable[Any] | None = None, timeout: float | None = None

@@ -160,7 +160,8 @@ class Dispatcher:
 
     def is_settled(self) -> bool:
         """True if what is read is claimed."""
-        return not any(delivery.is_provisional for delivery in self.deliveries.values())
+        # Another thread may seek meanwhile.
+        return not any(delivery.is_provisional for delivery in list(self.deliveries.values()))
 
     def is_claimed(self, topic_partition: TopicPartition) -> bool:
         """True if all that is assigned of a partition is claimed, so that its delivery begins."""
@@ -240,9 +241,10 @@ class Dispatcher:
             self._follow_released()
 
     def _follow_released(self) -> None:
-        for topic_partition in self.released.follow(self.deliveries):
-            held = self.released.hashes(topic_partition)
-            self._repark(topic_partition, self._taken_out(topic_partition, held))
+        for topic_partition in list(self.deliveries):
+            if self.released.follow([topic_partition]):
+                held = self.released.hashes(topic_partition)
+                self._repark(topic_partition, self._taken_out(topic_partition, held))
 
     @property
     def seconds_left(self) -> float:
@@ -324,18 +326,20 @@ class Dispatcher:
             topic_partition: The partition.
             taken: Records of such keys that were kept back; they are pending again.
         """
-        delivery, kept_back = self.deliveries[topic_partition], dict[HashRange, int]()
+        self._give_up(topic_partition)
+        # None while rows count as processed that come again: after an interrupt amid this, another
+        # one begins where the session says.
+        delivery, kept_back = self.deliveries.pop(topic_partition), dict[HashRange, int]()
+        self.stops += 1
         for message in taken:
             message[0].acknowledged[message[1]] = ACKNOWLEDGED  # what was not handed out is no gap
             hashes = HashRange.of(key_hash(message.key(), message.offset()))
             kept_back[hashes] = min(message.offset(), kept_back.get(hashes, message.offset()))
-        self._give_up(topic_partition)
         anew, offsets = delivery.come_again()
         for hashes, first in kept_back.items():
             anew[hashes] = union([anew.get(hashes, ()), (first, OFFSET_MAX)])
         self.acknowledge(topic_partition, offsets)  # they hold no other record of their keys back
         carried = delivery.park(anew)
-        self.stops += 1
         again = self._new_delivery(topic_partition, delivery.start, delivery.owned, carried)
         again.is_provisional = delivery.is_provisional
         self.deliveries[topic_partition] = again

@@ -16,6 +16,7 @@ from kshare.group.batch_mark import marked
 from kshare.group.consumer import releases
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core.call import Call
+from kshare.group.core.delivery import Delivery
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.log.retry_log import RetryLog
 from kshare.group.message import Message
@@ -359,3 +360,38 @@ def test_a_signal_handler_closes_amid_a_release(
     releases.join(SECONDS)
     assert ended == [False]
     assert consumer._state.has_ended
+
+
+@pytest.mark.parametrize("step", ["come_again", "park"])
+@pytest.mark.parametrize("limit", [{}, {"max__in__flight__per__key": 1}])
+def test_an_interrupt_as_a_key_comes_again_processes_nothing(
+    make: Make,
+    group: FakeSessions,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    limit: dict[str, Any],
+) -> None:
+    consumer = make(**limit)
+    first = received(consumer, 4)
+    original, faults = getattr(Delivery, step), [KeyboardInterrupt()]
+
+    def interrupted(*args: Any) -> Any:
+        done = original(*args)
+        if faults:
+            raise faults.pop()
+        return done
+
+    monkeypatch.setattr(Delivery, step, interrupted)
+    consumer.release(first[1])
+    for message in first:
+        consumer.acknowledge(message)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll(SECONDS)
+    consumer.commit()
+    assert [at for at in range(1, RECORDS) if group.processed(T0, at)] == []
+    again = list[int]()
+    while RECORDS - 3 not in again:
+        (message,) = received(consumer, 1)
+        again.append(message.offset())
+        consumer.acknowledge(message)
+    assert [at for at in again if at % 4 == 1] == list(range(1, RECORDS, 4))
