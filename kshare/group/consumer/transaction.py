@@ -157,23 +157,28 @@ class Transactions:
         """One transaction; see :meth:`.KeySharedConsumer.transaction`."""
         if self.current is not None:
             raise RuntimeError("a transaction is open: end it before the next one begins")
-        with self._call():
-            if self._state.is_closed:
-                raise ConsumerClosedError
-            self.resolve()
-            if self._producer.fences != self._log.own_fences:
-                self._producer.drop()
-            self._work.begin()
-            self.current = transaction = Transaction(self._produce)
         try:
+            with self._call():
+                if self._state.is_closed:
+                    raise ConsumerClosedError
+                self.resolve()
+                if self._producer.fences != self._log.own_fences:
+                    self._producer.drop()
+                self._work.begin()
+                self.current = transaction = Transaction(self._produce)
             yield transaction
             with self._call():
                 self._check_current(transaction)
                 self._commit()
                 self.current = None
         except BaseException:
-            with self._call():
-                self.abort()
+            try:
+                with self._call():
+                    self.abort()
+            except BaseException:  # an interrupt, maybe before it had begun
+                with self._call():
+                    self.abort()
+                raise
             raise
 
     @contextmanager

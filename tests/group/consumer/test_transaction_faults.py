@@ -19,6 +19,7 @@ from kshare.errors import (
 )
 from kshare.group import KeySharedConsumer
 from kshare.group.config.consumer_config import consumer_config
+from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.transaction import Transactions
 from kshare.group.session.fencing import fence_ids
 from kshare.group.session.transaction_log import TransactionLog
@@ -156,6 +157,36 @@ def test_after_an_abort_that_was_interrupted_records_come_again(
         with pytest.raises(KeyboardInterrupt):
             copy(consumer, wait=fail)
         assert not faults
+        assert copy(consumer) == list(range(5, 10))
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_after_an_interrupt_no_transaction_is_open(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, is_begun: bool
+) -> None:
+    """As the call ends that has begun one, or as the one begins that aborts it."""
+    call, has_failed, faults = CallState.call, list[bool](), list[BaseException]()
+
+    @contextmanager
+    def interrupted(state: CallState) -> Iterator[None]:
+        if has_failed and faults:
+            raise faults.pop()
+        with call(state):
+            yield
+        if not is_begun and transactions.current is not None and faults:
+            raise faults.pop()
+
+    def fail() -> None:
+        has_failed.append(True)
+        raise LookupError
+
+    with started(cluster) as consumer:
+        transactions = transactions_of(consumer)
+        monkeypatch.setattr(CallState, "call", interrupted)
+        faults.append(KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            copy(consumer, wait=fail)
+        assert bool(has_failed) is is_begun
         assert copy(consumer) == list(range(5, 10))
 
 
