@@ -45,6 +45,7 @@ class CallState:
         self.is_closed = self.is_changed = self.is_batch = False
         self._shut_down: Callable[[], None] | None = shut_down
         self._calling: set[int] = set()  # threads
+        self._ending: set[int] = set()  # those that have closed the consumer amid their call
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -53,12 +54,13 @@ class CallState:
         if thread in self._calling:
             yield
             return
-        self._calling.add(thread)
         try:
+            self._calling.add(thread)
             yield
         finally:
             self._calling.discard(thread)
-            if self.is_closed:
+            # Only then: a callback of the thread that ends it may wait for this one.
+            if thread in self._ending:
                 self.shut_down()
 
     @contextmanager
@@ -92,7 +94,9 @@ class CallState:
     def shut_down(self) -> None:
         """End the consumer, now or when the call ends that is under way in this thread."""
         self.is_closed = True
-        if threading.get_ident() in self._calling:
+        thread = threading.get_ident()
+        if thread in self._calling:
+            self._ending.add(thread)
             return
         if self.lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as a Condition asks
             threading.Thread(target=self._end, name="kshare close").start()

@@ -1,0 +1,60 @@
+"""Calls of a consumer, and its end."""
+
+import threading
+from contextlib import suppress
+
+import pytest
+
+from kshare.group.consumer import call_state
+from kshare.group.consumer.call_state import CallState
+from tests.support.groups import SECONDS
+from tests.support.interrupts import Interrupt, interrupt
+
+
+@pytest.mark.parametrize("begins_before", [False, True])
+def test_who_ends_it_may_wait_for_a_call_of_another_thread(begins_before: bool) -> None:
+    """As an ``on_revoked`` that joins the threads that work."""
+    has_begun, may_go_on, has_returned = (threading.Event() for _ in range(3))
+    waited = list[bool]()
+
+    def work() -> None:
+        if not begins_before:
+            assert may_go_on.wait(SECONDS)
+        with state.call():
+            has_begun.set()
+            assert may_go_on.wait(SECONDS)
+        has_returned.set()
+
+    def shut_down() -> None:
+        may_go_on.set()
+        waited.append(has_returned.wait(SECONDS))
+
+    state = CallState(shut_down)
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert not begins_before or has_begun.wait(SECONDS)
+    state.shut_down()
+    worker.join(SECONDS)
+    assert waited == [True]
+    assert state.has_ended
+
+
+def test_who_closes_it_amid_a_call_ends_it_after_that() -> None:
+    state = CallState(lambda: None)
+    with state.call():
+        with state.call():
+            state.shut_down()
+        assert not state.has_ended
+    assert state.has_ended
+
+
+def test_no_interrupt_leaves_a_thread_amid_a_call() -> None:
+    number, is_over = 0, False
+    while not is_over:
+        state = CallState(lambda: None)
+        with suppress(Interrupt), interrupt(number, call_state) as raised, state.call():
+            pass
+        state.shut_down()
+        assert state.has_ended, raised
+        number, is_over = number + 1, not raised
+    assert number > 2
