@@ -418,7 +418,8 @@ class Receiver:
         if transactions is not None:
             transactions.resolve()
         with self._state.polling:
-            subscriber.follow()
+            if not self._state.is_closed:  # by another thread meanwhile
+                subscriber.follow()
         return True
 
     def _is_unfenced(self) -> bool:

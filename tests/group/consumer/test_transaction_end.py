@@ -14,7 +14,7 @@ import pytest
 
 from kshare.errors import ConsumerClosedError, TransactionAbortedError
 from kshare.group import AsyncKeySharedConsumer, KeySharedConsumer
-from kshare.group.consumer.transaction import Transaction, TransactionWork
+from kshare.group.consumer.transaction import Transaction, Transactions, TransactionWork
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.testing import FakeCluster
 from tests.support.clock import until
@@ -147,6 +147,30 @@ def test_a_handler_closes_amid_a_rebalance_at_the_beginning(
         begin()
     assert consumer._state.has_ended
     assert revoked  # what it owned, as amid a poll
+
+
+def test_another_thread_closes_before_a_rebalance_at_the_beginning(
+    make: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer, revoked = make(), list[object]()
+    consumer.subscribe(["orders"], on_revoked=revoked.append)
+    taken: list[int] = []
+    while not taken:
+        with consumer.transaction() as transaction:
+            taken = copy(consumer, transaction, 5)
+    subscriber = consumer.receiver.subscriber
+    assert subscriber is not None
+    subscriber.member.fenced()
+
+    def closes(_: Transactions) -> None:
+        closer = threading.Thread(target=consumer.close)
+        closer.start()
+        closer.join()
+
+    monkeypatch.setattr(Transactions, "resolve", closes)
+    with pytest.raises(ConsumerClosedError), consumer.transaction():
+        raise AssertionError("it has begun")
+    assert len(revoked) == 1
 
 
 def test_closing_ends_the_wait_for_what_comes_before(
