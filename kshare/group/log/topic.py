@@ -161,13 +161,15 @@ class LogTopic:
 
     def _described(self, topic: str) -> TopicDescription:
         # A client that waits for a controller in vain goes on to do so; another one asks anew.
-        if self._time > 2 * _FIRST_SECONDS:
+        seconds = self._time
+        if seconds > 2 * _FIRST_SECONDS:
+            seconds -= _FIRST_SECONDS
             try:
                 return self._describe(topic, _FIRST_SECONDS)
             except KafkaError as error:
                 if kind_of(error.__cause__) is not Kind.TRANSIENT:
                     raise
-        return self._describe(topic, self._time)
+        return self._describe(topic, seconds)
 
     def _describe(self, topic: str, seconds: float) -> TopicDescription:
         topics = TopicCollection([topic])
