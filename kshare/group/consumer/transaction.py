@@ -11,8 +11,9 @@ longer than its commit takes. After an abort, or an answer that was lost, delive
 the log says once the transaction is decided.
 
 A signal handler, or another thread, may close the consumer amid a transaction. The beginning and
-the commit are calls, and hold a lock: the consumer closes after them, and they wait for nothing any
-more. Between them, the transaction is aborted.
+the commit are calls, and hold a lock: the consumer closes after them. They wait for other members
+and for the log no more then, but for what is asked of brokers: a fence, a new producer, the commit
+itself. Between them, the transaction is aborted.
 
 Cost: one producer for each consumer; a new one after an abort, and after a commit that may have
 been asked for twice (:mod:`kshare.produce.commit`). A commit of a new producer waits until the log
