@@ -262,14 +262,14 @@ class Delivery:
         What is passed over is not processed: it comes again after a restart.
         """
         passed = overlay(self._layers(self._processed()))
-        self.stop()
-        self._open.acknowledge_between(offset, OFFSET_MAX)  # what is handed out again counts then
-        self._handed_out.seek(offset)
-        self._first = self._settled = offset
         hashes = minus(self.owned, self.parked)
-        self._sought = _within((Sought(self.owned, offset, offset, passed),), hashes)
-        self._unsought = ()
-        self._looked = -1
+        sought = _within((Sought(self.owned, offset, offset, passed),), hashes)
+        self.stop()
+        # In this order, an interrupt lets nothing count that is not processed.
+        self._first = self._settled = offset
+        self._sought, self._unsought, self._looked = sought, (), -1
+        self._handed_out.seek(offset)
+        self._open.acknowledge_between(offset, OFFSET_MAX)  # what is handed out again counts then
 
     # -- handing out ------------------------------------------------------------------------
 

@@ -159,15 +159,22 @@ class HandedOut:
         Returns:
             The chunk, and how many rows of it are handed out; None if there is none.
         """
-        if self._current is None:
+        current, records = self._current, self._records
+        if current is None:
             return None
-        chunk, left, _, _ = self._current
+        chunk, left, _, _ = current
+        # Before it is emptied: after an interrupt, what was not taken is not handed out.
+        self._stop_at(current, _taken(current), records)
         # Emptied and counted at once: another thread may be about to take a message.
         rows = len(chunk.acknowledged) - len(list(left.rest))
-        self._before_last = self._position_at(self._current, max(rows - 1, 0))
-        self._position, self._current = self._position_at(self._current, rows), None
-        self._records += rows
+        self._stop_at(current, rows, records)
         return chunk, rows
+
+    def _stop_at(self, current: _Current, rows: int, records: int) -> None:
+        before_last = self._position_at(current, max(rows - 1, 0))
+        position = self._position_at(current, rows)
+        self._before_last, self._position, self._current = before_last, position, None
+        self._records = records + rows
 
     def seek(self, offset: int) -> None:
         """Go on at an offset; there is no current chunk."""

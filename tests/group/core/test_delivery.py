@@ -1,7 +1,8 @@
 """What a delivery hands out and counts as processed: laws over random histories."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +16,14 @@ from kshare.core.cursor import Cursor
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, Stripe, TopicPartition
+from kshare.group.core import delivery as delivery_module
+from kshare.group.core import handed_out as handed_out_module
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import HandedOut, OpenChunks
 from kshare.group.core.key_limit import KeyLimit
 from kshare.group.message import Chunk, Message
 from kshare.wire.decode.wanted import WantedRecords
+from tests.support.interrupts import Interrupt, interrupt
 
 ORDERS = TopicPartition("orders", 0)
 HALF = HashRange(0, HASH_SPACE // 2)
@@ -422,3 +426,34 @@ def test_a_commit_of_another_thread_counts_nothing_of_a_chunk_that_is_handed_out
     looking(OpenChunks, "add")
     delivery.hand_out(chunk_of([0, 1, 2]), 3)
     assert seen == [Progress.at(0)] * 2
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize("taken", [1, 4])
+@pytest.mark.parametrize(
+    "change",
+    [Delivery.stop, lambda delivery: delivery.seek(1), lambda delivery: delivery.seek(9)],
+    ids=["stop", "seek back", "seek on"],
+)
+def test_no_interrupt_lets_count_what_is_not_processed(
+    explicit: bool, taken: int, change: Callable[[Delivery], None]
+) -> None:
+    number, is_over = 0, False
+    while not is_over:
+        delivery, chunk = (
+            Delivery(ORDERS, Progress.at(0), (), explicit=explicit),
+            chunk_of([*range(4)]),
+        )
+        rows = delivery.begin(chunk, 4)
+        for _ in range(taken):
+            next(rows.messages)
+        chunk.acknowledged[0] = 1
+        with suppress(Interrupt), interrupt(number, delivery_module, handed_out_module) as raised:
+            change(delivery)
+        processed = delivery.processed(is_batch=False)
+        possible = 1 if explicit else taken - 1  # the last record is not processed
+        pending = processed.pending_of(12, (WHOLE,))
+        for at in range(possible, 12):
+            assert any(at in piece.offsets for piece in pending), (raised, at)
+        number, is_over = number + 1, not raised
+    assert number > 2
