@@ -1,7 +1,8 @@
 """A lane: records that are processed one after another. A call: records that a handler is given."""
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
+from collections.abc import Set as AbstractSet
 from enum import IntEnum
 from typing import Any
 
@@ -35,8 +36,8 @@ class Lane:
         size: Size of its records in bytes.
         given_back: The first of its records that was given back; None if none was. No later ones
             come before it comes again.
-        revoked: Says of a record that a handler had whether others got it meanwhile; None if they
-            got none, or some have come since.
+        revoked: Those that are under way, and that others got meanwhile. One that comes back to
+            this process comes as another record.
     """
 
     __slots__ = (
@@ -66,7 +67,7 @@ class Lane:
         self.size = record.size
         self.given_back: Record | None = None
         self.is_exhausted = False
-        self.revoked: Callable[[Record], bool] | None = None
+        self.revoked: AbstractSet[Record] = frozenset()
 
 
 class Call:

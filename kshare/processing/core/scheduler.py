@@ -143,7 +143,6 @@ class Scheduler:
             if lane is not None:
                 lane.records.append(record)
                 lane.size += record.size
-                lane.revoked = None
                 self._limit(lane)
             else:
                 lanes[record.lane] = lane = Lane(record.lane, record)
@@ -399,10 +398,11 @@ class Scheduler:
         """
         if lane.state is not State.ENDING:
             return []
-        if lane.revoked is None or not lane.revoked(lane.records[0]):
-            self._parked[lane.key] = lane.records[0]
+        first = next((each for each in lane.records if each not in lane.revoked), None)
+        if first is not None:
+            self._parked[lane.key] = first
             if self._settings.gives_back:
-                self.effects.append(GiveBack(lane.records[0]))
+                self.effects.append(GiveBack(first))
         return self._leave(lane, Status.PARKED)
 
     def unparked(self, key: Hashable) -> None:
@@ -492,7 +492,7 @@ class Scheduler:
             if not gone:
                 continue
             first, lane.given_back = lane.records[0], None
-            lane.revoked = is_gone if gone & under_way else None
+            lane.revoked |= gone & under_way
             self._drop(lane, gone - under_way)
             if not lane.records:
                 self._remove(lane, 0)
@@ -505,10 +505,10 @@ class Scheduler:
 
     def _is_others(self, lane: Lane, now: float) -> bool:
         """Drop what others got of a lane while it was under way; True if its first one was that."""
-        if lane.revoked is None:
+        if not lane.revoked:
             return False
-        first, gone = lane.records[0], list(filter(lane.revoked, lane.records))
-        lane.revoked = None
+        first, gone = lane.records[0], [each for each in lane.records if each in lane.revoked]
+        lane.revoked = frozenset()
         for record in gone:
             self._leave_over(record)
         self._drop(lane, set(gone))
@@ -565,7 +565,7 @@ class Scheduler:
 
     def _advance(self, lane: Lane, now: float) -> None:
         """Begin with the record that is the first of its lane now."""
-        lane.running = 0
+        lane.running, lane.revoked = 0, frozenset()
         if not lane.records:
             if self._lanes.get(lane.key) is lane:
                 del self._lanes[lane.key]

@@ -39,6 +39,70 @@ def test_a_record_that_fails_when_others_have_it_is_not_tried_again() -> None:
     assert scheduler.figures().records == 0
 
 
+@pytest.mark.parametrize("then", ["kept record", "other key"])
+def test_what_comes_or_is_revoked_later_lets_no_record_of_others_be_tried_again(then: str) -> None:
+    scheduler = Scheduler(Settings(retry=RETRY))
+    gone, kept, other = of_partition(0, 1, 2)
+    scheduler.add([gone] if then == "kept record" else [gone, kept, other], 0.0)
+    call = scheduler.next_call(0.0)
+    assert call is not None
+    scheduler.revoke(is_of)
+    if then == "kept record":
+        scheduler.add([kept], 0.0)
+    else:
+        scheduler.revoke(lambda record: record is other)
+    scheduler.failed(call, ERROR, 0.1)
+    assert not scheduler.is_running(is_of)
+    scheduler.tick(100.0)
+    call = scheduler.next_call(100.0)
+    assert call is not None
+    assert call.records == [kept]
+    assert [each.record for each in scheduler.outcomes] == [gone]
+
+
+@pytest.mark.parametrize("succeeds", [False, True])
+def test_a_key_that_comes_back_while_a_handler_has_its_record_goes_on_with_what_came(
+    *, succeeds: bool
+) -> None:
+    """Others may have had the record meanwhile: it has come again, as another one."""
+    scheduler = Scheduler(Settings(retry=RETRY))
+    scheduler.add([record_of(0, 0)], 0.0)
+    call = scheduler.next_call(0.0)
+    assert call is not None
+    scheduler.revoke(is_of)
+    again = [record_of(0, 0), record_of(1, 0)]
+    scheduler.add(again, 0.1)
+    if succeeds:
+        scheduler.done(call, 0.2)
+    else:
+        scheduler.failed(call, ERROR, 0.2)
+    for record in again:
+        call = scheduler.next_call(0.2)
+        assert call is not None
+        assert call.records == [record]
+        scheduler.done(call, 0.2)
+    assert scheduler.is_idle
+    assert scheduler.figures().records == 0
+
+
+def test_a_key_that_comes_back_while_it_is_parked_here_is_parked_from_what_came_on() -> None:
+    settings = Settings(
+        retry=RetryPlan(1, 0.2, 5.0, 0.0), on_failure=OnFailure.PARK, gives_back=True
+    )
+    scheduler = Scheduler(settings)
+    scheduler.add([record_of(0, 0)], 0.0)
+    call = scheduler.next_call(0.0)
+    assert call is not None
+    scheduler.failed(call, ERROR, 0.1)
+    (parks,) = scheduler.effects
+    scheduler.revoke(is_of)
+    again = record_of(0, 0)
+    scheduler.add([again], 0.2)
+    scheduler.parked(parks.lane)  # type: ignore[union-attr]
+    assert list(scheduler.parked_lanes.values()) == [again]
+    assert scheduler.figures().records == 0
+
+
 def test_a_dead_letter_that_is_refused_when_others_have_the_record_is_theirs_to_write() -> None:
     settings = Settings(retry=RetryPlan(1, 0.2, 5.0, 0.0), on_failure=OnFailure.DEAD_LETTER)
     scheduler = Scheduler(settings)
