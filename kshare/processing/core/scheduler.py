@@ -373,7 +373,8 @@ class Scheduler:
         """The broker has the dead letter of a lane's first record."""
         if lane.state is not State.ENDING:
             return
-        if self._settings.sequence and lane.records[0].raw_key is not None:
+        begins = lane.is_exhausted  # its key may be released while one that follows is under way
+        if self._settings.sequence and begins and lane.records[0].raw_key is not None:
             self.sequences.add(lane.key)
         self._finish(lane, Status.DEAD_LETTERED, None)
         if not lane.records or not self._is_others(lane, now):  # what was in its batch may be

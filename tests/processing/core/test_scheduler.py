@@ -166,6 +166,27 @@ def test_no_lane_starves(concurrency: int, lanes: int, each: int) -> None:
     assert turns == sorted(turns)
 
 
+def test_a_sequence_that_is_released_amid_its_letters_is_not_begun_by_one_that_follows() -> None:
+    """An operator ends it: of a long backlog of its key, the next one is handled."""
+    settings = Settings(
+        retry=RetryPlan(1, 0.2, 1.0, 0.0), on_failure=OnFailure.DEAD_LETTER, sequence=True
+    )
+    scheduler = Scheduler(settings)
+    scheduler.add([record_of(at, 0) for at in range(3)], 0.0)
+    call = scheduler.next_call(0.0)
+    assert call is not None
+    lane = call.lanes[0]
+    scheduler.failed(call, OSError("no"), 0.0)
+    scheduler.delivered(lane, 0.0)
+    assert scheduler.sequences == {lane.key}
+    assert scheduler.next_call(0.0) is None  # the second follows
+    scheduler.sequences.clear()
+    scheduler.delivered(lane, 0.0)
+    call = scheduler.next_call(0.0)
+    assert call is not None
+    assert call.records[0].offset == 2
+
+
 @given(RECORDS, SCRIPTS, st.integers(0, 3))
 def test_with_sequences_what_was_handled_and_then_the_dead_letters_are_what_was_produced(
     records: list[Record], handler: Script, failures: int
