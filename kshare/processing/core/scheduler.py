@@ -399,6 +399,9 @@ class Scheduler:
         """
         if lane.state is not State.ENDING:
             return []
+        failed = lane.records[0]
+        if failed not in lane.revoked:  # once it is unparked, it has all its attempts
+            self.effects.append(Forget(failed))
         first = next((each for each in lane.records if each not in lane.revoked), None)
         if first is not None:
             self._parked[lane.key] = first

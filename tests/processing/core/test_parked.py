@@ -57,6 +57,7 @@ def law(settings: Settings, keys: list[int], poison: set[int], arrived: int, rev
         assert run.of_key(key, Status.LEFT_OVER) == [at for at in own if at > first]
         stopped[key] = first
     assert run.scheduler.room == settings.records_max
+    assert not run.remembered
 
     heals = True
     run.scheduler.revoke(is_of(revoked))
@@ -82,6 +83,16 @@ def test_a_lane_that_is_revoked_while_it_is_parked_is_handled_when_it_comes_back
     fails = False
     run.run([record_of(0, 0), record_of(1, 0)])
     assert run.of_key(0, Status.DONE) == [0, 1]
+
+
+def test_attempts_of_a_record_that_others_got_while_it_is_parked_are_theirs() -> None:
+    settings = Settings(retry=RetryPlan(2, 0.2, 1.0, 0.0), on_failure=OnFailure.PARK)
+    run = Simulation(settings, lambda _: Attempt(0.01, fails=True))
+    run.run([record_of(0, 0)], until=0.5)
+    assert run.scheduler.is_running(is_of(0))
+    run.scheduler.revoke(is_of(0))
+    run.run([])
+    assert run.remembered == {0: 1}
 
 
 UNPARKED = given(SETTINGS, RECORDS, POISON, st.integers(0, KEYS - 1))
