@@ -196,6 +196,8 @@ class Runner:
     def _follow(self, until: Callable[[], bool]) -> None:
         """Follow the group, and receive nothing, while there is no room, or until something."""
         while not until():
+            if not self._is_stopping.is_set():
+                self._look_for_released()
             paused = list(self._consumer.assignment())
             self._consumer.pause(paused)
             try:

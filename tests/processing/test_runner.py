@@ -456,6 +456,23 @@ def test_a_header_that_is_no_time_is_passed_over(value: bytes | None) -> None:
     assert not_before(record) == 0.0
 
 
+def test_releases_are_looked_at_while_there_is_no_room_but_not_while_it_ends(
+    consumer: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fills it may be the very keys that an operator releases."""
+    made = consumer()
+    runner = Runner(Processor(print), made, None)
+    calls = list[str]()
+    monkeypatch.setattr(Runner, "_room", 0)
+    monkeypatch.setattr(runner, "_look_for_released", lambda: calls.append("look"))
+    monkeypatch.setattr(made, "poll", lambda _: calls.append("poll"))
+    runner._follow(lambda: calls.count("poll") == 2)
+    assert calls == ["look", "poll"] * 2
+    runner._is_stopping.set()
+    runner._follow(lambda: calls.count("poll") == 4)
+    assert calls == ["look", "poll"] * 2 + ["poll"] * 2
+
+
 def test_what_is_revoked_is_ended_first_and_no_more_is_begun(
     consumer: Callable[..., KeySharedConsumer],
 ) -> None:
