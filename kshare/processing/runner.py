@@ -85,6 +85,7 @@ class Runner:
         self._topics = topics
         self._has_room = threading.Event()
         self._is_stopping = threading.Event()
+        self._has_ended = threading.Event()
         self._sent = 0
         self._taken = 0
         self._fault: BaseException | None = None
@@ -109,10 +110,9 @@ class Runner:
         self._engine = engine = self._processor.engine(edge, gives_back=True)
         self._add_signals()
         watch = LoopWatch(self._loop, engine.handler_name)
-        ended = threading.Event()
         # Its own: handlers may fill those of asyncio.to_thread, with calls that hang.
         thread = ThreadPoolExecutor(1, thread_name_prefix="kshare-consumer")
-        reading = self._loop.run_in_executor(thread, self._read, ended)
+        reading = self._loop.run_in_executor(thread, self._read)
         reading.add_done_callback(lambda _: self.stop())
         try:
             group, member = self._consumer.config.group, self._consumer.memberid()
@@ -128,7 +128,7 @@ class Runner:
             try:
                 await engine.close()  # before others get what it holds
             finally:
-                ended.set()
+                self._has_ended.set()
                 watch.close()
                 await self._close(reading, thread)
         if engine.exits is not None:
@@ -153,7 +153,7 @@ class Runner:
 
     # -- the reader's thread ----------------------------------------------------------------
 
-    def _read(self, ended: threading.Event) -> None:
+    def _read(self) -> None:
         try:
             if self._topics is None:
                 self._started({})
@@ -170,7 +170,8 @@ class Runner:
                     self._follow(self._is_stopping.is_set)
                 elif messages := self._received(self._room):
                     self._send(messages)
-            self._follow(ended.is_set)  # others may want key hashes while what is held is ended
+            # Others may want key hashes while what is held is ended.
+            self._follow(self._has_ended.is_set)
         except ConsumerClosedError:
             pass
         except BaseException as error:
@@ -216,16 +217,19 @@ class Runner:
             return []
         self._gone.clear()
         more = min(most, _READ) - 1
-        others = self._retried(lambda: self._consumer.consume(more, 0.0))
+        others = self._retried(lambda: self._consumer.consume(more, 0.0), list[Message]())
         place = first.topic_partition, first.key(), first.offset()
         # A rebalance amid that was told to the engine, which does not know this one yet.
         return others if any(_has(ranges, *place) for ranges in self._gone) else [first, *others]
 
     def _polled(self, seconds: float) -> Message | None:
-        return self._retried(lambda: self._consumer.poll(seconds))
+        return self._retried(lambda: self._consumer.poll(seconds), None)
 
-    def _retried(self, call: Callable[[], _T]) -> _T:
-        """Call the consumer; a cluster that does not answer is asked again, for a minute."""
+    def _retried(self, call: Callable[[], _T], nothing: _T) -> _T:
+        """Call the consumer; a cluster that does not answer is asked again, for a minute.
+
+        While it ends, that is no failure: what is held is ended as well, and there is nothing.
+        """
         deadline = time.monotonic() + _RETRY_SECONDS
         while True:
             try:
@@ -233,7 +237,11 @@ class Runner:
             except (AuthorizationError, UnknownTopicError):
                 raise
             except KafkaError as error:
-                if time.monotonic() > deadline or self._is_stopping.is_set():
+                if self._is_stopping.is_set():
+                    _log.warning("cannot follow the group while it ends: %s", error)
+                    self._has_ended.wait(1.0)
+                    return nothing
+                if time.monotonic() > deadline:
                     raise
                 _log.warning("cannot read, and try again: %s", error)
                 self._is_stopping.wait(1.0)

@@ -450,6 +450,34 @@ def test_a_cluster_that_does_not_answer_amid_a_read_is_asked_again(
     assert [at for at in range(RECORDS) if not sessions.processed(ORDERS, at)] == []
 
 
+def test_a_cluster_that_does_not_answer_while_it_ends_is_no_failure(
+    consumer: Callable[..., KeySharedConsumer],
+    sessions: FakeSessions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And the group is followed on: others may want key hashes of what is still at work."""
+    made, polls = consumer(), list[str]()
+    poll = made.poll
+
+    def fails_once(seconds: float) -> Any:
+        if runner._is_stopping.is_set():
+            polls.append("after the stop")
+            if len(polls) == 1:
+                raise KafkaError("no broker answers")
+        return poll(seconds)
+
+    monkeypatch.setattr(made, "poll", fails_once)
+
+    async def handler(record: Record) -> None:
+        runner.stop()
+        while len(polls) < 2:  # noqa: ASYNC110 - another thread does it
+            await asyncio.sleep(0.001)
+
+    runner = Runner(Processor(handler, concurrency=1, drain_timeout="10s"), made, None)
+    asyncio.run(runner.run())
+    assert sessions.processed(ORDERS, 0)
+
+
 @pytest.mark.parametrize("value", [b"1" * 310, b"9" * 5_000, b"soon", b"", None])
 def test_a_header_that_is_no_time_is_passed_over(value: bytes | None) -> None:
     record = Mock(headers=[("trace", b"1"), ("not-before", value)])
