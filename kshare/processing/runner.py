@@ -17,11 +17,11 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from kshare.core.hashing import HashRange, key_hash
 from kshare.core.progress import TopicPartition
@@ -308,13 +308,20 @@ class Runner:
     def _revoked(self, ranges: _Ranges) -> None:
         """Others shall get some key hashes: end what handlers have of them."""
         self._gone.append(ranges)
-        done = asyncio.run_coroutine_threadsafe(self._give_up(ranges), self._loop)
-        done.result()
+        self._done(self._give_up(ranges))
 
     def _lost(self, ranges: _Ranges) -> None:
         """Others may have some key hashes already: hold nothing of them."""
         self._gone.append(ranges)
-        self._loop.call_soon_threadsafe(self._engine.revoke, partial(_is_in, ranges))
+        self._done(self._drop(ranges))
+
+    def _done(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for work in the event loop: then the consumer goes on with the rebalance."""
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _drop(self, ranges: _Ranges) -> None:
+        self._engine.revoke(partial(_is_in, ranges))
+        self._engine.settle()  # what was to be given back is, before its key may come again
 
     async def _give_up(self, ranges: _Ranges) -> None:
         engine, is_gone = self._engine, partial(_is_in, ranges)

@@ -559,14 +559,53 @@ def test_what_ends_in_the_moment_of_a_rebalance_is_acknowledged_before_others_ge
     assert acknowledged == [[0]]
 
 
+def test_what_is_lost_is_held_no_more_before_its_keys_may_come_back(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    """Or a key that was to be given back would be held then, and nobody would let it go."""
+    made, seen, has_lost = consumer(), list[str](), threading.Event()
+
+    class Edge(MemoryEdge):
+        def release(self, record: Record) -> None:
+            seen.append("given back")
+
+    async def rebalance() -> None:
+        processor = Processor(print)
+        records = list(records_of(processor, made.consume(40, 20)))
+        runner = Runner(processor, made, None)
+        runner._loop = asyncio.get_running_loop()
+        runner._engine = engine = processor.engine(Edge(), gives_back=True)
+
+        def lose() -> None:
+            runner._lost({ORDERS: (WHOLE,)})
+            seen.append("lost")
+            has_lost.set()
+
+        def revoke(is_gone: Callable[[Record], bool]) -> None:
+            has_lost.wait(0.1)  # who does not wait for this goes on first
+            scheduler.revoke(is_gone)
+            engine.flush()
+
+        scheduler = engine.scheduler
+        engine.revoke = revoke  # type: ignore[method-assign]
+        engine.scheduler.add(records, 0.0)
+        engine.scheduler.effects.append(GiveBack(records[13]))
+        await asyncio.to_thread(lose)
+        assert engine.scheduler.figures().records == 0
+        await engine.close()
+
+    asyncio.run(rebalance())
+    assert seen == ["given back", "lost"]
+
+
 def test_what_is_revoked_while_more_is_received_is_not_handled(
     consumer: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The consumer calls back while the reader has one record that the engine does not know."""
     made = consumer()
     runner = Runner(Processor(print), made, None)
-    monkeypatch.setattr(runner, "_loop", Mock(), raising=False)
-    monkeypatch.setattr(runner, "_engine", Mock(), raising=False)
+    monkeypatch.setattr(runner, "_drop", Mock())
+    monkeypatch.setattr(runner, "_done", Mock())
     consume, gone = made.consume, HashRange.of(key_hash(b"k0", 0))
 
     def rebalances(most: int, seconds: float) -> Any:
