@@ -88,5 +88,5 @@ def not_before(record: Record) -> float:
         if name == _NOT_BEFORE:
             with suppress(ValueError):
                 milliseconds = int(value or b"")
-                return milliseconds / 1000 if milliseconds < _YEAR_10000_MS else 0.0
+                return milliseconds / 1000 if 0 <= milliseconds < _YEAR_10000_MS else 0.0
     return 0.0
