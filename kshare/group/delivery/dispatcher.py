@@ -277,14 +277,18 @@ class Dispatcher:
             OpenChunks(begins.carried.chunks).release(key, offset)
         return message.is_released()
 
-    def _mark_released(self, chunk: Chunk, delivery: Delivery) -> None:
-        """Of keys that wait, or did so, nothing that is still read is returned at first."""
+    def _mark_released(self, chunk: Chunk) -> None:
+        """Of keys that wait, or did so, nothing that is still read is returned at first.
+
+        Older chunks are marked by :meth:`release`: behind the first offset of this one, which may
+        begin with what is read again, they have records of such keys that do not come again.
+        """
         if not self.released.is_new(chunk.topic_partition):
             return
         held = self.released.unfollowed(chunk.topic_partition)
         for key in set(chunk.column("key")):
             if key is not None and common(held, (HashRange.of(key_hash(key, 0)),)):
-                delivery.release(key, int(chunk.offsets[0]))
+                OpenChunks((chunk,)).release(key, int(chunk.offsets[0]))
 
     def _make_room(self) -> None:
         """Put keys aside while what waits for them lets nothing be read, and read them again.
@@ -512,10 +516,10 @@ class Dispatcher:
             if limit is None:
                 self._hand.partition = chunk.topic_partition
                 begun = delivery.begin(chunk, end)
-                self._mark_released(chunk, delivery)
+                self._mark_released(chunk)
                 return begun
             delivery.hand_out(chunk, end)
-            self._mark_released(chunk, delivery)
+            self._mark_released(chunk)
             limit.put(chunk.messages().messages)
             rows = self._limited()
             if rows is not None or self._is_full():

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import Any, cast
 
 import pytest
@@ -164,3 +165,29 @@ def test_a_seek_while_hashes_are_given_up_holds_under_the_next_claim(polls: bool
         dispatcher.refresh()
         assert offsets(dispatcher) == [offset for offset in OF_LOWER if offset >= 20]
         assert dispatcher.is_settled()
+
+
+def test_a_key_that_is_given_back_while_another_is_read_again_keeps_what_is_held_of_it() -> None:
+    """The chunk that is read again begins below: older ones are not marked from there on."""
+    session = Started()
+    with FakeCluster(topics={"orders": 1}) as cluster:
+        cluster.produce("orders", [("a", "v"), ("b", "v")] * 3 + [("b", "v")], partition=0)
+        explicit: dict[str, Any] = {"acknowledgement.mode": "explicit"}
+        config = group_config(cluster.bootstrap_servers, **explicit)
+        made = Dispatcher(config, cast("GroupSession", session), Waker().open())
+        with closing(made) as dispatcher:
+            dispatcher.assign({T0: (WHOLE,)})
+            session.at = {T0: Progress.at(0)}
+            dispatcher.refresh()
+            assert eventually(lambda: dispatcher.next_rows(0.1))
+            held = list(islice(dispatcher.rows.messages, 6))
+            assert dispatcher.release(held[0], None)
+            dispatcher.refresh()
+            dispatcher.released.let_go(T0, key_hash(b"a", 0))
+            dispatcher.refresh()
+            assert dispatcher.release(held[5], None)
+            assert eventually(lambda: dispatcher.next_rows(0.1))
+            again = list(dispatcher.rows.messages)
+            assert [message.offset() for message in again] == [0, 2, 4, 6]
+            released = [each.offset() for each in (*held, *again) if each.is_released()]
+            assert released == [0, 2, 4, 5, 6]
