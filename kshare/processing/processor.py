@@ -93,17 +93,7 @@ class Processor:
         if order not in _ORDERS:
             problems.append(f"order is {order!r}; wanted key, none or partition")
         on_failure = Stop() if on_failure is None else on_failure
-        if type(on_failure) not in _FAILURES:
-            problems.append(
-                f"on_failure is {on_failure!r}; wanted DeadLetter(...), Park() or Stop()"
-            )
-        elif isinstance(on_failure, DeadLetter) and not on_failure.topic:
-            problems.append("on_failure=DeadLetter(...) has no topic")
-        elif isinstance(on_failure, DeadLetter) and on_failure.sequence and order != "key":
-            problems.append(
-                f"on_failure=DeadLetter(..., sequence=True) follows keys, and order is {order!r}; "
-                "wanted order='key'"
-            )
+        problems += _faults_of_policy(on_failure, order)
         batch_size = (_BATCH if on_batch else 1) if batch_size is None else batch_size
         max_records = _records_max(concurrency, batch_size) if max_records is None else max_records
         for name, number in (
@@ -225,6 +215,20 @@ def _faults_of(handler: Any) -> list[str]:
             )
         ]
     return []
+
+
+def _faults_of_policy(policy: Any, order: str) -> list[str]:
+    if type(policy) not in _FAILURES:
+        return [f"on_failure is {policy!r}; wanted DeadLetter(...), Park() or Stop()"]
+    if isinstance(policy, DeadLetter) and not policy.topic:
+        return ["on_failure=DeadLetter(...) has no topic"]
+    if isinstance(policy, DeadLetter) and policy.sequence and order != "key":
+        what = "DeadLetter(..., sequence=True) follows keys"
+    elif isinstance(policy, Park) and order == "partition":  # its other keys would wait for ever
+        what = "Park() parks keys"
+    else:
+        return []
+    return [f"on_failure={what}, and order is {order!r}; wanted order='key'"]
 
 
 def _records_max(concurrency: int | Literal["auto"], batch_size: int) -> int:

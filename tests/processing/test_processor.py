@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kshare.errors import OptionsError
-from kshare.processing import DeadLetter, Processor, Record, Retry, RetryAfter
+from kshare.processing import DeadLetter, Park, Processor, Record, Retry, RetryAfter
 
 
 def test_all_faults_are_listed_at_once() -> None:
@@ -98,3 +98,9 @@ def test_retry_after_takes_the_text_of_a_header() -> None:
     for wrong in ("Wed, 21 Oct 2026 07:28:00 GMT", "inf", float("nan")):
         with pytest.raises(ValueError, match=r"could not convert|wanted a number"):
             RetryAfter(wrong)
+
+
+def test_a_partition_that_is_processed_in_order_cannot_go_on_without_a_key() -> None:
+    with pytest.raises(OptionsError, match=r"Park\(\) parks keys, and order is 'partition'"):
+        Processor(print, order="partition", on_failure=Park())
+    Processor(print, order="none", on_failure=Park())
