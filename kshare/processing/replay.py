@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kshare.cluster.cluster import Cluster
+from kshare.cluster.parked_keys import ParkedKey
 from kshare.core.hashing import WHOLE, HashRange, key_hash
+from kshare.core.parked import ParkedCount
 from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.errors import KshareError, TransactionAbortedError
 from kshare.group.config.consumer_config import consumer_config
@@ -85,6 +87,19 @@ def letter_of(message: Message, to: str | None) -> Letter:
     topic = place[0] if to is None and place is not None else to or ""
     partition = place[1] if place is not None and place[0] == topic else -1
     return Letter(message.key(), place, topic, partition, f"{texts[3]}: {texts[4]}".strip(": "))
+
+
+class _NoneParked:
+    """Letters of parked keys are put back, too: where they go, their keys stay parked."""
+
+    def everywhere(self) -> Collection[ParkedKey]:
+        return ()
+
+    def counts(self) -> Mapping[str, ParkedCount]:
+        return {}
+
+    def close(self) -> None:
+        pass
 
 
 @dataclass
@@ -172,7 +187,7 @@ class Replay:
 
     def _consumer(self, config: Mapping[str, Any]) -> KeySharedConsumer:
         own = {"group.id": group_of(self.topic), "auto.offset.reset": "earliest"}
-        return KeySharedConsumer({**self.config, **own, **config})
+        return KeySharedConsumer({**self.config, **own, **config}, parked=lambda _: _NoneParked())
 
     def _assign(self, consumer: KeySharedConsumer) -> dict[TopicPartition, int]:
         """Read the letters of the keys; the end of each partition now."""

@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
+from kshare.cluster.parked_keys import ParkWatch
 from kshare.core.hashing import WHOLE
 from kshare.errors import TransactionAbortedError
 from kshare.group.config.consumer_config import consumer_config
+from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.message import Message
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.processing.replay import Replay, group_of
 from kshare.testing import FakeCluster, Record, watermarks
@@ -71,3 +74,21 @@ def test_letters_come_again_after_the_last_transaction_was_aborted(
     replay.run()
     assert aborted
     assert replay.counts == {"orders": LETTERS}
+
+
+def test_letters_of_keys_that_are_parked_in_their_topic_are_put_back(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would wait for them, for ever if there are no others."""
+    monkeypatch.setattr(ParkWatch, "everywhere", lambda _: {("dlq", b"k1")})
+    consume, calls = KeySharedConsumer.consume, list[int]()
+
+    def bounded(self: KeySharedConsumer, most: int, seconds: float) -> list[Message]:
+        calls.append(most)
+        assert len(calls) < 50, "it waits for ever"
+        return consume(self, most, seconds)
+
+    monkeypatch.setattr(KeySharedConsumer, "consume", bounded)
+    replay = replay_of(cluster, b"k1")
+    replay.run()
+    assert replay.counts == {"orders": LETTERS // 5}
