@@ -12,6 +12,7 @@ individual commits of a group. Letters of a key come in the order in which they 
 dead-letter topic. One that a crash had written twice is put back once if one run reads both.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -34,6 +35,8 @@ from kshare.processing.dead_letters import HEADERS, without_letter_headers
 from kshare.wire.reader.read_slice import read_slice
 
 __all__ = ["Letter", "Replay", "group_of", "letter_of"]
+
+_log = logging.getLogger("kshare.processing")
 
 _BATCH: Final = 500
 _WAIT_SECONDS: Final = 0.2
@@ -178,7 +181,8 @@ class Replay:
                                 milliseconds if kind else 0,
                                 without_letter_headers(message.headers() or []),
                             )
-                except TransactionAbortedError:
+                except TransactionAbortedError as error:
+                    _log.warning("a transaction is aborted, and tried again: %s", error)
                     was_aborted = True  # they come again: positions say so when the next one begins
                     continue
                 self.counts.update(letter.topic for _, letter in new)

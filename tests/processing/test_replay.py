@@ -58,7 +58,7 @@ def test_a_look_at_the_letters_writes_nothing_and_sees_what_is_left(cluster: Fak
 
 
 def test_letters_come_again_after_the_last_transaction_was_aborted(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     aborted, admit = list[int](), TransactionLog.await_admission
 
@@ -74,6 +74,8 @@ def test_letters_come_again_after_the_last_transaction_was_aborted(
     replay.run()
     assert aborted
     assert replay.counts == {"orders": LETTERS}
+    (warning,) = [text for text in caplog.messages if "tried again" in text]
+    assert "the coordinator did not answer" in warning
 
 
 def test_letters_of_keys_that_are_parked_in_their_topic_are_put_back(
