@@ -38,7 +38,7 @@ def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: verifiable.end())
     verifiable.run()
-    return 0
+    return int(verifiable.has_failed)
 
 
 def _config(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -64,9 +64,13 @@ class _VerifiableConsumer:
     Args:
         consumer: Receives.
         arguments: Those of the command.
+
+    Attributes:
+        has_failed: Whether a fault has ended it, or the last commit has failed.
     """
 
     def __init__(self, consumer: KeySharedConsumer, arguments: argparse.Namespace) -> None:
+        self.has_failed = False
         self._consumer = consumer
         self._arguments = arguments
         # Eager protocols assign all partitions again after each rebalance: kafkatest counts on it.
@@ -93,12 +97,18 @@ class _VerifiableConsumer:
                 pass
             # close() counts not what the last call returned; and what was read of other keys since
             # the last commit is passed over for good.
-            self._commit()
+            error, _ = self._commit()
+            if error is not None:
+                self._failed(f"the last commit: {error}")
         except KshareError as error:
-            sys.stderr.write(f"kshare verifiable-consumer: {error}\n")
+            self._failed(str(error))
         finally:
             self._consumer.close()
             _print("shutdown_complete")
+
+    def _failed(self, why: str) -> None:
+        self.has_failed = True
+        sys.stderr.write(f"kshare verifiable-consumer: {why}\n")
 
     def _receive(self) -> bool:
         """Receive once, and commit; whether to go on."""
@@ -109,6 +119,7 @@ class _VerifiableConsumer:
             sys.stderr.write(f"kshare verifiable-consumer: {type(error).__name__}: {error}\n")
             is_lasting = error is self._fault  # what has ended a membership is raised each time
             self._fault = error
+            self.has_failed |= is_lasting
             time.sleep(_PAUSE_SECONDS)
             return not is_lasting
         self._tell_rebalance()
