@@ -297,11 +297,11 @@ class Runner:
         try:
             # The lanes first: a key that is parked meanwhile is in the list that is read then.
             parked = dict(self._engine.scheduler.parked_lanes)
-            for lane in self._edge.unparked(parked):
+            unparked = self._edge.unparked(parked)
+            if unparked or self._processor.settings.sequence:
+                self._read_marks()  # first: what has been parked has all its attempts again
+            for lane in unparked:
                 self._loop.call_soon_threadsafe(self._engine.unparked, lane)
-            if not self._processor.settings.sequence:
-                return
-            self._read_marks()
         except KafkaError as error:
             _log.warning("cannot see which keys are released: %s", error)
 

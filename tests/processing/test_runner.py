@@ -21,7 +21,7 @@ from kshare.core.hashing import WHOLE, HashRange, key_hash
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, OptionsError, ProcessingError
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.log.retry_log import Remembered, RetryLog
+from kshare.group.log.retry_log import Attempts, Remembered, RetryLog
 from kshare.group.message import Chunk
 from kshare.processing import (
     DeadLetter,
@@ -251,6 +251,27 @@ def test_a_key_that_is_unparked_goes_on_in_the_process_that_parked_it(
     assert [at for at in seen if at % 10 == 3 or at == RECORDS] == [*range(3, 300, 10), RECORDS]
     assert len(seen) == RECORDS + 1
     assert all(sessions.processed(ORDERS, offset) for offset in range(RECORDS + 1))
+
+
+def test_an_unparked_record_has_all_its_attempts_though_some_were_known_at_the_start(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    runner = Runner(Processor(print, on_failure=Park()), consumer(), None)
+    runner._remembered = Remembered({(ORDERS, 7): Attempts(4, 0.0, 0.0, None)})
+    known = list[int]()
+
+    def let_go(*_: object) -> None:
+        known.append(len(runner._remembered.attempts))
+
+    runner._loop = Mock(call_soon_threadsafe=let_go)
+    runner._engine = Mock()
+    runner._engine.scheduler.parked_lanes = {b"k7": Mock()}
+    runner._engine.scheduler.sequences = set()
+    runner._edge = Mock()
+    runner._edge.unparked.return_value = [b"k7"]
+    runner._edge.retry_log.read.return_value = Remembered()  # it was forgotten when it was parked
+    runner._look_for_released()
+    assert known == [0]
 
 
 def test_one_thread_at_a_time_uses_the_list_of_parked_keys(
