@@ -90,7 +90,9 @@ class BatchHistory:
         batch = self.batch(value)
         if batch.reached is None:
             reported = self._rates.finish_batch(batch)
-            batch.reached = self._ends.resolve(batch.name, batch.offsets, batch.limited, reported)
+            batch.reached = self._ends.resolve(
+                batch.name, batch.offsets, batch.limited, reported, batch.counted
+            )
         return batch
 
     def limited_tasks(self, batch: RecentBatch) -> list[PlannedSlice]:
@@ -101,6 +103,7 @@ class BatchHistory:
 
         Raises:
             DataLossError: An end can no longer be found, and ``failOnDataLoss`` is true.
+            UnknownTopicError: A topic is gone, or the brokers do not know it yet.
         """
         offsets, options = batch.offsets, self._options
         is_other = options.keys is not None or (
@@ -108,10 +111,12 @@ class BatchHistory:
         )
         if not (offsets.limits and is_other):
             return [PlannedSlice(slice_, limit.records) for limit, slice_ in batch.limited]
-        ends = self._ends.ends(batch.name, batch.limited, {}, read_committed=offsets.read_committed)
+        # Kept: if the log answered otherwise later, what lies between would count as read.
+        if batch.counted is None:
+            batch.counted = self._ends.count(batch.name, offsets, batch.limited)
         below: defaultdict[TopicPartition, tuple[RangeLimit, ...]] = defaultdict(tuple)
         for limit, slice_ in batch.limited:
-            below[slice_.topic_partition] += (replace(limit, end=ends[slice_]),)
+            below[slice_.topic_partition] += (replace(limit, end=batch.counted[slice_]),)
         cut = limited_slices(replace(offsets, limits=below))
         return [PlannedSlice(slice_) for _, slice_ in cut]
 

@@ -77,6 +77,7 @@ class EndOffsetResolver:
         offsets: BatchOffsets,
         limited: Sequence[LimitedSlice],
         reported: Mapping[Slice, SliceEnd],
+        counted: Mapping[Slice, int] | None = None,
     ) -> dict[TopicPartition, Progress]:
         """Progress of each partition once the batch of a dict is done.
 
@@ -85,28 +86,7 @@ class EndOffsetResolver:
             offsets: What the dict says.
             limited: The slices of its limits.
             reported: Where tasks ended, by their slices; may hold more or fewer.
-
-        Raises:
-            DataLossError: An end can no longer be found, and ``failOnDataLoss`` is true.
-        """
-        ends = self.ends(name, limited, reported, read_committed=offsets.read_committed)
-        return self._after(offsets.progress, ends)
-
-    def ends(
-        self,
-        name: str,
-        limited: Sequence[LimitedSlice],
-        reported: Mapping[Slice, SliceEnd],
-        *,
-        read_committed: bool,
-    ) -> dict[Slice, int]:
-        """The ends of limited slices.
-
-        Args:
-            name: The name of the batch, for the log.
-            limited: The slices.
-            reported: Where tasks ended, by their slices; may hold more or fewer.
-            read_committed: The isolation level at which records are counted.
+            counted: What :meth:`count` has answered, if tasks read up to there.
 
         Raises:
             DataLossError: An end can no longer be found, and ``failOnDataLoss`` is true.
@@ -118,15 +98,33 @@ class EndOffsetResolver:
                 ends[slice_] = end.end
         missing = [entry for entry in limited if entry[1] not in ends]
         if missing:
-            _log.info(
-                "looking for the ends of %d of %d tasks of batch %s",
-                len(missing),
-                len(limited),
-                name,
-            )
-            found = self._look_for(missing, read_committed=read_committed)
-            ends |= self._sure(found, read_committed=read_committed)
-        return ends
+            committed = offsets.read_committed
+            if counted is None:
+                _log_look(name, missing, limited)
+                counted = self._look_for(missing, read_committed=committed)
+            found = {slice_: counted[slice_] for _, slice_ in missing}
+            ends |= self._sure(found, read_committed=committed)
+        return self._after(offsets.progress, ends)
+
+    def count(
+        self, name: str, offsets: BatchOffsets, limited: Sequence[LimitedSlice]
+    ) -> dict[Slice, int]:
+        """Where tasks are to end that read limited slices again, but count records otherwise.
+
+        It is not before the end of those that read them first; where records have vanished since,
+        it may be after it.
+
+        Args:
+            name: The name of the batch, for the log.
+            offsets: What its dict says.
+            limited: The slices of its limits.
+
+        Raises:
+            DataLossError: An end can no longer be found, and ``failOnDataLoss`` is true.
+            UnknownTopicError: The log is not there: so no task may be left out as done.
+        """
+        _log_look(name, limited, limited)
+        return self._look_for(limited, read_committed=offsets.read_committed, missing_ok=False)
 
     def _sure(self, found: Mapping[Slice, int], *, read_committed: bool) -> dict[Slice, int]:
         """Where to go on with slices, if their topic has become compacted since they were read.
@@ -193,7 +191,7 @@ class EndOffsetResolver:
         return {**progress, **moved}
 
     def _look_for(
-        self, limited: Iterable[LimitedSlice], *, read_committed: bool
+        self, limited: Iterable[LimitedSlice], *, read_committed: bool, missing_ok: bool = True
     ) -> dict[Slice, int]:
         options = self._at_level(read_committed=read_committed)
         by_partition: defaultdict[TopicPartition, list[tuple[Slice, int]]] = defaultdict(list)
@@ -201,7 +199,7 @@ class EndOffsetResolver:
             by_partition[slice_.topic_partition].append((slice_, limit.records))
         ends: dict[Slice, int] = {}
         for slices in by_partition.values():
-            ends |= self._find(slices, options)
+            ends |= self._find(slices, options, missing_ok=missing_ok)
         return ends
 
     def _at_level(self, *, read_committed: bool) -> SourceOptions:
@@ -210,7 +208,7 @@ class EndOffsetResolver:
         return replace(self._strict, kafka=kafka, keys=None)
 
     def _find(
-        self, limited: Sequence[tuple[Slice, int]], options: SourceOptions
+        self, limited: Sequence[tuple[Slice, int]], options: SourceOptions, *, missing_ok: bool
     ) -> dict[Slice, int]:
         """The ends of slices of one partition, by the log."""
         slices = [slice_ for slice_, _ in limited]
@@ -218,13 +216,17 @@ class EndOffsetResolver:
             found = self._scan(limited, options)
             return {each: end.end for each, end in zip(slices, found, strict=True)}
         except UnknownTopicError:  # reported when partitions are compared
+            if not missing_ok:
+                raise
             return {slice_: slice_.offsets.start for slice_ in slices}
         except DataLossError as error:
             if len(limited) == 1:
                 return {slices[0]: self._end_after_loss(slices[0], error)}
         # Some of the slices are lost, others may not be.
         return {
-            slice_: end for each in limited for slice_, end in self._find([each], options).items()
+            slice_: end
+            for each in limited
+            for slice_, end in self._find([each], options, missing_ok=missing_ok).items()
         }
 
     def _end_after_loss(self, slice_: Slice, error: DataLossError) -> int:
@@ -248,6 +250,12 @@ class EndOffsetResolver:
             end,
         )
         return end
+
+
+def _log_look(name: str, missing: Sequence[LimitedSlice], limited: Sequence[LimitedSlice]) -> None:
+    _log.info(
+        "looking for the ends of %d of %d tasks of batch %s", len(missing), len(limited), name
+    )
 
 
 def _can_be(slice_: Slice, max_records: int, reported: SliceEnd) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from kshare.core.batch import LimitedSlice
 from kshare.core.checkpoint import BatchOffsets
-from kshare.core.progress import Progress, TopicPartition
+from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.core.rate import PlannedLimits
 from kshare.core.tasks import PlannedSlice
 
@@ -48,6 +48,8 @@ class RecentBatch:
         limited: The slices of its limits.
         limits: The limits as they were planned; empty if another planner has planned them.
         run: None unless this planner has started the batch.
+        counted: Where tasks end that count records otherwise than the limits do; None unless this
+            planner has looked for it.
         reached: How far each partition is when the batch is done; None until that is known.
     """
 
@@ -56,6 +58,7 @@ class RecentBatch:
     limited: list[LimitedSlice]
     limits: PlannedLimits = field(default_factory=PlannedLimits)
     run: Run | None = None
+    counted: Mapping[Slice, int] | None = None
     reached: Mapping[TopicPartition, Progress] | None = None
 
     @property

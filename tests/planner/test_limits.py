@@ -17,6 +17,7 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import PlannedSlice
+from kshare.errors import UnknownTopicError
 from kshare.options import SourceOptions
 from kshare.wire.reader.find_ends import find_ends
 from tests.support.batches import Rec, batch_of, numbered
@@ -324,6 +325,52 @@ def test_another_isolation_level_and_then_another_restart(level: str) -> None:
     assert sorted(delivered) == sorted(set(delivered))
     assert {*delivered} >= set(range(300)) - log.aborted
     query.check_order()
+
+
+class Starting(Query):
+    """A query whose brokers may have just started, and do not know the topic yet."""
+
+    is_known = True
+
+    def scan(self, limited: Sequence[tuple[Slice, int]], options: SourceOptions) -> list[SliceEnd]:
+        if self.is_known:
+            return super().scan(limited, options)
+        raise UnknownTopicError("topic t does not exist")
+
+
+def planned_at_another_level() -> tuple[Starting, dict[str, Any]]:
+    """A query that is restarted at another isolation level, and its batch that runs again."""
+    query = Starting(grown(300), keyRanges="2", maxRecordsPerTask="20")
+    query.trigger()
+    end = query.planner.latest_offsets(query.at, None)  # in Spark's log; no task has run
+    query.restart(**{"kafka.isolation.level": "read_committed"})
+    return query, end
+
+
+def test_a_batch_that_runs_again_is_not_empty_where_brokers_do_not_know_its_topic_yet() -> None:
+    """Spark would commit it, and the next one would begin where its tasks should have ended."""
+    query, end = planned_at_another_level()
+    query.is_known = False
+    with pytest.raises(UnknownTopicError):
+        query.planned(end)
+    query.is_known = True
+    for planned in query.planned(end):
+        query.run(planned)
+    query.at = end
+    query.drain()
+    query.check_all()
+
+
+def test_a_batch_that_runs_again_ends_where_its_tasks_do_whatever_the_log_says_later() -> None:
+    query, end = planned_at_another_level()
+    query.log.compacted, query.log.vanished = True, set(range(50, 60))
+    for planned in query.planned(end):
+        query.run(planned)
+    query.at = end
+    query.log.vanished = set(range(50, 90))
+    query.log.policies = lambda _: {}  # type: ignore[method-assign]
+    query.drain()
+    assert {offset for _, offset in query.delivered} >= {*range(50), *range(90, 300)}
 
 
 class KeyedQuery(Query):
