@@ -165,8 +165,10 @@ class EndOffsetResolver:
         whole = Slice(*partition, (Rectangle(offsets, WHOLE),))
         try:
             (found,) = self._scan([(whole, count)], options)
-        except (DataLossError, UnknownTopicError):  # its end was found, or that is said elsewhere
+        except UnknownTopicError:  # that is said elsewhere
             return True
+        except DataLossError:  # of one slice; others' ends may have been found by what is left
+            return False
         return found.records == count
 
     def resolve_ahead(

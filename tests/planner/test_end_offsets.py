@@ -152,6 +152,20 @@ def test_each_range_has_its_own_answer_if_the_log_has_lost_some(
         assert raised.value.wanted == (lost[0].offsets.start, lost[0].offsets.end)
 
 
+def test_a_slice_that_was_trimmed_does_not_hide_that_another_was_compacted() -> None:
+    """The n-th record that is left is a later one than the n-th that the other's task has read."""
+    log = grown(100)
+    low, high = split(WHOLE, 2)
+    reached = Progress.of(10, [Rectangle(OffsetRange(10, 20), high)])
+    limited = limit_ranges(T0, reached, 90, [(low, 5), (high, 5)], frozenset())
+    offsets = BatchOffsets({T0: reached}, limits={T0: tuple(limit for limit, _ in limited)})
+    log.first[T0], log.vanished = 15, set(range(25, 60))
+    found = EndOffsetResolver(
+        options(failOnDataLoss="false"), KeySelection(), Scans(log), lambda topics: topics
+    ).resolve("b", offsets, limited, {})
+    assert found == {T0: reached}
+
+
 def test_the_ends_of_a_topic_that_is_gone_are_their_starts() -> None:
     log = grown(100)
     log.subscribed.clear()
