@@ -40,6 +40,8 @@ __all__ = [
 _IDLE_SECONDS_MAX = 240.0
 """Well below a broker's connections.max.idle.ms (10 minutes)."""
 _IDLE_CONNECTIONS_MAX = 4
+_FAILED_SECONDS = 300.0
+"""After its pause, how long a broker that failed is asked for metadata after all others."""
 
 Leader = Address | KafkaError | OSError
 """The address of a partition's leader, or the reason why it is unknown."""
@@ -381,9 +383,13 @@ class BrokerPool:
         """Metadata of some topics, from the first broker that answers; former leaders come last."""
 
         def paused_until(address: Address) -> float:
+            over = self._outage_over(address)
+            if over and now >= over + _FAILED_SECONDS:
+                over = 0.5  # it may be well by now: after others, but before former leaders
             # In any order: if all are former leaders, another one is asked first next time.
-            return self._outage_over(address) + (CHANCE.random() if address in former else 0.0)
+            return over + (1.0 + CHANCE.random() if address in former else 0.0)
 
+        now = self._clock.monotonic()
         others = self._memory().others(self._kafka)
         search = BrokerSearch(self._kafka.bootstrap_servers, others, paused_until=paused_until)
         for address in search:

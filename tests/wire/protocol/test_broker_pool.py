@@ -293,6 +293,26 @@ def test_who_leads_now_is_asked_of_the_former_leader_last(cluster: Cluster) -> N
     assert [address for address, _ in cluster.asked] == [ONE, TWO, TWO]
 
 
+def test_the_former_leader_is_asked_last_although_the_others_have_failed_once(
+    cluster: Cluster,
+) -> None:
+    """As in a rolling restart: afterwards, nothing but the leader may be connected to."""
+    cluster.brokers = (ONE, TWO, THREE)
+    pool = cluster.pool("one:1")
+    pool.leaders([PARTITION])
+    cluster.down = dict.fromkeys([TWO, THREE], ConnectionRefusedError("restarting"))
+    for address in cluster.down:
+        with pytest.raises(ConnectionRefusedError):
+            pool.connect(address)
+    cluster.down.clear()
+    cluster.clock.now += 3600
+    cluster.asked.clear()
+    for _ in range(5):
+        pool.forget(PARTITION)
+        pool.leaders([PARTITION])
+    assert [address for address, _ in cluster.asked] == [TWO] * 5
+
+
 def test_a_fault_of_one_partition_is_none_of_another(cluster: Cluster) -> None:
     pool = cluster.pool()
     missing = TopicPartition("t", 7)
