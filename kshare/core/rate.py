@@ -15,12 +15,19 @@ from dataclasses import dataclass, field, replace
 
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
-from kshare.core.range_speed import SLOW, RangeSpeed, learn, next_limits, ranges_to_measure
+from kshare.core.range_speed import (
+    MEASURE_ALL_EVERY,
+    SLOW,
+    RangeSpeed,
+    learn,
+    next_limits,
+    ranges_to_measure,
+)
 from kshare.core.slicing import RangeObservation
 
 __all__ = ["LastBatch", "PlannedLimits", "learn_from", "plan_limits"]
 
-_TRY_SMALLER = 2  # halves limits
+_TRY_OTHER = 2  # halves limits, or doubles one of 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +38,7 @@ class LastBatch:
         seconds: How long its tasks took together; None before the first batch.
         overhead: Seconds of a batch beside its slowest task, such as a trigger's interval or what
             the driver does: no limit makes that shorter. Known once each task was measured; where
-            tasks tell no times, once a smaller limit has shown it.
+            tasks tell no times, once other limits have shown it.
         limit: The largest limit of it; 0 if it had none.
         is_split: Whether a smaller limit has shown how much of the time is overhead.
         slowest: How long the slowest task took that was measured; 0 if none was.
@@ -109,7 +116,8 @@ def plan_limits(
     if not last.unmeasured and last.slowest * SLOW >= (unexplained or 0.0):
         unexplained = None
     elif _may_have_waited(last, target_seconds):
-        unexplained = _TRY_SMALLER * target_seconds
+        tried = _TRY_OTHER if last.limit > 1 else 1 / _TRY_OTHER
+        unexplained = tried * target_seconds
     coming = {
         tp: next_limits(
             parts,
@@ -182,7 +190,7 @@ def learn_from(
         seconds=max(seconds - overhead, slowest),
         overhead=overhead,
         limit=limit,
-        is_split=last.is_split or shown is not None,
+        is_split=last.is_split or (shown is not None and limit < last.limit),
         slowest=slowest,
         unmeasured=0 if times else last.unmeasured + 1,
         since_all=0 if is_whole else last.since_all + 1,
@@ -201,12 +209,14 @@ def _may_have_waited(last: LastBatch, target_seconds: float) -> bool:
     """True if a batch took its target, and nothing has shown that this was the time of its tasks.
 
     A trigger's interval may be as long as the target. Then limits would stay as they are for ever.
+    What was shown once is looked at again now and then: what a smaller limit saves, records may
+    have saved that became faster, or a batch before that was late by chance.
     """
     return (
         last.seconds is not None
         and target_seconds <= last.seconds * SLOW <= SLOW * SLOW * target_seconds
-        and last.limit > 1
-        and not last.is_split
+        and last.limit > 0
+        and not (last.is_split and last.unmeasured % MEASURE_ALL_EVERY)
         and not _have_estimates(last.speeds)
     )
 
@@ -216,7 +226,8 @@ def _overhead_by_limits(last: LastBatch, limit: int, seconds: float) -> float | 
 
     When limits have become smaller, the time that this has saved tells what a record takes. What is
     left is no time of records. Each such batch tells it anew, as the last ones may have been wrong:
-    records may have become slower at the same time.
+    records may have become slower at the same time. When limits have become larger, what this has
+    cost tells that less is overhead than was believed: a trigger hides the time of small batches.
 
     Args:
         last: The batch before.
@@ -224,12 +235,16 @@ def _overhead_by_limits(last: LastBatch, limit: int, seconds: float) -> float | 
         seconds: How long it took.
 
     Returns:
-        Seconds; None if limits have not become smaller.
+        Seconds; None if limits have not changed, or larger ones have cost nothing.
     """
-    if last.seconds is None or not 0 < limit * SLOW <= last.limit:
+    if last.seconds is None or not limit or not last.limit:
         return None
-    saved = max(last.seconds + last.overhead - seconds, 0.0)
-    return max(seconds - saved / (last.limit - limit) * limit, 0.0)
+    more = seconds - last.seconds - last.overhead
+    if limit * SLOW <= last.limit:
+        return max(seconds - max(-more, 0.0) / (last.limit - limit) * limit, 0.0)
+    if last.limit * SLOW <= limit and more > 0:
+        return min(last.overhead, max(seconds - more / (limit - last.limit) * limit, 0.0))
+    return None
 
 
 def _merged(

@@ -124,7 +124,9 @@ def test_the_new_speed_of_some_ranges_is_learned_within_three_batches(
 
 def test_where_tasks_tell_no_times_it_goes_by_batches() -> None:
     query = Batches(always(0.001), told=False).run(12)
-    assert all(TARGET / 1.5 <= taken <= 1.5 * TARGET for taken in query.taken[7:])
+    *others, tenth, last = query.taken[7:]
+    assert all(TARGET / 1.5 <= taken <= 1.5 * TARGET for taken in [*others, last])
+    assert tenth == pytest.approx(others[-1] / 2)  # half the limit is tried again
     assert sum(query.measured) == 4  # the first, and the tenth
     slow = Batches(always(1.0), told=False).run(4)
     assert all(taken <= 1.5 * TARGET for taken in slow.taken[2:])
@@ -141,6 +143,9 @@ def test_where_tasks_tell_no_times_it_goes_by_batches() -> None:
         (100, 40.0, 8.0),  # no smaller limit, no other thing to learn
         (90, 19.0, 8.0),
         (200, 5.0, 5.0),
+        (200, 30.0, 8.0),  # twice the limit costs 10 s, so that 10 s more are overhead: 8 are known
+        (200, 38.0, 2.0),
+        (200, 50.0, 0.0),
         (0, 5.0, 5.0),
     ],
 )
@@ -167,15 +172,63 @@ def test_a_smaller_limit_tells_what_takes_time_whatever_the_limits_are(
         (LastBatch(seconds=TARGET / 1.4), 50),
         (LastBatch(seconds=TARGET / 1.6), 160),
         (LastBatch(seconds=TARGET, is_split=True), 100),
+        (LastBatch(seconds=TARGET, is_split=True, unmeasured=9), 100),
+        (LastBatch(seconds=TARGET, is_split=True, unmeasured=10), 50),
         (LastBatch(seconds=TARGET, speeds={T1: (RangeSpeed(A, 100, 0.1),)}), 100),
     ],
 )
 def test_a_batch_that_takes_its_target_may_have_waited(last: LastBatch, limit: int) -> None:
-    """A smaller limit is tried, once: a trigger's interval may be as long as the target."""
+    """A smaller limit is tried: a trigger's interval may be as long as the target."""
     speeds = {T0: (RangeSpeed(A, 100),), **last.speeds}
-    last = replace(last, speeds=speeds, limit=100, unmeasured=1)
+    last = replace(last, speeds=speeds, limit=100, unmeasured=last.unmeasured or 1)
     limits = plan_limits(last, {T0: (A,)}, target_seconds=TARGET, max_records=None)
     assert limits.by_range(T0) == ((A, limit),)
+
+
+def blind_limits(taken: Callable[[int, int], float], batches: int) -> list[int]:
+    """The limits of batches whose tasks tell no times.
+
+    Args:
+        taken: Seconds of a batch, by its number and its limit.
+        batches: Number of batches.
+    """
+    last, found = LastBatch(), []
+    for number in range(batches):
+        limits = plan_limits(last, {T0: (WHOLE,)}, target_seconds=TARGET, max_records=None)
+        ((_, limit),) = limits.by_range(T0)
+        seen = RangeObservation(WHOLE, limit, limit, None, limit=limit)
+        seconds = taken(number, limit)
+        last = learn_from(
+            last, limits, {T0: [seen]}, tasks=1, seconds=seconds, target_seconds=TARGET
+        )
+        found.append(limit)
+    return found
+
+
+@pytest.mark.parametrize("trigger", [8, 10, 14])
+@pytest.mark.parametrize("slow", [1.0, 30.0])
+def test_a_slow_time_does_not_hold_limits_back_for_ever(trigger: float, slow: float) -> None:
+    """Afterwards each batch takes as long as the trigger, whatever its limit is."""
+
+    def taken(number: int, limit: int) -> float:
+        return max(trigger, 0.3 + limit * (slow if 12 <= number < 20 else 0.001))
+
+    limits = blind_limits(taken, 60)
+    assert max(limits[18:20]) <= 10
+    assert min(limits[-5:]) >= 4000
+
+
+def test_batches_that_are_late_by_chance_do_not_make_limits_ever_smaller() -> None:
+    late = (20, 30, 40, 50)
+    limits = blind_limits(lambda at, limit: 8 + limit * 0.001 + (15 if at in late else 0), 60)
+    assert limits[-1] >= 4000
+
+
+def test_limits_are_what_they_should_be_although_others_are_tried() -> None:
+    """A trigger as long as the target hides what small batches take."""
+    limits = blind_limits(lambda _, limit: max(TARGET, limit * 0.001), 100)
+    assert sum(limit == 10_000 for limit in limits[50:]) == 40
+    assert {*limits[50:]} == {5_000, 10_000, 20_000}
 
 
 def test_a_range_that_is_measured_again_and_again_does_not_keep_others_from_it() -> None:

@@ -299,4 +299,5 @@ def test_what_no_limit_makes_shorter_changes_none_where_tasks_tell_no_times(
         query.now += driver_seconds
         if interval:
             query.now = math.ceil(query.now / interval) * interval
+    del limits[10]  # which tries half the limit again
     assert min(limits[6:]) >= 500  # 1,000 records take 10 s
