@@ -81,9 +81,22 @@ class ClusterView:
         """The partitions of the subscription, ascending."""
         return self.offsets.partitions(self._topics)
 
-    def ends(self) -> dict[TopicPartition, int]:
-        """The end of each partition's log; what is known of topics without one is forgotten."""
+    def ends(self, read: Mapping[TopicPartition, int] | None = None) -> dict[TopicPartition, int]:
+        """The end of each partition's log; what is known of topics without one is forgotten.
+
+        Args:
+            read: Up to where partitions were read. What ends before that is asked for twice: a
+                former leader that is cut off from the others takes its own end for that of now.
+        """
         ends = self._ends_of(self.offsets)
+        fronts = {tp: front for tp, front in (read or {}).items() if ends.get(tp, front) < front}
+        if fronts:
+            self._cluster.close()  # another client may ask another broker
+            found = self._cluster.latest(fronts)
+            # No further than what was read: ends may be pinned.
+            found = {tp: min(end, fronts[tp]) for tp, end in found.items()}
+            self.reach(found)
+            ends |= found
         topics = {tp.topic for tp in ends}
         self._compacted = {name: is_so for name, is_so in self._compacted.items() if name in topics}
         self._ask_at = {name: at for name, at in self._ask_at.items() if name in topics}

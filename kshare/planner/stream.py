@@ -199,7 +199,7 @@ class StreamPlanner:
         self._observe(last)
         before, reached = last.offsets, last.progress
         self._group.commit(reached)
-        available = self._view.ends()
+        available = self._view.ends({tp: progress.front for tp, progress in reached.items()})
         check_ranges(self._options, available, self._policies)
         self._group.publish(before, reached, available)
         parked = self._view.parked({tp.topic for tp in available})

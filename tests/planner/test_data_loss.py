@@ -1,6 +1,7 @@
 """Batches in which every range goes its own way, of a log that loses records or partitions."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from kshare.core.losses import Loss
 from kshare.core.progress import Slice, TopicPartition
 from kshare.errors import DataLossError, UnknownTopicError
 from kshare.planner.data_loss import report_losses
-from tests.support.planner import KEYS, T0, Query, grown
+from tests.support.planner import KEYS, T0, Log, Query, grown
 
 
 def test_what_was_pending_and_is_gone_is_an_error() -> None:
@@ -91,6 +92,42 @@ def test_a_log_that_was_truncated_below_the_front() -> None:
     late = [offset for _, offset in query.delivered[kept:]]
     keys = query.log.keys[T0]
     assert set(late) == {o for o in range(100) if keys[o] == KEYS[3]} | set(range(100, 112))
+
+
+class CutOff(Log):
+    """A log one of whose brokers has fewer records, and is asked until there is a new client."""
+
+    missing = 0
+
+    def latest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
+        return {tp: end - self.missing for tp, end in super().latest(partitions).items()}
+
+    def close(self) -> None:
+        self.missing = 0
+
+
+@pytest.mark.parametrize("lenient", ["true", "false"])
+@pytest.mark.parametrize("pinned", [False, True])
+def test_the_end_by_a_former_leader_is_no_loss(
+    lenient: str, pinned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = CutOff()
+    log.grow(KEYS * 10)
+    query = Query(log, failOnDataLoss=lenient)
+    query.drain()
+    log.missing = 10
+    query.restart()
+    if pinned:
+        query.planner.pin_latest()
+    query.drain()
+    log.grow(KEYS)
+    if pinned:
+        query.drain()
+        assert len(query.delivered) == 120
+        query.restart()
+    query.drain()
+    query.check_all()
+    assert "failOnDataLoss" not in caplog.text
 
 
 def test_a_topic_that_is_deleted_before_its_ends_were_found(
