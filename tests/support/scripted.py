@@ -70,6 +70,7 @@ class ScriptedLog:
             (batch,), _ = split_batches(data)
             self._batches.append((batch.base + batch.last_delta + 1, data))
         self.response_bytes = response_bytes
+        self.stable: int | None = None  # the last stable offset; None: the end
         self._aborted = aborted
         self._waiting: list[Any] = []
         self.fetches: list[tuple[int, int]] = []  # offset, bytes asked for
@@ -161,8 +162,9 @@ class ScriptedLog:
     ) -> memoryview:
         """The body of a Fetch response."""
         last = self._batches[-1][0]
+        stable = last if self.stable is None else self.stable
         head = struct.pack(">ihiih", 0, 0, 0, 1, 1) + b"t"
-        head += struct.pack(">iihqqqi", 1, 0, error, last, last, 0, len(aborted))
+        head += struct.pack(">iihqqqi", 1, 0, error, last, stable, 0, len(aborted))
         head += b"".join(aborted)
         return memoryview(head + struct.pack(">ii", preferred, len(records)) + records)
 

@@ -279,26 +279,26 @@ class PartitionReader:
         earliest, latest = bounds
         offset = self.offset
         assert offset is not None
-        if answer.error_code:
-            if earliest <= offset <= latest:  # it moved between the two requests
-                self.pause(OSError("the offset was out of range for a moment"))
-                return Outcome.REROUTE
-        elif latest > offset:
-            kafka = self._options.kafka
-            name = "last stable offset" if kafka.read_committed else "high watermark"
-            end = self._records.end
-            why = (
-                f"the broker returns no records there; its {name} is {self._visible(answer)}, and "
-                f"offsets up to {end} are wanted"
-            )
-            raise no_progress(kafka, self.position, why)
+        if answer.error_code and earliest <= offset <= latest:  # it moved between the two requests
+            self.pause(OSError("the offset was out of range for a moment"))
+            return Outcome.REROUTE
         last = latest if answer.error_code else latest - 1
-        if not self._was_found_again and self._records.wants_beyond(last):
-            # One that leads no more, and has not heard of it, has less than the one that leads now.
+        is_short = not answer.error_code or self._records.wants_beyond(last)
+        if is_short and not self._was_found_again:
+            # One that leads no more, and has not heard of it, has less than the one that leads now,
+            # or does not know that a transaction has ended.
             self._was_found_again = True
             self._brokers.forget(self.topic_partition)
             return Outcome.REROUTE
         self._was_found_again = False
+        if latest > offset and not answer.error_code:
+            kafka = self._options.kafka
+            name = "last stable offset" if kafka.read_committed else "high watermark"
+            why = (
+                f"the broker returns no records there; its {name} is {self._visible(answer)}, and "
+                f"offsets up to {self._records.end} are wanted"
+            )
+            raise no_progress(kafka, self.position, why)
         self._skip(earliest, last, latest)
         return Outcome.EMPTY
 

@@ -246,6 +246,31 @@ def test_what_a_former_leader_does_not_hold_is_asked_of_the_one_that_leads(
     assert asked(leader)[0] == max(30, start)
 
 
+class OpenTransaction(Slow):
+    """From its last stable offset on it hands out nothing."""
+
+    def receive(self) -> memoryview:
+        if self._waiting[0].fetch_offset == self.stable:
+            self.answers = [EMPTY]
+        return super().receive()
+
+
+@pytest.mark.parametrize("leads", [1, 2])
+def test_a_transaction_that_a_former_leader_has_open_may_have_ended(leads: int) -> None:
+    """The marker that ends it is in the log of the one that leads now."""
+    former, leader = OpenTransaction(LOG, "former:1", response_bytes=1), replica()
+    cluster = Deposed(1, {1: former, 2: leader if leads == 2 else former}, Clock())
+    former.clock, former.stable = cluster.clock, 30
+    options = {"kafka.client.rack": "", "kafka.isolation.level": "read_committed"}
+    if leads == 2:
+        assert read(cluster, whole(), **options) == list(range(COUNT))
+        assert asked(leader)[0] == 30
+        return
+    with pytest.raises(FetchTimeoutError, match="its last stable offset is 30, and"):
+        read(cluster, whole(), **options)
+    assert cluster.forgotten == 1
+
+
 def test_what_the_one_that_leads_does_not_hold_either_is_lost() -> None:
     former, leader = replica(batches=LOG[:3]), replica("leader:2", batches=LOG[:4])
     cluster = Deposed(1, {1: former, 2: leader}, Clock())
