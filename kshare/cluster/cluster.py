@@ -211,7 +211,8 @@ class Cluster:
     def policies(self, topics: Collection[str]) -> dict[str, TopicPolicy]:
         """The retention of topics.
 
-        Topics that this client is not authorized to describe are left out.
+        Topics that this client is not authorized to describe are left out, and those without an
+        answer.
         """
         wanted = {ConfigResource(ConfigResource.Type.TOPIC, topic): topic for topic in topics}
         if not wanted:
@@ -222,9 +223,11 @@ class Cluster:
         self._wait(futures.values(), self._deadline())
         policies = {}
         for resource, future in futures.items():
-            if future.done() and future.exception(timeout=0) is None:
+            error = _failure(future)
+            if error is None:
                 values = {name: entry.value for name, entry in future.result().items()}
                 policies[resource.name] = TopicPolicy.of(values)
+            self._client.timed_out(error)
         return policies
 
     def shorten_timeout(self, seconds: float) -> None:

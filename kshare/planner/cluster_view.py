@@ -118,25 +118,31 @@ class ClusterView:
         wanted = list(partitions)
         return self.offsets.earliest(wanted) if wanted else {}
 
-    def is_compacted(self, topic: str) -> bool:
-        """True if records of a topic vanish from its middle; also if that cannot be found out."""
-        if topic in self._compacted:
-            return self._compacted[topic]
-        if self._clock() < self._ask_at.get(topic, float("-inf")):
-            return True
-        policy = self._cluster.policies([topic]).get(topic)
-        if policy is not None:
-            self._compacted[topic] = policy.compacted
-            return policy.compacted
-        if topic not in self._ask_at:
-            _log.warning(
-                "cannot see whether %s is compacted (DescribeConfigs had no answer): until that is "
-                "known, the planner reads the topic's keys to find where each batch ends. To see "
-                "it, the query's user needs DescribeConfigs on the topic.",
-                topic,
-            )
-        self._ask_at[topic] = self._clock() + _ASK_AGAIN_SECONDS
-        return True
+    def compacted(self, topics: Collection[str]) -> set[str]:
+        """Those of some topics whose records vanish from the middle, or that do not tell.
+
+        One request for all: where there is no answer, each takes ``default.api.timeout.ms``.
+        """
+        now = self._clock()
+        unknown = [
+            topic
+            for topic in sorted(set(topics) - self._compacted.keys())
+            if now >= self._ask_at.get(topic, float("-inf"))
+        ]
+        told = self._cluster.policies(unknown) if unknown else {}
+        self._compacted |= {topic: policy.compacted for topic, policy in told.items()}
+        for topic in unknown:
+            if topic in told:
+                continue
+            if topic not in self._ask_at:
+                _log.warning(
+                    "cannot see whether %s is compacted (DescribeConfigs had no answer): until "
+                    "that is known, the planner reads the topic's keys to find where each batch "
+                    "ends. To see it, the query's user needs DescribeConfigs on the topic.",
+                    topic,
+                )
+            self._ask_at[topic] = self._clock() + _ASK_AGAIN_SECONDS
+        return {topic for topic in topics if self._compacted.get(topic, True)}
 
     def compacted_now(self, topics: Collection[str]) -> set[str]:
         """The topics that are compacted now, whatever they were before."""

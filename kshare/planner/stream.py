@@ -368,9 +368,10 @@ class StreamPlanner:
         }
         limited = {tp: entries for tp, entries in limited.items() if entries}
         # Records vanish from the middle of a compacted log, which would change where a limit ends.
+        topics = self._view.compacted({tp.topic for tp in limited})
         compacted = [
             entry
-            for tp in [tp for tp in limited if self._view.is_compacted(tp.topic)]
+            for tp in [tp for tp in limited if tp.topic in topics]
             for entry in limited.pop(tp)
         ]
         offsets = BatchOffsets(

@@ -354,8 +354,10 @@ class Settings:
     def __init__(self, answers: dict[str, dict[str, str] | Exception]) -> None:
         self.answers = answers
         self.asked: list[str] = []
+        self.opened = 0
 
     def __call__(self, _: object, *, logger: object) -> Any:
+        self.opened += 1
         return self
 
     def describe_configs(self, resources: Any, **_: Any) -> dict[Any, Future[Any]]:
@@ -415,6 +417,20 @@ def test_topics_whose_settings_may_not_be_seen_are_left_out() -> None:
     cluster = cluster_of("nowhere:9092", admin=admin)
     assert cluster.policies({"t", "u"}) == {"t": TopicPolicy(False, DAY_MS)}
     assert sorted(admin.asked) == ["t", "u"]
+
+
+@pytest.mark.parametrize(
+    ("code", "opened"),
+    [(RdKafkaError._TIMED_OUT, 2), (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, 1)],
+)
+def test_a_client_that_waits_in_vain_for_settings_is_left(code: int, opened: int) -> None:
+    """It may wait for a controller that has died, and goes on to do so."""
+    admin = Settings({"t": KafkaException(RdKafkaError(code))})
+    cluster = cluster_of("nowhere:9092", admin=admin)
+    assert cluster.policies(["t"]) == {}
+    admin.answers = {"t": {}}
+    assert cluster.policies(["t"]) == {"t": TopicPolicy(False, WEEK_MS)}
+    assert admin.opened == opened
 
 
 def test_a_cluster_that_knows_no_settings_tells_none(cluster: Cluster) -> None:

@@ -48,7 +48,7 @@ def test_a_topic_that_says_nothing_counts_as_compacted_until_it_does(
     compacted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Counted(FakeCluster):
-        asked = 0
+        asked = 0  # requests
         answers: Mapping[str, TopicPolicy] = {}
 
         def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
@@ -58,15 +58,15 @@ def test_a_topic_that_says_nothing_counts_as_compacted_until_it_does(
     cluster, clock = Counted({}), Clock()
     seen = ClusterView(cluster, Subscribe(("t",)), NothingParked(), clock=clock.monotonic)
     for asked in (1, 2):
-        assert [seen.is_compacted("t") for _ in range(3)] == [True] * 3
+        assert [seen.compacted(["t", "u"]) for _ in range(3)] == [{"t", "u"}] * 3
         assert cluster.asked == asked
         clock.now += 61
-    (warning,) = caplog.records
-    assert warning.levelno == logging.WARNING
-    assert "cannot see whether t is compacted" in warning.message
+    for topic, warning in zip("tu", caplog.records, strict=True):
+        assert warning.levelno == logging.WARNING
+        assert f"cannot see whether {topic} is compacted" in warning.message
     cluster.answers = {"t": TopicPolicy(compacted=compacted, retention_ms=None)}
     for _ in range(3):
-        assert seen.is_compacted("t") is compacted
+        assert seen.compacted(["t"]) == ({"t"} if compacted else set())
         clock.now += 61
     assert cluster.asked == 3
 
