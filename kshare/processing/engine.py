@@ -284,10 +284,12 @@ class Engine:
                 if call.is_over:  # too late, or the end
                     break
                 self._failed(call, error)
-            except Exception as error:
-                self._failed(call, error)
             except (SystemExit, KeyboardInterrupt) as error:
                 self._exit(call.records[0], error)
+            except GeneratorExit:  # the task itself is thrown away
+                raise
+            except BaseException as error:  # a panic of PyO3 is no Exception
+                self._failed(call, error)
             else:
                 self._succeeded(call, result, epoch + clock())
             if call.is_over and self._limit is not None:

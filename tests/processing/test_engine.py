@@ -105,6 +105,27 @@ def test_what_fails_for_good_is_a_dead_letter_and_its_key_goes_on(*, is_plain: b
     assert_in_order(edge)
 
 
+class Panic(BaseException):
+    """What PyO3 raises when Rust's code panics; gevent's Timeout is no Exception, either."""
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_an_error_that_is_no_exception_is_an_attempt_that_has_failed(*, is_plain: bool) -> None:
+    async def handler(record: Record) -> None:
+        plain(record)
+
+    def plain(record: Record) -> None:
+        if record.offset == 0:
+            raise Panic
+
+    policy, once = DeadLetter("dlq"), Retry(attempts=1)
+    processor = Processor(plain if is_plain else handler, retry=once, on_failure=policy)
+    edge, engine = handle(processor, [b"a", b"a"], seconds=2.0)
+    assert [record.offset for record in edge.letters] == [0]
+    assert edge.offsets() == [1]
+    assert engine.measures.failures == 1
+
+
 def test_a_dead_letter_that_cannot_be_written_leaves_its_record_pending() -> None:
     async def handler(record: Record) -> None:
         if record.key == b"a":
