@@ -230,13 +230,15 @@ class Engine:
     async def drain(self, seconds: float) -> None:
         """End what is held, but what has to wait for another attempt.
 
+        After a failure, only what is under way: calls, and dead letters.
+
         Args:
             seconds: Maximum time.
         """
         self.scheduler.close(Phase.CLOSING if self.failure else Phase.DRAINING)
         self._offered.clear()
         self.pump()
-        if not await self.wait(lambda: self.is_idle or self.failure is not None, seconds):
+        if not await self.wait(lambda: self.is_idle, seconds):
             _log.warning("%d records are not processed in time", self.scheduler.figures().records)
 
     async def close(self) -> None:
@@ -285,6 +287,7 @@ class Engine:
                     break
                 self._failed(call, error)
             except (SystemExit, KeyboardInterrupt) as error:
+                scheduler.abandoned(call)
                 self._exit(call.records[0], error)
             except GeneratorExit:  # the task itself is thrown away
                 raise
@@ -330,6 +333,7 @@ class Engine:
         unawaited = _unawaited(result, in_list=self._handler.takes_batches)
         if unawaited is not None:
             self.measures.called(now - call.started, is_failure=True)
+            self.scheduler.abandoned(call)
             self._halt(call.records[0], unawaited)
             return
         self.measures.called(now - call.started)

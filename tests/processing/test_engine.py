@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from kshare.errors import ProcessingError
 from kshare.processing import (
     FILTERED,
     DeadLetter,
+    Outcome,
     Park,
     Processor,
     Record,
@@ -191,6 +193,70 @@ def test_stop_says_which_record_it_was() -> None:
     assert engine.failure.record.offset == 0
     assert edge.offsets(Status.FAILED) == [0]
     assert edge.offsets(Status.LEFT_OVER) == [1]
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_what_is_under_way_when_it_stops_is_ended(*, is_plain: bool) -> None:
+    async def handler(record: Record) -> None:
+        await asyncio.to_thread(plain, record)
+
+    def plain(record: Record) -> None:
+        begun.wait()
+        if record.offset == 0:
+            raise ValueError("no")
+        stopped.wait(20)
+
+    class Edge(MemoryEdge):
+        def settle(self, outcomes: Sequence[Outcome]) -> None:
+            super().settle(outcomes)
+            asyncio.get_running_loop().call_later(0.01, stopped.set)  # after the drain has begun
+
+    begun, stopped = threading.Barrier(4, timeout=20), threading.Event()
+    processor = Processor(plain if is_plain else handler, retry=Retry(attempts=1), concurrency=4)
+    edge, _ = handle(processor, [b"a", b"b", b"c", b"d", b"d"], Edge(), drain=20.0)
+    assert edge.offsets(Status.FAILED) == [0]
+    assert sorted(edge.offsets()) == [1, 2, 3]
+    assert edge.offsets(Status.LEFT_OVER) == [4]
+
+
+def test_a_dead_letter_that_is_under_way_when_it_stops_is_written() -> None:
+    written = asyncio.Event()
+
+    class Edge(MemoryEdge):
+        async def deliver(self, record: Record, error: BaseException | None) -> None:
+            await written.wait()
+            await super().deliver(record, error)
+
+    async def handler(record: Record) -> Any:
+        if record.offset == 0:
+            raise ValueError("no")
+        asyncio.get_running_loop().call_later(0.01, written.set)
+        return nothing(record)
+
+    processor = Processor(handler, retry=Retry(attempts=1), on_failure=DeadLetter("dlq"))
+    edge, engine = handle(processor, [b"a", b"b", b"a"], Edge(), drain=20.0)
+    assert "nobody awaits" in str(engine.failure)
+    assert edge.offsets(Status.DEAD_LETTERED) == [0]
+    assert edge.offsets(Status.LEFT_OVER) == [1, 2]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("leaves", [False, True])
+def test_the_call_that_ends_it_is_not_waited_for(
+    caplog: pytest.LogCaptureFixture, *, leaves: bool
+) -> None:
+    async def handler(record: Record) -> Any:
+        if leaves:
+            raise SystemExit(3)
+        return nothing(record)
+
+    began = time.monotonic()
+    edge, engine = handle(Processor(handler), [b"a", b"a"], drain=30.0)
+    assert time.monotonic() - began < 20
+    assert "not processed in time" not in caplog.text
+    assert edge.offsets(Status.LEFT_OVER) == [0, 1]
+    assert isinstance(engine.exits, SystemExit) == leaves
+    assert not engine.scheduler.figures().calls
 
 
 def test_errors_that_are_not_worth_it_are_not_tried_again() -> None:

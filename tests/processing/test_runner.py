@@ -415,7 +415,7 @@ def test_what_ends_the_process_ends_all_handlers_before_the_consumer(
         if by_outcome:
             sys.exit(3)
 
-    processor = Processor(handler, concurrency=5, on_outcome=on_outcome)
+    processor = Processor(handler, concurrency=5, on_outcome=on_outcome, drain_timeout=0.1)
     with pytest.raises(SystemExit) as exit_:
         run(processor, made, lambda: False)
     assert exit_.value.code == 3

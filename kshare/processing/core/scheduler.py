@@ -89,10 +89,17 @@ class Scheduler:
     def is_idle(self) -> bool:
         """True if there is nothing to wait for, in this phase."""
         if self._phase is Phase.CLOSING:
-            return not self._running
+            return not self._running and not self._is_delivering
         if self._phase is Phase.DRAINING:
             return not any(lane.state is not State.WAITING for lane in self._lanes.values())
         return not self._lanes
+
+    @property
+    def _is_delivering(self) -> bool:
+        """True if a dead letter is under way, or a key on its way to be parked."""
+        if self._settings.on_failure is OnFailure.STOP:
+            return False
+        return any(lane.state is State.ENDING for lane in self._lanes.values())
 
     def figures(self) -> Figures:
         """What is held now, from any thread. Linear in the lanes."""
@@ -295,6 +302,12 @@ class Scheduler:
             else:
                 self._advance(lane, now)
         return True
+
+    def abandoned(self, call: Call) -> None:
+        """A call ends the processor: its records have no outcome, and what is held of its lanes."""
+        if self._end(call):
+            for lane in call.lanes:
+                self._leave(lane, Status.LEFT_OVER)
 
     def _end(self, call: Call) -> bool:
         if call.is_over:
