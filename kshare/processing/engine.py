@@ -41,6 +41,9 @@ __all__ = ["Edge", "Engine"]
 
 _log = logging.getLogger("kshare.processing")
 
+_TURN_SECONDS = 0.05
+"""After so long without a turn of the loop, coroutine functions that never wait let it go on."""
+
 
 class Edge(Protocol):
     """What is outside an engine. Its methods are called in the event loop's thread."""
@@ -121,7 +124,7 @@ class Engine:
         self._threads = Threads("kshare-handler")
         self._timer: asyncio.TimerHandle | None = None
         self._tick_at = 0.0
-        self._is_flush_due = False
+        self._flush_due_since: float | None = None
         self._loop = asyncio.get_running_loop()
         self._epoch = time.time() - time.monotonic()
 
@@ -297,7 +300,11 @@ class Engine:
                 self._succeeded(call, result, epoch + clock())
             if call.is_over and self._limit is not None:
                 self._adapt(call)
-            call = scheduler.next_call(epoch + clock())
+            now, since = epoch + clock(), self._flush_due_since
+            if since is not None and now - since > _TURN_SECONDS:  # a flush comes each turn
+                await asyncio.sleep(0)
+                now = epoch + clock()
+            call = scheduler.next_call(now)
         self.flush()
 
     def _begin_in_thread(self, call: Call) -> None:
@@ -421,13 +428,13 @@ class Engine:
 
     def flush(self) -> None:
         """Carry out effects and hand out outcomes, once in a turn of the loop."""
-        if not self._is_flush_due:
-            self._is_flush_due = True
+        if self._flush_due_since is None:
+            self._flush_due_since = self.now()
             self._loop.call_soon(self.settle)
 
     def settle(self) -> None:
         """Hand out outcomes and carry out effects at once."""
-        self._is_flush_due = False
+        self._flush_due_since = None
         scheduler = self.scheduler
         outcomes, scheduler.outcomes = scheduler.outcomes, []
         if outcomes:

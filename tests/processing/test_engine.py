@@ -22,7 +22,8 @@ from kshare.processing import (
     Status,
     Stop,
 )
-from tests.processing.engines import MemoryEdge, handle
+from tests.processing.engines import MemoryEdge, handle, records_of
+from tests.support.clock import Clock
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
@@ -462,6 +463,36 @@ def test_a_predicate_that_fails_says_nothing_about_the_error(
     assert [record.offset for record in edge.letters] == [0, 1]
     assert {record.failures for record in edge.letters} == {3}
     assert "Retry(on=...) has failed" in caplog.text
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_coroutine_functions_that_never_wait_let_the_loop_go_on(
+    monkeypatch: pytest.MonkeyPatch, concurrency: int
+) -> None:
+    clock, handled = Clock(), list[int]()
+    monkeypatch.setattr("kshare.processing.engine.time", clock)
+
+    async def handler(record: Record) -> None:
+        clock.sleep(0.005)
+        handled.append(record.offset)
+
+    async def run() -> tuple[list[int], float]:
+        edge = MemoryEdge()
+        processor = Processor(handler, concurrency=concurrency)
+        engine = processor.engine(edge)
+        engine.offer(records_of(processor, [b"%d" % at for at in range(1_000)]))
+        began = clock.now
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        turn = clock.now - began
+        assert await engine.wait(lambda: engine.is_idle)
+        await asyncio.sleep(0)
+        await engine.close()
+        return edge.offsets(), turn
+
+    offsets, turn = asyncio.run(run())
+    assert sorted(offsets) == list(range(1_000)) == sorted(handled)
+    assert 0 < turn < 0.2
 
 
 def test_with_auto_fewer_calls_run_when_all_are_too_slow() -> None:

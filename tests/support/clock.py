@@ -25,6 +25,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def time(self) -> float:
+        return self.now
+
     def sleep(self, seconds: float, /) -> None:
         assert seconds >= 0
         self.slept.append(seconds)
