@@ -5,6 +5,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from kshare.cluster.parked_keys import ParkedKeys
 from kshare.group.consumer.consumer import KeySharedConsumer
@@ -48,7 +50,8 @@ class ConsumerEdge:
         self._letters: DeadLetters | None = None
         self._parked: ParkedKeys | None = None
         self._parking = threading.Lock()  # its connections are for one thread at a time
-        self._turn = asyncio.Lock()  # to park: those that wait for it need no threads
+        # Its own: handlers may fill those of asyncio.to_thread, with calls that hang.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kshare-edge")
         if isinstance(self._policy, DeadLetter):
             self._letters = DeadLetters(kafka, self._policy.topic)
         elif isinstance(self._policy, Park):
@@ -77,7 +80,7 @@ class ConsumerEdge:
 
     async def begin_sequence(self, record: Record) -> None:
         """Keep in the group's log that later records of a key follow it."""
-        await asyncio.to_thread(self.retry_log.begin_sequence, record)
+        await self._in_thread(self.retry_log.begin_sequence, record)
 
     async def park(self, record: Record, error: BaseException | None) -> None:
         """Park the key of a record, with the error as the reason."""
@@ -85,8 +88,10 @@ class ConsumerEdge:
         if record.raw_key is None:
             raise ValueError("a record without a key cannot be parked")
         why = ": ".join(filter(None, (self._policy.why, repr(error)[:500])))
-        async with self._turn:
-            await asyncio.to_thread(self._park, record.topic, record.raw_key, why)
+        await self._in_thread(self._park, record.topic, record.raw_key, why)
+
+    async def _in_thread(self, call: Callable[..., None], *given: Any) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, call, *given)
 
     def _park(self, topic: str, key: bytes, why: str) -> None:
         assert self._parked is not None
@@ -126,6 +131,7 @@ class ConsumerEdge:
 
     def close(self) -> None:
         """Close the connections."""
+        self._thread.shutdown(wait=False)
         self.retry_log.close()
         if self._letters is not None:
             self._letters.close()

@@ -39,6 +39,7 @@ from kshare.processing.consumer_edge import ConsumerEdge
 from kshare.processing.core.effects import GiveBack, TakeAgain
 from kshare.processing.dead_letters import letter_headers
 from kshare.processing.measures import Measures
+from kshare.processing.policy import FailurePolicy
 from kshare.processing.progress import Progress
 from kshare.processing.runner import Runner
 from kshare.testing import FakeCluster
@@ -395,6 +396,37 @@ def test_it_ends_while_calls_of_handlers_hang_in_the_threads_of_asyncio(
     run(processor, made, lambda: len(hanging) == 2)
     watching.join()
     assert closed == [True]
+
+
+@pytest.mark.parametrize("policy", [Park(), DeadLetter("dlq", sequence=True)])
+def test_keys_end_while_calls_of_handlers_hang_in_the_threads_of_asyncio(
+    consumer: Callable[..., KeySharedConsumer], policy: FailurePolicy
+) -> None:
+    made, release = consumer(), threading.Event()
+    edge = ConsumerEdge(Processor(print, on_failure=policy), made, lambda: None)
+    edge._parked = parked = Mock()
+    edge.retry_log = log = Mock()
+    record, *_ = records_of(Processor(print), made.consume(1, 20))
+
+    async def end() -> None:
+        threads = ThreadPoolExecutor(1)
+        asyncio.get_running_loop().set_default_executor(threads)
+        hanging = asyncio.ensure_future(asyncio.to_thread(release.wait))
+        await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(10):
+                if isinstance(policy, Park):
+                    await edge.park(record, None)
+                else:
+                    await edge.begin_sequence(record)
+        finally:
+            release.set()
+            await hanging
+
+    asyncio.run(end())
+    edge.close()
+    assert parked.park.called == isinstance(policy, Park)
+    assert log.begin_sequence.called != isinstance(policy, Park)
 
 
 @pytest.mark.parametrize("by_outcome", [False, True])
