@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
-from typing import Any, TypeAlias
+from math import inf
+from typing import Any, Final, TypeAlias
 
 from kshare.options.kinds import parse_duration
 from kshare.processing.core.settings import RetryPlan
 
 __all__ = ["DeadLetter", "FailurePolicy", "Park", "Retry", "RetryAfter", "Stop", "seconds_of"]
+
+_YEAR_SECONDS: Final = 366 * 86_400
 
 
 def seconds_of(name: str, duration: str | float, problems: list[str]) -> float:
@@ -106,14 +108,16 @@ class RetryAfter(Exception):  # noqa: N818 - what a handler says, as HTTP's head
         reason: Why, for people.
 
     Raises:
-        ValueError: It is no number of seconds.
+        ValueError: It is no number of seconds, or more than those of a year.
     """
 
     def __init__(self, seconds: float | str, reason: str = "") -> None:
         super().__init__(seconds, reason)
         self.seconds = float(seconds)
-        if not isfinite(self.seconds):
-            raise ValueError(f"RetryAfter: seconds is {seconds!r}; wanted a number of seconds")
+        if not -inf < self.seconds <= _YEAR_SECONDS:
+            raise ValueError(
+                f"RetryAfter: seconds is {seconds!r}; wanted a number of seconds, a year at most"
+            )
 
     def __str__(self) -> str:
         return f"again after {self.seconds:g} s" + (f": {self.args[1]}" if self.args[1] else "")
