@@ -343,32 +343,31 @@ class Engine:
             self.scheduler.abandoned(call)
             self._halt(call.records[0], unawaited)
             return
+        if self._handler.takes_batches and isinstance(result, list):
+            self._list_succeeded(call, result, now)
+            return
         self.measures.called(now - call.started)
-        if len(call.records) > 1 or self._handler.takes_batches:
-            self._batch_succeeded(call, result, now)
-        elif result is FILTERED:
+        if result is FILTERED:
             self.scheduler.done(call, now, status=Status.FILTERED)
         else:
-            self.scheduler.done(call, now, (result,))
+            self.scheduler.done(call, now, [result] * len(call.records))
         self.flush()
 
-    def _batch_succeeded(self, call: Call, result: Any, now: float) -> None:
-        if not isinstance(result, list):
-            status = Status.FILTERED if result is FILTERED else Status.DONE
-            self.scheduler.done(call, now, [result] * len(call.records), status)
-            return
-        if len(result) != len(call.records):
+    def _list_succeeded(self, call: Call, results: list[Any], now: float) -> None:
+        if len(results) != len(call.records):
             error = TypeError(
-                f"the handler returned a list of {len(result)} results for {len(call.records)} "
+                f"the handler returned a list of {len(results)} results for {len(call.records)} "
                 "records; wanted one for each, or None"
             )
             self._failed(call, error)
             return
-        answers = [_answer(each) for each in result]
-        self._obey_throttling(result)
+        self.measures.called(now - call.started)
+        answers = [_answer(each) for each in results]
+        self._obey_throttling(results)
         self.scheduler.partly_done(
             call, answers, now, is_final=self._handler.is_final, after=_after
         )
+        self.flush()
 
     def _failed(self, call: Call, error: BaseException) -> None:
         if call.is_over:

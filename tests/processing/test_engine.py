@@ -380,6 +380,28 @@ def test_an_exception_in_a_batchs_results_is_that_records() -> None:
     assert_in_order(edge)
 
 
+def test_a_batch_that_was_filtered_has_no_results() -> None:
+    """A column of results in Spark does not take what says so."""
+
+    async def handler(records: list[Record]) -> object:
+        return FILTERED
+
+    edge, _ = handle(Processor(handler, batch_size=2), [b"a", b"a"])
+    assert [(each.status, each.result) for each in edge.outcomes] == [(Status.FILTERED, None)] * 2
+
+
+def test_a_list_that_is_too_short_is_one_call_that_has_failed() -> None:
+    async def handler(records: list[Record]) -> list[Any]:
+        return []
+
+    processor = Processor(
+        handler, batch_size=2, retry=Retry(attempts=1), on_failure=DeadLetter("d")
+    )
+    edge, engine = handle(processor, [b"a"])
+    assert "a list of 0 results for 1 records" in str(edge.outcomes[0].error)
+    assert (engine.measures.calls, engine.measures.failures) == (1, 1)
+
+
 @pytest.mark.parametrize("batches", [False, True])
 @pytest.mark.filterwarnings("error")
 def test_a_coroutine_that_nobody_awaits_is_no_result(*, batches: bool) -> None:
