@@ -512,7 +512,7 @@ class Engine:
         self.measures.undelivered += 1
         _log.warning("%r stays pending, and its key waits: it has failed, and %s", record, fault)
         self.scheduler.undelivered(lane, self.now())
-        self.flush()
+        self.pump()  # others may have got the record, and what is behind it goes on
 
 
 def _after(error: BaseException) -> float | None:

@@ -143,6 +143,38 @@ def test_a_dead_letter_that_cannot_be_written_leaves_its_record_pending() -> Non
     assert engine.measures.undelivered > 1
 
 
+def test_what_stays_of_a_lane_whose_letter_was_refused_goes_on() -> None:
+    """Others got the record of the letter meanwhile, of a partition that is shared by keys."""
+    refused = asyncio.Event()
+
+    class Edge(MemoryEdge):
+        async def deliver(self, record: Record, error: BaseException | None) -> None:
+            self.letters.append(record)
+            await refused.wait()
+            raise OSError("not now")
+
+    async def handler(record: Record) -> None:
+        if record.offset == 0:
+            raise ValueError("no")
+
+    async def run() -> None:
+        processor = Processor(
+            handler, order="partition", retry=Retry(attempts=1), on_failure=DeadLetter("dlq")
+        )
+        engine = processor.engine(edge)
+        engine.offer(records_of(processor, [b"a", b"b"]))
+        await engine.wait(lambda: bool(edge.letters), 20)
+        engine.revoke(lambda record: record.raw_key == b"a")
+        engine.settle()
+        refused.set()
+        assert await engine.wait(lambda: edge.offsets() == [1], 5)
+        await engine.close()
+
+    edge = Edge()
+    asyncio.run(run())
+    assert edge.offsets(Status.LEFT_OVER) == [0]
+
+
 def test_a_sequence_follows_into_the_dead_letter_topic() -> None:
     async def handler(record: Record) -> None:
         if record.offset == 1:
