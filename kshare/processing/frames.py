@@ -54,6 +54,8 @@ RESULT_TYPES: Final = {
 _NOWHERE: Final = TopicPartition("", 0)
 _ABSENT: Final = {"timestamp": -1, "headers": None}
 _OUTCOMES_A_BATCH: Final = 4_096
+_TEXTS: Final = (pa.string(), pa.large_string())
+_BYTES: Final = (pa.binary(), pa.large_binary())
 
 
 class Frame(Protocol):
@@ -344,16 +346,46 @@ class _Rows:
     def _converted(self, name: str) -> list[Any]:
         if name in self.batch.schema.names:
             array = self.batch.column(name)
-            is_time = name == "timestamp" and pa.types.is_timestamp(array.type)
-            return _milliseconds(array) if is_time else array.to_pylist()
+            convert = _KAFKAS.get(name)
+            return array.to_pylist() if convert is None else convert(array)
         if name in _ABSENT:
             return [_ABSENT[name]] * self.batch.num_rows
         raise ValueError(f"the frame has no column {name}; it has {self.batch.schema.names}")
 
 
 def _milliseconds(array: pa.Array) -> list[int]:
-    times = array.cast(pa.timestamp("ms", array.type.tz), safe=False).view(pa.int64())
+    """A column ``timestamp``, as a dead letter takes it; -1 for what is no time."""
+    if pa.types.is_timestamp(array.type):
+        times = array.cast(pa.timestamp("ms", array.type.tz), safe=False).view(pa.int64())
+    elif pa.types.is_integer(array.type):
+        times = array.cast(pa.int64(), safe=False)
+    else:
+        return [-1] * len(array)
     return [-1 if time is None else time for time in times.to_pylist()]
+
+
+def _headers(array: pa.Array) -> list[Any]:
+    """A column ``headers``, as a dead letter takes it; None for what are no headers of Kafka."""
+    if not _is_headers(array.type):
+        return [None] * len(array)
+    return [
+        [each for each in headers or () if each is not None and each["key"] is not None]
+        for headers in array.to_pylist()
+    ]
+
+
+def _is_headers(kind: pa.DataType) -> bool:
+    types = pa.types
+    if not (types.is_list(kind) or types.is_large_list(kind)):
+        return False
+    of = kind.value_type
+    if not types.is_struct(of) or {"key", "value"} - {field.name for field in of}:
+        return False
+    return of.field("key").type in _TEXTS and of.field("value").type in (*_TEXTS, *_BYTES)
+
+
+_KAFKAS: Final = {"timestamp": _milliseconds, "headers": _headers}
+"""Columns that a dead letter has from its record: a frame's own may be of any type."""
 
 
 def _records(processor: Processor, batch: pa.RecordBatch, key: str, first: int) -> Iterator[Record]:

@@ -198,6 +198,41 @@ def test_what_a_dead_letter_needs_of_a_record() -> None:
     assert told == [(1_700_000_000_123, [("h", b"1")]), (-1, []), (-1, [])]
 
 
+WHEN = "2026-01-01"
+MAP = pa.map_(pa.string(), pa.binary())
+HEADER = {"key": "h", "value": b"1"}
+
+
+@pytest.mark.parametrize(
+    ("column", "wanted"),
+    [
+        ({"timestamp": [WHEN]}, (-1, [])),
+        ({"timestamp": [1.5]}, (-1, [])),
+        ({"timestamp": pa.array([None], pa.int64())}, (-1, [])),
+        ({"timestamp": [5]}, (5, [])),
+        ({"timestamp": pa.array([2**64 - 2], pa.uint64())}, (-2, [])),
+        ({"headers": ["h"]}, (-1, [])),
+        ({"headers": [["h"]]}, (-1, [])),
+        ({"headers": [[{"name": "h", "value": b"1"}]]}, (-1, [])),
+        ({"headers": [[{"key": 1, "value": b"1"}]]}, (-1, [])),
+        ({"headers": [[{"key": "h", "value": 1}]]}, (-1, [])),
+        ({"headers": pa.array([[("h", b"1")]], MAP)}, (-1, [])),
+        ({"headers": [[None, {"key": None, "value": b"1"}, HEADER]]}, (-1, [("h", b"1")])),
+    ],
+)
+def test_columns_of_any_type_leave_a_dead_letter_possible(
+    column: dict[str, Any], wanted: tuple[int, list[tuple[str, bytes | None]]]
+) -> None:
+    """A frame that is not format("kshare") may have its own."""
+    told: list[tuple[int, list[tuple[str, bytes | None]]]] = []
+
+    async def look(record: Record) -> None:
+        told.append((record.timestamp, record.headers))
+
+    list(process_rows([pa.record_batch({"key": ["a"], **column})], Processor(look)))
+    assert told == [wanted]
+
+
 def test_rows_that_are_taken_while_others_are_settled_come_once() -> None:
     """The one is done by the task's thread, the other one by the event loop's."""
     task = _Task(Processor(print), None, None)
