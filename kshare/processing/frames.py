@@ -26,7 +26,7 @@ from kshare.processing.core.outcome import Outcome, error_text
 from kshare.processing.core.record import Record
 from kshare.processing.dead_letters import DeadLetters
 from kshare.processing.engine import Engine
-from kshare.processing.policy import DeadLetter, Park
+from kshare.processing.policy import DeadLetter, FailurePolicy, Park
 from kshare.processing.processor import Processor
 
 __all__ = [
@@ -107,7 +107,7 @@ def process_by_key(
     Args:
         frame: A ``DataFrame`` with a column of keys.
         processor: What is called. With ``Park()``, or ``DeadLetter(..., sequence=True)``, it is
-            refused: they need a consumer's group.
+            refused: they need a consumer's group. So it is with ``on_outcome``: outcomes are rows.
         key: Name of the column of keys.
         result: Type of a column ``result`` with what the handler returns: ``string``, ``binary``,
             ``boolean``, ``int``, ``bigint`` or ``double``. None: there is no such column.
@@ -180,7 +180,16 @@ def run_batch(
 
 
 def _unsuitable(processor: Processor, options: Mapping[str, str] | None) -> list[str]:
-    policy = processor.on_failure
+    problems = _unsuitable_policy(processor.on_failure, options)
+    if processor.on_outcome is not None:
+        problems.append(
+            "on_outcome is not called in Spark; leave it out: each outcome is a row of the frame "
+            "that process_by_key returns"
+        )
+    return problems
+
+
+def _unsuitable_policy(policy: FailurePolicy, options: Mapping[str, str] | None) -> list[str]:
     if isinstance(policy, Park):
         return [
             (

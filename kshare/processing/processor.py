@@ -63,7 +63,7 @@ class Processor:
         value_deserializer: The same for ``value``.
         drain_timeout: Maximum time to end what is under way when it has to stop.
         on_outcome: Called with each :class:`~kshare.processing.Outcome`, in each key's order, after
-            the record is acknowledged. It must not block.
+            the record is acknowledged. It must not block. Not for Spark: outcomes are rows there.
 
     Raises:
         OptionsError: Arguments are wrong; every fault is listed.

@@ -285,11 +285,12 @@ class Frame:
     ],
 )
 def test_wrong_arguments_are_listed(policy: Any, wanted: str) -> None:
-    processor = Processor(Failing({}), on_failure=policy)
+    processor = Processor(Failing({}), on_failure=policy, on_outcome=print)
     with pytest.raises(OptionsError) as raised:
         process_by_key(Frame(), processor, result="json")
     text = str(raised.value)
-    for part in ("key='key' is no column; there are id, status", "status", "result='json'", wanted):
+    no_column = "key='key' is no column; there are id, status"
+    for part in (no_column, "status", "result='json'", wanted, "on_outcome is not called in Spark"):
         assert part in text
 
 
