@@ -25,7 +25,7 @@ _log = logging.getLogger("kshare.processing")
 
 
 class ConsumerEdge:
-    """Acknowledges, writes dead letters, parks keys: see :class:`~kshare.processing.engine.Edge`.
+    """Acknowledges, writes dead letters, parks keys: see :class:`~kshare.processing.edge.Edge`.
 
     Args:
         processor: Says what becomes of records that have failed.

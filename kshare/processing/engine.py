@@ -8,11 +8,11 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable
 from contextlib import suppress
 from functools import partial
 from inspect import isawaitable, iscoroutine
-from typing import Any, Protocol
+from typing import Any
 
 from kshare.errors import ProcessingError
 from kshare.processing.core.adaptive import AdaptiveLimit
@@ -29,63 +29,21 @@ from kshare.processing.core.effects import (
 )
 from kshare.processing.core.holdings import Phase
 from kshare.processing.core.lane import Call, Lane
-from kshare.processing.core.outcome import FILTERED, Outcome, Status
+from kshare.processing.core.outcome import FILTERED, Status
 from kshare.processing.core.record import Record
 from kshare.processing.core.scheduler import Scheduler
+from kshare.processing.edge import Edge
 from kshare.processing.handler import Handler
 from kshare.processing.measures import Measures
 from kshare.processing.policy import RetryAfter
 from kshare.processing.threads import Threads
 
-__all__ = ["Edge", "Engine"]
+__all__ = ["Engine"]
 
 _log = logging.getLogger("kshare.processing")
 
 _TURN_SECONDS = 0.05
 """After so long without a turn of the loop, coroutine functions that never wait let it go on."""
-
-
-class Edge(Protocol):
-    """What is outside an engine. Its methods are called in the event loop's thread."""
-
-    def settle(self, outcomes: Sequence[Outcome]) -> None:
-        """Records have outcomes: acknowledge those that are final."""
-
-    async def deliver(self, record: Record, error: BaseException | None) -> None:
-        """Write a dead letter; return when the broker has it.
-
-        Raises:
-            Exception: It has not; it is tried again.
-        """
-
-    async def begin_sequence(self, record: Record) -> None:
-        """Keep in mind that later records of a key go to the dead-letter topic unhandled.
-
-        Raises:
-            Exception: It is not kept; it is tried again.
-        """
-
-    async def park(self, record: Record, error: BaseException | None) -> None:
-        """Park the key of a record.
-
-        Raises:
-            Exception: It is not parked; it is tried again.
-        """
-
-    def release(self, record: Record) -> None:
-        """A record and later ones of its lane are held no more, and pending.
-
-        None of the lane is to be offered before :meth:`take_again`.
-        """
-
-    def take_again(self, record: Record) -> None:
-        """What was released from a record on may come again."""
-
-    def remember(self, record: Record) -> None:
-        """Keep failures and due time of a record through a restart."""
-
-    def forget(self, record: Record) -> None:
-        """Keep them no more."""
 
 
 class Engine:

@@ -12,7 +12,8 @@ from kshare.processing.core.outcome import Outcome
 from kshare.processing.core.record import Record, Source
 from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import OnFailure, Settings
-from kshare.processing.engine import Edge, Engine
+from kshare.processing.edge import Edge
+from kshare.processing.engine import Engine
 from kshare.processing.handler import Deserializer, Handler
 from kshare.processing.measures import Running
 from kshare.processing.policy import DeadLetter, FailurePolicy, Park, Retry, Stop, seconds_of
