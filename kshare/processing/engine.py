@@ -15,6 +15,7 @@ from inspect import isawaitable, iscoroutine
 from typing import Any
 
 from kshare.errors import ProcessingError
+from kshare.processing.alarm import Alarm
 from kshare.processing.core.adaptive import AdaptiveLimit
 from kshare.processing.core.effects import (
     Cancel,
@@ -80,10 +81,9 @@ class Engine:
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads = Threads("kshare-handler")
-        self._timer: asyncio.TimerHandle | None = None
-        self._tick_at = 0.0
         self._flush_due_since: float | None = None
         self._loop = asyncio.get_running_loop()
+        self._alarm = Alarm(self._loop, self._tick)
         self._epoch = time.time() - time.monotonic()
 
     def now(self) -> float:
@@ -212,8 +212,7 @@ class Engine:
             task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=1.0)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.close()
         self._threads.close()
 
     # -- calls ------------------------------------------------------------------------------
@@ -363,20 +362,7 @@ class Engine:
 
     # -- time -------------------------------------------------------------------------------
 
-    def _set_timer(self) -> None:
-        due = self.scheduler.next_tick()
-        if due is None:
-            return
-        when = due - self._epoch
-        if self._timer is not None:
-            if self._tick_at <= when:
-                return
-            self._timer.cancel()
-        # One of uvloop's does not say when, if that is over already.
-        self._timer, self._tick_at = self._loop.call_at(when, self._tick), when
-
     def _tick(self) -> None:
-        self._timer = None
         self.scheduler.tick(self.now())
         self.settle()
         self.pump()
@@ -406,7 +392,9 @@ class Engine:
         if self._offered:
             self._admit()
             self.pump()
-        self._set_timer()
+        due = scheduler.next_tick()
+        if due is not None:
+            self._alarm.set(due - self._epoch)
         self._changed.set()
 
     def _act(self, effect: Effect) -> None:
