@@ -497,8 +497,8 @@ def test_a_thousand_in_flight_are_drained_or_left_over() -> None:
 
     keys = [b"%d" % at for at in range(1_000)]
     began = time.monotonic()
-    edge, _ = handle(Processor(handler, concurrency=1_000), keys, seconds=0.0, drain=0.5)
-    assert time.monotonic() - began < 5
+    edge, _ = handle(Processor(handler, concurrency=1_000), keys, seconds=0.0, drain=2.0)
+    assert time.monotonic() - began < 30
     assert sorted(edge.offsets()) == list(range(900))
     assert sorted(edge.offsets(Status.LEFT_OVER)) == list(range(900, 1_000))
 
