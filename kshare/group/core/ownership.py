@@ -184,8 +184,9 @@ class Ownership:
             What is to be done now. Each action must be confirmed, or said to have failed, with
             :attr:`action`, its number; and whether delivery begins.
         """
-        if now < self.retries.at:
-            return (), False
+        if now < self.retries.at:  # no reason to overlook a later claim
+            self.owner.look(log)
+            return (), self.look(now)
         self.retries.at = 0.0
         self.begin_commit(log, now)
         actions = self.owner.actions(log, end)

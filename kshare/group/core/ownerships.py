@@ -280,8 +280,6 @@ class Ownerships:
 
     def _advance(self, each: Ownership, now: float) -> tuple[Action, ...]:
         owner = each.owner
-        if now < each.retries.at:
-            return ()
         # The epoch's record may be read later than its number comes with SyncGroup.
         if owner.peers is None and owner.epoch is not None and owner.epoch in self.log.epochs:
             owner.know_peers(self.log.epochs[owner.epoch].names)

@@ -120,11 +120,16 @@ class Cooperator(Owner):
 
     # -- decisions -------------------------------------------------------------------------
 
+    def look(self, log: PartitionLog) -> None:
+        """Move on by what the log says."""
+        Owner.look(self, log)
+        if self.phase is not Phase.RUNNING:
+            self._stop()
+
     def actions(self, log: PartitionLog, log_end: int) -> tuple[Action, ...]:
         """What to do next, as :meth:`.Owner.actions`."""
         actions = Owner.actions(self, log, log_end)
         if self.phase is not Phase.RUNNING:
-            self._stop()
             return actions
         looks_at = (log_end, log.incarnation, self.epoch, self.peers, self.silent)
         if looks_at == self._looked_at and self._data is None:

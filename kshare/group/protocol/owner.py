@@ -272,7 +272,7 @@ class Owner:
             log: What the log says of the partition, as far as the member has read it.
             log_end: How far it has read it.
         """
-        self._look(log)
+        self.look(log)
         aside = self._unblock(log)
         primary = self._evidence.primary
         # A start is resolved by the log as it was when the primary offset was fetched, or later.
@@ -282,24 +282,8 @@ class Owner:
         self._pending = tuple(action for action in actions if not isinstance(action, Delete))
         return (*aside, *actions)
 
-    def _unblock(self, log: PartitionLog) -> tuple[Action, ...]:
-        """While the own claim is not read back: a transaction of a former owner may hide it."""
-        if self.phase is not Phase.CLAIMING:
-            return ()
-        hiding = former_ids(log, self.claim) - self._takeover.unblocked
-        if not hiding:
-            return ()
-        unblocked = self._takeover.unblocked | hiding
-        self._takeover = replace(self._takeover, unblocked=unblocked)
-        return (Unblock(hiding),)
-
-    def _fence(self, log: PartitionLog) -> tuple[Action, ...]:
-        """What former owners have decided is in the log from then on, and no more comes."""
-        former = frozenset() if self._takeover.has_fenced else former_ids(log, self.claim)
-        return (Fence(former),) if former else ()
-
-    def _look(self, log: PartitionLog) -> None:
-        """Move on by what the log says."""
+    def look(self, log: PartitionLog) -> None:
+        """Move on by what the log says, as :meth:`actions` does before it decides."""
         mine = log.claims.get(self.member)
         if self._evidence.known is not None:
             # Others that have had the hashes may have delivered again what is known.
@@ -323,6 +307,22 @@ class Owner:
         write = self._pending[0] if self._pending else None
         if isinstance(write, Write) and is_written(log, write.records):
             self._pending = ()
+
+    def _unblock(self, log: PartitionLog) -> tuple[Action, ...]:
+        """While the own claim is not read back: a transaction of a former owner may hide it."""
+        if self.phase is not Phase.CLAIMING:
+            return ()
+        hiding = former_ids(log, self.claim) - self._takeover.unblocked
+        if not hiding:
+            return ()
+        unblocked = self._takeover.unblocked | hiding
+        self._takeover = replace(self._takeover, unblocked=unblocked)
+        return (Unblock(hiding),)
+
+    def _fence(self, log: PartitionLog) -> tuple[Action, ...]:
+        """What former owners have decided is in the log from then on, and no more comes."""
+        former = frozenset() if self._takeover.has_fenced else former_ids(log, self.claim)
+        return (Fence(former),) if former else ()
 
     def _next(self, log: PartitionLog) -> tuple[Action, ...]:
         match self.phase:

@@ -281,3 +281,20 @@ def test_a_lease_of_a_partition_that_is_given_up_is_not_waited_for() -> None:
     assert owned._leases.next_time() == 145.0
     owned.claim({T0: (WHOLE,)})
     assert owned._leases.next_time() == float("inf")
+
+
+@pytest.mark.parametrize("lease_records", [None, 5])
+def test_a_later_claim_is_seen_in_the_pause_after_a_fault(lease_records: int | None) -> None:
+    """The pause may be longer than the claim timeout, after which the other one delivers."""
+    owned = Ownerships("m", "g", 0.5, lease_records=lease_records)
+    owned.claim({T0: (WHOLE,)})
+    run(owned)
+    each = owned.by_partition[T0]
+    for _ in range(7):  # each pause is longer
+        each.failed(each.action, "timed out", 100.0)
+    assert owned.next_time() > 100.5
+    write(owned, Claim(T0, "other#1", (WHOLE,)))
+    assert list(owned.advance(100.0)) == []
+    assert each.owner.phase is Phase.FENCED
+    assert owned.started() == {}
+    assert owned.share(T0) is None

@@ -296,13 +296,13 @@ def does_not_wait_after_a_lost_log(patch: pytest.MonkeyPatch) -> None:
 def delivers_on_without_the_lost_log(patch: pytest.MonkeyPatch) -> None:
     """It takes note of the loss, and does not claim again."""
     patch.setattr(Owner, "log_lost", lambda self, topic_id: setattr(self, "topic_id", topic_id))
-    real = Owner._look
+    real = Owner.look
 
     def look(self: Owner, said: log.PartitionLog) -> None:
         if self.phase is not owner.Phase.RUNNING or self.member in said.claims:
             real(self, said)
 
-    patch.setattr(Owner, "_look", look)
+    patch.setattr(Owner, "look", look)
 
 
 def forgets_facts_that_were_not_written(patch: pytest.MonkeyPatch) -> None:
