@@ -10,6 +10,8 @@ from kshare.core.hashing import WHOLE
 from kshare.errors import TransactionAbortedError
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.core.transaction import Todo, TransactionState
+from kshare.group.core.work import Work
 from kshare.group.message import Message
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.processing.replay import Replay, group_of
@@ -60,16 +62,18 @@ def test_a_look_at_the_letters_writes_nothing_and_sees_what_is_left(cluster: Fak
 def test_letters_come_again_after_the_last_transaction_was_aborted(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    aborted, admit = list[int](), TransactionLog.await_admission
+    aborted, look = list[int](), TransactionLog.next_todo
 
-    def aborts_once(self: TransactionLog, work: Any, *rest: Any) -> None:
+    def aborts_once(
+        self: TransactionLog, state: TransactionState, work: Work, *rest: Any, **named: Any
+    ) -> Todo:
         has_all = any(each.position_of((WHOLE,)) >= LETTERS for each in work.processed.values())
         if has_all and not aborted:
             aborted.append(1)
             raise TransactionAbortedError("the coordinator did not answer")
-        admit(self, work, *rest)
+        return look(self, state, work, *rest, **named)
 
-    monkeypatch.setattr(TransactionLog, "await_admission", aborts_once)
+    monkeypatch.setattr(TransactionLog, "next_todo", aborts_once)
     replay = replay_of(cluster)
     replay.run()
     assert aborted

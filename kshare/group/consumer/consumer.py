@@ -381,7 +381,7 @@ class KeySharedConsumer:
         if self._receiver.transactions is None:
             raise RuntimeError("transactions need transactional.id in the configuration")
         try:
-            if self._receiver.transactions.current is None:
+            if not self._receiver.transactions.is_open:
                 with self._state.call():
                     self._receiver.follow_group(continues=False)
             with self._receiver.transactions.run() as transaction:

@@ -113,7 +113,7 @@ class Reading:
         transactions = self._receiver.transactions
         if transactions is None:
             return
-        if transactions.current is not None:
+        if transactions.is_open:
             raise RuntimeError(f"a transaction is open: {what} when it has ended")
         transactions.resolve()
 

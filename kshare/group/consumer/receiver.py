@@ -353,7 +353,7 @@ class Receiver:
             raise ConsumerClosedError
         if not self._state.has_begun:
             raise RuntimeError("nothing to receive: call subscribe() or assign() before")
-        if self.transactions is not None and self.transactions.current is None:
+        if self.transactions is not None and not self.transactions.may_take:
             raise RuntimeError("transactional.id is set: receive within consumer.transaction()")
 
     def _wait(self, take: Take, deadline: float, *, continues: bool) -> bool:
@@ -413,7 +413,7 @@ class Receiver:
             subscriber.member.check()
             return True
         transactions = self.transactions
-        if continues or (transactions is not None and transactions.current is not None):
+        if continues or (transactions is not None and transactions.is_open):
             return False  # what is handed out already comes first
         if transactions is not None:
             transactions.resolve()

@@ -8,7 +8,8 @@
 
 Guarantees: facts are written last, so that other readers of the log wait for an open transaction no
 longer than its commit takes. After an abort, or an answer that was lost, delivery goes on from what
-the log says once the transaction is decided.
+the log says once the transaction is decided. What is next, and when it gives up, is decided in
+:mod:`kshare.group.core.transaction`: this module asks brokers, waits, and tells it what happened.
 
 A signal handler, or another thread, may close the consumer amid a transaction. The beginning and
 the commit are calls, and hold a lock: the consumer closes after them. They wait for other members
@@ -43,10 +44,10 @@ from kshare.errors import (
 )
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
+from kshare.group.core.transaction import GiveUp, ProducerEpoch, Todo, TransactionState
 from kshare.group.core.work import Work
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.metrics import Latency
-from kshare.group.protocol.transaction import patience
 from kshare.group.session.fencing import fence_ids
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.produce.commit import commit_transaction
@@ -128,7 +129,6 @@ class Transactions:
         is_disturbed: Whether the member's key hashes are about to change, so that it is no use to
             wait for what comes before its records.
         latency: How long commits take, with what they wait for.
-        aborts: Number of transactions that were aborted.
     """
 
     def __init__(
@@ -142,31 +142,37 @@ class Transactions:
         self.current: Transaction | None = None
         self.is_disturbed: Callable[[], bool] = lambda: False
         self.latency = Latency()
-        self.aborts = 0
-        self._id = config.transactional_id
         self._config = config
         self._log = log
         self._work = work
-        self._state = state
+        self._calls = state
         self._lock = RLock()
-        self._producer = _Producer(config, self._id)
-        self._gives_up = 0.0  # when the transaction does, by the monotonic clock
-        self._is_doubtful = False  # whether an earlier one may still be open
+        self._producer = _Producer(config, config.transactional_id)
+        self._state = TransactionState(config.transaction_timeout_ms / 1000)
+
+    @property
+    def is_open(self) -> bool:
+        """True if there is one that is neither committed nor aborted."""
+        return self._state.is_open
+
+    @property
+    def may_take(self) -> bool:
+        """True if what is handed out now belongs to the open one: not while it commits."""
+        return self._state.may_take
+
+    @property
+    def aborts(self) -> int:
+        """Number of transactions that were aborted."""
+        return self._state.aborts
 
     @contextmanager
     def run(self) -> Iterator[Transaction]:
         """One transaction; see :meth:`.KeySharedConsumer.transaction`."""
-        if self.current is not None:
+        if self.is_open:
             raise RuntimeError("a transaction is open: end it before the next one begins")
         try:
             with self._call():
-                if self._state.is_closed:
-                    raise ConsumerClosedError
-                self.resolve()
-                if self._producer.fences != self._log.own_fences:
-                    self._producer.drop()
-                self._work.begin()
-                self.current = transaction = Transaction(self._produce)
+                transaction = self._open()
             yield transaction
             with self._call():
                 self._check_current(transaction)
@@ -184,44 +190,55 @@ class Transactions:
 
     @contextmanager
     def _call(self) -> Iterator[None]:
-        with self._state.call(), self._lock:
+        with self._calls.call(), self._lock:
             yield
+
+    def _open(self) -> Transaction:
+        if self._calls.is_closed:
+            raise ConsumerClosedError
+        self.resolve()
+        self._state.begin(self._work.begin(), self._log.own_fences)
+        if self._state.epoch is None:
+            self._producer.drop()
+        self.current = Transaction(self._produce)
+        return self.current
 
     def abort(self) -> None:
         """Abort the open transaction, if there is one: its records come again."""
-        if self.current is None:
-            return
-        self._is_doubtful = True  # first: an interrupt amid all this leaves it so
         self.current = None
-        self.aborts += 1
-        if self._producer.abort():
-            self._log.rewind()
-            self._is_doubtful = False
+        if not self.is_open:
+            return
+        self._state.abort()  # first: an interrupt amid all this leaves it in doubt
+        if self._state.recovery is Todo.FENCE and self._producer.abort():
+            self._state.decided()
         with suppress(KshareError):  # the next transaction tries again
             self.resolve()
         self._work.aborted()
 
     def resolve(self) -> None:
-        """Have an earlier transaction decided whose end is not known.
+        """Have an earlier transaction decided whose end is not known, and go back to the log.
 
         Raises:
             KafkaError: The coordinator did not answer in time.
         """
-        if self._is_doubtful:
-            fence_ids(self._config.kafka, [self._id])
-            self._log.rewind()
-            self._is_doubtful = False
+        while (todo := self._state.recovery) is not Todo.NOTHING:
+            if todo is Todo.FENCE:
+                fence_ids(self._config.kafka, [self._producer.transactional_id])
+                self._state.decided()
+            else:
+                self._log.rewind()
+                self._state.rewound()
 
     def close(self) -> None:
         """Abort what is open, and let the stable offsets follow from what is committed."""
         with self._lock:
             self.abort()
-            if self._is_doubtful:
+            if self._state.keeps_claims:
                 _log.warning(
                     "group %s: it is not known whether the last transaction of %s is committed: "
                     "claims stay in the log, and who takes over fences it",
                     self._config.group,
-                    self._id,
+                    self._producer.transactional_id,
                 )
                 self._log.keep_claims()
             self._producer.drop()
@@ -230,7 +247,7 @@ class Transactions:
     # -- the open transaction ----------------------------------------------------------------
 
     def _check_open(self) -> None:
-        if self._state.is_closed:
+        if self._calls.is_closed:
             raise _closed()
 
     def _check_current(self, transaction: Transaction) -> None:
@@ -238,56 +255,56 @@ class Transactions:
         if self.current is not transaction:
             raise RuntimeError("the transaction is over: begin the next one")
 
-    def _is_disturbed(self) -> bool:
-        self._check_open()
-        return self.is_disturbed()
-
     def _produce(self, transaction: Transaction, topic: str, *arguments: Any) -> None:
         self._check_current(transaction)
-        if not self._producer.is_open:
+        if not self._state.is_begun:
             with self._call():
                 self._check_current(transaction)
-                if not self._producer.is_open:  # another thread may have begun
+                if not self._state.is_begun:  # another thread may have begun
                     self._begin(topic)
         self._producer.produce(topic, *arguments)
 
     def _begin(self, topic: str) -> None:
         """Have a producer, and begin: the broker counts the time from the first record."""
-        if not self._producer.is_ready:
+        if self._state.epoch is None:
             # What a partition's start still has to fence may be this very id.
             until = time.monotonic() + 2 * self._config.claim_timeout_ms / 1000
             while not self._log.is_settled() and time.monotonic() < until:
                 self._check_open()
                 time.sleep(_LOOK_SECONDS)
-        self._producer.begin(topic, self._log)
-        self._gives_up = self._patience_from_now()
-
-    def _patience_from_now(self) -> float:
-        return time.monotonic() + patience(self._config.transaction_timeout_ms / 1000)
+        epoch = self._producer.begin(topic, self._log)
+        self._state.begun(time.monotonic(), epoch)
 
     def _commit(self) -> None:
-        work = self._work.end()
-        if self._producer.is_open or self._log.has_news(work):
+        mark, work = self._work.end()
+        has_news = self._state.is_begun or self._log.has_news(work)
+        self._state.ask_commit(mark, work.since, time.monotonic(), has_news=has_news)
+        if not self._state.is_settled:
             with self.latency.measured():
                 self._commit_work(work)
 
     def _commit_work(self, work: Work) -> None:
-        if not self._producer.is_open:
-            self._gives_up = self._patience_from_now()
-        if work.processed:
-            self._log.await_admission(
-                work, self._config.purgatory, self._gives_up, self._is_disturbed
-            )
-        if not self._producer.is_open:
-            self._begin(self._log.partition.topic)
-        self._log.await_read(self._producer.ready_at, self._gives_up, self._check_open)
-        self._producer.drain(self._gives_up)
-        if work.processed:
-            topic, number = self._log.partition
-            for key, value in self._log.records(work):
-                self._producer.produce(topic, value, key, number, 0, None)
-        self._producer.commit(self._gives_up - time.monotonic())
+        state = self._state
+        if state.is_begun:  # while it waits for others anyway
+            self._producer.drain(state.gives_up)
+        while (todo := self._next_todo(work)) is not Todo.WRITE:
+            if todo is Todo.BEGIN:
+                self._begin(self._log.partition.topic)
+        topic, number = self._log.partition
+        for key, value in self._log.records():
+            self._producer.produce(topic, value, key, number, 0, None)
+        may_go_on = self._producer.commit(state.gives_up - time.monotonic())
+        state.committed(may_go_on=may_go_on)
         self._log.committed(work)
+
+    def _next_todo(self, work: Work) -> Todo:
+        return self._log.next_todo(
+            self._state,
+            work,
+            self._config.purgatory,
+            is_closed=lambda: self._calls.is_closed,
+            is_disturbed=self.is_disturbed,
+        )
 
 
 class TransactionWork:
@@ -311,10 +328,9 @@ class TransactionWork:
         self._dispatcher = dispatcher
         self._lock = lock
         self._work = work
-        self._stops = 0
 
-    def begin(self) -> None:
-        """A transaction begins.
+    def begin(self) -> int:
+        """A transaction begins; how often delivery was stopped before.
 
         Raises:
             PolicyError: A policy does not accept its key ranges any more.
@@ -322,51 +338,38 @@ class TransactionWork:
         self._check()
         with self._lock:
             self._dispatcher.refresh(begins=True)
-            self._stops = self._dispatcher.stops
+            return self._dispatcher.stops
 
     def aborted(self) -> None:
         """All that was handed out in the transaction comes again."""
         with self._lock:
             self._dispatcher.refresh(begins=True)
 
-    def end(self) -> Work:
-        """All that was handed out in the transaction is processed.
+    def end(self) -> tuple[int, Work]:
+        """All that was handed out is processed, by the transaction if no delivery was stopped.
 
-        Raises:
-            TransactionAbortedError: Some of it does not count any more.
+        Returns:
+            How often delivery was stopped by now, and what is processed.
         """
         with self._lock:
-            if self._dispatcher.stops != self._stops:
-                raise TransactionAbortedError(
-                    "the transaction is aborted: the delivery of a partition began again meanwhile"
-                )
+            stops = self._dispatcher.stops
             self._dispatcher.pass_over()
             for delivery in self._dispatcher.deliveries.values():
                 delivery.settle()
-            return self._work()
+            return stops, self._work()
 
 
 class _Producer:
     """The producer, made when a transaction has something to write, and kept until one fails.
 
     Attributes:
-        is_open: Whether a transaction is open.
-        ready_at: When it had got its epoch, by the log's clock.
-        fences: The number of own fences when it was made.
+        transactional_id: Its id.
     """
 
     def __init__(self, config: ConsumerConfig, transactional_id: str) -> None:
-        self.is_open = False
-        self.ready_at = 0.0
-        self.fences = 0
+        self.transactional_id = transactional_id
         self._config = config
-        self._id = transactional_id
         self._sender: Sender | None = None
-
-    @property
-    def is_ready(self) -> bool:
-        """True if there is a producer with an epoch."""
-        return self._sender is not None
 
     @property
     def sender(self) -> Sender:
@@ -379,19 +382,19 @@ class _Producer:
             raise _closed()
         return self._sender
 
-    def begin(self, topic: str, log: TransactionLog) -> None:
-        """Begin a transaction."""
+    def begin(self, topic: str, log: TransactionLog) -> ProducerEpoch | None:
+        """Begin a transaction; the epoch, if it has got another one for that."""
         if self._sender is not None:
             self._call("begin", self._sender.producer.begin_transaction)
-        else:
-            config, kafka = self._config, self._config.kafka
-            timeout_ms = config.transaction_timeout_ms
-            sender = Sender(lambda: consumer_producer_config(kafka, self._id, timeout_ms), kafka)
-            self.fences = log.own_fences
-            sender.begin_transaction(topic, kafka.api_timeout_ms / 1000)
-            self.ready_at = log.now()
-            self._sender = sender
-        self.is_open = True
+            return None
+        config, kafka = self._config, self._config.kafka
+        timeout_ms, name = config.transaction_timeout_ms, self.transactional_id
+        sender = Sender(lambda: consumer_producer_config(kafka, name, timeout_ms), kafka)
+        fences = log.own_fences
+        sender.begin_transaction(topic, kafka.api_timeout_ms / 1000)
+        epoch = ProducerEpoch(log.now(), fences)
+        self._sender = sender
+        return epoch
 
     def produce(
         self,
@@ -426,24 +429,20 @@ class _Producer:
             self._call("write", lambda: producer.poll(_POLL_SECONDS))
             self._raise_faults()
 
-    def commit(self, seconds: float) -> None:
-        """Commit the transaction, once all its records are delivered."""
+    def commit(self, seconds: float) -> bool:
+        """Commit the transaction, once all its records are delivered; whether it may go on."""
         producer: Producer = self.sender.producer
         until = time.monotonic() + seconds
         self._call("write", lambda: producer.flush(max(seconds, 0)))
         self._raise_faults()
         left = until - time.monotonic()
-        may_go_on = self._call("commit", lambda: commit_transaction(producer, left))
-        self.is_open = False
-        if not may_go_on:
-            self.drop()
+        may_go_on: bool = self._call("commit", lambda: commit_transaction(producer, left))
+        return may_go_on
 
     def abort(self) -> bool:
         """Abort the transaction, and let the producer go; whether it is surely decided."""
-        sender, was_open = self._sender, self.is_open
+        sender = self.sender
         self.drop()
-        if sender is None or not was_open:
-            return True
         try:
             sender.producer.abort_transaction(_ABORT_SECONDS)
         except (KafkaException, SystemError) as error:
@@ -453,14 +452,14 @@ class _Producer:
 
     def drop(self) -> None:
         """Let the producer go."""
-        self._sender, self.is_open = None, False
+        self._sender = None
 
     def _call(self, what: str, call: Callable[[], Any]) -> Any:
         try:
             return call()
         except (KafkaException, SystemError) as error:  # a flush "returned NULL", and no more
             self._raise_reported()
-            fault = kafka_error(error, f"{what} a transaction of {self._id}")
+            fault = kafka_error(error, f"{what} a transaction of {self.transactional_id}")
             raise self._judged(fault) from error
 
     def _raise_reported(self) -> None:
@@ -490,7 +489,7 @@ class _Producer:
 
 
 def _closed() -> TransactionAbortedError:
-    return TransactionAbortedError("the transaction is aborted: the consumer was closed")
+    return TransactionAbortedError(f"the transaction is aborted: {GiveUp.CLOSED.value}")
 
 
 def _size(field: str | bytes | None) -> int:

@@ -61,7 +61,9 @@ class GiveUp(Enum):
 
     CLOSED = "the consumer was closed"
     TORN = "the delivery of a partition began again meanwhile"
-    NOT_OWN = "some of what it processes is not this consumer's any more"
+    NOT_OWN = (
+        "is not this consumer's any more, or its offsets were reset, or the group's log was lost"
+    )
     OVERTAKEN = "what comes before it has become the member's own"
     LATE = "others have not processed what comes before it"
     DISTURBED = "key hashes were assigned anew while it waited for what comes before its records"

@@ -4,12 +4,13 @@ All methods may be called from any thread.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import TransactionAbortedError
 from kshare.group.core.ownership import Ownership
+from kshare.group.core.transaction import GiveUp, Outlook, Todo, TransactionState
 from kshare.group.core.work import Work
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.record_codec import encode, encode_key
@@ -21,7 +22,6 @@ from kshare.group.protocol.transaction import (
     admission,
     chunk_start,
     known_progress,
-    may_commit,
     transaction_records,
 )
 from kshare.group.session.shared import Shared
@@ -73,6 +73,7 @@ class TransactionLog:
         self._group = group
         self._shared = shared
         self._thread = thread
+        self._prepared: LogRecords = []
         self._written: dict[TopicPartition, tuple[Block, ...]] = {}
 
     @property
@@ -102,98 +103,57 @@ class TransactionLog:
                 if partition in self._shared.ownerships.by_partition
             )
 
-    def await_read(
-        self, since: float, until: float, check: Callable[[], None] = lambda: None
-    ) -> None:
-        """Wait until the log was read by a request that was sent after some time.
-
-        Nor may the session be taken for dead since then. Else others may have had its key hashes
-        and given them up again, and compaction leaves nothing of that in the log.
-
-        Args:
-            since: The time, by :attr:`now`.
-            until: When to give up, by the monotonic clock.
-            check: Raises if there is nothing to wait for any more.
-
-        Raises:
-            TransactionAbortedError: It was not read in time.
-            KshareError: The session cannot go on.
-        """
-        while self._thread.read_at <= since or not self.is_alive():
-            if self.is_lost():
-                raise TransactionAbortedError(
-                    f"group {self._group}: the transaction is aborted: the member was dropped from "
-                    "its group, and others may have its key hashes"
-                )
-            if time.monotonic() >= until:
-                raise TransactionAbortedError(
-                    f"group {self._group}: the transaction is aborted: the group's log or its "
-                    "coordinator does not answer; the last trouble: "
-                    f"{self._shared.trouble or 'none'}"
-                )
-            self._raise_fault()
-            check()
-            time.sleep(_LOOK_SECONDS)
-
-    def await_admission(
+    def next_todo(
         self,
+        state: TransactionState,
         work: Work,
         purgatory: Purgatory,
-        until: float,
-        is_disturbed: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Wait until a transaction may commit: until what comes before its records is processed.
+        *,
+        is_closed: Callable[[], bool],
+        is_disturbed: Callable[[], bool],
+    ) -> Todo:
+        """What is next for a transaction that is to commit; waits for a moment if that is nothing.
+
+        Once it may write its facts, :meth:`records` has them.
 
         Args:
+            state: How far it is.
             work: What it processes.
             purgatory: For what it waits.
-            until: When to give up, by the monotonic clock.
+            is_closed: Whether the consumer is closed.
             is_disturbed: Whether key hashes are about to be taken away or given.
 
         Raises:
             TransactionAbortedError: It cannot commit, or did not come to it in time.
             KshareError: The session cannot go on.
         """
+        # Before the starts: who takes hashes over later than that fences the epoch, before it
+        # delivers. And without the lock, as members have locks of their own.
+        read_at, is_alive, is_lost = self._thread.read_at, self.is_alive(), self.is_lost()
+        closed, disturbed = is_closed(), is_disturbed()
         with self._shared.changed:
-            while True:
-                self._check(work)
-                chunks = {tp: self._chunk(tp, work) for tp in work.processed}
-                found = admission(chunks.values(), purgatory)
-                if found is Admission.OPEN:
-                    return
-                left = until - time.monotonic()
-                if found is Admission.LOST or left <= 0:
-                    waiting = ", ".join(
-                        f"{tp} from offset {chunk.start} on (stable offset {chunk.known.stable})"
-                        for tp, chunk in sorted(chunks.items())
-                        if chunk.start is not None
-                    )
-                    raise TransactionAbortedError(
-                        f"group {self._group}: the transaction is aborted: {found.value}, and it "
-                        f"waits for that (purgatory=stable): {waiting}"
-                    )
-                if is_disturbed():
-                    raise TransactionAbortedError(
-                        f"group {self._group}: the transaction is aborted: key hashes were "
-                        "assigned anew while it waited for what comes before its records"
-                    )
-                self._shared.changed.wait(min(left, _LONGEST_LOOK_SECONDS))
+            if self._shared.fault is not None:
+                raise self._shared.fault
+            starts = self._shared.ownerships.started()
+            is_own = state.is_own(starts)
+            chunks = {tp: self._chunk(tp, work) for tp in work.processed} if is_own else {}
+            found = admission(chunks.values(), purgatory)
+            outlook = Outlook(starts, found, read_at, is_alive, is_lost, disturbed, closed)
+            todo = state.next_todo(outlook, time.monotonic())
+            if isinstance(todo, GiveUp):
+                refusal = self._refusal(todo, work, outlook, chunks)
+                raise refusal from self._shared.ownerships.fenced()
+            if todo is Todo.WRITE:
+                self._prepare(work)  # with the lock held: of what was looked at
+                state.written()
+            elif todo is Todo.WAIT:
+                is_open = found is Admission.OPEN
+                self._shared.changed.wait(_LOOK_SECONDS if is_open else _LONGEST_LOOK_SECONDS)
+            return todo
 
-    def records(self, work: Work) -> LogRecords:
-        """What the transaction is to write into the log.
-
-        Raises:
-            TransactionAbortedError: Some of what was processed belongs to the member no more.
-        """
-        records: LogRecords = []
-        with self._shared.changed:
-            self._check(work)
-            self._written = {}
-            for partition in work.processed:
-                blocks, keys = self._records(partition, work)
-                self._written[partition] = tuple(blocks)
-                records += [encode(self._group, block) for block in blocks]
-                records += [(encode_key(self._group, key), None) for key in keys]
+    def records(self) -> LogRecords:
+        """What the transaction is to write into the log."""
+        records, self._prepared = self._prepared, []
         return records
 
     def committed(self, work: Work) -> None:
@@ -237,22 +197,40 @@ class TransactionLog:
 
     # -- with the lock held ------------------------------------------------------------------
 
-    def _raise_fault(self) -> None:
-        if self._shared.fault is not None:
-            raise self._shared.fault
+    def _refusal(
+        self,
+        reason: GiveUp,
+        work: Work,
+        outlook: Outlook,
+        chunks: Mapping[TopicPartition, TransactionChunk],
+    ) -> TransactionAbortedError:
+        """The error of a transaction that cannot commit."""
+        why = reason.value
+        match reason:
+            case GiveUp.CLOSED | GiveUp.TORN:
+                return TransactionAbortedError(f"the transaction is aborted: {why}")
+            case GiveUp.NOT_OWN:
+                since = work.since.items()
+                lost = next(tp for tp, start in since if outlook.starts.get(tp) is not start)
+                why = f"{lost} {why}"
+            case GiveUp.OVERTAKEN | GiveUp.LATE:
+                waiting = ", ".join(
+                    f"{tp} from offset {chunk.start} on (stable offset {chunk.known.stable})"
+                    for tp, chunk in sorted(chunks.items())
+                    if chunk.start is not None
+                )
+                why += f", and it waits for that (purgatory=stable): {waiting}"
+            case GiveUp.UNPROVEN:
+                why += f"; the last trouble: {self._shared.trouble or 'none'}"
+        return TransactionAbortedError(f"group {self._group}: the transaction is aborted: {why}")
 
-    def _check(self, work: Work) -> None:
-        """Refuse what does not belong to the member any more."""
-        self._raise_fault()
-        for partition, since in work.since.items():
-            each = self._shared.ownerships.by_partition.get(partition)
-            start = None if each is None else each.start
-            if not may_commit(since, start, is_read=True):
-                fenced = self._shared.ownerships.fenced()
-                raise TransactionAbortedError(
-                    f"group {self._group}: the transaction is aborted: {partition} is not this "
-                    "consumer's any more, or its offsets were reset, or the group's log was lost"
-                ) from fenced
+    def _prepare(self, work: Work) -> None:
+        self._prepared, self._written = [], {}
+        for partition in work.processed:
+            blocks, keys = self._records(partition, work)
+            self._written[partition] = tuple(blocks)
+            self._prepared += [encode(self._group, block) for block in blocks]
+            self._prepared += [(encode_key(self._group, key), None) for key in keys]
 
     def _chunk(self, partition: TopicPartition, work: Work) -> TransactionChunk:
         each = self._shared.ownerships.by_partition[partition]

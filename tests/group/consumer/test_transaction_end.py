@@ -66,7 +66,7 @@ def test_a_signal_handler_closes_amid_the_block(
     assert committed(cluster)[T0].stable == 0
 
 
-@pytest.mark.parametrize("step", ["is_settled", "await_read", "records"])
+@pytest.mark.parametrize("step", ["is_settled", "next_todo", "committed"])
 def test_a_signal_handler_closes_amid_the_beginning_or_the_commit(
     make: Callable[..., KeySharedConsumer],
     cluster: FakeCluster,
@@ -78,15 +78,15 @@ def test_a_signal_handler_closes_amid_the_beginning_or_the_commit(
     original = getattr(TransactionLog, step)
     ended: list[bool] = []
 
-    def interrupted(self: TransactionLog, *arguments: Any) -> Any:
+    def interrupted(self: TransactionLog, *arguments: Any, **named: Any) -> Any:
         consumer.close()  # as the handler does, amid this call
         ended.append(consumer._state.has_ended)
-        return original(self, *arguments)
+        return original(self, *arguments, **named)
 
     monkeypatch.setattr(TransactionLog, step, interrupted)
     taken: list[int] = []
     aborts = pytest.raises(TransactionAbortedError, match="the consumer was closed")
-    is_decided = step == "records"
+    is_decided = step == "committed"
     with nullcontext() if is_decided else aborts, consumer.transaction() as transaction:
         taken = copy(consumer, transaction, 20)
     assert ended[0] is False
@@ -244,10 +244,10 @@ def test_a_beginning_that_is_cancelled_leaves_no_transaction_open(
     began, may_go_on = threading.Event(), threading.Event()
     begin = TransactionWork.begin
 
-    def slowly(self: TransactionWork) -> None:
+    def slowly(self: TransactionWork) -> int:
         began.set()
         may_go_on.wait(20)
-        begin(self)
+        return begin(self)
 
     monkeypatch.setattr(TransactionWork, "begin", slowly)
 
