@@ -42,6 +42,9 @@ class Stage(Enum):
     REWINDING = "it is decided, and delivery is to go back to what the log says"
 
 
+_OPEN: Final = (Stage.OPEN, Stage.COMMITTING, Stage.ENDING)
+
+
 class Todo(Enum):
     """What is to be done next."""
 
@@ -51,9 +54,6 @@ class Todo(Enum):
     WRITE = "write what is processed as its last records, and ask the coordinator to commit"
     FENCE = "fence the own transactional id, until nothing of it is open"
     REWIND = "deliver again from what the log says"
-
-
-_RECOVERIES: Final = {Stage.DOUBTFUL: Todo.FENCE, Stage.REWINDING: Todo.REWIND}
 
 
 class GiveUp(Enum):
@@ -138,7 +138,7 @@ class TransactionState:
     @property
     def is_open(self) -> bool:
         """True if what was handed out belongs to one that is neither committed nor given up."""
-        return self.stage in {Stage.OPEN, Stage.COMMITTING, Stage.ENDING}
+        return self.stage in _OPEN
 
     @property
     def may_take(self) -> bool:
@@ -173,7 +173,9 @@ class TransactionState:
     @property
     def recovery(self) -> Todo:
         """What is to be done before anything else begins; nothing if the last one is decided."""
-        return _RECOVERIES.get(self.stage, Todo.NOTHING)
+        if self.stage is Stage.DOUBTFUL:
+            return Todo.FENCE
+        return Todo.REWIND if self.stage is Stage.REWINDING else Todo.NOTHING
 
     def next_todo(self, outlook: Outlook, now: float) -> Todo | GiveUp:
         """What brings it nearer to its commit; changes nothing.

@@ -35,7 +35,6 @@ __all__ = [
     "chunk_start",
     "is_read_back",
     "known_progress",
-    "may_commit",
     "patience",
     "transaction_records",
 ]
@@ -110,18 +109,6 @@ def _holds_up(chunk: TransactionChunk) -> bool:
     """True if the member holds the stable offset, and others are ahead of it."""
     known = chunk.known
     return not known.is_level and known.position_of(chunk.hashes) == known.stable
-
-
-def may_commit(since: object, start: object | None, *, is_read: bool) -> bool:
-    """True if the records of a transaction still belong to the member.
-
-    Args:
-        since: The start from which they were delivered.
-        start: The start from which the member delivers now; None if it does not.
-        is_read: Whether the log was read by a request that was sent after the producer had got its
-            epoch. Who is fenced and gets another epoch finds the claim of its successor so.
-    """
-    return is_read and start is since
 
 
 def patience(timeout: float) -> float:

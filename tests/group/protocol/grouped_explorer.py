@@ -9,11 +9,9 @@ from typing import Any, Final
 from kshare.group.protocol.actions import Write, WritePrimary
 from kshare.group.protocol.membership import State
 from kshare.group.protocol.records import Key
-from kshare.group.protocol.transaction import Admission
 from tests.group.protocol.coordinator import Stage
 from tests.group.protocol.grouped_world import (
     GroupedLimits,
-    GroupedMember,
     GroupedWorld,
     grouped_of,
     grouped_steps,
@@ -21,8 +19,8 @@ from tests.group.protocol.grouped_world import (
     take_grouped,
 )
 from tests.group.protocol.interleavings import Broken, interleavings, ordinary_way
-from tests.group.protocol.transactional_explorer import is_stale
-from tests.group.protocol.transactional_world import Member, admission_of
+from tests.group.protocol.transactional_explorer import RARE, gives_up
+from tests.group.protocol.transactional_member import Member
 from tests.group.protocol.world import T0, LawBrokenError, Step
 
 _QUIET: Final = GroupedLimits(
@@ -33,21 +31,9 @@ _QUIET: Final = GroupedLimits(
 _VERBS: Final = (
     *("drop", "mark", "resolve", "look", "member", "mail", "sync", "unblock", "complete"),
     *("poll", "heartbeat", "read", "act", "wait", "init", "check", "write", "end", "settle"),
-    *("abort", "deliver", "pass"),
+    *("abort", "deliver", "pass", "commit"),
 )
 """What members do by themselves, in the order in which they do it if they can."""
-
-
-def gives_up(member: GroupedMember) -> bool:
-    """Whether a transaction cannot commit any more, or is not to wait for that."""
-    if is_stale(member):
-        return True
-    is_waiting = member.epoch is not None and not member.number and member.records is None
-    if not is_waiting or member.is_doubtful:
-        return False
-    found = admission_of(member)
-    is_disturbed = member.membership.has_change and found is Admission.CLOSED
-    return is_disturbed or found is Admission.LOST
 
 
 def ordinary_steps(world: GroupedWorld, limits: GroupedLimits = _QUIET) -> list[Step]:
@@ -62,7 +48,7 @@ def is_ordinary(world: GroupedWorld, step: Step) -> bool:
     if what == "heartbeat":  # one that joins hears of the rebalance anyway
         member = grouped_of(world.members[name])
         return member.membership.state is not State.JOINING or not member.is_member
-    return what != "abort" or gives_up(grouped_of(world.members[name]))
+    return what != "abort" or gives_up(world.members[name])
 
 
 def missed(world: GroupedWorld) -> list[str]:
@@ -109,9 +95,7 @@ def finish_all(world: GroupedWorld) -> None:
 
 # -- random walks ----------------------------------------------------------------------------------
 
-_RARE: Final = dict.fromkeys(
-    ("crash", "leave", "hang", "drop", "start", "abort", "doubt", "expire", "compact"), 0.1
-)
+_RARE: Final = {**RARE, **dict.fromkeys(("hang", "drop", "start"), 0.1)}
 
 
 def first_grouped(
@@ -149,7 +133,7 @@ def walk_grouped(
             possible = grouped_steps(world, limits)
             if not possible:
                 break
-            busy = [name for name, member in world.members.items() if member.is_open]
+            busy = [name for name, member in world.members.items() if member.state.is_open]
             if busy and number >= until and draw.random() < 0.1:
                 paused, until = draw.choice(busy), number + draw.choice([0, 30, 80])
                 possible = _ends_session(world, paused, possible) or possible

@@ -15,7 +15,7 @@ from kshare.group.protocol.leader import Generation
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.membership import Plan, State
 from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.records import Claim, Key
+from kshare.group.protocol.records import Claim
 from kshare.group.protocol.transaction import known_progress
 from tests.group.protocol import member_world
 from tests.group.protocol import transactional_world as transactional
@@ -32,7 +32,8 @@ from tests.group.protocol.member_world import (
     new_member,
     take_as_member,
 )
-from tests.group.protocol.transactional_world import Limits, Member, TransactionalWorld
+from tests.group.protocol.transactional_member import Member, ensure_open, may_take
+from tests.group.protocol.transactional_world import Limits, TransactionalWorld
 from tests.group.protocol.world import T0, LawBrokenError, Process, Step, is_living
 
 
@@ -43,6 +44,14 @@ class GroupedMember(Member, MemberProcess):
     planned: tuple[Plan, Generation] | None = None  # whose epoch it has written, and not read back
     unblocked: frozenset[str] = frozenset()  # ids whose transactions may have hidden that
     left: tuple[tuple[object, ...], bool] | None = None  # by what, and whether some is pending
+
+    @property
+    def is_lost(self) -> bool:
+        return self.membership.is_lost
+
+    @property
+    def is_disturbed(self) -> bool:
+        return self.membership.has_change
 
     def next_claim(self, hashes: tuple[HashRange, ...], epoch: int | None) -> Claim:
         claim = super().next_claim(hashes, epoch)
@@ -65,11 +74,6 @@ class GroupedMember(Member, MemberProcess):
         if self.planned is None or self.epoch_read_back is not None:
             return frozenset()
         return takeover.dropped_ids(self.log, self.planned[1].epoch.names) - self.unblocked
-
-    @property
-    def has_transaction(self) -> bool:
-        """Whether one is open, or it does not know what became of the last one."""
-        return self.is_open or self.is_doubtful
 
     @property
     def may_look(self) -> bool:
@@ -243,18 +247,16 @@ def _grouped_verbs(world: GroupedWorld, limits: GroupedLimits, member: GroupedMe
     if world.drops < limits.drops and member.may_hang:
         verbs.append("hang")
     if world.started < limits.members:
-        verbs.append("crash")
-        if not member.is_open or member.is_doubtful:
-            verbs.append("leave")
+        verbs += ("crash", "leave")
     return verbs
 
 
 def may_pass(world: GroupedWorld, member: GroupedMember) -> bool:
     """Whether what is left are records of others, and the log does not say that it passed them."""
-    if not (member.is_current and member.is_member and transactional.may_take(member)):
+    if not (member.is_current and member.is_member and may_take(member)):
         return False
     end = len(world.keys)
-    if member.position == end or transactional.next_record(world, member) is not None:
+    if member.next_position == end or transactional.next_record(world, member) is not None:
         return False
     by = (member.log.end, member.owner.done, member.hashes)
     if member.left is None or member.left[0] != by:
@@ -265,7 +267,7 @@ def may_pass(world: GroupedWorld, member: GroupedMember) -> bool:
 
 def may_follow(member: GroupedMember) -> bool:
     """Whether it does what the group wants: between two transactions, once the last is decided."""
-    return member.membership.has_change and not member.has_transaction
+    return member.membership.has_change and member.state.is_settled
 
 
 def take_grouped(world: GroupedWorld, step: Step) -> None:
@@ -294,14 +296,17 @@ def take_grouped(world: GroupedWorld, step: Step) -> None:
 
 
 def _take_as_member(world: GroupedWorld, step: Step) -> None:
-    busy = {name for name, member in world.members.items() if member.is_open and member.is_member}
+    busy = {
+        name for name, member in world.members.items() if member.state.is_open and member.is_member
+    }
     take_as_member(world, step)
     world.torn += any(not world.members[name].is_member for name in busy)
 
 
 def pass_over(member: Member, end: int) -> None:
     """All that is left of its hashes is processed, as there is nothing."""
-    member.since, member.position, member.passes = member.owner.start, end, True
+    ensure_open(member)
+    member.position, member.passes = end, True
 
 
 def sync(world: GroupedWorld, member: GroupedMember) -> None:
@@ -321,7 +326,7 @@ def unblock(world: GroupedWorld, member: GroupedMember) -> None:
 
 def look(world: GroupedWorld, member: GroupedMember) -> None:
     """Others have claimed what it owns: it counts no longer, and joins again under its id."""
-    world.torn += member.is_open and member.is_member
+    world.torn += member.state.is_open and member.is_member
     member.member.fenced()
     member.look_at_clock()
 
@@ -329,7 +334,7 @@ def look(world: GroupedWorld, member: GroupedMember) -> None:
 def hang(world: GroupedWorld, member: GroupedMember) -> None:
     """Nobody polls: it leaves by itself, and does no more until somebody does."""
     world.drops += 1
-    world.torn += member.is_open and member.is_member
+    world.torn += member.state.is_open and member.is_member
     member.member.polled(float("-inf"))
     member.member.watch_polls(member.now)
     member.member.polled(float("inf"))
@@ -367,26 +372,22 @@ def write_primary(world: GroupedWorld, member: GroupedMember) -> None:
 
 def crash(world: GroupedWorld, member: GroupedMember) -> None:
     """Kill -9: what it has open stays open. Another one is started in its place."""
-    world.torn += member.is_open
+    world.torn += member.state.is_open
     _end(world, member)
 
 
 def leave(world: GroupedWorld, member: GroupedMember) -> None:
     """Close it: it gives up its claim, unless a transaction of it may still be open, and leaves."""
-    if not keeps_claim(member):
-        for action in member.inbox:
+    inbox = list(member.inbox)
+    transactional.close(world, member)
+    if not member.state.keeps_claims:
+        for action in inbox:
             if isinstance(action, Delete):
                 transactional.delete(world, action.keys)
-        transactional.delete(world, (Key(0, "claim", T0, (member.owner.member,)),))
     last = member.member.leave()
     if last is not None and last.member_id in world.coordinator.members:
         world.coordinator.remove(last.member_id)
     _end(world, member)
-
-
-def keeps_claim(member: GroupedMember) -> bool:
-    """Whether others have to know its transactional id when it has left."""
-    return member.is_doubtful
 
 
 def _end(world: GroupedWorld, member: GroupedMember) -> None:

@@ -8,14 +8,15 @@ import pytest
 from kshare.core.hashing import WHOLE, HashRange, merged, minus
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle
-from kshare.group.protocol import takeover, transaction
+from kshare.group.core.transaction import Stage, TransactionState
+from kshare.group.protocol import takeover
 from kshare.group.protocol.actions import Delete
 from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.log import PartitionLog
 from kshare.group.protocol.owner import Owner
 from kshare.group.protocol.records import Claim, Key
 from kshare.group.protocol.transaction import TransactionChunk
-from tests.group.protocol import grouped_world, member_world, transactional_world
+from tests.group.protocol import grouped_world, member_world, transactional_member
 from tests.group.protocol.grouped_explorer import (
     WAYS,
     Way,
@@ -27,6 +28,7 @@ from tests.group.protocol.grouped_explorer import (
 )
 from tests.group.protocol.grouped_world import GroupedLimits, GroupedMember
 from tests.group.protocol.interleavings import seeds
+from tests.group.protocol.transactional_member import Member
 from tests.group.protocol.world import T0, LawBrokenError
 
 LIMITS = GroupedLimits(members=5, drops=3)
@@ -87,27 +89,19 @@ def follows_the_group_amid_a_transaction(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         grouped_world,
         "may_follow",
-        lambda member: member.membership.has_change and not member.is_doubtful,
+        lambda member: member.membership.has_change and member.state.stage is not Stage.DOUBTFUL,
     )
 
 
 def goes_on_after_it_was_dropped(patch: pytest.MonkeyPatch) -> None:
     """It does not ask whether what it was handed out is its own still."""
-
-    def may_commit(since: object, start: object | None, *, is_read: bool) -> bool:
-        return is_read
-
-    patch.setattr(transaction, "may_commit", may_commit)
+    patch.setattr(TransactionState, "is_own", lambda *_: True)
 
 
 def keeps_its_transaction_over_a_rebalance(patch: pytest.MonkeyPatch) -> None:
     """What it began before counts for the hashes that it has afterwards."""
     follows_the_group_amid_a_transaction(patch)
-
-    def may_commit(since: object, start: object | None, *, is_read: bool) -> bool:
-        return is_read and start is not None
-
-    patch.setattr(transaction, "may_commit", may_commit)
+    patch.setattr(TransactionState, "is_own", lambda _, starts: None not in starts.values())
 
 
 def does_not_fence_those_that_were_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -172,16 +166,16 @@ def commits_without_its_generation(patch: pytest.MonkeyPatch) -> None:
 
 def does_not_wait_for_what_nobody_owns(patch: pytest.MonkeyPatch) -> None:
     """The purgatory passes over hashes that are between two owners."""
-    real = transactional_world.chunk_of
+    real = transactional_member.chunk_of
 
-    def chunk_of(member: transactional_world.Member) -> TransactionChunk:
+    def chunk_of(member: Member) -> TransactionChunk:
         part, chunk = member.part(), real(member)
         owned = [each for name in part.claims for each in part.owned_by(name)]
         free = minus((WHOLE,), merged(owned))
         passed = (Rectangle(OffsetRange(0, 4), each) for each in free)
         return replace(chunk, known=chunk.known.commit(passed))
 
-    patch.setattr(transactional_world, "chunk_of", chunk_of)
+    patch.setattr(transactional_member, "chunk_of", chunk_of)
 
 
 def goes_on_at_its_position_with_what_it_gains(patch: pytest.MonkeyPatch) -> None:
@@ -194,7 +188,11 @@ def goes_on_at_its_position_with_what_it_gains(patch: pytest.MonkeyPatch) -> Non
         process.position = position
         return is_other
 
+    def next_position(self: Member) -> int:
+        return self.position if self.state.is_settled else 0
+
     patch.setattr(grouped_world, "claim_assigned", claim_assigned)
+    patch.setattr(Member, "next_position", property(next_position))
 
 
 def looks_at_the_claims_that_are_left(patch: pytest.MonkeyPatch) -> None:
@@ -204,7 +202,7 @@ def looks_at_the_claims_that_are_left(patch: pytest.MonkeyPatch) -> None:
 
 def commits_when_it_may_have_been_dropped(patch: pytest.MonkeyPatch) -> None:
     """It takes the log for all that there is to know."""
-    patch.setattr(transactional_world, "is_alive", lambda _: True)
+    patch.setattr(transactional_member, "is_alive", lambda _: True)
 
 
 def leaves_open_what_hides_its_epoch(patch: pytest.MonkeyPatch) -> None:
@@ -212,11 +210,16 @@ def leaves_open_what_hides_its_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(takeover, "dropped_ids", lambda *_: frozenset())
 
 
+def gives_up_its_claim_with_its_transaction_in_doubt(patch: pytest.MonkeyPatch) -> None:
+    """As it leaves: nobody finds its transactional id in its claim."""
+    patch.setattr(TransactionState, "keeps_claims", property(lambda _: False))
+
+
 FOUND_BY_WALKS: dict[Patch, int] = {
-    follows_the_group_amid_a_transaction: 122,
-    names_its_id_in_its_first_claim_only: 266,
-    does_not_wait_for_what_nobody_owns: 133,
-    goes_on_at_its_position_with_what_it_gains: 18,
+    follows_the_group_amid_a_transaction: 65,
+    names_its_id_in_its_first_claim_only: 180,
+    does_not_wait_for_what_nobody_owns: 71,
+    goes_on_at_its_position_with_what_it_gains: 2,
 }
 """Faults that random walks find, with the first seed that does; if it finds nothing any more,
 others are tried."""
@@ -238,6 +241,7 @@ TWO_LAYERS: tuple[Patch, ...] = (
     goes_on_after_it_was_dropped,
     does_not_fence_those_that_were_dropped,
     looks_at_the_claims_that_are_left,
+    gives_up_its_claim_with_its_transaction_in_doubt,
 )
 """Faults that break no law of a group alone.
 

@@ -22,7 +22,8 @@ from tests.group.protocol.lease_world import History, lease_steps, take_lease
 from tests.group.protocol.member_explorer import first_group
 from tests.group.protocol.member_world import group_steps, member_of, take_group
 from tests.group.protocol.transactional_explorer import first_world
-from tests.group.protocol.transactional_world import TransactionalWorld, may_write, steps, take
+from tests.group.protocol.transactional_member import todo_of
+from tests.group.protocol.transactional_world import TransactionalWorld, steps, take
 from tests.group.protocol.world import T0, Log, is_pending, replay
 
 STEPS = 120
@@ -121,5 +122,5 @@ def test_members_with_transactions_are_not_looked_at_twice() -> None:
                 member = grouped_of(each)
                 fresh = replace(member, left=None, _admission=None)
                 assert may_pass(world, member) == may_pass(world, fresh)
-                assert may_write(member) == may_write(fresh)
+                assert todo_of(member) == todo_of(fresh)
             world = world.clone()

@@ -6,15 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from kshare.group.core.transaction import GiveUp
 from kshare.group.protocol.owner import Phase
 from tests.group.protocol.interleavings import Broken, interleavings, ordinary_way
-from tests.group.protocol.transactional_world import (
-    Limits,
-    Member,
-    TransactionalWorld,
-    steps,
-    take,
-)
+from tests.group.protocol.transactional_member import Member, todo_of
+from tests.group.protocol.transactional_world import Limits, TransactionalWorld, steps, take
 from tests.group.protocol.world import HALVES, LawBrokenError, Step
 
 
@@ -31,13 +27,12 @@ def new_world(*, records: int = 4, shares_ids: bool = False) -> TransactionalWor
 def finish(world: TransactionalWorld) -> None:
     """Let no more go wrong: everyone does what there is to do."""
     limits = Limits(members=0, in_flight=2, compactions=0, expired=0, doubts=False)
-    order = ("mark", "resolve", "read", "act", "wait", "deliver", "init", "check", "write", "end")
     for _ in range(400):
         by_verb: dict[str, Step] = {}
         for step in steps(world, limits):
-            if step[0] != "abort" or is_stale(world.members[step[1]]):
+            if step[0] != "abort" or gives_up(world.members[step[1]]):
                 by_verb.setdefault(step[0], step)
-        verb = next((verb for verb in (*order, "settle", "abort") if verb in by_verb), None)
+        verb = next((verb for verb in _ORDER if verb in by_verb), None)
         if verb is None:
             return
         take(world, by_verb[verb])
@@ -52,12 +47,16 @@ def let_run(world: TransactionalWorld) -> None:
                     take(world, step)
 
 
-def is_stale(member: Member) -> bool:
-    """Whether the records of the transaction do not belong to the member any more."""
-    return member.owner.phase is not Phase.RUNNING or member.since is not member.owner.start
+def gives_up(member: Member) -> bool:
+    """Whether its transaction cannot commit any more, or is not to wait for that."""
+    return isinstance(todo_of(member), GiveUp)
 
 
-_RARE = {"crash", "replace", "leave", "abort", "doubt", "expire", "compact"}
+RARE = {
+    **dict.fromkeys(("crash", "replace", "leave", "doubt", "expire", "compact"), 0.1),
+    **dict.fromkeys(("abort", "interrupt"), 0.05),
+}
+"""How often what goes wrong happens in random walks; all else: 1."""
 
 
 def first_world(*, shares_ids: bool = False, running: bool = True) -> TransactionalWorld:
@@ -102,7 +101,7 @@ def walk(
                 if ("replace", paused) in possible:
                     possible = [("replace", paused)]
             weights = [
-                (0.1 if what in _RARE else 1) * (0.01 if name == paused and number < until else 1)
+                RARE.get(what, 1) * (0.01 if name == paused and number < until else 1)
                 for what, name in possible
             ]
             (step,) = draw.choices(possible, weights)
@@ -171,7 +170,7 @@ def a_zombie_with_a_new_epoch() -> str | None:
 
 def go(world: TransactionalWorld, name: str, *, until: str = "") -> None:
     """Let one member do what it can, until it could do something."""
-    order = ("act", "read", "wait", "deliver", "init", "check", "write", "end", "settle")
+    order = ("act", "read", "wait", "deliver", "commit", "init", "check", "write", "end", "settle")
     limits = Limits(members=0, in_flight=1, compactions=0, expired=0, doubts=False)
     for _ in range(60):
         names = {name, world.members[name].transactional_id}
@@ -201,7 +200,7 @@ def along(
         possible = [
             step
             for step in steps(world, limits)
-            if step[0] != "abort" or is_stale(world.members[step[1]])
+            if step[0] != "abort" or gives_up(world.members[step[1]])
         ]
         return sorted(possible, key=lambda each: (is_late(each), _ORDER.index(each[0])))
 
@@ -209,9 +208,10 @@ def along(
 
 
 _ORDER = (
-    *("mark", "resolve", "read", "act", "wait", "deliver", "init", "check", "write", "end"),
-    *("settle", "abort"),
+    *("mark", "resolve", "read", "act", "wait", "deliver", "commit", "init", "check", "write"),
+    *("end", "settle", "abort"),
 )
+"""What members do by themselves, in the order in which they do it if they can."""
 
 
 def two_commit() -> Iterator[TransactionalWorld]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from kshare.core.hashing import complement
 from kshare.core.progress import Progress
+from kshare.group.core.transaction import ProducerEpoch, Stage, Todo
 from kshare.group.protocol import transaction
 from kshare.group.protocol.actions import (
     Delete,
@@ -20,21 +21,23 @@ from kshare.group.protocol.actions import (
 )
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.records import Block, Claim, Key, key_of
-from kshare.group.protocol.start import Primary, Start
-from kshare.group.protocol.transaction import Admission, TransactionChunk
+from kshare.group.protocol.records import Claim, Key, key_of
+from kshare.group.protocol.start import Primary
+from tests.group.protocol import transactional_member
 from tests.group.protocol.transactional_log import TransactionalLog, TransactionCoordinator
-from tests.group.protocol.world import (
-    HALVES,
-    T0,
-    LawBrokenError,
-    Process,
-    Step,
-    clone_process,
-    is_own,
-    is_pending,
-    print_of,
+from tests.group.protocol.transactional_member import (
+    Member,
+    ask_commit,
+    chunk_of,
+    clone_of,
+    ensure_open,
+    give_up,
+    may_take,
+    print_of_transaction,
+    processed,
+    todo_of,
 )
+from tests.group.protocol.world import HALVES, T0, LawBrokenError, Step, is_own, is_pending
 
 
 def is_visible(log: TransactionalLog, number: int) -> bool:
@@ -45,28 +48,6 @@ def is_visible(log: TransactionalLog, number: int) -> bool:
 def read_to(world: "TransactionalWorld") -> int:
     """The end of what a reader of committed records is given."""
     return world.log.stable(world.transactions)
-
-
-@dataclass
-class Member(Process):
-    """A process whose facts go into transactions; ``in_flight`` holds a transaction's records."""
-
-    transactional_id: str = ""
-    since: Start | None = None  # the start that its records came from
-    epoch: int | None = None
-    is_read: bool = False  # the log, since it has that epoch
-    begun: int = 0  # number of the transaction that holds its outputs, if they are written before
-    number: int = 0  # of the transaction that holds its facts; 0 if they are not written
-    records: tuple[tuple[Block, ...], tuple[Key, ...]] | None = None  # to be written, as checked
-    is_doubtful: bool = False  # whether it does not know what became of its transaction
-    unread: tuple[Block, ...] = ()
-    passes: bool = False  # its transaction passes over offsets that are none of its records
-    _admission: tuple[tuple[object, ...], Admission] | None = None  # by what, and what it is
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it has a transaction that processes something."""
-        return bool(self.in_flight) or self.passes
 
 
 @dataclass
@@ -129,6 +110,13 @@ class TransactionalWorld:
         if offset in self.outputs:
             raise LawBrokenError(f"offset {offset} again, after its output was committed")
 
+    def check_settled(self, member: Member) -> None:
+        """What holds once the last transaction of a member is decided."""
+        current = self.transactions.open.get(member.transactional_id)
+        is_its = self.transactions.epochs[member.transactional_id] == member.epoch
+        if member.state.is_settled and is_its and current is not None and current.state == "open":
+            raise LawBrokenError(f"{member.name} goes on, and has left {current.number} open")
+
     def put_out(self, offsets: tuple[int, ...]) -> None:
         for offset in offsets:
             if offset in self.outputs:
@@ -147,7 +135,7 @@ class TransactionalWorld:
                 epochs=dict(self.transactions.epochs),
                 open=dict(self.transactions.open),
             ),
-            members={name: _clone(member) for name, member in self.members.items()},
+            members={name: clone_of(member) for name, member in self.members.items()},
             outputs=list(self.outputs),
         )
 
@@ -159,32 +147,12 @@ class TransactionalWorld:
             tuple(sorted((n, t.number, t.state) for n, t in self.transactions.open.items())),
             self.transactions.late,
             self.primary,
-            tuple(_print(member) for _, member in sorted(self.members.items())),
+            tuple(print_of_transaction(member) for _, member in sorted(self.members.items())),
             tuple(self.outputs),
             self.started,
             self.compactions,
             self.expired,
         )
-
-
-def _clone(member: Member) -> Member:
-    copy = clone_process(member)
-    assert isinstance(copy, Member)
-    return copy
-
-
-def _print(member: Member) -> tuple[object, ...]:
-    owner = member.owner
-    state: tuple[object, ...] = (member.since, member.epoch, member.is_read, member.number)
-    state += (member.records, member.is_doubtful, member.since is owner.start, member.passes)
-    state += (member.begun,)
-    return (
-        *print_of(member),
-        *state,
-        member.unread,
-        owner._takeover.has_fenced,
-        owner._takeover.unblocked,
-    )
 
 
 # -- steps -----------------------------------------------------------------------------------------
@@ -202,60 +170,14 @@ class Limits:
     late: bool = False  # whether requests arrive late, and outputs are written before facts
 
 
-def may_take(member: Member) -> bool:
-    """Whether its transaction may process more."""
-    is_committing = member.number or member.records is not None or member.is_doubtful
-    if member.owner.phase is not Phase.RUNNING or is_committing or member.begun:
-        return False
-    # What it holds may have come from an older start: then it has to abort.
-    return member.since is None or member.since is member.owner.start
-
-
 def next_record(world: TransactionalWorld, member: Member) -> int | None:
     if not may_take(member):
         return None
-    for offset in range(member.position, len(world.keys)):
+    for offset in range(member.next_position, len(world.keys)):
         hash_ = world.keys[offset]
         if is_own(member, hash_) and is_pending(member.owner.done, offset, hash_):
             return offset
     return None
-
-
-def chunk_of(member: Member) -> TransactionChunk:
-    known = transaction.known_progress(member.part(), member.owner.done)
-    start = transaction.chunk_start(processed(member), known)
-    return TransactionChunk(start, member.hashes, member.hashes, known)
-
-
-def processed(member: Member) -> Progress:
-    """What is processed, with the records of the transaction."""
-    assert member.owner.start is not None
-    done = member.owner.done
-    return done.commit(done.pending_of(member.position, member.hashes))
-
-
-def is_alive(member: Member) -> bool:
-    """Whether nobody can have taken over its hashes who is sure that it is dead."""
-    return member.is_member
-
-
-def may_write(member: Member) -> bool:
-    """Whether the transaction may write its facts, and commit."""
-    is_committing = member.number or member.records is not None or member.is_doubtful
-    if member.epoch is None or not member.is_open or is_committing or not is_alive(member):
-        return False
-    start = member.owner.start if member.owner.phase is Phase.RUNNING else None
-    if not transaction.may_commit(member.since, start, is_read=member.is_read):
-        return False
-    return admission_of(member) is Admission.OPEN
-
-
-def admission_of(member: Member) -> Admission:
-    """Whether the purgatory is open for a member; asked again once something has changed."""
-    by = (member.log.end, member.owner.done, member.position, member.hashes)
-    if member._admission is None or member._admission[0] != by:
-        member._admission = by, transaction.admission([chunk_of(member)], "stable")
-    return member._admission[1]
 
 
 def steps(world: TransactionalWorld, limits: Limits) -> list[Step]:
@@ -265,9 +187,7 @@ def steps(world: TransactionalWorld, limits: Limits) -> list[Step]:
     for name, member in world.members.items():
         verbs = log_verbs(world, limits, member, end)
         if world.started < limits.members:
-            verbs += ("replace", "crash")
-            if not member.in_flight and not member.is_doubtful:
-                verbs.append("leave")
+            verbs += ("replace", "crash", "leave")
         verbs += transactional_verbs(limits, member)
         possible += [(verb, name) for verb in verbs]
     return possible + broker_steps(world, limits)
@@ -291,7 +211,8 @@ def broker_steps(world: TransactionalWorld, limits: Limits) -> list[Step]:
 def log_verbs(world: TransactionalWorld, limits: Limits, member: Member, end: int) -> list[str]:
     """What a member can do next with the log, up to where it can be read, and with records."""
     verbs = []
-    if member.log.end < end or not member.is_current or (member.epoch and not member.is_read):
+    has_new_epoch = member.state.epoch is not None and not member.is_read
+    if member.log.end < end or not member.is_current or has_new_epoch:
         verbs.append("read")
     if member.inbox:
         verbs.append("act")
@@ -311,26 +232,27 @@ def log_verbs(world: TransactionalWorld, limits: Limits, member: Member, end: in
 
 def transactional_verbs(limits: Limits, member: Member) -> list[str]:
     """What a member can do next with its transaction."""
-    if member.is_doubtful:
+    state, todo = member.state, todo_of(member)
+    if state.is_settled:
+        return []
+    if todo in (Todo.FENCE, Todo.REWIND):
         return ["resolve"]
     verbs = []
-    if member.is_open and member.epoch is None:
+    may_produce = state.may_take and member.has_work
+    if may_produce:
+        verbs.append("commit")
+    if todo is Todo.BEGIN or (may_produce and not state.is_begun):
         verbs.append("init")
-    if may_write(member):
+    if limits.late and may_produce and state.is_begun and not member.number and member.in_flight:
+        verbs.append("put")
+    if todo is Todo.WRITE:
         verbs.append("check")
     if member.records is not None:
         verbs.append("write")
-    if member.number:
+    elif state.stage is Stage.ENDING:
         verbs.append("end")
-        if limits.doubts:
-            verbs.append("doubt")
-        if limits.late:
-            verbs.append("repeat")
-    elif limits.late and member.in_flight and member.epoch is not None and not member.begun:
-        verbs.append("put")
-    if member.is_open:
-        verbs.append("abort")
-    return verbs
+        verbs += ["doubt"] * limits.doubts + ["repeat"] * limits.late
+    return verbs + ["abort"] + ["interrupt"] * limits.doubts
 
 
 def take(world: TransactionalWorld, step: Step) -> None:
@@ -362,15 +284,8 @@ def take(world: TransactionalWorld, step: Step) -> None:
 
 def _happen(world: TransactionalWorld, member: Member, what: str) -> None:
     match what:
-        case "init":
-            member.epoch = world.transactions.fence(member.transactional_id)
-            member.is_read = False
-        case "end" | "doubt" | "abort":
+        case "end" | "doubt" | "repeat":
             _end(world, member, what)
-        case "repeat":
-            world.transactions.late = member.transactional_id, member.epoch or 0
-            _end(world, member, "end")
-            committed_twice(member)
         case "settle":
             member.unread = ()
             member.owner.begin_commit(member.part())
@@ -379,17 +294,22 @@ def _happen(world: TransactionalWorld, member: Member, what: str) -> None:
             for other in world.members.values():
                 if other is not member:
                     other.is_current = False
+        case "commit":
+            ask_commit(member)
+        case "interrupt":
+            give_up(member, is_decided=False)  # nobody is asked what became of it
         case "replace" | "crash" | "leave":
+            if what == "leave":
+                close(world, member)
             if what != "replace":
                 del world.members[member.name]
-            if what == "leave":
-                delete(world, (Key(0, "claim", T0, (member.name,)),))
             world.start(HALVES.index(member.hashes[0]))
             return
         case _:
             globals()[what](world, member)  # looked up late: a fault may be in its place
     if what != "deliver":
         member.ask(member.owner.actions(member.part(), member.log.end))
+    world.check_settled(member)
 
 
 def read(world: TransactionalWorld, member: Member) -> None:
@@ -399,14 +319,14 @@ def read(world: TransactionalWorld, member: Member) -> None:
             member.log.apply(at, key, record)
     member.log.end = max(member.log.end, end)
     member.is_current = True
-    member.is_read = member.epoch is not None
+    member.is_read = member.state.epoch is not None
 
 
 def deliver(world: TransactionalWorld, member: Member) -> None:
+    ensure_open(member)
     offset = next_record(world, member)
     assert offset is not None
     world.check_delivery(member, offset)
-    member.since = member.owner.start
     member.in_flight.append(offset)
     member.position = offset + 1
 
@@ -422,49 +342,53 @@ def check(world: TransactionalWorld, member: Member) -> None:
         T0, member.part(), member.owner.member, member.hashes, processed(member)
     )
     member.records = tuple(blocks), tuple(keys)
+    member.state.written()
+
+
+def init(world: TransactionalWorld, member: Member) -> None:
+    """Begin, with a producer of a new epoch if there is none."""
+    if member.state.epoch is not None:
+        member.state.begun(0.0)
+        return
+    epoch = world.transactions.fence(member.transactional_id)
+    if epoch is not None:
+        member.epoch, member.is_read = epoch, False
+        member.state.begun(0.0, ProducerEpoch(0.0, 0))
 
 
 def write(world: TransactionalWorld, member: Member) -> None:
     """Write the outputs and the facts, in one transaction."""
-    assert member.epoch is not None
     assert member.records is not None
     (blocks, keys), member.records = member.records, None
-    number = written(world, member)
-    if number is None:  # fenced: its transaction is ended
-        member.epoch = None
-        forget(member)
+    if not written(world, member):
+        give_up(member, is_decided=True)  # it was fenced, and so its transaction is ended
         return
-    member.number, member.unread = number, blocks
+    member.unread = blocks
     for block in blocks:
-        world.log.append(key_of(block), block, fact_number(number))
+        world.log.append(key_of(block), block, fact_number(member.number))
     for key in keys:
-        world.log.append(key, None, number)
+        world.log.append(key, None, member.number)
 
 
-def written(world: TransactionalWorld, member: Member) -> int | None:
-    """Write the outputs, unless they are written; their transaction, or None if it is not open."""
+def written(world: TransactionalWorld, member: Member) -> bool:
+    """Write the outputs, unless they are written; whether the brokers take it."""
     transactions, name = world.transactions, member.transactional_id
-    assert member.epoch is not None
-    if not member.begun:
-        return transactions.write(name, member.epoch, tuple(member.in_flight))
+    if not member.number:
+        member.number = transactions.write(name, member.epoch, tuple(member.in_flight)) or 0
+        return bool(member.number)
     current = transactions.open.get(name)
-    is_open = current is not None and (current.number, current.state) == (member.begun, "open")
-    return member.begun if is_open and transactions.epochs[name] == member.epoch else None
+    if current is None or (current.number, current.state) != (member.number, "open"):
+        return False
+    if transactions.epochs[name] != member.epoch:
+        return False
+    transactions.open[name] = replace(current, outputs=tuple(member.in_flight))
+    return True
 
 
 def put(world: TransactionalWorld, member: Member) -> None:
     """Write the outputs before the facts, as ever: a transaction is open that holds them alone."""
-    number = written(world, member)
-    if number is None:
-        member.epoch = None
-        forget(member)
-    else:
-        member.begun = number
-
-
-def committed_twice(member: Member) -> None:
-    """A commit was asked for twice: the next transaction needs a new epoch."""
-    member.epoch = None
+    if not written(world, member):
+        give_up(member, is_decided=True)
 
 
 def fact_number(number: int) -> int:
@@ -474,42 +398,42 @@ def fact_number(number: int) -> int:
 
 def _end(world: TransactionalWorld, member: Member, what: str) -> None:
     transactions, name = world.transactions, member.transactional_id
-    assert what == "abort" or member.epoch is not None
-    if what == "abort":
-        is_begun = member.number or member.begun
-        clean = not is_begun or transactions.end(name, member.epoch or 0, "aborting")
-        member.is_doubtful = not clean
-        if clean:
-            forget(member)
-        return
-    was_ended = transactions.end(name, member.epoch or 0, "committing")
+    if what == "repeat":
+        transactions.late = name, member.epoch
+    was_ended = transactions.end(name, member.epoch, "committing")
     if what == "doubt":
-        member.is_doubtful = True
-        return
-    if not was_ended:  # fenced, or it has expired
-        member.epoch = None
-        forget(member)
-        return
-    if member.since is member.owner.start:
-        member.owner.processed(processed(member).minus(member.owner.done))
-    member.in_flight, member.since, member.number, member.passes = [], None, 0, False
-    member.begun = 0
+        give_up(member, is_decided=False)
+    elif not was_ended:  # fenced, or it has expired
+        give_up(member, is_decided=True)
+    else:
+        member.state.committed(may_go_on=what != "repeat")
+        if member.delivery is member.owner.start:
+            member.owner.processed(processed(member).minus(member.owner.done))
+        member.in_flight, member.number, member.passes = [], 0, False
 
 
-def forget(member: Member) -> None:
-    """After an abort: the positions go back to what the log says."""
-    member.in_flight, member.since, member.number, member.unread = [], None, 0, ()
-    member.begun = 0
-    member.position, member.is_doubtful, member.records, member.passes = 0, False, None, False
-    member.owner.rewind()
-    member.outdated = len(member.inbox)
+def abort(world: TransactionalWorld, member: Member) -> None:
+    """Its user has failed, or it waits in vain; the coordinator answers."""
+    transactions, name, number = world.transactions, member.transactional_id, member.number
+    is_clean = not number or transactions.end(name, member.epoch, "aborting")
+    give_up(member, is_decided=is_clean)
+
+
+def close(world: TransactionalWorld, member: Member) -> None:
+    """Abort what is open; the claim is given up unless others need it to find the id."""
+    if member.state.is_open:
+        abort(world, member)
+    if not member.state.keeps_claims:
+        delete(world, (Key(0, "claim", T0, (member.owner.member,)),))
 
 
 def resolve(world: TransactionalWorld, member: Member) -> None:
-    """Fence the own id, until no transaction of it is open."""
-    if world.transactions.fence(member.transactional_id) is not None:
-        member.epoch = None
-        forget(member)
+    """Do what is to be done before anything else begins."""
+    if member.state.recovery is Todo.FENCE:
+        if world.transactions.fence(member.transactional_id) is None:
+            return
+        member.state.decided()
+    transactional_member.rewind(member)
 
 
 def fence(world: TransactionalWorld, names: frozenset[str]) -> bool:

@@ -1,0 +1,176 @@
+"""A member of the small world for transactions, without brokers: what it sees, takes and gives up.
+
+What decides is :class:`.TransactionState`, as in production. Here is what its driver tells it, and
+how deliveries follow the owner.
+"""
+
+from copy import copy
+from dataclasses import dataclass, field
+
+from kshare.core.progress import Progress
+from kshare.group.core.transaction import GiveUp, Outlook, Stage, Todo, TransactionState
+from kshare.group.protocol import transaction
+from kshare.group.protocol.owner import Phase
+from kshare.group.protocol.records import Block, Key
+from kshare.group.protocol.start import Start
+from kshare.group.protocol.transaction import Admission, TransactionChunk
+from tests.group.protocol.world import T0, Process, clone_process, print_of
+
+
+@dataclass
+class Member(Process):
+    """A process whose facts go into transactions; ``in_flight`` holds a transaction's records."""
+
+    transactional_id: str = ""
+    state: TransactionState = field(default_factory=TransactionState)
+    delivery: Start | None = None  # the start that it delivers from, as its dispatcher knows it
+    stops: int = 0  # how often delivery has ended or begun again
+    epoch: int = 0  # the last one that its producer has got
+    is_read: bool = False  # the log, since it has that epoch
+    number: int = 0  # of the transaction that the brokers hold; 0 if they hold nothing of it
+    records: tuple[tuple[Block, ...], tuple[Key, ...]] | None = None  # to be written, as checked
+    unread: tuple[Block, ...] = ()
+    passes: bool = False  # its transaction passes over offsets that are none of its records
+    _admission: tuple[tuple[object, ...], Admission] | None = None  # by what, and what it is
+
+    @property
+    def start(self) -> Start | None:
+        """From where it may deliver; None if it may not."""
+        return self.owner.start if self.owner.phase is Phase.RUNNING else None
+
+    @property
+    def next_position(self) -> int:
+        """Where it delivers next: from the beginning, if that is from another start."""
+        return self.position if self.start is self.delivery else 0
+
+    def refresh(self) -> None:
+        """As its dispatcher: what is delivered from another start begins again."""
+        if self.start is not self.delivery:
+            self.position, self.passes = self.next_position, False
+            self.delivery, self.stops = self.start, self.stops + 1
+
+    @property
+    def has_work(self) -> bool:
+        """Whether its transaction processes something."""
+        return bool(self.in_flight) or self.passes
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it knows that it was dropped from its group."""
+        return False
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether its hashes are about to change."""
+        return False
+
+
+def clone_of(member: Member) -> Member:
+    cloned = clone_process(member)
+    assert isinstance(cloned, Member)
+    cloned.state = copy(member.state)
+    return cloned
+
+
+def print_of_transaction(member: Member) -> tuple[object, ...]:
+    owner, its = member.owner, member.state
+    state: tuple[object, ...] = (its.stage, its.epoch is None, its.is_begun, member.epoch)
+    state += (its._mark == member.stops, its._since is None, its.is_own({T0: member.start}))
+    state += (member.is_read, member.number, member.records, member.delivery is member.start)
+    state += (member.passes,)
+    return (
+        *print_of(member),
+        *state,
+        member.unread,
+        owner._takeover.has_fenced,
+        owner._takeover.unblocked,
+    )
+
+
+# -- what it sees ---------------------------------------------------------------------------------
+
+
+def chunk_of(member: Member) -> TransactionChunk:
+    known = transaction.known_progress(member.part(), member.owner.done)
+    start = transaction.chunk_start(processed(member), known)
+    return TransactionChunk(start, member.hashes, member.hashes, known)
+
+
+def processed(member: Member) -> Progress:
+    """What is processed, with the records of the transaction."""
+    assert member.owner.start is not None
+    done = member.owner.done
+    return done.commit(done.pending_of(member.position, member.hashes))
+
+
+def is_alive(member: Member) -> bool:
+    """Whether nobody can have taken over its hashes who is sure that it is dead."""
+    return member.is_member
+
+
+def outlook(member: Member) -> Outlook:
+    """What its transaction sees; reads count from the epoch on, so that states are few."""
+    found = admission_of(member) if member.start is not None else Admission.OPEN
+    return Outlook(
+        {T0: member.start},
+        found,
+        float(member.is_read),
+        is_alive=is_alive(member),
+        is_lost=member.is_lost,
+        is_disturbed=member.is_disturbed,
+    )
+
+
+def todo_of(member: Member) -> Todo | GiveUp:
+    """What its transaction wants next. It waits for ever: that it gives up may happen any time."""
+    if member.state.stage is Stage.COMMITTING:
+        return member.state.next_todo(outlook(member), 0.0)
+    return member.state.recovery
+
+
+def admission_of(member: Member) -> Admission:
+    """Whether the purgatory is open for a member; asked again once something has changed."""
+    by = (member.log.end, member.owner.done, member.position, member.hashes)
+    if member._admission is None or member._admission[0] != by:
+        member._admission = by, transaction.admission([chunk_of(member)], "stable")
+    return member._admission[1]
+
+
+# -- what it takes, and gives up -------------------------------------------------------------------
+
+
+def may_take(member: Member) -> bool:
+    """Whether what it is handed out is of its transaction, or of one that it begins."""
+    may_begin = member.state.is_settled or member.state.may_take
+    return member.owner.phase is Phase.RUNNING and may_begin
+
+
+def ensure_open(member: Member) -> None:
+    """See where it is delivered from, and begin a transaction if there is none."""
+    member.refresh()
+    if member.state.is_settled:
+        member.state.begin(member.stops, 0)
+
+
+def ask_commit(member: Member) -> None:
+    """The block of its user ends."""
+    member.state.ask_commit(member.stops, {T0: member.delivery}, 0.0, has_news=True)
+
+
+def give_up(member: Member, *, is_decided: bool) -> None:
+    """As the driver does: it is in doubt until an answer says otherwise."""
+    member.state.abort()
+    if is_decided:
+        member.state.decided()
+    if member.state.recovery is Todo.REWIND:
+        rewind(member)
+
+
+def rewind(member: Member) -> None:
+    """After an abort: the positions go back to what the log says."""
+    member.in_flight, member.records, member.passes = [], None, False
+    member.number, member.unread = 0, ()
+    member.owner.rewind()
+    member.outdated = len(member.inbox)
+    member.refresh()
+    member.state.rewound()
