@@ -342,6 +342,7 @@ def test_a_fault_is_found_by_commits_that_arrive_late(monkeypatch: pytest.Monkey
         writes_facts_with_commits_too,
         reads_what_is_not_committed,
         reads_what_was_aborted,
+        is_in_doubt_only_once_it_has_asked,
         waits_for_nobody,
         waits_for_living_members_alone,
     ],

@@ -7,12 +7,27 @@ from typing import cast
 
 import pytest
 
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle
 from kshare.errors import TransactionAbortedError
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.transaction import ProducerEpoch, Todo, TransactionState
 from kshare.group.core.work import Work
 from kshare.group.session.shared import Shared
 from kshare.group.session.transaction_log import LogThread, TransactionLog
+from tests.support.groups import T0, UPPER
+
+NOT_OWN = (
+    "orders-0 is not this consumer's any more, or its offsets were reset, or the group's log was "
+    "lost"
+)
+LATE = (
+    "others have not processed what comes before it, and it waits for that (purgatory=stable): "
+    "orders-0 from offset 5 on (stable offset 3)"
+)
+UNPROVEN = "the group's log or its coordinator does not answer; the last trouble: none"
+DROPPED = "the member was dropped from its group, and others may have its key hashes"
+NOTHING = Work({}, {})
 
 
 def log_of(read_at: float) -> TransactionLog:
@@ -20,26 +35,38 @@ def log_of(read_at: float) -> TransactionLog:
     return TransactionLog("g", Shared(Ownerships("m", "g", 10.0)), thread, time.monotonic)
 
 
-def next_todo(log: TransactionLog, timeout: float, *, is_closed: bool = False) -> Todo:
+def next_todo(
+    log: TransactionLog,
+    timeout: float,
+    work: Work = NOTHING,
+    *,
+    is_torn: bool = False,
+    is_closed: bool = False,
+    is_disturbed: bool = False,
+) -> Todo:
     """What is next for a transaction that has written outputs, after it has waited.
 
     Args:
         log: The group's log.
         timeout: ``transaction.timeout.ms``, in seconds.
+        work: What it processes.
+        is_torn: Whether a delivery began again amid it.
         is_closed: Whether its consumer is closed.
+        is_disturbed: Whether key hashes are about to change.
     """
     state = TransactionState(timeout)
     state.begin("mark", 0)
     state.begun(time.monotonic(), ProducerEpoch(ready_at=6.0, own_fences=0))
-    state.ask_commit("mark", {}, time.monotonic(), has_news=False)
+    mark = "another mark" if is_torn else "mark"
+    state.ask_commit(mark, work.since, time.monotonic(), has_news=False)
     todo = Todo.WAIT
     while todo is Todo.WAIT:
         todo = log.next_todo(
             state,
-            Work({}, {}),
+            work,
             "stable",
             is_closed=lambda: is_closed,
-            is_disturbed=lambda: False,
+            is_disturbed=lambda: is_disturbed,
         )
     return todo
 
@@ -52,7 +79,7 @@ def test_a_session_that_may_have_been_taken_for_dead_does_not_commit() -> None:
     """Who had its key hashes meanwhile may have left nothing in the log."""
     log = log_of(read_at=7.0)
     log.is_alive = lambda: False
-    with pytest.raises(TransactionAbortedError, match="its coordinator does not answer"):
+    with pytest.raises(TransactionAbortedError, match=UNPROVEN):
         next_todo(log, 0.05)
     said = answers()
     log.is_alive = lambda: next(said)
@@ -70,11 +97,55 @@ def test_a_member_that_was_dropped_does_not_wait() -> None:
     log = log_of(read_at=7.0)
     log.is_alive, log.is_lost = lambda: False, lambda: True
     began = time.monotonic()
-    with pytest.raises(TransactionAbortedError, match="was dropped from its group"):
+    with pytest.raises(TransactionAbortedError, match=DROPPED):
         next_todo(log, 60)
     assert time.monotonic() - began < 30
 
 
-def test_one_whose_consumer_is_closed_does_not_wait() -> None:
-    with pytest.raises(TransactionAbortedError, match="the consumer was closed"):
-        next_todo(log_of(read_at=6.0), 60, is_closed=True)
+START = Progress.at(3)
+AHEAD = Work(
+    {T0: START.commit([Rectangle(OffsetRange(5, 8), UPPER)])},
+    {T0: START},
+)
+"""What is below is with the owner of the other hashes."""
+
+
+def log_of_the_upper_half() -> TransactionLog:
+    log = log_of(read_at=7.0)
+    ownerships = log._shared.ownerships
+    ownerships.claim({T0: (UPPER,)})
+    each = ownerships.by_partition[T0]
+    each.start = START
+    each.owner.done = START.commit([Rectangle(OffsetRange(3, 5), UPPER)])
+    return log
+
+
+@pytest.mark.parametrize(
+    ("work", "given", "text"),
+    [
+        (NOTHING, {"is_closed": True}, "the consumer was closed"),
+        (AHEAD, {"is_torn": True}, "the delivery of a partition began again meanwhile"),
+        (
+            Work({}, {T0: Progress.at(3)}),
+            {},
+            NOT_OWN,
+        ),
+        (
+            AHEAD,
+            {},
+            LATE,
+        ),
+        (
+            AHEAD,
+            {"is_disturbed": True},
+            "key hashes were assigned anew while it waited for what comes before its records",
+        ),
+    ],
+)
+def test_what_is_said_of_one_that_cannot_commit(
+    work: Work, given: dict[str, bool], text: str
+) -> None:
+    with pytest.raises(TransactionAbortedError) as caught:
+        next_todo(log_of_the_upper_half(), 0.0, work, **given)
+    has_group = not given.get("is_closed") and not given.get("is_torn")
+    assert str(caught.value) == f"{'group g: ' * has_group}the transaction is aborted: {text}"
