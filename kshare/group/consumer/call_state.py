@@ -99,9 +99,17 @@ class CallState:
             self._ending.add(thread)
             return
         if self.lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as a Condition asks
-            threading.Thread(target=self._end, name="kshare close").start()
-        else:
+            self._end_elsewhere()
+            return
+        try:
             self._end()
+        except BaseException:
+            if self._shut_down is not None:  # interrupted while it waited for another thread's call
+                self._end_elsewhere()
+            raise
+
+    def _end_elsewhere(self) -> None:
+        threading.Thread(target=self._end, name="kshare close").start()
 
     def _end(self) -> None:
         with self.polling:

@@ -572,13 +572,16 @@ class KeySharedConsumer:
         What the last call returned counts as processed only if it was acknowledged or committed;
         an open transaction is aborted. Waits for the last commit for 30 s at most.
         Idempotent and safe in a signal handler. If a call is in progress, that call returns
-        immediately and then the consumer closes.
+        immediately and then the consumer closes. A call in another thread returns before that is
+        over: wait for the thread that closes before the process ends.
         """
         if self._state.is_closed:
             return
         self._state.is_closed = True
-        self._receiver.interrupt()
-        self._state.shut_down()
+        try:
+            self._receiver.interrupt()
+        finally:
+            self._state.shut_down()
 
     def _shut_down(self) -> None:
         transactions, subscriber = self._receiver.transactions, self._receiver.subscriber

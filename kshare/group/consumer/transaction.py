@@ -168,11 +168,10 @@ class Transactions:
     @contextmanager
     def run(self) -> Iterator[Transaction]:
         """One transaction; see :meth:`.KeySharedConsumer.transaction`."""
-        if self.is_open:
-            raise RuntimeError("a transaction is open: end it before the next one begins")
+        transaction = Transaction(self._produce)
         try:
             with self._call():
-                transaction = self._open()
+                self._open(transaction)
             yield transaction
             with self._call():
                 self._check_current(transaction)
@@ -180,35 +179,41 @@ class Transactions:
                 self.current = None
         except BaseException:
             try:
-                with self._call():
-                    self.abort()
+                self._give_up(transaction)
             except BaseException:  # an interrupt, maybe before it had begun
-                with self._call():
-                    self.abort()
+                self._give_up(transaction)
                 raise
             raise
+
+    def _give_up(self, transaction: Transaction) -> None:
+        with self._call():
+            if self.current is transaction:  # another thread's is its own
+                self.abort()
 
     @contextmanager
     def _call(self) -> Iterator[None]:
         with self._calls.call(), self._lock:
             yield
 
-    def _open(self) -> Transaction:
+    def _open(self, transaction: Transaction) -> None:
+        if self.is_open:
+            raise RuntimeError("a transaction is open: end it before the next one begins")
         if self._calls.is_closed:
             raise ConsumerClosedError
         self.resolve()
-        self._state.begin(self._work.begin(), self._log.own_fences)
+        mark = self._work.begin()
+        self.current = transaction  # first: an interrupt amid the next lines leaves none open
+        self._state.begin(mark, self._log.own_fences)
         if self._state.epoch is None:
             self._producer.drop()
-        self.current = Transaction(self._produce)
-        return self.current
 
     def abort(self) -> None:
         """Abort the open transaction, if there is one: its records come again."""
-        self.current = None
-        if not self.is_open:
-            return
+        was_open = self.is_open
         self._state.abort()  # first: an interrupt amid all this leaves it in doubt
+        self.current = None
+        if not was_open:
+            return
         if self._state.recovery is Todo.FENCE and self._producer.abort():
             self._state.decided()
         with suppress(KshareError):  # the next transaction tries again
@@ -232,17 +237,22 @@ class Transactions:
     def close(self) -> None:
         """Abort what is open, and let the stable offsets follow from what is committed."""
         with self._lock:
-            self.abort()
-            if self._state.keeps_claims:
-                _log.warning(
-                    "group %s: it is not known whether the last transaction of %s is committed: "
-                    "claims stay in the log, and who takes over fences it",
-                    self._config.group,
-                    self._producer.transactional_id,
-                )
-                self._log.keep_claims()
+            try:
+                self.abort()
+            finally:
+                self._keep_claims_in_doubt()
             self._producer.drop()
             self._log.flush(_FLUSH_SECONDS)
+
+    def _keep_claims_in_doubt(self) -> None:
+        if self._state.keeps_claims:
+            _log.warning(
+                "group %s: it is not known whether the last transaction of %s is committed: "
+                "claims stay in the log, and who takes over fences it",
+                self._config.group,
+                self._producer.transactional_id,
+            )
+            self._log.keep_claims()
 
     # -- the open transaction ----------------------------------------------------------------
 
@@ -286,7 +296,7 @@ class Transactions:
     def _commit_work(self, work: Work) -> None:
         state = self._state
         if state.is_begun:  # while it waits for others anyway
-            self._producer.drain(state.gives_up)
+            self._producer.drain(state.gives_up, self._check_open)
         while (todo := self._next_todo(work)) is not Todo.WRITE:
             if todo is Todo.BEGIN:
                 self._begin(self._log.partition.topic)
@@ -422,10 +432,11 @@ class _Producer:
             else:
                 return
 
-    def drain(self, until: float) -> None:
+    def drain(self, until: float, check: Callable[[], None]) -> None:
         """Wait while many records are to be delivered: facts before them would hide the log."""
         producer: Producer = self.sender.producer
         while len(producer) > _MANY and time.monotonic() < until:
+            check()
             self._call("write", lambda: producer.poll(_POLL_SECONDS))
             self._raise_faults()
 

@@ -58,3 +58,39 @@ def test_no_interrupt_leaves_a_thread_amid_a_call() -> None:
         assert state.has_ended, raised
         number, is_over = number + 1, not raised
     assert number > 2
+
+
+def test_an_end_that_is_interrupted_while_it_waits_comes_after_the_call_of_another_thread() -> None:
+    has_begun, may_go_on, has_ended = (threading.Event() for _ in range(3))
+
+    class Interrupted:
+        """Interrupts who waits for it first, as Ctrl-C does."""
+
+        def __init__(self) -> None:
+            self.faults = [Interrupt()]
+
+        def __enter__(self) -> None:
+            if self.faults:
+                raise self.faults.pop()
+            polling.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            polling.release()
+
+    def work() -> None:
+        with state.call(), polling:
+            has_begun.set()
+            assert may_go_on.wait(SECONDS)
+
+    state = CallState(has_ended.set)
+    polling = state.polling
+    state.polling = Interrupted()  # type: ignore[assignment]
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert has_begun.wait(SECONDS)
+    with pytest.raises(Interrupt):
+        state.shut_down()
+    assert not state.has_ended
+    may_go_on.set()
+    worker.join(SECONDS)
+    assert has_ended.wait(SECONDS)

@@ -3,6 +3,7 @@
 On the mock cluster; requests that arrive late are tested on a real broker.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,12 +21,12 @@ from kshare.errors import (
 from kshare.group import KeySharedConsumer
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.call_state import CallState
-from kshare.group.consumer.transaction import Transactions
+from kshare.group.consumer.transaction import Transactions, TransactionWork
 from kshare.group.session.fencing import fence_ids
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.testing import FakeCluster
 from tests.support.clock import until
-from tests.support.groups import GROUP, LOG, T0
+from tests.support.groups import GROUP, LOG, SECONDS, T0
 from tests.support.requests import times_asked
 
 BASE = {"bootstrap.servers": "b:1", "group.id": "g", "transactional.id": "t"}
@@ -188,6 +189,49 @@ def test_after_an_interrupt_no_transaction_is_open(
             copy(consumer, wait=fail)
         assert bool(has_failed) is is_begun
         assert copy(consumer) == list(range(5, 10))
+
+
+def test_claims_stay_if_the_abort_of_a_close_is_interrupted(cluster: FakeCluster) -> None:
+    """Whoever takes over has to find the transactional id of what is open."""
+    with started(cluster) as consumer:
+        transactions = transactions_of(consumer)
+        block = consumer.transaction()
+        block.__enter__().produce("invoices", b"x")
+        sender = transactions._producer.sender
+        sender.producer = InterruptedProducer(sender.producer)  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            consumer.close()
+        assert transactions._log._shared.keeps_claims
+
+
+def test_two_threads_do_not_begin_at_once(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one is refused, and the first one's stays open."""
+    begins, may_go_on = threading.Event(), threading.Event()
+    begin, refused = TransactionWork.begin, list[BaseException]()
+
+    def begins_slowly(work: TransactionWork) -> object:
+        begins.set()
+        assert may_go_on.wait(SECONDS)
+        return begin(work)
+
+    def second() -> None:
+        assert begins.wait(SECONDS)
+        try:
+            copy(consumer)
+        except RuntimeError as error:
+            refused.append(error)
+
+    with started(cluster) as consumer:
+        monkeypatch.setattr(TransactionWork, "begin", begins_slowly)
+        threads = [threading.Thread(target=second), threading.Timer(0.2, may_go_on.set)]
+        for thread in threads:
+            thread.start()
+        with consumer.transaction() as transaction:
+            threads[0].join(SECONDS)
+            transaction.produce("invoices", b"x")
+        assert "a transaction is open" in str(refused[0])
 
 
 # -- errors that last ------------------------------------------------------------------------------
