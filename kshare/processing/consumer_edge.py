@@ -23,6 +23,9 @@ __all__ = ["ConsumerEdge"]
 
 _log = logging.getLogger("kshare.processing")
 
+_WRITES_AT_ONCE = 8
+"""Marks of sequences that are written at once. Keys are parked one after another."""
+
 
 class ConsumerEdge:
     """Acknowledges, writes dead letters, parks keys: see :class:`~kshare.processing.edge.Edge`.
@@ -51,7 +54,7 @@ class ConsumerEdge:
         self._parked: ParkedKeys | None = None
         self._parking = threading.Lock()  # its connections are for one thread at a time
         # Its own: handlers may fill those of asyncio.to_thread, with calls that hang.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kshare-edge")
+        self._threads = ThreadPoolExecutor(_WRITES_AT_ONCE, thread_name_prefix="kshare-edge")
         if isinstance(self._policy, DeadLetter):
             self._letters = DeadLetters(kafka, self._policy.topic)
         elif isinstance(self._policy, Park):
@@ -91,7 +94,7 @@ class ConsumerEdge:
         await self._in_thread(self._park, record.topic, record.raw_key, why)
 
     async def _in_thread(self, call: Callable[..., None], *given: Any) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, call, *given)
+        await asyncio.get_running_loop().run_in_executor(self._threads, call, *given)
 
     def _park(self, topic: str, key: bytes, why: str) -> None:
         assert self._parked is not None
@@ -110,16 +113,18 @@ class ConsumerEdge:
     def unparked(self, lanes: Mapping[Hashable, Record]) -> list[Hashable]:
         """Those of some parked lanes whose keys an operator has unparked since.
 
+        None are found while one is being parked: that may take long, and the next look comes soon.
+
         Raises:
             KafkaError: It cannot be read.
         """
-        if not lanes or self._parked is None:
+        if not lanes or self._parked is None or not self._parking.acquire(blocking=False):
             return []
-        with self._parking:
+        try:
             parked = self._parked.read()
-            return [
-                lane for lane, first in lanes.items() if (first.topic, first.raw_key) not in parked
-            ]
+        finally:
+            self._parking.release()
+        return [lane for lane, first in lanes.items() if (first.topic, first.raw_key) not in parked]
 
     def remember(self, record: Record) -> None:
         """Keep failures and due time in the group's log."""
@@ -131,7 +136,7 @@ class ConsumerEdge:
 
     def close(self) -> None:
         """Close the connections."""
-        self._thread.shutdown(wait=False)
+        self._threads.shutdown(wait=False)
         self.retry_log.close()
         if self._letters is not None:
             self._letters.close()

@@ -6,7 +6,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -427,6 +427,39 @@ def test_keys_end_while_calls_of_handlers_hang_in_the_threads_of_asyncio(
     edge.close()
     assert parked.park.called == isinstance(policy, Park)
     assert log.begin_sequence.called != isinstance(policy, Park)
+
+
+def test_sequences_of_several_keys_begin_at_once(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    made, both = consumer(), threading.Barrier(2, timeout=20)
+    processor = Processor(print, on_failure=DeadLetter("dlq", sequence=True))
+    edge = ConsumerEdge(processor, made, lambda: None)
+    edge.retry_log = Mock(begin_sequence=lambda _: both.wait())
+    first, second, *_ = records_of(processor, made.consume(2, 20))
+
+    async def begin() -> None:
+        await asyncio.gather(edge.begin_sequence(first), edge.begin_sequence(second))
+
+    asyncio.run(begin())
+    edge.close()
+
+
+def test_a_look_for_unparked_keys_does_not_wait_for_one_that_is_being_parked(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    made = consumer()
+    edge = ConsumerEdge(Processor(print, on_failure=Park()), made, lambda: None)
+    edge._parked = Mock(read=lambda: ())
+    record, *_ = records_of(Processor(print), made.consume(1, 20))
+    looked = list[list[Hashable]]()
+    look = threading.Thread(target=lambda: looked.append(edge.unparked({record.lane: record})))
+    with edge._parking:
+        look.start()
+        look.join(20)
+    assert looked == [[]]
+    assert edge.unparked({record.lane: record}) == [record.lane]
+    edge.close()
 
 
 @pytest.mark.parametrize("by_outcome", [False, True])

@@ -97,8 +97,6 @@ class Scheduler:
     @property
     def _is_delivering(self) -> bool:
         """True if a dead letter is under way, or a key on its way to be parked."""
-        if self._settings.on_failure is OnFailure.STOP:
-            return False
         return any(lane.state is State.ENDING for lane in self._lanes.values())
 
     def figures(self) -> Figures:
@@ -377,7 +375,9 @@ class Scheduler:
             self.outcomes.append(
                 Outcome(record, Status.FAILED, error=error, attempts=record.failures)
             )
-            self._remove(lane, 1)
+            self._held.less((lane.records.popleft(),))
+            lane.error = None
+            self._leave(lane, Status.LEFT_OVER)  # what follows: nobody has to wait for it
             self.effects.append(Halt(record, error))
 
     # -- answers of the driver --------------------------------------------------------------
@@ -589,7 +589,7 @@ class Scheduler:
             if lane.given_back is not None:
                 self.effects.append(TakeAgain(lane.given_back))
             return
-        if self.sequences and lane.key in self.sequences:
+        if self._phase is not Phase.CLOSING and self.sequences and lane.key in self.sequences:
             self._exhausted(lane, None)
         elif lane.records[0].due > now:
             self._queues.wait(lane, lane.records[0].due)
@@ -603,11 +603,8 @@ class Scheduler:
             self._held.less((lane.records.popleft(),))
         if lane.state is State.READY:
             self._queues.ready.remove(lane)
-        if not lane.records:
-            lane.state = State.RUNNING  # no answer and no tick finds it any more
-            self._lanes.pop(lane.key, None)
-        else:  # what follows stays, and is pending
-            lane.state = State.ENDING
+        lane.state = State.RUNNING  # no answer and no tick finds it any more
+        self._lanes.pop(lane.key, None)
 
 
 def _first(lane: Lane) -> Record | None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.processing.core.effects import Cancel
+from kshare.processing.core.effects import Cancel, Deliver
 from kshare.processing.core.holdings import Phase
 from kshare.processing.core.outcome import Outcome, Status
 from kshare.processing.core.record import Record
@@ -271,6 +271,48 @@ def test_what_waits_is_left_over_when_it_drains() -> None:
     left = [each.record.offset for each in run.scheduler.outcomes]
     assert left == [0, 1]
     assert run.scheduler.figures().records == 0
+
+
+def test_after_the_end_has_begun_no_further_letter_of_a_sequence_is_begun() -> None:
+    settings = Settings(
+        retry=RetryPlan(1, 0.2, 1.0, 0.0), on_failure=OnFailure.DEAD_LETTER, sequence=True
+    )
+    scheduler = Scheduler(settings)
+    scheduler.add([record_of(at, 0) for at in range(3)], 0.0)
+    call = scheduler.next_call(0.0)
+    assert call is not None
+    scheduler.failed(call, OSError("no"), 0.0)
+    scheduler.close(Phase.CLOSING)
+    assert not scheduler.is_idle  # a letter is under way
+    scheduler.effects.clear()
+    scheduler.delivered(call.lanes[0], 0.0)
+    assert scheduler.is_idle
+    assert not any(isinstance(each, Deliver) for each in scheduler.effects)
+    scheduler.leave_all()
+    assert [(each.record.offset, each.status) for each in scheduler.outcomes] == [
+        (0, Status.DEAD_LETTERED),
+        (1, Status.LEFT_OVER),
+        (2, Status.LEFT_OVER),
+    ]
+
+
+def test_what_follows_a_record_that_ends_all_is_not_under_way() -> None:
+    """Whoever is to get its key waits for other keys' handlers only."""
+    scheduler = Scheduler(Settings(concurrency=2, retry=RetryPlan(1, 0.2, 1.0, 0.0)))
+    scheduler.add([record_of(0, 0), record_of(1, 0), record_of(2, 1)], 0.0)
+    first, other = scheduler.next_call(0.0), scheduler.next_call(0.0)
+    assert first is not None
+    assert other is not None
+    scheduler.failed(first, OSError("no"), 0.0)
+    assert not scheduler.is_running(lambda record: record.offset < 2)
+    assert not scheduler.is_idle
+    assert [(each.record.offset, each.status) for each in scheduler.outcomes] == [
+        (0, Status.FAILED),
+        (1, Status.LEFT_OVER),
+    ]
+    assert scheduler.done(other, 0.0)
+    assert scheduler.is_idle
+    assert scheduler.figures().records == 0
 
 
 @given(SETTINGS, RECORDS, SCRIPTS, st.integers(0, 4), st.floats(0.0, 10.0))
