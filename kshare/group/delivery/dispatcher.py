@@ -6,7 +6,8 @@ partition; buffers are those of :class:`~kshare.wire.reader.tail_reader.TailRead
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from threading import Lock
@@ -96,9 +97,10 @@ class Dispatcher:
         """Hand out some hundred records of each partition in turn, from now on."""
         self._reader.takes_turns = True
         # Partitions that are read one after another share a buffer: in turns each has its own.
-        for topic_partition in self._read_on:
-            self._give_up(topic_partition)
-            self._read(topic_partition)
+        with self._reading_anew():
+            for topic_partition in self._read_on:
+                self._give_up(topic_partition)
+                self._read(topic_partition)
 
     # -- which partitions -------------------------------------------------------------------
 
@@ -330,24 +332,25 @@ class Dispatcher:
             topic_partition: The partition.
             taken: Records of such keys that were kept back; they are pending again.
         """
-        self._give_up(topic_partition)
-        # None while rows count as processed that come again: after an interrupt amid this, another
-        # one begins where the session says.
-        delivery, kept_back = self.deliveries.pop(topic_partition), dict[HashRange, int]()
-        self.stops += 1
-        for message in taken:
-            message[0].acknowledged[message[1]] = ACKNOWLEDGED  # what was not handed out is no gap
-            hashes = HashRange.of(key_hash(message.key(), message.offset()))
-            kept_back[hashes] = min(message.offset(), kept_back.get(hashes, message.offset()))
-        anew, offsets = delivery.come_again()
-        for hashes, first in kept_back.items():
-            anew[hashes] = union([anew.get(hashes, ()), (first, OFFSET_MAX)])
-        self.acknowledge(topic_partition, offsets)  # they hold no other record of their keys back
-        carried = delivery.park(anew)
-        again = self._new_delivery(topic_partition, delivery.start, delivery.owned, carried)
-        again.is_provisional = delivery.is_provisional
-        self.deliveries[topic_partition] = again
-        self._read(topic_partition)
+        with self._reading_anew():
+            self._give_up(topic_partition)
+            # None while rows count as processed that come again: after an interrupt amid this,
+            # another one begins where the session says.
+            delivery, kept_back = self.deliveries.pop(topic_partition), dict[HashRange, int]()
+            self.stops += 1
+            for message in taken:
+                message[0].acknowledged[message[1]] = ACKNOWLEDGED  # not handed out: no gap
+                hashes = HashRange.of(key_hash(message.key(), message.offset()))
+                kept_back[hashes] = min(message.offset(), kept_back.get(hashes, message.offset()))
+            anew, offsets = delivery.come_again()
+            for hashes, first in kept_back.items():
+                anew[hashes] = union([anew.get(hashes, ()), (first, OFFSET_MAX)])
+            self.acknowledge(topic_partition, offsets)  # they hold no others of their keys back
+            carried = delivery.park(anew)
+            again = self._new_delivery(topic_partition, delivery.start, delivery.owned, carried)
+            again.is_provisional = delivery.is_provisional
+            self.deliveries[topic_partition] = again
+            self._read(topic_partition)
 
     def _start(
         self, topic_partition: TopicPartition, start: Progress, hashes: tuple[HashRange, ...]
@@ -414,14 +417,22 @@ class Dispatcher:
                 is_provisional=begins.is_provisional or awaits_claim,
             )
             return
-        self._give_up(topic_partition)
-        self._limits.begin(topic_partition)
-        if self._parked_of(topic_partition, delivery.owned) != delivery.parked:
-            self._repark(topic_partition, ())  # what was put aside goes there, too
+        with self._reading_anew():
             self._give_up(topic_partition)
-            delivery = self.deliveries[topic_partition]
-        delivery.seek(offset)
-        self._read(topic_partition)
+            self._limits.begin(topic_partition)
+            if self._parked_of(topic_partition, delivery.owned) != delivery.parked:
+                self._repark(topic_partition, ())  # what was put aside goes there, too
+                self._give_up(topic_partition)
+                delivery = self.deliveries[topic_partition]
+            delivery.seek(offset)
+            self._read(topic_partition)
+
+    @contextmanager
+    def _reading_anew(self) -> Iterator[None]:
+        """Amid this, an interrupt lets all be read again: of what is given up, nobody reads on."""
+        before, self._hand.is_clean = self._hand.is_clean, False
+        yield
+        self._hand.is_clean = before
 
     def _give_up(self, topic_partition: TopicPartition) -> None:
         """What is read and not handed out is to be read again."""
@@ -673,10 +684,11 @@ class Dispatcher:
 
     def take_back(self, topic_partition: TopicPartition, messages: list[Message]) -> None:
         """What was collected of a partition is handed out again, as if it had not been fetched."""
-        self._give_up(topic_partition)
-        self._put_back(topic_partition, messages)
-        self.deliveries[topic_partition].take_back()
-        self._read(topic_partition)
+        with self._reading_anew():
+            self._give_up(topic_partition)
+            self._put_back(topic_partition, messages)
+            self.deliveries[topic_partition].take_back()
+            self._read(topic_partition)
 
     # -- acknowledgement --------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """What a consumer reads while its group rebalances."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Any, cast
@@ -17,6 +17,7 @@ from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.waker import Waker
 from tests.support.groups import LOWER, T0, T1, UPPER, eventually, group_config
+from tests.support.interrupts import Interrupt, interrupt
 
 ONE_OF_A_KEY: dict[str, Any] = {"acknowledgement.mode": "explicit", "max.in.flight.per.key": 1}
 
@@ -191,3 +192,70 @@ def test_a_key_that_is_given_back_while_another_is_read_again_keeps_what_is_held
             assert [message.offset() for message in again] == [0, 2, 4, 6]
             released = [each.offset() for each in (*held, *again) if each.is_released()]
             assert released == [0, 2, 4, 5, 6]
+
+
+class Parks:
+    """Parked keys that the test sets."""
+
+    def __init__(self) -> None:
+        self.hashes: Mapping[str, tuple[HashRange, ...]] = {}
+
+    def close(self) -> None:
+        pass
+
+    def toggle(self, key: str) -> None:
+        self.hashes = {} if self.hashes else {"orders": (HashRange.of(key_hash(key.encode(), 0)),)}
+
+
+@contextmanager
+def interrupted(
+    partitions: int = 1, **given: Any
+) -> Iterator[tuple[Dispatcher, FakeCluster, Parks]]:
+    """What reads all of a topic, and its parked keys."""
+    session, parks = Started(), Parks()
+    with FakeCluster(topics={"orders": partitions}) as cluster:
+        config = group_config(cluster.bootstrap_servers, **given)
+        made = Dispatcher(config, cast("GroupSession", session), Waker().open())
+        with closing(made) as dispatcher:
+            dispatcher.parking = cast("Any", parks)
+            all_of_it = [TopicPartition("orders", number) for number in range(partitions)]
+            dispatcher.assign(dict.fromkeys(all_of_it, (WHOLE,)))
+            session.at = {tp: Progress.at(0) for tp in all_of_it}
+            dispatcher.refresh()
+            yield dispatcher, cluster, parks
+
+
+def keys_until(dispatcher: Dispatcher, key: str, value: int) -> set[tuple[str, int]]:
+    """The keys and values that are handed out until one of them is."""
+    found = set[tuple[str, int]]()
+
+    def has_come() -> bool:
+        dispatcher.refresh()
+        dispatcher.next_rows(0.02)
+        for message in dispatcher.rows.messages:
+            found.add(((message.key() or b"").decode(), int(message.value() or b"0")))
+        return (key, value) in found
+
+    assert eventually(has_come)
+    return found
+
+
+@pytest.mark.parametrize("change", ["parks", "seek", "take back", "turns"])
+def test_a_partition_is_read_on_wherever_an_interrupt_comes(change: str) -> None:
+    number, is_over = 0, False
+    with interrupted() as (dispatcher, cluster, parks):
+        changes: dict[str, Callable[[], None]] = {
+            "parks": dispatcher.refresh,
+            "seek": lambda: dispatcher.seek(T0, 0),
+            "take back": lambda: dispatcher.take_back(T0, []),
+            "turns": dispatcher.take_turns,
+        }
+        while not is_over:
+            cluster.produce("orders", [("a", "0"), ("b", f"{number}")], partition=0)
+            keys_until(dispatcher, "b", number)
+            if change == "parks":
+                parks.toggle("a")
+            with suppress(Interrupt), interrupt(number, tail_module) as raised:
+                changes[change]()
+            number, is_over = number + 1, not raised
+    assert number > 2
