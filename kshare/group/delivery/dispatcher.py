@@ -244,9 +244,11 @@ class Dispatcher:
 
     def _follow_released(self) -> None:
         for topic_partition in list(self.deliveries):
-            if self.released.follow([topic_partition]):
+            if self.released.is_new(topic_partition):
                 held = self.released.hashes(topic_partition)
                 self._repark(topic_partition, self._taken_out(topic_partition, held))
+                # Last: after an interrupt amid this, it has still to follow.
+                self.released.follow([topic_partition])
 
     @property
     def seconds_left(self) -> float:
