@@ -79,7 +79,8 @@ class Dispatcher:
         self.parking: Parking | None = None
         self.released = Released()
         self.release_count: Callable[[TopicPartition, int], int] | None = None
-        self._parked: ParkedHashes | None = None  # as they are obeyed
+        self._parked: ParkedHashes | None = None  # without them, or with them again, all go on
+        self._obeyed: ParkedHashes | None = None  # the same once all do so
         self._config = config
         self._session = session
         self._reader = TailReader(read_options(config), config.offset_reset, waker)
@@ -216,14 +217,15 @@ class Dispatcher:
 
     def _obey_parking(self) -> None:
         """Let the deliveries whose keys were parked or unparked go on without or with them."""
-        if self.parking is None or self.parking.hashes is self._parked:
+        if self.parking is None or self.parking.hashes is self._obeyed:
             return
-        self._parked = self.parking.hashes
+        self._parked = parked_now = self.parking.hashes
         for topic_partition, delivery in list(self.deliveries.items()):
             if self._parked_of(topic_partition, delivery.owned) == delivery.parked:
                 continue
             parked = common(delivery.owned, (self._parked or {}).get(topic_partition.topic, ()))
             self._repark(topic_partition, self._taken_out(topic_partition, parked))
+        self._obeyed = parked_now  # last: after an interrupt, the others follow
 
     def _taken_out(
         self, topic_partition: TopicPartition, hashes: Sequence[HashRange]

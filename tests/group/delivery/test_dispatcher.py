@@ -277,3 +277,17 @@ def test_no_interrupt_lets_a_record_out_whose_key_waits() -> None:
             assert keys_until(dispatcher, "b", 4) == {("b", 2), ("b", 4)}, raised
         number, is_over = number + 1, not raised
     assert number > 2
+
+
+def test_all_partitions_go_on_without_a_parked_key_wherever_an_interrupt_comes() -> None:
+    number, is_over = 0, False
+    while not is_over:
+        with interrupted(2) as (dispatcher, _, parks):
+            parks.toggle("a")
+            with suppress(Interrupt), interrupt(number, tail_module) as raised:
+                dispatcher.refresh()
+            dispatcher.refresh()
+            parked = {tp: delivery.parked for tp, delivery in dispatcher.deliveries.items()}
+            assert parked == dict.fromkeys((T0, T1), parks.hashes["orders"]), raised
+        number, is_over = number + 1, not raised
+    assert number > 2
