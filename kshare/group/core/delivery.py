@@ -320,10 +320,7 @@ class Delivery:
 
     def stop(self) -> None:
         """Hand out no more of the current chunk: what is left of it is to be read again."""
-        stopped = self._handed_out.stop()
-        if stopped is not None and self.explicit:  # what was not handed out is no gap
-            chunk, handed = stopped
-            chunk.close_rows(handed)
+        self._handed_out.stop()
 
     @property
     def is_collected(self) -> bool:

@@ -67,6 +67,8 @@ class HandedOut:
         self._current: _Current | None = None
         self._records = 0  # of the chunks before the current one
         self._mark: _Mark | None = None
+        # By :meth:`stop`: the chunk, the records before it, and what was not handed out of it.
+        self._stopping: tuple[_Current, int, list[object]] | None = None
 
     @property
     def position(self) -> int:
@@ -153,22 +155,24 @@ class HandedOut:
         self._finish()
         self._position = max(self._position, offset)
 
-    def stop(self) -> tuple[Chunk, int] | None:
-        """Hand out no more of the current chunk.
+    def stop(self) -> None:
+        """Hand out no more of the current chunk; what was not handed out of it is no gap.
 
-        Returns:
-            The chunk, and how many rows of it are handed out; None if there is none.
+        After an interrupt amid this, another call ends it.
         """
-        current, records = self._current, self._records
-        if current is None:
-            return None
+        if self._current is not None:
+            self._stopping = self._current, self._records, []
+        if self._stopping is None:
+            return
+        current, records, rest = self._stopping
         chunk, left, _, _ = current
         # Before it is emptied: after an interrupt, what was not taken is not handed out.
-        self._stop_at(current, _taken(current), records)
-        # Emptied and counted at once: another thread may be about to take a message.
-        rows = len(chunk.acknowledged) - len(list(left.rest))
+        self._stop_at(current, _taken(current) - len(rest), records)
+        rest.extend(left.rest)  # at once: another thread may be about to take a message
+        rows = len(chunk.acknowledged) - len(rest)
         self._stop_at(current, rows, records)
-        return chunk, rows
+        chunk.close_rows(rows)
+        self._stopping = None
 
     def _stop_at(self, current: _Current, rows: int, records: int) -> None:
         before_last = self._position_at(current, max(rows - 1, 0))
@@ -194,6 +198,8 @@ class HandedOut:
         return int(chunk.offsets[rows]) if rows < len(chunk.offsets) else end
 
     def _finish(self) -> None:
+        if self._stopping is not None:
+            self.stop()
         if self._current is not None:
             assert self._rows == len(self._current[0].acknowledged)
             self._records += self._rows

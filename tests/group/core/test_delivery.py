@@ -4,7 +4,9 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -457,3 +459,33 @@ def test_no_interrupt_lets_count_what_is_not_processed(
             assert any(at in piece.offsets for piece in pending), (raised, at)
         number, is_over = number + 1, not raised
     assert number > 2
+
+
+@pytest.mark.parametrize("taken", [0, 1, 4])
+def test_what_an_interrupt_has_left_of_a_chunk_is_no_gap(taken: int) -> None:
+    number, is_over = 0, False
+    while not is_over:
+        delivery, chunk = Delivery(ORDERS, Progress.at(0), (), explicit=True), chunk_of([*range(4)])
+        rows = delivery.begin(chunk, 4)
+        found = list(islice(rows.messages, taken))
+        with suppress(Interrupt), interrupt(number, delivery_module, handed_out_module) as raised:
+            delivery.stop()
+        found += islice(rows.messages, 1 if raised else 0)  # before it is noticed
+        delivery.stop()
+        assert delivery.position == delivery.handed_out == len(found), raised
+        assert delivery.unacknowledged == len(found), raised
+        assert rows.left == 0
+        number, is_over = number + 1, not raised
+    assert number > 2
+
+
+def test_a_chunk_that_begins_after_an_interrupt_has_the_rows_that_were_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    delivery = Delivery(ORDERS, Progress.at(0), (), explicit=True)
+    list(islice(delivery.begin(chunk_of([0, 1]), 2).messages, 1))
+    with monkeypatch.context() as patched, suppress(Interrupt):
+        patched.setattr(Chunk, "close_rows", Mock(side_effect=Interrupt))
+        delivery.stop()
+    list(delivery.begin(chunk_of([1, 2]), 3).messages)
+    assert delivery.unacknowledged == delivery.handed_out == delivery.position == 3
