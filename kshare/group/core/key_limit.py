@@ -298,7 +298,8 @@ class KeyLimits:
         return taken
 
     def _of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, KeyLimit]:
-        return {at: limit for at, limit in self._limits.items() if at in partitions}
+        # Another thread may seek meanwhile.
+        return {at: limit for at, limit in list(self._limits.items()) if at in partitions}
 
 
 def _is_of(key: bytes | None, offset: int, hashes: Sequence[HashRange]) -> bool:

@@ -467,7 +467,7 @@ class Dispatcher:
     @property
     def _read_on(self) -> set[TopicPartition]:
         """The partitions that have started and are not paused."""
-        return self.deliveries.keys() - self.paused
+        return set(self.deliveries) - self.paused
 
     @property
     def limits_keys(self) -> bool:
@@ -643,7 +643,8 @@ class Dispatcher:
         """True if so much is kept back or not acknowledged that nothing more is to be read."""
         if not self._config.explicit:
             return False
-        waiting = sum(delivery.unacknowledged for delivery in self.deliveries.values())
+        # Another thread may seek meanwhile, for a call that looks whether it is blocked.
+        waiting = sum(delivery.unacknowledged for delivery in list(self.deliveries.values()))
         return self._limits.are_full(self._read_on) or waiting >= _UNACKNOWLEDGED_MAX
 
     def is_blocked(self) -> bool:
@@ -657,7 +658,10 @@ class Dispatcher:
 
     def _is_at_the_end(self) -> bool:
         for topic_partition in self._read_on:
-            if not self.deliveries[topic_partition].wanted(NO_END):  # all of it is put aside
+            delivery = self.deliveries.get(topic_partition)
+            if delivery is None:  # another thread seeks
+                return False
+            if not delivery.wanted(NO_END):  # all of it is put aside
                 continue
             end = self._reader.end(topic_partition)
             if end is None or self._reader.delivered(topic_partition) < end:

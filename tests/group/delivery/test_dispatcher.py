@@ -12,6 +12,7 @@ import pytest
 from kshare.core.hashing import WHOLE, HashRange, key_hash, split
 from kshare.core.progress import Progress, TopicPartition
 from kshare.group.core import key_limit
+from kshare.group.core.delivery import Delivery
 from kshare.group.delivery import dispatcher as tail_module
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.session.session import GroupSession
@@ -193,6 +194,41 @@ def test_a_key_that_is_given_back_while_another_is_read_again_keeps_what_is_held
             assert [message.offset() for message in again] == [0, 2, 4, 6]
             released = [each.offset() for each in (*held, *again) if each.is_released()]
             assert released == [0, 2, 4, 5, 6]
+
+
+@pytest.mark.parametrize("looks_at", ["unacknowledged", "end"])
+def test_another_thread_may_seek_while_a_call_looks_whether_it_is_blocked(
+    monkeypatch: pytest.MonkeyPatch, looks_at: str
+) -> None:
+    """Amid a seek, the partition has no delivery."""
+    with interrupted(2, **ONE_OF_A_KEY) as (dispatcher, cluster, _):
+        cluster.produce("orders", [("a", "0"), ("a", "1")], partition=0)
+        keys_until(dispatcher, "a", 0)
+
+        def seeking(*_: Any) -> Any:
+            dispatcher.deliveries.pop(T1, None)
+            return 1
+
+        if looks_at == "end":
+            monkeypatch.setattr(dispatcher._reader, "end", seeking)
+        else:
+            monkeypatch.setattr(Delivery, looks_at, property(seeking))
+        dispatcher.is_blocked()
+        assert T1 not in dispatcher.deliveries
+
+
+def test_another_thread_may_seek_while_a_call_looks_at_the_limits() -> None:
+    """Amid a seek, the partition has no limit."""
+    limits = key_limit.KeyLimits(1)
+    limits.begin(T0)
+    limits.begin(T1)
+
+    class Seeking(set[TopicPartition]):
+        def __contains__(self, at: object) -> bool:
+            limits.end(T1)
+            return True
+
+    assert not limits.are_waiting(Seeking())
 
 
 class Parks:
