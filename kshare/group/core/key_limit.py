@@ -44,6 +44,11 @@ class KeyLimit:
     Args:
         most: Maximum number of unacknowledged records of a key. Records without a key have none.
         lock: Keeps the two from each other, if there are several threads.
+
+    Attributes:
+        ready: What may go out.
+        is_changed: Whether other keys are put aside, or something is forgotten, since
+            :meth:`follow`.
     """
 
     def __init__(self, most: int, lock: Lock | None = None) -> None:
@@ -54,7 +59,9 @@ class KeyLimit:
         self._kept_back: Counter[int] = Counter()  # how many are waiting, by their chunks' numbers
         self._aside: dict[bytes, int] = {}  # how many were left of the keys that are put aside
         self._lock = lock or nullcontext()
+        self._forgotten: list[Message] = []
         self.ready: deque[Message] = deque()
+        self.is_changed = False
 
     @property
     def held(self) -> int:
@@ -111,17 +118,25 @@ class KeyLimit:
             self._waiting = {key: each for key, each in self._waiting.items() if key in kept}
             self._in_flight = {at: each for at, each in self._in_flight.items() if each[0] in kept}
             self._aside = {key: left for key, left in self._aside.items() if _is_of(key, 0, hashes)}
+            self._forgotten = [m for m in self._forgotten if _is_of(m.key(), m.offset(), hashes)]
             self._count()
 
-    def take_out(self, hashes: Sequence[HashRange]) -> list[Message]:
-        """Forget what is kept back of some key hashes; those in flight stay so.
+    def follow(self) -> list[Message]:
+        """What was forgotten, for a delivery that is to read it again.
 
         Returns:
             The messages, in offset order for each key.
         """
+        forgotten, self._forgotten, self.is_changed = self._forgotten, [], False
+        return forgotten
+
+    def take_out(self, hashes: Sequence[HashRange]) -> None:
+        """Forget what is kept back of some key hashes; those in flight stay so."""
         with self._lock:
+            self.is_changed = True
             taken = [m for m in self.ready if _is_of(m.key(), m.offset(), hashes)]
-            offsets = {m.offset() for m in taken}
+            self._forgotten += taken
+            offsets = {m.offset() for m in self._forgotten}  # also after an interrupt amid this
             self.ready = deque(m for m in self.ready if m.offset() not in offsets)
             for offset in offsets & self._in_flight.keys():  # let out, and not handed out
                 key, _ = self._in_flight.pop(offset)
@@ -129,13 +144,13 @@ class KeyLimit:
                 if not self._counts[key]:
                     del self._counts[key]
             for key in [key for key in self._waiting if _is_of(key, 0, hashes)]:
-                taken += self._waiting.pop(key)
+                self._forgotten += self._waiting[key]
+                del self._waiting[key]
             for key in [key for key in self._aside if _is_of(key, 0, hashes)]:
                 del self._aside[key]
             self._count()
-            return taken
 
-    def put_aside(self, most: int, chunks: int, keys: int) -> list[Message]:
+    def put_aside(self, most: int, chunks: int, keys: int) -> int:
         """Forget what is kept back of the keys that have most of it, but for their first records.
 
         From the first forgotten record of a key on, its records must not be put before
@@ -147,7 +162,7 @@ class KeyLimit:
             keys: Maximum number of keys to put aside.
 
         Returns:
-            What is forgotten, in offset order for each key.
+            Number of keys of which something is forgotten.
         """
         with self._lock:
             listed = sorted(self._kept_back)
@@ -159,15 +174,18 @@ class KeyLimit:
                 if left < len(waiting):
                     found.append((len(waiting) - left, left, key))
             found.sort(reverse=True)
-            taken: list[Message] = []
             for _, left, key in found[:keys]:
-                messages = list(self._waiting.pop(key))
-                if left:
-                    self._waiting[key] = deque(messages[:left])
-                taken += messages[left:]
+                messages = list(self._waiting[key])
+                kept = deque(messages[:left])
+                # From here on without a call, so that no interrupt comes between.
+                self.is_changed = True
+                self._forgotten += messages[left:]
                 self._aside[key] = left
+                self._waiting[key] = kept
+                if not left:
+                    del self._waiting[key]
             self._count()
-            return taken
+            return len(found[:keys])
 
     def can_bring_back(self) -> bool:
         """True if records of a key that is put aside are to be read again."""
@@ -179,6 +197,7 @@ class KeyLimit:
         with self._lock:
             due = [key for key, left in self._aside.items() if self._is_due(key, left)]
             for key in due:
+                self.is_changed = True
                 del self._aside[key]
             return bool(due)
 
@@ -276,26 +295,18 @@ class KeyLimits:
             return True
         return sum(limit.held for limit in limits) >= _HELD_MAX
 
-    def put_aside(self, of: Collection[TopicPartition]) -> dict[TopicPartition, list[Message]]:
+    def put_aside(self, of: Collection[TopicPartition]) -> None:
         """Make room for others' records: half of what may be kept back, or the keys that fit.
 
         Args:
             of: The partitions that are read.
-
-        Returns:
-            What is forgotten, by partition, as of :meth:`KeyLimit.put_aside`.
         """
         limits = self._of(of)
         keys = sum(limit.waiting_keys for limit in limits.values())
         room = _ASIDE_MAX - sum(len(limit.aside) for limit in limits.values())
         chunks = max(_CHUNKS_MAX // 2 // max(len(limits), 1), 1)
-        taken = {}
-        for partition, limit in limits.items():
-            messages = limit.put_aside(_HELD_MAX // 2 // max(keys, 1), chunks, max(room, 0))
-            room -= len({message.key() for message in messages})
-            if messages:
-                taken[partition] = messages
-        return taken
+        for limit in limits.values():
+            room -= limit.put_aside(_HELD_MAX // 2 // max(keys, 1), chunks, max(room, 0))
 
     def _of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, KeyLimit]:
         # Another thread may seek meanwhile.

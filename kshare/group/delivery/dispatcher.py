@@ -224,16 +224,16 @@ class Dispatcher:
             if self._parked_of(topic_partition, delivery.owned) == delivery.parked:
                 continue
             parked = common(delivery.owned, (self._parked or {}).get(topic_partition.topic, ()))
-            self._repark(topic_partition, self._taken_out(topic_partition, parked))
+            self._take_out(topic_partition, parked)
+            self._repark(topic_partition)
         self._obeyed = parked_now  # last: after an interrupt, the others follow
 
-    def _taken_out(
-        self, topic_partition: TopicPartition, hashes: Sequence[HashRange]
-    ) -> Sequence[Message]:
-        """What is kept back of some key hashes, and is not any more."""
+    def _take_out(self, topic_partition: TopicPartition, hashes: Sequence[HashRange]) -> None:
+        """Keep nothing back of some key hashes any more: it is pending again."""
         limit = self._limits.of(topic_partition)
         self._put_back_rows(topic_partition)
-        return [] if limit is None else limit.take_out(hashes)
+        if limit is not None:
+            limit.take_out(hashes)
 
     def _obey_releases(self) -> None:
         """Let deliveries go on without the keys that wait, and again with those that do no more."""
@@ -248,7 +248,8 @@ class Dispatcher:
         for topic_partition in list(self.deliveries):
             if self.released.is_new(topic_partition):
                 held = self.released.hashes(topic_partition)
-                self._repark(topic_partition, self._taken_out(topic_partition, held))
+                self._take_out(topic_partition, held)
+                self._repark(topic_partition)
                 # Last: after an interrupt amid this, it has still to follow.
                 self.released.follow([topic_partition])
 
@@ -303,16 +304,19 @@ class Dispatcher:
         """
         limits, read = self._limits, self._read_on
         is_full = limits.are_full(read) and not limits.have_ready(read) and not self.rows.left
-        due = [partition for partition, limit in limits if limit.can_bring_back()]
+        # What has changed and is not followed: after an interrupt amid this.
+        due = [at for at, limit in limits if limit.is_changed or limit.can_bring_back()]
         if not (due or is_full) or time.monotonic() < self._aside_until:
             return
         for partition in due:
             limit = limits.of(partition)
-            if partition in self.deliveries and limit is not None and limit.bring_back():
-                self._repark(partition, ())
+            if partition in self.deliveries and limit is not None:
+                limit.bring_back()
         if is_full:
-            for partition, taken in limits.put_aside(read).items():
-                self._repark(partition, taken)
+            limits.put_aside(read)
+        for partition, limit in limits:
+            if limit.is_changed and partition in self.deliveries:
+                self._repark(partition)
         self._aside_until = time.monotonic() + _ASIDE_SECONDS
 
     def _parked_of(
@@ -329,20 +333,16 @@ class Dispatcher:
                 parked = (*parked, *minus(more, parked))
         return tuple(sorted(common(owned, parked)))
 
-    def _repark(self, topic_partition: TopicPartition, taken: Sequence[Message]) -> None:
-        """Go on with other keys parked or put aside.
-
-        Args:
-            topic_partition: The partition.
-            taken: Records of such keys that were kept back; they are pending again.
-        """
+    def _repark(self, topic_partition: TopicPartition) -> None:
+        """Go on with other keys parked or put aside; what is forgotten of them is pending again."""
         with self._reading_anew():
             self._give_up(topic_partition)
             # None while rows count as processed that come again: after an interrupt amid this,
             # another one begins where the session says.
             delivery, kept_back = self.deliveries.pop(topic_partition), dict[HashRange, int]()
             self.stops += 1
-            for message in taken:
+            limit = self._limits.of(topic_partition)
+            for message in () if limit is None else limit.follow():
                 message[0].acknowledged[message[1]] = ACKNOWLEDGED  # not handed out: no gap
                 hashes = HashRange.of(key_hash(message.key(), message.offset()))
                 kept_back[hashes] = min(message.offset(), kept_back.get(hashes, message.offset()))
@@ -425,7 +425,7 @@ class Dispatcher:
             self._give_up(topic_partition)
             self._limits.begin(topic_partition)
             if self._parked_of(topic_partition, delivery.owned) != delivery.parked:
-                self._repark(topic_partition, ())  # what was put aside goes there, too
+                self._repark(topic_partition)  # what was put aside goes there, too
                 self._give_up(topic_partition)
                 delivery = self.deliveries[topic_partition]
             delivery.seek(offset)

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from kshare.core.hashing import WHOLE, HashRange, key_hash, split
@@ -325,5 +326,57 @@ def test_all_partitions_go_on_without_a_parked_key_wherever_an_interrupt_comes()
             dispatcher.refresh()
             parked = {tp: delivery.parked for tp, delivery in dispatcher.deliveries.items()}
             assert parked == dict.fromkeys((T0, T1), parks.hashes["orders"]), raised
+        number, is_over = number + 1, not raised
+    assert number > 2
+
+
+def take_some(dispatcher: Dispatcher, found: dict[TopicPartition, list[int]]) -> None:
+    """What is handed out next, of all partitions."""
+    if not dispatcher.rows.left:
+        dispatcher.next_rows(0.02)
+    for message in dispatcher.rows.messages:
+        found[message.topic_partition].append(message.offset())
+
+
+@pytest.mark.parametrize("step", ["aside", "back", "parks"])
+def test_what_is_kept_back_comes_in_order_wherever_an_interrupt_comes(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """As keys are put aside, or parked, and read again."""
+    monkeypatch.setattr(tail_module, "_ASIDE_SECONDS", 0.0)
+    number, is_over = 0, False
+    while not is_over:
+        with interrupted(2, **ONE_OF_A_KEY) as (dispatcher, cluster, parks):
+            found: dict[TopicPartition, list[int]] = {T0: [], T1: []}
+
+            def go_on(
+                dispatcher: Dispatcher = dispatcher,
+                found: dict[TopicPartition, list[int]] = found,
+            ) -> bool:
+                for tp, each in found.items():
+                    dispatcher.acknowledge_rows(tp, np.array(each, np.int64), ())
+                dispatcher.refresh()
+                take_some(dispatcher, found)
+                return all(2 in each for each in found.values())
+
+            monkeypatch.setattr(key_limit, "_HELD_MAX", 100)
+            for partition in range(2):
+                cluster.produce("orders", [("k", f"{i}") for i in range(3)], partition=partition)
+            while not all(found.values()):
+                take_some(dispatcher, found)
+            monkeypatch.setattr(key_limit, "_HELD_MAX", 1)
+            if step == "back":
+                dispatcher.refresh()
+                for tp in found:
+                    dispatcher.acknowledge_rows(tp, np.array([0]), ())
+            if step == "parks":
+                parks.toggle("k")
+            with suppress(Interrupt), interrupt(number, tail_module) as raised:
+                dispatcher.refresh()
+            if step == "parks":
+                dispatcher.refresh()
+                parks.toggle("k")
+            assert eventually(go_on), raised
+            assert [list(dict.fromkeys(each)) for each in found.values()] == [[0, 1, 2]] * 2, raised
         number, is_over = number + 1, not raised
     assert number > 2
