@@ -106,10 +106,10 @@ def client_python() -> Path:
             client = f"pyspark-client<={version('pyspark')}"
             install = [str(python), "-m", "pip", "install", "--quiet", client, *CLIENT_NEEDS]
             subprocess.run(install, check=True)
-            # As pip install --no-deps kshare would: kshare needs PySpark, which has a JVM with it.
-            packages = next(folder.glob("lib/python3*/site-packages"))
-            (packages / "kshare.pth").write_text(f"{ROOT}\n")
             ready.touch()
+        # As pip install --no-deps kshare would: kshare needs PySpark, which has a JVM with it.
+        packages = next(folder.glob("lib/python3*/site-packages"))
+        (packages / "kshare.pth").write_text(f"{ROOT}\n")  # also if the project's folder has moved
     return python
 
 
