@@ -7,6 +7,8 @@ from confluent_kafka import Producer
 
 from integration.kafka import KafkaBroker
 from kshare.group import restore
+from kshare.testing import watermarks
+from tests.support.clock import until
 
 
 def transactional(broker: KafkaBroker, name: str) -> Producer:
@@ -26,6 +28,8 @@ def test_what_was_committed_beside_an_open_transaction_is_restored(
     first.flush(30)
     second.produce(topic, "committed", "b", partition=0)
     second.commit_transaction(30)
+    # Its marker may come after the coordinator's answer.
+    until(lambda: watermarks(broker.bootstrap_servers, topic)[1] == 3)
     config = {
         "bootstrap.servers": broker.bootstrap_servers,
         "group.id": "billing",
