@@ -192,14 +192,13 @@ class KeyLimit:
         with self._lock:
             return any(self._is_due(key, left) for key, left in self._aside.items())
 
-    def bring_back(self) -> bool:
-        """Put the keys aside no longer of which few records are left; whether there are any."""
+    def bring_back(self) -> None:
+        """Put the keys aside no longer of which few records are left."""
         with self._lock:
             due = [key for key, left in self._aside.items() if self._is_due(key, left)]
             for key in due:
                 self.is_changed = True
                 del self._aside[key]
-            return bool(due)
 
     def _is_due(self, key: bytes, left: int) -> bool:
         waiting = len(self._waiting.get(key, ()))

@@ -305,17 +305,16 @@ class Dispatcher:
         limits, read = self._limits, self._read_on
         is_full = limits.are_full(read) and not limits.have_ready(read) and not self.rows.left
         # What has changed and is not followed: after an interrupt amid this.
-        due = [at for at, limit in limits if limit.is_changed or limit.can_bring_back()]
+        due = [limit for _, limit in limits if limit.is_changed or limit.can_bring_back()]
         if not (due or is_full) or time.monotonic() < self._aside_until:
             return
-        for partition in due:
-            limit = limits.of(partition)
-            if partition in self.deliveries and limit is not None:
-                limit.bring_back()
+        read_here = [(at, limit) for at, limit in limits if at in self.deliveries]
+        for _, limit in read_here:
+            limit.bring_back()
         if is_full:
             limits.put_aside(read)
-        for partition, limit in limits:
-            if limit.is_changed and partition in self.deliveries:
+        for partition, limit in read_here:
+            if limit.is_changed:
                 self._repark(partition)
         self._aside_until = time.monotonic() + _ASIDE_SECONDS
 

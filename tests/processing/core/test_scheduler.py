@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kshare.processing.core.effects import Cancel, Deliver
 from kshare.processing.core.holdings import Phase
+from kshare.processing.core.lane import Lane
 from kshare.processing.core.outcome import Outcome, Status
 from kshare.processing.core.record import Record
 from kshare.processing.core.scheduler import Scheduler
@@ -166,8 +167,8 @@ def test_no_lane_starves(concurrency: int, lanes: int, each: int) -> None:
     assert turns == sorted(turns)
 
 
-def test_a_sequence_that_is_released_amid_its_letters_is_not_begun_by_one_that_follows() -> None:
-    """An operator ends it: of a long backlog of its key, the next one is handled."""
+def sequence_begun() -> tuple[Scheduler, Lane]:
+    """Three records of a key: the first one has failed, and its letter is under way."""
     settings = Settings(
         retry=RetryPlan(1, 0.2, 1.0, 0.0), on_failure=OnFailure.DEAD_LETTER, sequence=True
     )
@@ -175,8 +176,13 @@ def test_a_sequence_that_is_released_amid_its_letters_is_not_begun_by_one_that_f
     scheduler.add([record_of(at, 0) for at in range(3)], 0.0)
     call = scheduler.next_call(0.0)
     assert call is not None
-    lane = call.lanes[0]
     scheduler.failed(call, OSError("no"), 0.0)
+    return scheduler, call.lanes[0]
+
+
+def test_a_sequence_that_is_released_amid_its_letters_is_not_begun_by_one_that_follows() -> None:
+    """An operator ends it: of a long backlog of its key, the next one is handled."""
+    scheduler, lane = sequence_begun()
     scheduler.delivered(lane, 0.0)
     assert scheduler.sequences == {lane.key}
     assert scheduler.next_call(0.0) is None  # the second follows
@@ -274,18 +280,11 @@ def test_what_waits_is_left_over_when_it_drains() -> None:
 
 
 def test_after_the_end_has_begun_no_further_letter_of_a_sequence_is_begun() -> None:
-    settings = Settings(
-        retry=RetryPlan(1, 0.2, 1.0, 0.0), on_failure=OnFailure.DEAD_LETTER, sequence=True
-    )
-    scheduler = Scheduler(settings)
-    scheduler.add([record_of(at, 0) for at in range(3)], 0.0)
-    call = scheduler.next_call(0.0)
-    assert call is not None
-    scheduler.failed(call, OSError("no"), 0.0)
+    scheduler, lane = sequence_begun()
     scheduler.close(Phase.CLOSING)
     is_idle = [scheduler.is_idle]  # a letter is under way
     scheduler.effects.clear()
-    scheduler.delivered(call.lanes[0], 0.0)
+    scheduler.delivered(lane, 0.0)
     assert [*is_idle, scheduler.is_idle] == [False, True]
     assert not any(isinstance(each, Deliver) for each in scheduler.effects)
     scheduler.leave_all()
