@@ -2,10 +2,12 @@
 
 import subprocess
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from integration.jars import java
 from integration.kafka import KafkaBroker, class_path
+from integration.members import eventually
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.topics import TopicSpec
 from kshare.core.progress import TopicPartition
@@ -15,9 +17,12 @@ __all__ = ["compacted_often", "consumer_groups", "lose_log", "records_in", "rese
 
 
 def lose_log(broker: KafkaBroker, log: str, how: str) -> None:
-    """Delete a log, or the records of its first partition."""
+    """Delete a log, or the records of its first partition.
+
+    One that was deleted before is waited for: the living write it again as they next commit.
+    """
     if how == "deleted":
-        broker.delete_topic(log)
+        eventually(lambda: _is_deleted(broker, log))
         return
     resource = ConfigResource(ConfigResource.Type.TOPIC, log)
     policy = ConfigEntry(
@@ -26,6 +31,17 @@ def lose_log(broker: KafkaBroker, log: str, how: str) -> None:
     resource.add_incremental_config(policy)
     broker.admin.incremental_alter_configs([resource])[resource].result(30)
     broker.trim(log, 0, broker.latest(log))
+
+
+def _is_deleted(broker: KafkaBroker, topic: str) -> bool:
+    """Delete a topic, if it is there."""
+    try:
+        broker.delete_topic(topic)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise
+        return False
+    return True
 
 
 def compacted_often() -> dict[str, object]:
