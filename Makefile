@@ -34,13 +34,14 @@ lint: setup
 # with the files that take longest (integration/conftest.py).
 test: setup
 	$(MAKE) --jobs=3 lint docs test-core prepare
-	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore=tests/core tests
+	$(BIN)/python -m pytest -n 4 --dist worksteal tests
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --ignore=integration/alone integration
 	$(BIN)/python -m integration.spark_versions --short 4.0.2
 
-# The core decides what is read: every branch of it is tested.
+# The core decides what is read: every branch of it is tested. Few examples show that, as tracing is
+# slow; the other tests have all of them.
 test-core: setup
-	$(BIN)/python -m pytest -n 2 --cov=kshare/core --cov-branch --cov-fail-under=100 tests/core
+	$(BIN)/python -m pytest -n 2 --hypothesis-profile=coverage --cov=kshare/core --cov-branch --cov-fail-under=100 tests/core
 
 # Fetches a Kafka broker and Spark's own Kafka source, once, and compiles the tests, which each worker
 # of pytest would do for itself. A test that cannot be collected is reported when the tests run.

@@ -6,4 +6,6 @@ from hypothesis import settings
 settings.register_profile("kshare", deadline=None, derandomize=True)
 # New examples at each run, and more of them: pytest --hypothesis-profile=soak tests
 settings.register_profile("soak", deadline=None, max_examples=1_000)
+# Enough examples to run each line of the core, for its coverage.
+settings.register_profile("coverage", deadline=None, derandomize=True, max_examples=20)
 settings.load_profile("kshare")

@@ -53,11 +53,13 @@ def test_what_was_not_read_is_not_known() -> None:
 
 
 def test_only_so_much_is_kept() -> None:
-    epochs = NO_EPOCHS
-    for number in range(3_000):
+    epochs = NO_EPOCHS.read(0, 1_996, [(number * 2, number) for number in range(998)])
+    for number in range(998, 1_010):
         epochs = epochs.read(number * 2, number * 2 + 1, [(number * 2, number)])
     assert len(epochs.spans) == 1_000
-    assert epochs.before(5_999) == 2_999
+    assert epochs.before(2_019) == 1_009
+    assert epochs.before(21) == 10
+    assert epochs.before(20) is None
     assert epochs.before(1) is None
     assert epochs.read(0, 1, []) is epochs
     assert LeaderEpochs().before(0) is None

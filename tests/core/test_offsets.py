@@ -64,6 +64,10 @@ def test_subtract_where_both_begin_alike(same: set[int], one: set[int], other: s
     assert subtract(bounds, taken) == wanted
 
 
+def test_subtract_what_only_lies_around_and_between() -> None:
+    assert subtract((2, 3, 6, 7), (0, 1, 8, 9)) == (2, 3, 6, 7)
+
+
 @given(sets, sets)
 def test_intersect_and_subtract(one: set[int], other: set[int]) -> None:
     assert intersect(bounds_of(one), bounds_of(other)) == bounds_of(one & other)

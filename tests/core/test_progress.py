@@ -152,6 +152,7 @@ def test_commits_of_what_is_pending_level_it(progress: Progress, end: int) -> No
 @given(progresses(), progresses())
 def test_minus(one: Progress, other: Progress) -> None:
     assert tally(one.minus(other)) == sorted(done(one) - done(other))
+    assert one.minus(one) == ()
     assert other.commit(one.minus(other)) == other.commit(one.individual_commits).advance(
         one.stable
     )
