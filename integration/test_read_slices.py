@@ -154,3 +154,11 @@ def test_read_committed(broker: KafkaBroker) -> None:
         rows = rows_of(read_slices(wanted, given | {"kafka.isolation.level": level}))
         for part in range(PARTITIONS):
             assert len([row for row in rows if row["partition"] == part]) == count
+
+
+def test_the_end_of_a_log_counts_an_open_transaction(broker: KafkaBroker, topic: str) -> None:
+    producer = broker.transaction()
+    producer.produce(topic, b"open")
+    assert producer.flush(60) == 0
+    assert broker.latest(topic) == 1
+    producer.abort_transaction(60)

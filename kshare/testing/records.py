@@ -191,7 +191,12 @@ def watermarks(
         KafkaException: the brokers refused, or there was no answer in time.
     """
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap_servers, "group.id": "kshare-testing", "log_level": 2}
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "kshare-testing",
+            "isolation.level": "read_uncommitted",  # else it is told where open transactions begin
+            "log_level": 2,
+        }
     )
     deadline = time.monotonic() + seconds_max
     topic_partition = TopicPartition(topic, partition)
