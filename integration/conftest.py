@@ -4,6 +4,7 @@ Each is started when the first test asks for it. What cannot start fails the tes
 nobody uses still takes 3 % of a core.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,35 +20,41 @@ from integration.cluster import KafkaCluster
 from integration.differential import World, make_world
 from integration.kafka import SECURE_LISTENERS, KafkaBroker
 from integration.proxy import CountingProxy
-from integration.spark import start_spark
+from integration.spark import INTERPRETED, start_spark
+from integration.spark_versions import WANTED
 from integration.transactions import RECORDS, Processes
 
-# In the order of how long they take, those that wait between those that compute.
+# The longest first, and those that wait in turn with those that compute: each has two of four
+# workers, so that no core is idle at first and none has four Sparks later.
 LONG = (
-    "test_group_faults",
     "test_group_transaction_faults",
-    "test_group_transactions",
-    "test_late_requests",
     "test_sink",
-    "test_checkpoint",
-    "test_group_log_members",
+    "test_group_faults",
     "test_differential_stream",
-    "test_group_membership",
+    "test_group_transactions",
     "test_ranges",
+    "test_group_log_members",
     "test_standalone",
-    "test_cooperative",
-    "test_event_time",
-    "test_connect",
+    "test_group_membership",
+    "test_checkpoint",
+    "test_group_log",
     "test_demo",
+    "test_cooperative",
+    "test_differential_batch",
+    "test_late_requests",
+    "test_spark_versions",
+    "test_event_time",
+    "test_processing",
+    "test_reused_frames",
     "test_group_migration",
     "test_differential_sink",
-    "test_group_log",
-    "test_reused_frames",
+    "test_group_load",
     "test_faults",
-    "test_group_spark",
+    "test_ways",
     "test_columns",
     "test_consumer",
-    "test_differential_batch",
+    "test_group_spark",
+    "test_connect",
 )
 
 
@@ -112,8 +119,11 @@ def processes(broker: KafkaBroker, topic: str, tmp_path: Path) -> Iterator[Proce
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A Spark of two slots, with ``format("kafka")`` beside ``format("kshare")``."""
-    session = start_spark()
+    """A Spark of two slots, with ``format("kafka")`` beside ``format("kshare")``.
+
+    It compiles queries only where another version of Spark is tested.
+    """
+    session = start_spark(config={} if WANTED in os.environ else INTERPRETED)
     yield session
     session.stop()
 

@@ -17,6 +17,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from integration.jars import CACHE, ROOT, java, locked, peer
+from integration.spark_versions import PACKAGES
 from spark_plugin.interpreter import worker_python
 
 # For few rows: interpreting a query takes less time than compiling it.
@@ -79,6 +80,8 @@ def archive_option() -> str:
     """Return the JVM's option to load classes from an archive, which is made if it is missing."""
     if making := os.environ.get(_ARCHIVE_MAKER):
         return f"-XX:ArchiveClassesAtExit={making}"
+    if PACKAGES in os.environ:  # of another version of Spark: too few starts to pay for one
+        return "-Xshare:auto"
     jars = Path(sys.modules["pyspark"].__path__[0]) / "jars"
     what = f"{Path(java()).resolve()}{jars}{peer()}"
     archive = CACHE / f"spark-{hashlib.sha256(what.encode()).hexdigest()[:12]}.jsa"
