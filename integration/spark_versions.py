@@ -48,8 +48,8 @@ def environment(version: str) -> Path:
             print(f"installing PySpark {version} ...", flush=True)
             shutil.rmtree(folder, ignore_errors=True)
             venv.create(folder, with_pip=True)
-            install = [str(python), "-m", "pip", "install", "--quiet", f"pyspark=={version}"]
-            subprocess.run(install, check=True)
+            pip = [str(python), "-m", "pip", "install", "--quiet", "--no-compile"]
+            subprocess.run([*pip, f"pyspark=={version}"], check=True)
             packages = next(folder.glob("lib/python3*/site-packages"))
             line = f"import os, site; site.addsitedir(os.environ.get({PACKAGES!r}, ''))\n"
             (packages / "the_rest.pth").write_text(line)
