@@ -20,7 +20,7 @@ from integration.cluster import KafkaCluster
 from integration.differential import World, make_world
 from integration.kafka import SECURE_LISTENERS, KafkaBroker
 from integration.proxy import CountingProxy
-from integration.spark import INTERPRETED, start_spark
+from integration.spark import INTERPRETED, start_a_planner, start_spark
 from integration.spark_versions import WANTED
 from integration.transactions import RECORDS, Processes
 
@@ -124,6 +124,7 @@ def spark() -> Iterator[SparkSession]:
     It compiles queries only where another version of Spark is tested.
     """
     session = start_spark(config={} if WANTED in os.environ else INTERPRETED)
+    start_a_planner(session)
     yield session
     session.stop()
 

@@ -23,7 +23,7 @@ from spark_plugin.interpreter import worker_python
 from tests.support.clock import until
 
 HOST: Final = "127.0.0.1"
-START_SECONDS: Final = 90.0
+START_SECONDS: Final = 300.0
 SERVER: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 CLIENT_NEEDS: Final = ("pydantic", "mmh3", "confluent-kafka")
 """Packages of the listener and of ``process_by_key``."""
@@ -113,7 +113,7 @@ def client_python() -> Path:
     return python
 
 
-def run_client(url: str, arguments: list[str], folder: Path, seconds: float = 240) -> str:
+def run_client(url: str, arguments: list[str], folder: Path, seconds: float = 800) -> str:
     """Run a Python program in the client's environment, without Java on its path.
 
     Args:

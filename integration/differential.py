@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.kafka import KafkaBroker
+from integration.spark import QUERY_S
 from kshare.testing import Record, produce_all
 from spark_plugin.spark_api import TELLS_START
 
@@ -218,7 +219,7 @@ def read_all(query: StreamingQuery, trigger: Mapping[str, Any] = READS_ALL) -> N
         if "processingTime" in trigger:
             query.processAllAvailable()
         else:
-            assert query.awaitTermination(120), query.lastProgress
+            assert query.awaitTermination(QUERY_S), query.lastProgress
     finally:
         query.stop()
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from integration.spark import BARE
+from integration.spark import BARE, NO_PLANNER, QUERY_S, START_TRIES
 from integration.spark_versions import environment, variables
 from integration.streaming_job import Kill
 from kshare.testing import OrderReport, check_order
@@ -194,12 +194,17 @@ class StreamingRun:
             job["batches"] = batches
         if kill is not None:
             kill["marker"] = str(self.folder / f"killed-{uuid.uuid4().hex}")
-        try:
-            return self.driver.run(job)
-        except DriverKilledError as error:
-            if kill is None or kill["what"] != "driver" or not was_killed(kill):
-                raise AssertionError(str(error)) from error
-            return "the driver was killed"
+        error = None
+        for _ in range(START_TRIES):
+            try:
+                error = self.driver.run(job)
+            except DriverKilledError as killed:
+                if kill is None or kill["what"] != "driver" or not was_killed(kill):
+                    raise AssertionError(str(killed)) from killed
+                return "the driver was killed"
+            if NO_PLANNER not in (error or "") or (kill is not None and was_killed(kill)):
+                break
+        return error
 
     def received(self) -> pa.Table:
         """All rows of the sink, with the batch and the task that wrote them, in task order."""
@@ -229,7 +234,7 @@ def running(run: StreamingRun) -> Iterator[threading.Thread]:
     thread = threading.Thread(target=lambda: errors.append(run.try_to_start("kshare", None)))
     thread.start()
     yield thread
-    thread.join(120)
+    thread.join(QUERY_S)
     assert errors == [None], (errors, run.driver.log() if run.driver else "")
 
 
@@ -257,7 +262,7 @@ class Batches:
             number: end - ends[number - 1] for number, end in ends.items() if number - 1 in ends
         }
 
-    def wait(self, is_so: Callable[[dict[int, int]], object], seconds: float = 200) -> None:
+    def wait(self, is_so: Callable[[dict[int, int]], object], seconds: float = QUERY_S) -> None:
         """Wait until the batches say so."""
         deadline = time.monotonic() + seconds
         while not is_so(self.tasks()):

@@ -9,12 +9,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pyspark import SparkContext
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 
 from integration.jars import CACHE, ROOT, java, locked, peer
 from integration.spark_versions import PACKAGES
@@ -26,6 +28,11 @@ INTERPRETED = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+QUERY_S = 600
+"""How long to wait for a query that hangs; none is expected to take so long."""
+NO_PLANNER = "Python worker failed to connect back"
+"""What a query ends with when its planner's process takes 10 s to start: Spark waits no longer."""
+START_TRIES = 5
 BARE = "KSHARE_TEST_BARE"  # Spark runs the first python3 on the PATH
 _ARCHIVE_MAKER = "KSHARE_MAKES_CLASS_ARCHIVE"
 
@@ -70,6 +77,55 @@ def start_spark(
     return builder.config(map={**settings, **(config or {})}).getOrCreate()
 
 
+class NoRows(DataSource):
+    """A stream in which nothing ever is."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "no-rows"
+
+    def schema(self) -> str:
+        return "n int"
+
+    def streamReader(self, schema: object) -> DataSourceStreamReader:
+        return NoRowsReader()
+
+
+class NoRowsReader(DataSourceStreamReader):
+    """Its reader."""
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"n": 0}
+
+    def latestOffset(self, *_: object) -> dict[str, int]:
+        return {"n": 0}
+
+    def partitions(self, *_: object) -> list[Any]:
+        return []
+
+    def read(self, _: object) -> Iterator[tuple[int]]:
+        return iter(())
+
+
+def start_a_planner(spark: SparkSession) -> None:
+    """Start the first planner of a session, again and again if a busy machine keeps it for 10 s.
+
+    It is the slow one: later ones are forked from what the first has imported.
+    """
+    spark.dataSource.register(NoRows)
+    for tries_left in reversed(range(START_TRIES)):
+        query = spark.readStream.format("no-rows").load().writeStream.format("noop").start()
+        try:
+            query.processAllAvailable()
+        except StreamingQueryException as error:
+            if NO_PLANNER not in str(error) or not tries_left:
+                raise
+        else:
+            return
+        finally:
+            query.stop()
+
+
 def _python_path() -> str:
     """Return what the Python workers get, so that they find kshare in a bare checkout too."""
     known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -102,7 +158,7 @@ def _make_archive(archive: Path) -> None:
             env={**os.environ, _ARCHIVE_MAKER: str(new)},
             stdout=log,
             stderr=subprocess.STDOUT,
-            timeout=300,
+            timeout=1200,
         )
         log.seek(0)
         if done.returncode or not new.exists():
@@ -130,7 +186,7 @@ def _run_a_job() -> None:
     assert gateway is not None
     jvm = gateway.proc
     jvm.stdin.close()
-    jvm.wait(120)
+    jvm.wait(QUERY_S)
 
 
 if __name__ == "__main__":

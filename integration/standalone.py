@@ -19,7 +19,7 @@ from tests.support.clock import until
 
 HOST: Final = "127.0.0.1"
 EXECUTOR: Final = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
-START_SECONDS: Final = 60.0
+START_SECONDS: Final = 300.0
 
 CONFIG: Final[Mapping[str, str]] = {
     "spark.executor.memory": "512m",

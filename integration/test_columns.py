@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from integration.differential import World, error_of, read
 from integration.kafka import KafkaBroker
+from integration.spark import QUERY_S
 from kshare.options.model import SOURCE_COLUMNS
 from kshare.testing import Record
 
@@ -95,7 +96,7 @@ def test_a_streaming_query(
         writer = frame.writeStream.foreachBatch(keep)
         writer = writer.option("checkpointLocation", str(tmp_path / source))
         query = writer.trigger(availableNow=True).start()
-        assert query.awaitTermination(120), query.lastProgress
+        assert query.awaitTermination(QUERY_S), query.lastProgress
 
     for chosen in (names, ("offset", "value")):
         for number in range(10):

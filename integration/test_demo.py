@@ -8,10 +8,8 @@ import time
 from collections import Counter
 
 import psutil
-import pytest
 
 
-@pytest.mark.timeout(600)  # kernels may have to be compiled, beside other tests
 def test_the_demo_runs_and_finds_everything_in_order() -> None:
     arguments = ["--records", "20000", "--key-ranges", "2", "--seconds", "500"]
     done = subprocess.run(
@@ -20,7 +18,7 @@ def test_the_demo_runs_and_finds_everything_in_order() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=580,
+        timeout=580,  # kernels may have to be compiled, beside other tests
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ORDER OK: 20,000 records" in done.stdout
@@ -34,7 +32,6 @@ def members_of_demos() -> list[psutil.Process]:
     ]
 
 
-@pytest.mark.timeout(450)
 def test_the_demo_of_groups_kills_processes_and_the_order_holds() -> None:
     arguments = ["--group", "--records", "4000", "--seconds", "400"]
     done = subprocess.run(
@@ -53,7 +50,6 @@ def test_the_demo_of_groups_kills_processes_and_the_order_holds() -> None:
     assert members_of_demos() == []
 
 
-@pytest.mark.timeout(120)
 def test_no_process_stays_behind_when_the_demo_is_killed() -> None:
     command = [sys.executable, "-m", "kshare.cli", "demo", "--group", "--records", "100"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as demo:

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from integration.kafka import KafkaBroker
 from spark_plugin.interpreter import worker_python
 from tests.docs.test_examples import examples
@@ -14,7 +12,6 @@ from tests.docs.test_examples import examples
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-@pytest.mark.timeout(600)  # kernels may have to be compiled, beside other tests
 def test_the_first_query_of_the_readme(broker: KafkaBroker, tmp_path: Path) -> None:
     topic = broker.create_topic("orders")
     broker.produce(topic, [(b"customer-%d" % (i % 7), b"v") for i in range(20)])
@@ -27,7 +24,7 @@ def test_the_first_query_of_the_readme(broker: KafkaBroker, tmp_path: Path) -> N
         capture_output=True,
         text=True,
         check=False,
-        timeout=580,
+        timeout=580,  # kernels may have to be compiled, beside other tests
         env={
             **os.environ,
             "PYSPARK_PYTHON": worker_python(),

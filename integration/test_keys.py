@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from integration.differential import FORMATS, World, both, read
+from integration.spark import QUERY_S
 
 KEYS = ["key-3", "key-5", "nobody"]
 COLUMNS = ["offset", "value", "partition"]
@@ -63,7 +64,7 @@ def test_a_streaming_query(
         writer = frame.writeStream.foreachBatch(keep)
         writer = writer.option("checkpointLocation", str(tmp_path / source))
         query = writer.trigger(availableNow=True).start()
-        assert query.awaitTermination(120), query.lastProgress
+        assert query.awaitTermination(QUERY_S), query.lastProgress
     assert batches["kshare"] == batches["kafka"]
     assert len(batches["kafka"]) == 4
     assert sum(map(len, batches["kafka"])) > 10

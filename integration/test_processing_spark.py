@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from integration.driver_pandas import pandas_folder
 from integration.kafka import KafkaBroker
+from integration.spark import QUERY_S
 from kshare.processing import DeadLetter, Processor, Record, Retry, process_by_key
 from kshare.testing import Record as Produced
 
@@ -81,7 +82,7 @@ def test_a_stream_and_a_batch(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(QUERY_S)
     check(spark.read.parquet(out))
 
 
@@ -108,7 +109,7 @@ def test_each_batch_of_a_stream(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(QUERY_S)
     refused = [offset for offset in range(RECORDS) if offset % 100 == 99]
     assert counted == {"done": RECORDS - len(refused), "dead_lettered": len(refused)}
     read = spark.read.format("kshare").options(**where).option("subscribe", letters)

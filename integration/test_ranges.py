@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 
 from integration.kafka import KafkaBroker
 from integration.runs import Driver, StreamingRun, was_killed
+from integration.spark import QUERY_S
 from integration.streaming_job import Kill, planners, source_of
 from kshare.cli import main as kshare_command
 from kshare.core.checkpoint import EXTRA_KEY
@@ -36,7 +37,6 @@ from kshare.planner.recent_batches import batch_name
 from kshare.testing import OrderReport, Record
 
 SMALL_BATCHES = {"batch.num.messages": 50}
-WAIT_S = 120  # what hangs; nothing is expected to take so long
 LOOKED = "looking for the ends"
 
 # -- kills ------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class Soak:
         return self.run.received().num_rows if self.run.out.exists() else 0
 
 
-@pytest.mark.timeout(400)  # three Spark processes, and eight queries
+@pytest.mark.timeout(1200)  # three Spark processes, and eight queries
 def test_kills_with_ranges_at_different_offsets(broker: KafkaBroker, tmp_path: Path) -> None:
     with Driver(tmp_path) as driver:
         # This seed kills the driver where test_checkpoint does not: in planning and in a task.
@@ -254,11 +254,11 @@ class Query:
 
     def end(self) -> None:
         """Wait until it has read all there is."""
-        assert self.running.awaitTermination(WAIT_S), self.running.lastProgress
+        assert self.running.awaitTermination(QUERY_S), self.running.lastProgress
 
     def until(self, is_so: Callable[[Counter[bytes]], bool]) -> None:
         """Return between two batches, when the counts of the sink's keys are as they should be."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + QUERY_S
         self.running.processAllAvailable()
         while not is_so(self.received()):
             assert time.monotonic() < deadline, self.received()

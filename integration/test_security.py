@@ -16,6 +16,7 @@ import kshare
 from integration.certs import KEY_PASSWORD, STORE_PASSWORD, Certificates, make_client_jks
 from integration.differential import error_of
 from integration.kafka import MECHANISMS, USERS, KafkaBroker, jaas
+from integration.spark import QUERY_S
 from kshare.cli.health.cluster import examine_cluster
 from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import WHOLE
@@ -138,7 +139,7 @@ def test_through_spark(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(QUERY_S)
     assert query.lastProgress is not None
     assert_no_secret(query.lastProgress.json)
     read = spark.read.format("kshare").options(**options).option("subscribe", target).load()

@@ -217,7 +217,7 @@ STEPS = {
 }
 
 
-@pytest.mark.timeout(900)  # a Spark for each kill
+@pytest.mark.timeout(1800)  # a Spark for each kill
 def test_drivers_and_workers_are_killed(broker: KafkaBroker, tmp_path: Path) -> None:
     topic = broker.create_topic(partitions=PARTITIONS)
     rows = tmp_path / "rows"

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
-import pytest
 from pyspark.sql import SparkSession
 
 from integration.kafka import KafkaBroker
@@ -18,7 +17,6 @@ from kshare.testing import Record
 KEYS = [b"key-%d" % number for number in range(8)]
 
 
-@pytest.mark.timeout(600)
 def test_a_checkpoint_moves_to_and_fro(broker: KafkaBroker, tmp_path: Path) -> None:
     """Each time amid a batch that has not ended: killed in its tasks, or when it is written."""
     topic, produced = broker.create_topic(), 0

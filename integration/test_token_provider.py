@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 import kshare
 from integration.differential import error_of
 from integration.kafka import KafkaBroker
+from integration.spark import QUERY_S
 from integration.tokens import CALLS, LIFETIME_S
 from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import WHOLE
@@ -108,7 +109,7 @@ def test_through_spark(spark: SparkSession, secure_broker: KafkaBroker, tmp_path
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(QUERY_S)
     written = spark.read.format("kshare").options(**options).option("subscribe", target).load()
     assert written.count() == 30
 
