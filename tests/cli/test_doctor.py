@@ -158,9 +158,9 @@ def fake() -> Iterator[FakeCluster]:
         yield running
 
 
-def config(servers: str) -> KafkaConfig:
+def config(servers: str, timeout_ms: int = 20_000) -> KafkaConfig:
     options = {"kafka.bootstrap.servers": servers, "subscribe": "none"}
-    options["kafka.default.api.timeout.ms"] = "5000"
+    options["kafka.default.api.timeout.ms"] = str(timeout_ms)
     return parse_options(options, streaming=False).options.kafka
 
 
@@ -179,7 +179,7 @@ def test_a_cluster_in_order(fake: FakeCluster) -> None:
 
 
 def test_no_broker_and_no_topic(fake: FakeCluster) -> None:
-    (found,) = examine_cluster(config("localhost:1"), "orders")
+    (found,) = examine_cluster(config("localhost:1", 5_000), "orders")
     assert (found.check, found.level) == ("brokers", "red")
     assert "localhost:1" in found.text
     missing = found_of(fake, "ordres")["topic ordres"]

@@ -122,7 +122,7 @@ def test_piped_it_prints_one_look_below_the_other(checkpoint: str, is_json: bool
         assert running.stderr is not None
         lines = [running.stdout.readline() for _ in range(3 if is_json else 20)]
         running.stdout.close()  # as `| head` does
-        assert running.wait(20) == 141
+        assert running.wait(60) == 141
         assert running.stderr.read() == ""
     if is_json:
         assert [json.loads(line)["ranges"][0]["position"] for line in lines] == [60, 60, 60]
@@ -142,7 +142,7 @@ class Terminal:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # a job in the background ignores it
             os.execv(arguments[0], arguments)
 
-    def wait_for(self, text: bytes, seconds: float = 20.0) -> None:
+    def wait_for(self, text: bytes, seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while text not in self.seen:
             assert time.monotonic() < deadline, self.seen

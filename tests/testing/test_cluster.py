@@ -222,8 +222,9 @@ def test_a_follower_serves_what_it_holds() -> None:
         )
         try:
             consumer.assign([Place("t", 0, 0)])
-            messages = [consumer.poll(10) for _ in range(20)]
-            found = [message.value() for message in messages if message is not None]
+            found: list[bytes | None] = []
+            while len(found) < 20:
+                found += [message.value() for message in consumer.consume(20 - len(found), 10)]
         finally:
             consumer.close()
         assert found == [b"v%d" % i for i in range(20)]

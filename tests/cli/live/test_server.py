@@ -1,6 +1,7 @@
 """The server of the page: what it answers, to whom, and that it holds one snapshot."""
 
 import http.client
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -100,7 +101,7 @@ def test_where_it_listens() -> None:
 def test_one_look_each_time_however_many_see_it() -> None:
     looker = ScriptedLooker(made_up(Progress.at(1), 9), made_up(Progress.at(4), 9))
     seen: list[Latest] = []
-    now = iter(range(0, 1000, 3))
+    now = itertools.count(0, 3)
     watch = Watch(looker, 0.01, seen.append, clock=lambda: float(next(now)))
     assert [latest.number for latest in seen] == [1]
     watch.start()
