@@ -25,6 +25,7 @@ from tests.support.looks import recorded
 MARKUP = "<img src=x onerror=alert(1)>"
 NOTHING = "\u2013"
 ROWS = "#ranges tbody tr"
+expect.set_options(timeout=60_000)  # for what never comes; else 5 s
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +139,7 @@ def test_a_group_on_a_broker(page: Page, broker: KafkaBroker, topic: str) -> Non
     }
     with KeySharedConsumer(config) as consumer:
         consumer.subscribe([topic])
-        assert len(consumer.consume(500, timeout=30)) == 500
+        assert len(consumer.consume(500, timeout=120)) == 500
         consumer.commit()
         arguments = ["--group", topic, "--bootstrap-servers", broker.bootstrap_servers]
         with subprocess.Popen(

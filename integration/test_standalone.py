@@ -60,7 +60,7 @@ def test_executors_are_killed_added_and_removed(
         first.kill_executor()
         batches.wait_for(2)
         cluster.add_workers()
-        batches.wait(lambda tasks: max(tasks.values()) == 3)
+        batches.wait(lambda tasks: max(tasks.values()) >= 3)  # one that has died may count
         cluster.remove_worker(second)
         batches.wait_for(2)
         assert query.is_alive(), "all happened while the query ran"
@@ -106,4 +106,5 @@ def test_executors_cannot_reach_the_planners_port(
     assert report.ok, str(report)
     count = len(Batches(run).tasks())
     assert count >= 3
-    assert seconds < 4 * count + 10, f"{count} batches took {seconds:.1f} s"
+    # Linux gives up a connection after 127 s, and each batch would wait for one.
+    assert seconds < 100 * count, f"{count} batches took {seconds:.1f} s"
