@@ -119,18 +119,22 @@ class KafkaCluster(Topics):
         order = [node_id, *(other for other in metadata.replicas if other != node_id)]
         from kafka import KafkaAdminClient, TopicPartition  # librdkafka has no reassignments
 
+        wanted = [Place(topic, partition)]
+        deadline = time.monotonic() + 60
         client = KafkaAdminClient(bootstrap_servers=self.brokers[1].bootstrap_servers)
         try:
-            client.alter_partition_reassignments({TopicPartition(topic, partition): order})
+            while True:
+                # A refusal, such as of a fenced broker, is no exception: it is asked again.
+                client.alter_partition_reassignments({TopicPartition(topic, partition): order})
+                if self.leader(topic, partition).node_id == node_id:
+                    return
+                if time.monotonic() > deadline:
+                    message = f"broker {node_id} did not become leader of {topic}-{partition}"
+                    raise BrokerError(message)
+                self.admin.elect_leaders(ElectionType.PREFERRED, wanted).result(30)
+                time.sleep(0.05)
         finally:
             client.close()
-        wanted = [Place(topic, partition)]
-        deadline = time.monotonic() + 30
-        while self.leader(topic, partition).node_id != node_id:
-            if time.monotonic() > deadline:
-                raise BrokerError(f"broker {node_id} did not become leader of {topic}-{partition}")
-            self.admin.elect_leaders(ElectionType.PREFERRED, wanted).result(30)
-            time.sleep(0.05)
 
     def coordinator(self, group: str) -> int:
         """Node id of the broker that coordinates a group."""

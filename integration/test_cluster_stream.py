@@ -42,7 +42,6 @@ def test_a_query_goes_on_while_leaders_move_and_die(
     stream = (
         spark.readStream.format("kshare")
         .option("kafka.bootstrap.servers", brokers.bootstrap_servers)
-        .option("kafka.default.api.timeout.ms", "20000")
         .option("fetchOffset.numRetries", "1")  # whoever fails once, fails the query
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
@@ -59,6 +58,7 @@ def test_a_query_goes_on_while_leaders_move_and_die(
             brokers.move_leader(topic, partition, 3 - leader)
         fill(brokers, topic)
         query.processAllAvailable()
+        brokers.wait_until_in_sync(topic)  # else partitions wait for broker 2 to come back
         brokers.brokers[2].kill9()
         brokers.brokers[2].start()
         fill(brokers, topic)

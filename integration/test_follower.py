@@ -29,7 +29,8 @@ SMALL_FETCHES = {"kafka.max.partition.fetch.bytes": "65536", "kafka.fetch.max.wa
 def racks() -> Iterator[KafkaCluster]:
     """The controller, which leads all topics, in rack ``far``, and a broker in rack ``near``."""
     selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-    config = {"replica.selector.class": selector}
+    # A broker that is not heard of for so long is read no more: also if the machine is just busy.
+    config = {"replica.selector.class": selector, "broker.session.timeout.ms": "6000"}
     with KafkaCluster(2, config=config, racks=("far", "near")) as running:
         yield running
 
@@ -44,6 +45,7 @@ def topic(racks: KafkaCluster) -> str:
     chance = random.Random(1)
     records = [Record(b"key-%d" % (i % 97), chance.randbytes(300)) for i in range(COUNT)]
     racks.produce(name, records, config={"batch.num.messages": 50})
+    in_sync(racks, name)
     broker_pool.close_idle()
     return name
 
@@ -108,6 +110,7 @@ def test_all_rows_come_from_the_follower(
 ) -> None:
     # A follower hears that records may be read with the next ones: else the last are the leader's.
     racks.produce(topic, [Record(b"k", b"one more")])
+    in_sync(racks, topic)
     assert offsets(reading(racks, topic)) == list(range(COUNT))
     assert share(racks, answered, FOLLOWER) > 0.99
     answered.clear()
