@@ -5,15 +5,16 @@ Each worker runs one executor of an application. Both are processes, which a tes
 
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
 import psutil
 import pyspark
 
+from integration.kafka import free_ports
 from integration.spark import QUICK_JVM
 from tests.support.clock import until
 
@@ -64,9 +65,9 @@ class Process:
         """End it and its executors, as a machine that is switched off."""
         processes = [*self.process.children(recursive=True), self.process]
         for process in processes:
-            if process.is_running():
+            with suppress(psutil.NoSuchProcess):  # it ends as one above it is killed
                 process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 class Worker(Process):
@@ -107,8 +108,7 @@ class StandaloneCluster:
 
     def __init__(self, folder: Path, cores: int = 1) -> None:
         self._folder, self._cores, self._started = folder, cores, 0
-        with socket.create_server((HOST, 0)) as free:
-            port = free.getsockname()[1]
+        (port,) = free_ports(1)
         self.url = f"spark://{HOST}:{port}"
         arguments = ["--host", HOST, "--port", str(port), "--webui-port", "0"]
         self._master = Process(

@@ -40,6 +40,7 @@ def fill(broker: KafkaBroker, topic: str, count: int) -> None:
     broker.produce(topic, [Record(b"key-%d" % (n * 7 % KEYS), b"v") for n in range(count)])
 
 
+@pytest.mark.timeout(1800)  # a cluster, executors that come and go, and 50 batches
 def test_executors_are_killed_added_and_removed(
     cluster: StandaloneCluster, driver: Driver, broker: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
