@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from integration.jars import CACHE, ROOT, locked
+from integration.kafka import free_ports
 from integration.spark import INTERPRETED, QUICK_JVM
 from integration.standalone import spark_home
 from spark_plugin.interpreter import worker_python
@@ -37,8 +38,7 @@ class ConnectServer:
     """
 
     def __init__(self, folder: Path) -> None:
-        with socket.create_server((HOST, 0)) as free:
-            self._port = free.getsockname()[1]
+        (self._port,) = free_ports(1)
         self.url = f"sc://{HOST}:{self._port}"
         self.warehouse = folder / "warehouse"
         self._log_file = folder / "connect.log"

@@ -7,7 +7,6 @@ nothing. ``python -m integration.prepare`` does it before the tests.
 import json
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -22,6 +21,7 @@ from typing import Any, Self
 import yaml
 
 from integration.jars import ATTEMPTS, CACHE, locked
+from integration.kafka import free_ports
 
 HOME = CACHE / "prometheus"
 PROGRAMS = ("prometheus", "promtool")
@@ -94,9 +94,7 @@ class Prometheus:
 
     def __init__(self, targets: Mapping[str, list[str]], rules: Path) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="kshare-prometheus-")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        (self.port,) = free_ports(1)
         scrapes = [
             {"job_name": job, "static_configs": [{"targets": places}]}
             for job, places in targets.items()

@@ -97,19 +97,27 @@ class Topics:
                     raise
                 time.sleep(0.2)
         # It is made when the controller says so; brokers know of it a moment later.
-        until(
-            lambda: len(self._partitions(topic)) == partitions,
-            shown=lambda: f"{topic}: {self._partitions(topic)} of {partitions} partitions",
-        )
+        self._wait_for_partitions(topic, partitions)
         return topic
 
+    def _wait_for_partitions(self, topic: str, count: int) -> None:
+        until(
+            lambda: len(self._partitions(topic)) == count,
+            shown=lambda: f"{topic}: {self._partitions(topic)} of {count} partitions",
+        )
+
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic."""
+        """Delete a topic, and wait until brokers know it no more."""
         self.admin.delete_topics([topic])[topic].result(WAIT_S)
+        until(
+            lambda: topic not in self.admin.list_topics(timeout=WAIT_S).topics,
+            shown=lambda: f"{topic} is still there",
+        )
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Raise the number of a topic's partitions to ``total``."""
+        """Raise the number of a topic's partitions to ``total``, and wait until brokers know it."""
         self.admin.create_partitions([NewPartitions(topic, total)])[topic].result(WAIT_S)
+        self._wait_for_partitions(topic, total)
 
     def produce(
         self,
@@ -205,12 +213,19 @@ class Topics:
         ]
         for future in self.admin.create_acls(bindings).values():
             future.result(WAIT_S)
+        rule = _denial(topic, user, operation)
+        until(lambda: self.admin.describe_acls(rule).result(WAIT_S))
 
     def allow_again(self, topic: str, operation: AclOperation, user: str = "stranger") -> None:
         """Deny a user an operation on a topic no more."""
-        literal, denied = ResourcePatternType.LITERAL, AclPermissionType.DENY
-        rule = AclBindingFilter(
-            ResourceType.TOPIC, topic, literal, f"User:{user}", "*", operation, denied
-        )
+        rule = _denial(topic, user, operation)
         (deleted,) = self.admin.delete_acls([rule]).values()
         assert len(deleted.result(WAIT_S)) == 1
+        until(lambda: not self.admin.describe_acls(rule).result(WAIT_S))
+
+
+def _denial(topic: str, user: str, operation: AclOperation) -> AclBindingFilter:
+    literal, denied = ResourcePatternType.LITERAL, AclPermissionType.DENY
+    return AclBindingFilter(
+        ResourceType.TOPIC, topic, literal, f"User:{user}", "*", operation, denied
+    )
