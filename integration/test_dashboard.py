@@ -53,7 +53,7 @@ def members(broker: KafkaBroker, topic: str, count: int) -> Iterator[list[int]]:
     finally:
         for process in running:
             process.terminate()
-        assert [process.wait(30) for process in running] == [0] * count
+        assert [process.wait(120) for process in running] == [0] * count
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def test_all_that_is_asked_for_is_there(prometheus: Prometheus) -> None:
         time.sleep(0.2 if empty else 0)
         return not empty
 
-    until(is_shown, 60, lambda: f"nothing is shown of {list(empty)}")
+    until(is_shown, 240, lambda: f"nothing is shown of {list(empty)}")
     for rule in alerts():
         named = labels(rule["expr"], "".join(rule["annotations"].values()))
         known: set[str] = set()
@@ -113,6 +113,10 @@ def test_all_that_is_asked_for_is_there(prometheus: Prometheus) -> None:
             assert series, f"{rule['alert']}: there is no {name}"
             known |= series[0].keys()
         assert named <= known, rule["alert"]
-    rules = prometheus.get("rules")["groups"]
-    health = {rule["name"]: rule["health"] for group in rules for rule in group["rules"]}
-    assert health == {rule["alert"]: "ok" for rule in alerts()}
+
+    def health() -> dict[str, str]:
+        rules = prometheus.get("rules")["groups"]
+        return {rule["name"]: rule["health"] for group in rules for rule in group["rules"]}
+
+    until(lambda: "unknown" not in health().values(), shown=health)
+    assert health() == {rule["alert"]: "ok" for rule in alerts()}
