@@ -2,6 +2,7 @@
 
 import json
 import runpy
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ COUNT = 300
 VALUES = [json.dumps({"country": "ABC"[n % 3], "amount": n}).encode() for n in range(COUNT)]
 
 
+RECORDS = [(b"customer-%d" % (n % 9), value) for n, value in enumerate(VALUES)]
+
+
 @pytest.fixture
 def orders(broker: KafkaBroker, topic: str) -> str:
-    records = [(b"customer-%d" % (n % 9), value) for n, value in enumerate(VALUES)]
-    broker.produce(topic, records)
+    broker.produce(topic, RECORDS)
     return topic
 
 
@@ -52,15 +55,21 @@ def test_the_slow_key_is_named(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    listener = run("slow_key.py", broker.bootstrap_servers, orders, tmp_path)
     said: list[str] = []
 
     def is_named() -> bool:
         said.append(capsys.readouterr().out)
         return f", {orders}-0: " in "".join(said)
 
-    until(is_named)
-    spark.streams.removeListener(listener)
+    # Tasks whose reports are late count as unmeasured: on a busy machine, all may.
+    for _ in range(4):
+        listener = run("slow_key.py", broker.bootstrap_servers, orders, tmp_path)
+        with suppress(AssertionError):
+            until(is_named, 15)
+        spark.streams.removeListener(listener)
+        if is_named():
+            break
+        broker.produce(orders, RECORDS)
     assert "; keys: b'customer-" in "".join(said)
 
 
@@ -69,15 +78,19 @@ def test_each_record_is_written_once(
 ) -> None:
     output = broker.create_topic(f"{orders}-upper")
     run("exactly_once.py", broker.bootstrap_servers, orders, output, tmp_path)
-    written = (
+    reader = (
         spark.read.format("kshare")
         .option("kafka.bootstrap.servers", broker.bootstrap_servers)
         .option("subscribe", output)
         .option("kafka.isolation.level", "read_committed")
-        .load()
-        .collect()
     )
-    assert sorted(row.value for row in written) == sorted(value.upper() for value in VALUES)
+
+    def written() -> list[bytes]:
+        return sorted(row.value for row in reader.load().collect())
+
+    # The markers are in the log a moment after the transactions are ended.
+    until(lambda: len(written()) >= COUNT)
+    assert written() == sorted(value.upper() for value in VALUES)
     broker.delete_topic(output)
 
 

@@ -339,12 +339,12 @@ def test_parked_by_an_option_at_a_restart(
 
 def _listening_ports() -> list[int]:
     """Of the planners of this process's queries."""
-    return [
-        one.laddr.port
-        for planner in planners(psutil.Process())
-        for one in planner.net_connections("tcp")
-        if one.status == psutil.CONN_LISTEN
-    ]
+    ports = []
+    for planner in planners(psutil.Process()):
+        with contextlib.suppress(psutil.Error):  # of an earlier query, and it ends
+            connections = planner.net_connections("tcp")
+            ports += [one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN]
+    return ports
 
 
 def test_strangers_at_the_planner(spark: SparkSession, broker: KafkaBroker, tmp_path: Path) -> None:
@@ -398,6 +398,7 @@ def slowly() -> Any:
     return F.udf(wait, "int", useArrow=False)
 
 
+@pytest.mark.timeout(1800)  # where it has to start again
 def test_a_slow_key_gets_a_range_of_its_own(
     spark: SparkSession, broker: KafkaBroker, tmp_path: Path
 ) -> None:
@@ -407,27 +408,28 @@ def test_a_slow_key_gets_a_range_of_its_own(
     keys = [
         SLOW if chance.random() < 0.02 else b"key-%d" % chance.randrange(400) for _ in range(3_000)
     ]
-    broker.produce(topic, [Record(key, b"v") for key in keys])
     run = StreamingRun(broker.bootstrap_servers, topic, tmp_path)
     options: dict[str, Any] = {
         "keyRanges": "4",
         "rangeAssignor": "adaptive",
         "targetTaskDuration": "1s",
     }
-    with Query(spark, run, AVAILABLE_NOW, slowly=slowly(), **options) as query:
-        query.end()
-        shown_reports = [
-            json.loads(p.sources[0].latestOffset) for p in query.running.recentProgress
-        ]
-    report = run.judge({0: (0, len(keys))})
-    assert report.ok, str(report)
-    ranges = [
-        tuple(map(tuple, one["h"]))
-        for shown in shown_reports
-        for one in _ranges_shown(shown, topic)
-    ]
     slow = key_hash(SLOW, 0)
-    assert ((slow, slow + 1),) in ranges, shown_reports
+    ranges: list[tuple[tuple[int, int], ...]] = []
+    # Tasks whose reports are late count as unmeasured: on a busy machine, too many may.
+    for starts in range(1, 4):
+        broker.produce(topic, [Record(key, b"v") for key in keys])
+        with Query(spark, run, AVAILABLE_NOW, slowly=slowly(), **options) as query:
+            query.end()
+            shown = [json.loads(p.sources[0].latestOffset) for p in query.running.recentProgress]
+        report = run.judge({0: (0, starts * len(keys))})
+        assert report.ok, str(report)
+        ranges += [
+            tuple(map(tuple, one["h"])) for each in shown for one in _ranges_shown(each, topic)
+        ]
+        if ((slow, slow + 1),) in ranges:
+            return
+    pytest.fail(f"no range of the slow key alone: {ranges}")
 
 
 def soak(points: int, seed: int) -> int:
