@@ -21,7 +21,7 @@ async def handled(record: Record) -> int:
     await asyncio.sleep(0.001 * (record.offset % 3))
     if record.offset % 7 == 0 and record.attempt == 1:
         raise ConnectionError("once")
-    return time.time_ns()
+    return time.monotonic_ns()
 
 
 def handled_by_key(frame: Any) -> list[tuple[Any, ...]]:

@@ -27,7 +27,7 @@ async def ended(record: Record) -> int:
     await asyncio.sleep(0.001)
     if record.offset % 7 == 0 and record.attempt == 1:
         raise ConnectionError("once")
-    return time.time_ns()
+    return time.monotonic_ns()
 
 
 def refuse(record: Record) -> None:
