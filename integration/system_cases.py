@@ -111,7 +111,9 @@ def consumer_bounce(
     bounces: int = _BOUNCES,
 ) -> None:
     """Consumers are restarted: after a clean end nothing comes twice."""
-    with fed(brokers, folder, is_shared=is_shared) as (made, feed):
+    # Who ends cleanly leaves the group; who is just slow must stay in it.
+    kwargs: dict[str, Any] = {"session_ms": _SESSION_MS} if is_clean else {}
+    with fed(brokers, folder, is_shared=is_shared, **kwargs) as (made, feed):
         made.start()
         made.await_members(3)
         _bounce(made, mode, bounces=bounces, is_clean=is_clean)

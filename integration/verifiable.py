@@ -227,7 +227,7 @@ class Service:
             node.process.send_signal(signal.SIGTERM if is_clean else signal.SIGKILL)
         for node in chosen:
             assert node.process is not None
-            node.process.wait(30)
+            node.process.wait(120)
         self.look()
         for node in chosen:
             assert not is_clean or node.state == "dead", f"{node.name} is {node.state}"
