@@ -188,7 +188,7 @@ def test_a_broker_that_never_answers(fragile: KafkaBroker) -> None:
         with pytest.raises(KafkaError):
             view.latest([TopicPartition(topic, 0)])
         view.close()
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < 55  # with the defaults each takes 60
     finally:
         fragile.thaw()
 

@@ -26,7 +26,7 @@ from kshare.options.sink import parse_sink_options
 from kshare.produce import write_rows
 from kshare.testing import Record
 
-SECONDS_MAX = 30
+SECONDS_MAX = 50  # with the defaults, what is tried again ends after 60
 WAYS = [
     ("PLAINTEXT", None),
     ("SSL", None),
