@@ -47,8 +47,9 @@ def received(broker: Topics, topic: str, level: str = "read_committed") -> list[
     )
     consumer.assign([Place(topic, number, 0) for number in range(PARTITIONS)])
     rows: list[tuple[int, int]] = []
-    ends, deadline = 0, time.monotonic() + 60
-    while ends < PARTITIONS:
+    ended: set[int | None] = set()  # of one partition there may be more than one end
+    deadline = time.monotonic() + 60
+    while len(ended) < PARTITIONS:
         assert time.monotonic() < deadline
         for message in consumer.consume(1000, 0.5):
             error, partition, value = message.error(), message.partition(), message.value()
@@ -57,7 +58,7 @@ def received(broker: Topics, topic: str, level: str = "read_committed") -> list[
                 assert value is not None
                 rows.append((partition, int(value)))
             elif error.code() == RdKafkaError._PARTITION_EOF:
-                ends += 1
+                ended.add(partition)
     consumer.close()
     return rows
 
