@@ -8,6 +8,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from integration.jars import java
 from integration.kafka import KafkaBroker, class_path
 from integration.members import eventually
+from integration.topics import Topics
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.topics import TopicSpec
 from kshare.core.progress import TopicPartition
@@ -66,15 +67,16 @@ def records_in(broker: KafkaBroker, topic: str) -> int:
     return len(rows)
 
 
-def consumer_groups(broker: KafkaBroker, group: str, *arguments: str) -> str:
+def consumer_groups(broker: Topics, group: str, *arguments: str) -> str:
     """What ``kafka-consumer-groups`` prints."""
     tool = [java(), "-Xmx128m", "-cp", class_path()]
     tool += ["org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"]
     tool += ["--bootstrap-server", broker.bootstrap_servers, "--group", group, *arguments]
+    tool += ["--timeout", "60000"]  # else 5 s
     return subprocess.run(tool, capture_output=True, text=True, check=True).stdout
 
 
-def reset_to(broker: KafkaBroker, group: str, at: TopicPartition, offset: int) -> str:
+def reset_to(broker: Topics, group: str, at: TopicPartition, offset: int) -> str:
     """Let ``kafka-consumer-groups`` reset a group's offset; what it prints."""
     where = ["--to-offset", str(offset), "--topic", f"{at.topic}:{at.partition}"]
     return consumer_groups(broker, group, "--reset-offsets", *where, "--execute")

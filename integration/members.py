@@ -83,7 +83,11 @@ class Member:
     def failed_with(self, text: str) -> bool:
         """Wait for its end; whether it has failed as it should."""
         self.is_over = True
-        return self.process.wait(60) == 1 and text in self.errors()
+        return self.process.wait(int(SECONDS)) == 1 and text in self.errors()
+
+    def let_go(self) -> None:
+        """Let its handler that hangs go on."""
+        Path(f"{self.file}.goes-on").touch()
 
     def signal(self, number: signal.Signals) -> None:
         if number is signal.SIGCONT:
@@ -98,7 +102,7 @@ class Member:
         if self.process.poll() is None:
             self.signal(signal.SIGTERM)
         try:
-            code = self.process.wait(30)
+            code = self.process.wait(SECONDS)
         except subprocess.TimeoutExpired:
             self.signal(signal.SIGABRT)  # it prints where each thread is
             raise
@@ -312,6 +316,40 @@ def eventually(holds: Callable[[], Any], seconds: float = SECONDS) -> Any:
         time.sleep(min(0.5, max(0.02, 4 * (looked - began))))
         began = time.monotonic()
     return found
+
+
+def fill_until(
+    holds: Callable[[], Any],
+    group: Group,
+    produced: int,
+    *,
+    least: int = 500,
+    write: Callable[[Group, int, int], None] = fill,
+) -> int:
+    """Wait until something holds, while records keep coming: who is late finds some, too.
+
+    Args:
+        holds: What is waited for.
+        group: Who gets the records.
+        produced: How many there are already.
+        least: So many more are written whenever fewer are left that nobody was given.
+        write: Writes them, as :func:`fill`.
+
+    Returns:
+        How many there are then.
+    """
+
+    def look() -> bool:
+        nonlocal produced
+        if holds():
+            return True
+        if produced - len(group.delivered()) < least:
+            write(group, produced, produced + least)
+            produced += least
+        return False
+
+    eventually(look)
+    return produced
 
 
 def end_all(group: Group) -> None:
