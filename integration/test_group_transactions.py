@@ -8,12 +8,13 @@ import signal
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from integration.chance import chance_of
 from integration.kafka import KafkaBroker
-from integration.members import eventually
+from integration.members import SECONDS, eventually
 from integration.transactions import (
     RECORDS,
     Processes,
@@ -21,6 +22,7 @@ from integration.transactions import (
     commits,
     is_amid,
     key_of,
+    let_go,
     lines,
     outputs,
 )
@@ -39,7 +41,7 @@ def test_processes_that_are_killed_amid_transactions(processes: Processes) -> No
         side = chance.randrange(2)
         process, file = last[side]
         word = "ready" if number % 2 else "offset"  # waits for its turn, or commits
-        eventually(lambda f=file, w=word: is_amid(f, w, 3))  # type: ignore[misc]
+        processes.fill_until(lambda f=file, w=word: is_amid(f, w, 3))  # type: ignore[misc]
         process.kill()
         process.wait()
         last[side] = processes.start(halves[side], f"p{side}" if number % 3 else f"q{number}")
@@ -49,12 +51,12 @@ def test_processes_that_are_killed_amid_transactions(processes: Processes) -> No
 def test_a_stopped_process_that_goes_on_after_another_has_taken_over(processes: Processes) -> None:
     for number, word in enumerate(["offset", "ready"]):
         old, file = processes.start(WHOLE, f"old-{number}")
-        eventually(lambda f=file, w=word: is_amid(f, w, 3))  # type: ignore[misc]
+        processes.fill_until(lambda f=file, w=word: is_amid(f, w, 3))  # type: ignore[misc]
         old.send_signal(signal.SIGSTOP)
         new, its_file = processes.start(WHOLE, f"new-{number}")
         eventually(lambda f=its_file: lines(f).count("commit") >= 3)  # type: ignore[misc]
         old.send_signal(signal.SIGCONT)
-        assert old.wait(60) == 0
+        assert old.wait(SECONDS) == 0
         assert lines(file)[-1].startswith("fenced")
         if number == 0:
             new.kill()
@@ -67,7 +69,7 @@ def test_a_hot_swap(processes: Processes, name: str) -> None:
     old, file = processes.start(WHOLE, "same")
     eventually(lambda: lines(file).count("commit") >= 5)
     processes.start(WHOLE, name)
-    assert old.wait(60) == 0
+    assert old.wait(SECONDS) == 0
     assert lines(file)[-1].startswith("fenced")
     processes.check()
 
@@ -82,7 +84,7 @@ def test_one_that_waits_gives_up_in_time(broker: KafkaBroker, topic: str) -> Non
         "auto.offset.reset": "earliest",
         "claim.timeout.ms": 500,
         "transactional.id": f"{topic}-waits",
-        "transaction.timeout.ms": 3_000,
+        "transaction.timeout.ms": 5_000,
     }
     with KeySharedConsumer(config) as consumer:
         consumer.assign({(topic, 0): [(UPPER.lo, UPPER.hi)]})
@@ -92,6 +94,7 @@ def test_one_that_waits_gives_up_in_time(broker: KafkaBroker, topic: str) -> Non
             assert "purgatory=stable" in str(error)
             assert f"{topic}-0" in str(error)
         assert seen[-1] == seen[-2]  # its records come again
+    eventually(lambda: len(outputs(broker, output)) >= len(seen) - 2)
     assert len(outputs(broker, output)) == len(seen) - 2
 
 
@@ -102,11 +105,11 @@ def gives_up(
     while True:
         try:
             with consumer.transaction() as transaction:
-                seen.append([message.offset() for message in consumer.consume(10, 5.0)])
+                seen.append([message.offset() for message in consumer.consume(10, 60.0)])
                 began = time.monotonic()
                 transaction.produce(output, "0", b"k")
         except TransactionAbortedError as error:
-            assert 2.6 < time.monotonic() - began < 10.0
+            assert 4.4 < time.monotonic() - began < 50.0
             return error
 
 
@@ -127,7 +130,7 @@ def test_an_exception_takes_everything_back(broker: KafkaBroker, topic: str) -> 
             is_good = done % 40 == 0 or done % 7 == 1
             try:
                 with consumer.transaction() as transaction:
-                    messages = consumer.consume(20, 5.0)
+                    messages = consumer.consume(20, 60.0)
                     for message in messages:
                         transaction.produce(output, str(message.offset()), message.key())
                     if not is_good:
@@ -137,11 +140,13 @@ def test_an_exception_takes_everything_back(broker: KafkaBroker, topic: str) -> 
             except ZeroDivisionError:
                 done -= 1
                 with consumer.transaction() as transaction:
-                    again = consumer.consume(20, 5.0)
+                    again = consumer.consume(20, 60.0)
                     assert [m.offset() for m in again] == [m.offset() for m in messages]
                     for message in again:
                         transaction.produce(output, str(message.offset()), message.key())
                 done = again[-1].offset() + 1
+    # The marker that ends a transaction is written after its commit is answered.
+    eventually(lambda: len(outputs(broker, output)) >= 300)
     assert [offset for offset, _ in outputs(broker, output)] == list(range(300))
 
 
@@ -149,10 +154,9 @@ def test_members_that_are_killed_amid_transactions(processes: Processes) -> None
     chance = chance_of(5)
     members = [processes.start(None, f"m{number}") for number in range(3)]
     for number in range(4):
-        processes.fill(RECORDS)
         process, file = members.pop(chance.randrange(3))
         word = "ready" if number % 2 else "offset"
-        eventually(lambda f=file, w=word: is_amid(f, w, 3))  # type: ignore[misc]
+        processes.fill_until(lambda f=file, w=word: is_amid(f, w, 3))  # type: ignore[misc]
         process.kill()
         process.wait()
         members.append(processes.start(None, file.name[4:] if number % 2 else f"n{number}"))
@@ -165,27 +169,26 @@ def test_a_member_that_is_killed_before_its_facts_are_decided(processes: Process
 
     They fence its id: the coordinator would wait for ten minutes.
     """
-    config = {"transaction.timeout.ms": 600_000}
+    config: dict[str, Any] = {"transaction.timeout.ms": 600_000}
     dying, file = processes.start(None, "dies", dies=4, **config)
-    eventually(lambda: commits(file) >= 1)
+    processes.fill_until(lambda: commits(file) >= 1)
     others = [processes.start(None, f"other-{number}", **config)[1] for number in range(2)]
-    eventually(lambda: dying.poll() == -signal.SIGKILL)
-    processes.fill(RECORDS)
+    processes.fill_until(lambda: dying.poll() == -signal.SIGKILL)
     before = [commits(each) for each in others]
-    eventually(lambda: all_more(others, before, 1))
+    processes.fill_until(lambda: all_more(others, before, 1))
     processes.check()
 
 
 def test_a_member_that_is_stopped_amid_a_transaction_and_goes_on(processes: Processes) -> None:
-    old, file = processes.start(None, "old")
+    config: dict[str, Any] = {"client.id": "old"}
+    old, file = processes.start(None, "old", **config)
     others = [processes.start(None, f"new-{number}")[1] for number in range(2)]
     for word in ("offset", "ready"):
-        processes.fill(2 * RECORDS)
-        eventually(lambda w=word: is_amid(file, w, 3))  # type: ignore[misc]
+        processes.fill_until(lambda w=word: is_amid(file, w, 3))  # type: ignore[misc]
         old.send_signal(signal.SIGSTOP)
+        eventually(lambda: "old" not in clients(processes))  # its session is over
         before = [commits(each) for each in others]
-        time.sleep(7)  # longer than its session
-        eventually(lambda b=before: all_more(others, b, 3))  # type: ignore[misc]
+        processes.fill_until(lambda b=before: all_more(others, b, 3))  # type: ignore[misc]
         old.send_signal(signal.SIGCONT)
         before = [commits(file)]
         eventually(lambda b=before: all_more([file], b, 3))  # type: ignore[misc]
@@ -201,24 +204,33 @@ def test_members_join_and_leave_amid_transactions(processes: Processes) -> None:
         eventually(lambda: all(commits(file) >= 3 for _, file in members))
         process, _ = members.pop(0)
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(SECONDS) == 0
     processes.check()
 
 
 def test_a_handler_that_hangs_amid_a_transaction(processes: Processes) -> None:
     """It is dropped after ``max.poll.interval.ms``, and its transaction is aborted."""
-    hanging, file = processes.start(None, "hangs", hangs=3)
+    # No broker aborts it.
+    config: dict[str, Any] = {"client.id": "hangs", "transaction.timeout.ms": 600_000}
+    hanging, file = processes.start(None, "hangs", hangs=3, **config)
     others = [processes.start(None, f"other-{number}")[1] for number in range(2)]
-    eventually(lambda: "hangs" in lines(file))
-    processes.fill(RECORDS)
+    processes.fill_until(lambda: "hangs" in lines(file))
+    eventually(lambda: "hangs" not in clients(processes))
     before = [commits(each) for each in others]
+    processes.fill_until(lambda: all_more(others, before, 3))
+    let_go(file)
     eventually(lambda: any(line.startswith("abort") for line in lines(file)))
-    assert all_more(others, before, 0)
-    processes.fill(RECORDS)
     before = [commits(file)]
-    eventually(lambda: all_more([file], before, 0))
+    processes.fill_until(lambda: all_more([file], before, 0))
     assert hanging.poll() is None
     processes.check()
+
+
+def clients(processes: Processes) -> set[str]:
+    """The ``client.id`` of each member of a group, as its coordinator knows it."""
+    name = processes.group
+    described = processes.broker.admin.describe_consumer_groups([name])[name].result(30)
+    return {member.client_id for member in described.members}
 
 
 def test_what_a_killed_process_has_left_open_is_ended_by_another_group(
@@ -238,13 +250,13 @@ def test_what_a_killed_process_has_left_open_is_ended_by_another_group(
     ):
         group.fill(RECORDS)
         neighbour.assign({(topic, 0): []})
-        assert neighbour.consume(10, 20.0)
+        assert neighbour.consume(10, SECONDS)
         neighbour.commit()
-        dead, _ = group.start(WHOLE, "dead", dies=3, **{"transaction.timeout.ms": 60_000})
-        assert dead.wait(60) == -signal.SIGKILL
+        dead, _ = group.start(WHOLE, "dead", dies=3, **{"transaction.timeout.ms": 600_000})
+        assert dead.wait(SECONDS) == -signal.SIGKILL
         began = time.monotonic()
-        assert neighbour.consume(10, 20.0)
+        assert neighbour.consume(10, SECONDS)
         neighbour.commit()
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < SECONDS
         group.start(WHOLE, "next")
         group.check()

@@ -3,9 +3,10 @@
 ``python -m integration.transaction_process SERVERS TOPIC OUTPUT GROUP LO HI ID FILE`` appends a
 line ``begin``, ``offset N`` for each record, and ``commit``, ``abort`` or ``error`` for each
 transaction, until SIGTERM; ``fenced`` ends it, too. With LO ``-`` it subscribes, as a member. With
-a number after FILE, the handler of that transaction with records writes ``hangs``, and does so for
-longer than ``max.poll.interval.ms``. After that number, JSON may name more configurations, and
-``dies``: the number of a transaction with records amid whose commit the process kills itself.
+a number after FILE, the handler of that transaction with records, or of the next one if that one
+fails, writes ``hangs``, and does so until there is a file ``FILE.goes-on``. After that number, JSON
+may name more configurations, and ``dies``: the number of a transaction with records amid whose
+commit the process kills itself, or amid the next one's if that one does not come so far.
 """
 
 import json
@@ -19,7 +20,7 @@ from kshare.errors import FencedError, KafkaError, TransactionAbortedError
 from kshare.group import KeySharedConsumer
 
 COUNT, TIMEOUT_MS = 50, 20_000
-POLL_INTERVAL_MS, HANG_SECONDS = 6_000, 10.0
+POLL_INTERVAL_MS = 6_000
 
 
 def main(
@@ -35,7 +36,7 @@ def main(
     config: str = "{}",
 ) -> None:
     settings = json.loads(config)
-    dies = settings.pop("dies", 0)
+    dies, hangs_at = settings.pop("dies", 0), int(hangs)
     consumer = KeySharedConsumer(
         {
             "bootstrap.servers": servers,
@@ -46,7 +47,7 @@ def main(
             "heartbeat.interval.ms": 500,
             "transactional.id": name,
             "transaction.timeout.ms": TIMEOUT_MS,
-            **({"max.poll.interval.ms": POLL_INTERVAL_MS} if int(hangs) else {}),
+            **({"max.poll.interval.ms": POLL_INTERVAL_MS} if hangs_at else {}),
             **settings,
         }
     )
@@ -68,10 +69,12 @@ def main(
                         out.write(f"offset {message.offset()}\n")
                         transaction.produce(output, str(message.offset()), message.key())
                         time.sleep(0.001)
-                    if messages and number == int(hangs):
+                    if messages and 0 < hangs_at <= number:
+                        hangs_at = 0
                         out.write("hangs\n")
-                        time.sleep(HANG_SECONDS)
-                    if messages and number == dies:
+                        while not Path(f"{file}.goes-on").exists():
+                            time.sleep(0.05)
+                    if messages and 0 < dies <= number:
                         die_amid_commit(consumer)
                     out.write("ready\n")
                 out.write("commit\n")

@@ -2,13 +2,15 @@
 
 import json
 import signal
+import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from integration.members import eventually
+from integration.members import SECONDS, eventually
 from integration.processes import PythonProcess
 from integration.topics import Topics
 from kshare.core.hashing import HashRange
@@ -22,10 +24,11 @@ def key_of(offset: int) -> bytes:
 
 
 class Process(PythonProcess):
-    """A transactional process, and the signals that it was sent."""
+    """A transactional process, what it has written, and the signals that it was sent."""
 
-    def __init__(self, arguments: list[str]) -> None:
+    def __init__(self, file: Path, arguments: list[str]) -> None:
         super().__init__("integration.transaction_process", arguments)
+        self.file = file
         self.signals: list[int] = []
 
     def send_signal(self, number: int) -> None:
@@ -52,6 +55,7 @@ class Processes:
         log: The group's log; empty for the default one.
 
     Attributes:
+        broker: Where the topics are.
         running: The processes, those that ended too.
         faults: What was done to brokers, policies or the log, in words.
     """
@@ -68,7 +72,7 @@ class Processes:
     ) -> None:
         self.topic, self.group = topic, group or f"{topic}-group"
         self.output = broker.create_topic(replication=replication)
-        self._broker = broker
+        self.broker = broker
         self._folder = folder
         self._log = {"individual.commit.topic": log} if log else {}
         self.servers = broker.bootstrap_servers
@@ -79,8 +83,30 @@ class Processes:
     def fill(self, count: int) -> None:
         """Write records for the processes to read."""
         rows = [(key_of(i), f"{i}") for i in range(self.produced, self.produced + count)]
-        self._broker.produce(self.topic, rows, partition=0)
+        self.broker.produce(self.topic, rows, partition=0)
         self.produced += count
+
+    def fill_until(self, holds: Callable[[], Any], least: int = 500) -> None:
+        """Wait until something holds, while records keep coming: who is late finds some, too.
+
+        Args:
+            holds: What is waited for.
+            least: So many more are written whenever fewer are left that nobody was given.
+        """
+
+        def look() -> bool:
+            if holds():
+                return True
+            if self.produced - len(self._given()) < least:
+                self.fill(least)
+            return False
+
+        eventually(look)
+
+    def _given(self) -> set[str]:
+        """The lines of the offsets that any process was given."""
+        written = {line for process in self.running for line in lines(process.file)}
+        return {line for line in written if line.startswith("offset")}
 
     def start(
         self, hashes: HashRange | None, name: str, *, hangs: int = 0, dies: int = 0, **config: Any
@@ -90,24 +116,25 @@ class Processes:
         Args:
             hashes: The key hashes; None for a member.
             name: Its transactional id.
-            hangs: Which of its transactions with records has a handler that hangs; 0 for none.
-            dies: Amid the commit of which of them it kills itself; 0 for none.
+            hangs: From which of its transactions with records on a handler hangs, in one of them,
+                until :func:`let_go`; 0 for none.
+            dies: From which of them on it kills itself amid a commit; 0 for none.
             config: More configurations.
         """
         file = self._folder / f"{len(self.running):03}-{name}"
         file.touch()
-        arguments = [self._broker.bootstrap_servers, self.topic, self.output, self.group]
+        arguments = [self.broker.bootstrap_servers, self.topic, self.output, self.group]
         arguments += ["-", "-"] if hashes is None else [str(hashes.lo), str(hashes.hi)]
         settings = {**self._log, **config, "dies": dies}
         arguments += [name, str(file), str(hangs), json.dumps(settings)]
-        self.running.append(Process(arguments))
+        self.running.append(Process(file, arguments))
         if dies:
             self.running[-1].signals.append(signal.SIGKILL)  # its own
         return self.running[-1], file
 
     def outputs(self) -> list[tuple[int, bytes]]:
         """Input offset and key of each output that a reader of committed records sees."""
-        return outputs(self._broker, self.output)
+        return outputs(self.broker, self.output)
 
     def close(self) -> None:
         for process in self.running:
@@ -116,19 +143,27 @@ class Processes:
                 process.kill()
             process.wait()
 
-    def check(self, *, has_lost_log: bool = False) -> None:
+    def check(
+        self, *, has_lost_log: bool = False, meanwhile: Callable[[], object] = lambda: None
+    ) -> None:
         """The output of each input exactly once, those of a key in order; no process has failed.
 
         Args:
             has_lost_log: Whether what was committed individually may have been lost: then outputs
                 may come again, and those of a key are in order where each came first or last.
+            meanwhile: Called while the outputs are awaited.
         """
         inputs = set(range(self.produced))
-        eventually(lambda: inputs <= {offset for offset, _ in self.outputs()})
+
+        def are_there() -> bool:
+            meanwhile()
+            return inputs <= {offset for offset, _ in self.outputs()}
+
+        eventually(are_there)
         for process in self.running:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
-                process.wait(60)
+                process.wait(SECONDS)
         found = self.outputs()
         anomalies = [*self._failures(), *self._faults_of(found, has_lost_log=has_lost_log)]
         print(f"{self.history(len(found))}; {len(anomalies)} anomalies")
@@ -158,7 +193,7 @@ class Processes:
                 of_key = [offset for offset, other in rows if other == key]
                 if of_key != sorted(of_key):
                     faults.append(f"{key!r} is out of order: {of_key}")
-        config = {"bootstrap.servers": self._broker.bootstrap_servers, **self._log}
+        config = {"bootstrap.servers": self.broker.bootstrap_servers, **self._log}
         (said,) = list_offsets(self.group, config).values()
         if (said.offset, said.individual_commits) != (self.produced, ()):
             faults.append(f"committed is {said.offset} and {said.individual_commits}")
@@ -193,11 +228,22 @@ def outputs(broker: Topics, topic: str) -> list[tuple[int, bytes]]:
         }
     )
     reader.assign([TopicPartition(topic, 0, 0)])
-    found = []
-    while (message := reader.poll(10)) is not None and message.error() is None:
-        found.append((int(message.value() or b""), message.key() or b""))
+    found = [(int(row.value() or b""), row.key() or b"") for row in read_to_end(reader)]
     reader.close()
     return found
+
+
+def read_to_end(reader: Consumer) -> Iterator[Message]:
+    """The records of the one partition that a reader with ``enable.partition.eof`` was assigned."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        message = reader.poll(1)
+        assert time.monotonic() < deadline, "the end of the partition was not reached"
+        error = None if message is None else message.error()
+        if error is not None and error.code() == KafkaError._PARTITION_EOF:
+            return
+        if message is not None and error is None:
+            yield message
 
 
 def lines(file: Path) -> list[str]:
@@ -208,6 +254,11 @@ def is_amid(file: Path, word: str, count: int = 1) -> bool:
     """Whether a process stands after such a line of its transaction."""
     written = lines(file)
     return written.count("begin") >= count and bool(written) and written[-1].startswith(word)
+
+
+def let_go(file: Path) -> None:
+    """Let the handler that hangs of a process go on."""
+    Path(f"{file}.goes-on").touch()
 
 
 def commits(file: Path) -> int:
