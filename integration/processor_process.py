@@ -40,7 +40,7 @@ def main(servers: str, topic: str, letters: str, file: str, more: str = "{}") ->
     processor = Processor(
         handler,
         concurrency=1000,
-        drain_timeout="2s",
+        drain_timeout="5s",
         retry=Retry(attempts=3, first=0.5, jitter=0.0),
         on_failure=Park() if letters == "park" else DeadLetter(letters, sequence=True),
     )

@@ -4,7 +4,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from functools import partial
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,14 @@ from confluent_kafka.admin import (
 from integration.kafka import KafkaBroker
 from integration.members import eventually
 from integration.processes import PythonProcess
+from integration.transactions import read_to_end
 from kshare.cli import main as kshare_command
+from kshare.cluster.parked_keys import ParkedKeys
 from kshare.core.progress import TopicPartition as Place
+from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.transaction import Transaction
+from kshare.group.log.retry_log import RetryLog
+from kshare.group.log.topic import log_table
 from kshare.group.offsets import list_offsets
 from kshare.processing import replay
 from kshare.processing.dead_letters import HEADERS
@@ -42,12 +47,16 @@ def test_what_was_handled_and_then_the_dead_letters_are_what_was_produced(
     file = tmp_path / "handled"
     file.touch()
     arguments = [broker.bootstrap_servers, topic, letters, str(file)]
-    for seconds in (0.3, 0.5, None):
+
+    def are_kept(failures: int) -> bool:
+        """Whether the log has so many of a record; with the third one, it goes to the letters."""
+        is_over = "failed k3 203 3" in file.read_text()
+        return is_over or failures_of(broker, topic, 203) >= failures
+
+    for failures in (1, 2, 3):
         process = PythonProcess("integration.processor_process", arguments)
-        if seconds is not None:
-            lines = file.read_text().count("\n")
-            eventually(partial(has_grown, file, lines))
-            time.sleep(seconds)
+        if failures < 3:
+            eventually(lambda n=failures: are_kept(n))  # type: ignore[misc]
             process.kill()
             process.wait()
     dead = 2 * (EACH - 10)
@@ -61,8 +70,12 @@ def test_what_was_handled_and_then_the_dead_letters_are_what_was_produced(
     assert attempts == ["1", "2", "3"]  # of one record, by three processes
 
 
-def has_grown(file: Path, lines: int) -> bool:
-    return file.read_text().count("\n") > lines
+def failures_of(broker: KafkaBroker, topic: str, offset: int) -> int:
+    """How many failures of a record the log of the group ``topic`` has: they are written behind."""
+    config = consumer_config({"bootstrap.servers": broker.bootstrap_servers, "group.id": topic})
+    with closing(RetryLog(log_table(config.kafka, config.log_topic, topic), topic)) as log:
+        known = log.read().attempts.get((Place(topic, 0), offset))
+    return 0 if known is None else known.failures
 
 
 def handled(file: Path) -> list[tuple[str, int]]:
@@ -197,7 +210,7 @@ def test_sigterm_with_a_thousand_in_flight(broker: KafkaBroker, topic: str, tmp_
     process.terminate()
     began = time.monotonic()
     assert process.wait() == 0
-    assert 1.5 < time.monotonic() - began < 10
+    assert 4.5 < time.monotonic() - began < 120
     hung = [at for at in range(10, 1000) if at % 10 == 3]
     assert sorted(at for _, at in handled(file)) == [at for at in range(1000) if at not in hung]
     (tmp_path / "handled.healed").touch()
@@ -217,9 +230,8 @@ def test_released_records_come_again_in_order_and_are_counted_through_kill_9(
     file = tmp_path / "handled"
     file.touch()
     arguments = [broker.bootstrap_servers, topic, str(file)]
-    first = PythonProcess("integration.releasing_process", arguments)
-    eventually(lambda: "released k3 103 2" in file.read_text())
-    time.sleep(0.2)  # its count is written behind
+    first = PythonProcess("integration.releasing_process", [*arguments, "released k3 103 2"])
+    eventually(lambda: failures_of(broker, topic, 103) == 2)
     first.kill()
     first.wait()
     second = PythonProcess("integration.releasing_process", arguments)
@@ -244,6 +256,11 @@ def test_a_key_goes_on_when_it_is_unparked_in_the_process_that_parked_it(
     eventually(lambda: len(handled(file)) == total - 20)
     where = ["--bootstrap-servers", broker.bootstrap_servers]
     parked = [*where, "--topic", topic]
+    kafka = consumer_config(
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": topic}
+    ).kafka
+    with closing(ParkedKeys(kafka)) as keys:
+        eventually(lambda: {(topic, b"k3"), (topic, b"k13")} <= keys.parked().keys())
     time.sleep(3)  # so that the consumer passes over the keys by itself
     assert len(handled(file)) == total - 20
     (tmp_path / "handled.healed").touch()
@@ -270,6 +287,7 @@ def test_letters_are_put_back_in_order_and_once_also_when_it_is_interrupted(
     assert "40 letters would be put back" in capsys.readouterr().out
     monkeypatch.setattr(replay, "_BATCH", 7)  # so that it takes several transactions
     assert kshare_command([*command, "--to", other, "k2"]) == 0
+    eventually(lambda: len(values(broker, other)) >= 10)  # markers come after the answers
     moved = [(key, int(value)) for key, value, _ in values(broker, other)]
     assert moved == [(b"k2", at) for at in range(2, 40, 4)]
     produced, produce = list[str](), Transaction.produce
@@ -286,6 +304,7 @@ def test_letters_are_put_back_in_order_and_once_also_when_it_is_interrupted(
     assert kshare_command(command) == 0
     assert kshare_command(command) == 0
     assert "nothing to put back" in capsys.readouterr().out
+    eventually(lambda: len(values(broker, topic)) >= 30)
     back = values(broker, topic)
     for key in range(4):
         found = [int(value) for name, value, _ in back if name == b"k%d" % key]
@@ -298,8 +317,6 @@ def values(broker: KafkaBroker, topic: str) -> list[tuple[Any, Any, Any]]:
     config = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader"}
     reader = Consumer(config | {"isolation.level": "read_committed", "enable.partition.eof": True})
     reader.assign([TopicPartition(topic, 0, 0)])
-    found = list[tuple[Any, Any, Any]]()
-    while (message := reader.poll(10)) is not None and message.error() is None:
-        found.append((message.key(), message.value(), message.headers() or []))
+    found = [(row.key(), row.value(), row.headers() or []) for row in read_to_end(reader)]
     reader.close()
     return found
