@@ -13,7 +13,7 @@ from kshare.assignment import (
 
 __all__ = ["LOCAL_MS", "RackAssignor"]
 
-LOCAL_MS = 8_000
+LOCAL_MS = 12_000
 
 
 class RackAssignor(TaskAssignor):

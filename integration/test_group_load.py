@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from integration.kafka import KafkaBroker
-from integration.members import Group, end_all, eventually
+from integration.members import Group, end_all, eventually, fill_until
 
 HOT = "hot"
 
@@ -28,6 +28,27 @@ def fill(group: Group, first: int, last: int) -> None:
     group.broker.produce(group.topic, rows)
 
 
+def fill_partition(group: Group, partition: int, first: int, last: int) -> None:
+    rows = [(f"key-{i * i % 331}", f"{i}") for i in range(first, last)]
+    group.broker.produce(group.topic, rows, partition=partition)
+
+
+def have_had_shares(group: Group, *wanted: float) -> bool:
+    """Whether the members had these parts of the partition at any time."""
+    lines = [
+        (int(line[1]), number, float(line[2]) * (1 if line[0] == "assigned" else -1))
+        for number, member in enumerate(group.members)
+        for line in member.lines()
+        if line[0] in {"assigned", "revoked", "lost"}
+    ]
+    shares = [0.0] * len(wanted)
+    for _, number, change in sorted(lines):
+        shares[number] += change
+        if all(abs(share - part) < 0.01 for share, part in zip(shares, wanted, strict=True)):
+            return True
+    return False
+
+
 def have_shares(group: Group, *wanted: float) -> bool:
     """Whether the members have these parts of the partition, in the order of their starts."""
     members = zip(group.members, wanted, strict=True)
@@ -41,24 +62,19 @@ def test_a_hot_key_gets_a_range_of_its_own_and_a_killed_member_is_replaced(group
         "hot": (HOT, 0.006),
         "pause": 0.0002,
     }
-    produced = 2_000
-    fill(group, 0, produced)
     for _ in range(3):
         group.start(**config)
 
     def has_a_narrow_range() -> bool:
-        nonlocal produced
-        if len(group.delivered()) > produced - 1_500:
-            fill(group, produced, produced + 500)
-            produced += 500
         shares = [member.share() for member in group.members]
         have_begun = all(member.records() for member in group.members)
-        return have_begun and min(shares) < 0.001 and sum(shares) > 0.999  # nothing is on its way
+        if not (have_begun and min(shares) < 0.001 and sum(shares) > 0.999):
+            return False  # something is on its way
+        hot = min(group.members, key=lambda member: member.share())
+        return HOT.encode().hex() in {row[3] for row in hot.records()[-50:]}
 
-    eventually(has_a_narrow_range)
+    produced = fill_until(has_a_narrow_range, group, 0, least=1_500, write=fill)
     hot = min(group.members, key=lambda member: member.share())
-    keys = {row[3] for row in hot.records()[-50:]}
-    assert HOT.encode().hex() in keys
     hot.signal(signal.SIGKILL)
     others = [member for member in group.members if member is not hot]
     eventually(lambda: sum(member.share() for member in others) > 0.999)
@@ -71,19 +87,31 @@ def test_a_hot_key_gets_a_range_of_its_own_and_a_killed_member_is_replaced(group
 
 def test_a_hot_partition_among_enough_is_shared(broker: KafkaBroker, tmp_path: Path) -> None:
     """Four members, four partitions, one with ten times the records: each comes once, in order."""
-    config = {"rangeAssignor": "adaptive", "probing.rebalance.interval.ms": 4_000, "pause": 0.003}
+    config = {
+        "rangeAssignor": "adaptive",
+        "probing.rebalance.interval.ms": 4_000,
+        "session.timeout.ms": 45_000,  # nobody is to be dropped
+        "pause": 0.003,
+    }
     sizes = {0: 4_000, 1: 400, 2: 400, 3: 400}
     with closing(Group(broker, broker.create_topic(partitions=4), tmp_path)) as group:
         for partition, size in sizes.items():
-            rows = [(f"key-{i * i % 331}", f"{i}") for i in range(size)]
-            broker.produce(group.topic, rows, partition=partition)
+            fill_partition(group, partition, 0, size)
         for _ in range(4):
             group.start(**config)
+
+        def is_shared() -> bool:
+            left = sizes[0] - sum(at[0] == 0 for at in group.delivered())
+            if left < 1_000:
+                fill_partition(group, 0, sizes[0], sizes[0] + 500)
+                sizes[0] += 500
+            of_hot = [sum(row[1] == 0 for row in member.records()) for member in group.members]
+            return min(of_hot) > 100
+
+        eventually(is_shared)
         eventually(lambda: len(group.delivered()) == sum(sizes.values()))
         end_all(group)
         group.check(sizes)
-        of_hot = [sum(row[1] == 0 for row in member.records()) for member in group.members]
-        assert min(of_hot) > 100, of_hot
         assert sum(len(member.records()) for member in group.members) == sum(sizes.values())
 
 
@@ -99,14 +127,12 @@ def test_tasks_go_to_members_in_the_rack_of_their_replicas_until_a_deadline(
     ):
         fill(group, 0, 2_000)
         *_, far = (group.start(**config, **{"client.rack": each}) for each in racks)
-        eventually(lambda: have_shares(group, 1 / 2, 1 / 2, 0))
-        fill(group, 2_000, 3_000)
         eventually(lambda: have_shares(group, 1 / 3, 1 / 3, 1 / 3))
-        fill(group, 3_000, 4_000)
-        eventually(lambda: len(group.delivered()) == 4_000)
+        assert have_had_shares(group, 1 / 2, 1 / 2, 0)
+        produced = fill_until(far.records, group, 2_000, write=fill)
+        eventually(lambda: len(group.delivered()) == produced)
         end_all(group)
-        group.check({0: 4_000})
-        assert far.records()
+        group.check({0: produced})
 
 
 def test_spare_members_help_while_others_are_behind(group: Group) -> None:
@@ -120,10 +146,14 @@ def test_spare_members_help_while_others_are_behind(group: Group) -> None:
     roles = ("worker", "worker", "spare")
     *_, spare = (group.start(**config, **{"client.tag.role": each}) for each in roles)
     eventually(lambda: have_shares(group, 1 / 2, 1 / 2, 0))
-    fill(group, 200, 6_000)
-    eventually(lambda: have_shares(group, 1 / 3, 1 / 3, 1 / 3))
-    eventually(lambda: len(group.delivered()) == 6_000)
+    produced = fill_until(
+        lambda: have_shares(group, 1 / 3, 1 / 3, 1 / 3) and spare.records(),
+        group,
+        200,
+        least=3_000,
+        write=fill,
+    )
+    eventually(lambda: len(group.delivered()) == produced)
     eventually(lambda: have_shares(group, 1 / 2, 1 / 2, 0))
     end_all(group)
-    group.check({0: 6_000})
-    assert spare.records()
+    group.check({0: produced})
