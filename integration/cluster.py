@@ -14,6 +14,8 @@ from kshare.cluster.coordinator import find_coordinator
 from kshare.group.config.consumer_config import consumer_config
 from tests.support.clock import until
 
+WAIT_S = 120.0  # for a leader, after a restart
+
 
 class KafkaCluster(Topics):
     """Several brokers, the first of them the controller: kill and stop the others.
@@ -82,7 +84,7 @@ class KafkaCluster(Topics):
 
     def _with_leader(self, topic: str, partition: int) -> PartitionMetadata:
         """A partition's metadata: a broker that has just started may know nothing of it."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + WAIT_S
         while True:
             found = self.admin.list_topics(topic, timeout=30).topics[topic].partitions
             if partition in found and found[partition].leader in self.brokers:
@@ -107,6 +109,12 @@ class KafkaCluster(Topics):
 
         until(are_in_sync, shown=lambda: f"replicas of {topic} are behind")
 
+    def are_in_sync(self, partitions: Sequence[tuple[str, int]]) -> bool:
+        """Whether each replica of some partitions has all their records."""
+        topics = self.admin.list_topics(timeout=30).topics
+        found = [topics[name].partitions[number] for name, number in partitions]
+        return all(len(each.isrs) == len(each.replicas) for each in found)
+
     def kill9(self, node_id: int) -> None:
         """Kill -9 a broker, when no client of the tests' own knows it any more."""
         for topics in (self, *self.brokers.values()):
@@ -120,7 +128,7 @@ class KafkaCluster(Topics):
         from kafka import KafkaAdminClient, TopicPartition  # librdkafka has no reassignments
 
         wanted = [Place(topic, partition)]
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + WAIT_S
         client = KafkaAdminClient(bootstrap_servers=self.brokers[1].bootstrap_servers)
         try:
             while True:

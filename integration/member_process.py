@@ -13,12 +13,12 @@ WIDTH is how wide the key hashes are, in partitions; a PARTITION alone is all of
 says that SIGTERM has come, which ends it.
 
 CONFIG is JSON; beside the consumer's configuration, it has ``pause``, the seconds that a record
-takes, and ``hang``: the number of a record that takes longer, and how long; ``hot``: a key whose
-records take another time, and how long; and ``assign``: the key hashes of partition 0 to take
-instead of subscribing, as [[low, high]], or true for all. With ``ways``, a seed, it receives in all
-ways (:mod:`integration.ways`), writes records when their call returns, and ``committed`` for those
-of them that the group's log says are processed. With ``output``, a topic, it does so in
-transactions.
+takes, and ``hang``: the number of a record that takes until there is a file ``FILE.goes-on``;
+``hot``: a key whose records take another time, and how long; and ``assign``: the key hashes of
+partition 0 to take instead of subscribing, as [[low, high]], or true for all. With ``ways``, a
+seed, it receives in all ways (:mod:`integration.ways`), writes records when their call returns, and
+``committed`` for those of them that the group's log says are processed. With ``output``, a topic,
+it does so in transactions.
 """
 
 import faulthandler
@@ -29,6 +29,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from integration.ways import Ways
 from kshare.core.hashing import HASH_SPACE, HashRange
@@ -41,7 +42,7 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     settings = json.loads(config)
     pause, assigns = settings.pop("pause", 0.001), settings.pop("assign", None)
-    hang_at, hang = settings.pop("hang", (0, 0.0))
+    hang_at = settings.pop("hang", 0)
     hot, hot_pause = settings.pop("hot", ("", 0.0))
     seed, output = settings.pop("ways", None), settings.pop("output", "")
     settings = {
@@ -98,8 +99,9 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
                 where = f"{message.partition()} {message.offset()}"
                 key = (message.key() or b"").hex()
                 write(f"record {time.monotonic_ns()} {where} {key}")
-                usual = hot_pause if message.key() == hot.encode() else pause
-                time.sleep(hang if number == hang_at else usual)
+                while number == hang_at and not Path(f"{file}.goes-on").exists():
+                    time.sleep(0.05)
+                time.sleep(hot_pause if message.key() == hot.encode() else pause)
         except (KshareError, ConsumerClosedError):
             if not consumer.is_closed:
                 raise
