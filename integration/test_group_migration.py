@@ -26,6 +26,7 @@ from kshare.cli import main
 from kshare.wire.protocol.error_codes import is_retriable
 
 BOTH = {"partition.assignment.strategy": "kshare-range-v1,range"}
+CALM = {"session.timeout.ms": 45_000}  # where nobody is killed, nobody is to be dropped
 KIP_848 = {
     "group.protocol": "consumer",
     "session.timeout.ms": None,
@@ -60,15 +61,17 @@ def check(group: Group) -> None:
     group.check(ends(group))
 
 
-def check_status(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
-    """A plain consumer is shown as the owner of its partition."""
+def is_shown(group: Group, capsys: pytest.CaptureFixture[str]) -> bool:
+    """Whether a plain consumer is shown as the owner of its partition."""
     command = ["groups", "--group", group.topic]
     assert main([*command, "--bootstrap-servers", group.broker.bootstrap_servers]) == 0
     out, err = capsys.readouterr()
     assert not err
-    assert "whole partitions (a member is no kshare consumer), 7 members" in out
-    assert out.count(f"  {group.topic}-") == PARTITIONS
-    assert "first-" in out
+    return (
+        "whole partitions (a member is no kshare consumer), 7 members" in out
+        and out.count(f"  {group.topic}-") == PARTITIONS
+        and "first-" in out
+    )
 
 
 def test_plain_consumers_are_replaced_one_by_one(
@@ -82,32 +85,33 @@ def test_plain_consumers_are_replaced_one_by_one(
         total += 1_500
 
     more()
-    living = [group.start_plain() for _ in range(3)]
+    living = [group.start_plain(**CALM) for _ in range(3)]
     eventually(lambda: shares(living) == [1, 1, 1])
     for number in range(3):
         more()
-        living.append(group.start(**BOTH))
+        living.append(group.start(**BOTH, **CALM))
         eventually(lambda: sum(shares(living)) == PARTITIONS and len(group.delivered()) > total / 2)
         living.pop(0).end()
         more()
         eventually(lambda: sorted(shares(living)) == [1, 1, 1])
         # The last one may have joined before the last plain consumer has left, or after.
         assert warnings(living[-1]) or number == 2
-    living += [group.start(**BOTH) for _ in range(3)]
+    living += [group.start(**BOTH, **CALM) for _ in range(3)]
     more()
     eventually(lambda: shares(living) == [0.5] * 6)
-    living.append(group.start_plain(**{"client.id": "first"}))  # of the members, by their ids
+    # The first of the members, by their ids.
+    living.append(group.start_plain(**{"client.id": "first"}, **CALM))
     more()
     eventually(lambda: sorted(shares(living)) == [0, 0, 0, 0, 1, 1, 1])
     more()  # what was there may be processed already
     eventually(lambda: shares(living)[-1] == 1 and len(living[-1].records()) > 100)
-    check_status(group, capsys)
+    eventually(lambda: is_shown(group, capsys))
     eventually(lambda: all(len(warnings(member)) >= 1 for member in living[:-1]))
     more()
     eventually(lambda: len(group.delivered()) > total - 1_000)
     living.pop().end()
     eventually(lambda: shares(living) == [0.5] * 6)
-    living.append(group.start())  # the second bounce: without range
+    living.append(group.start(**CALM))  # the second bounce: without range
     living.pop(0).end()
     more()
     eventually(lambda: shares(living) == [0.5] * 6)

@@ -20,7 +20,7 @@ from kshare.group.owners import partition_of
 from kshare.testing import Record, produce
 
 KEYS = [f"customer-{number}" for number in range(60)]
-SECONDS = 60.0
+SECONDS = 120.0
 
 
 class Member:
@@ -33,6 +33,7 @@ class Member:
         config = {
             "application.server": f"{self.server.host}:{self.server.port}",
             "client.id": f"client-{number}",
+            "session.timeout.ms": 10_000,
         }
         arguments = [broker.bootstrap_servers, topic, topic, str(self.file), json.dumps(config)]
         self.process = PythonProcess("integration.member_process", arguments)
@@ -49,7 +50,7 @@ class Member:
 
     def end(self) -> None:
         self.process.terminate()
-        assert self.process.wait(30) == 0
+        assert self.process.wait(SECONDS) == 0
 
     def kill(self) -> None:
         self.process.kill()
@@ -107,9 +108,11 @@ def test_the_owner_of_a_key_is_who_is_handed_it(
         for member in members:
             for partition, _, key in member.records():
                 handed.setdefault(key, set()).add((member.server, partition))
-        for key in KEYS:
-            expected = owners.owner(topic, key.encode()), partition_of(key.encode(), 2)
-            assert handed[key] == {expected}, key
+
+        def owner_of(key: str) -> tuple[HostInfo | None, int]:
+            return owners.owner(topic, key.encode()), partition_of(key.encode(), 2)
+
+        eventually(lambda: all(handed[key] == {owner_of(key)} for key in KEYS))
         assert {server for each in handed.values() for server, _ in each} == {
             member.server for member in members
         }
