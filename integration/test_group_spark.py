@@ -1,5 +1,6 @@
 """A job that moves between Spark and plain processes of one group, on a real broker."""
 
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -110,19 +111,30 @@ class Job:
 
     def consume(self, hashes: HashRange = WHOLE, *, all_but: int | None = None) -> list[int]:
         """Process what is there but some records, and commit; the offsets that were processed."""
-        done = []
+        done: list[int] = []
+        left = self._unprocessed(hashes)
+        deadline = time.monotonic() + 120
         with self.consumer(hashes) as consumer:
-            first = consumer.poll(60.0)  # claims take their time
-            messages = [] if first is None else [first]
-            while messages or (messages := consumer.consume(500, 3.0)):
+            while (messages := consumer.consume(500, 1.0)) or left:
+                assert time.monotonic() < deadline, f"{sorted(left)[:20]} do not come"
                 for message in messages:
+                    left.discard(message.offset())
                     if all_but is None or message.offset() % all_but:
                         consumer.acknowledge(message)
                         done.append(message.offset())
-                messages = []
             consumer.commit()
         self.processed += done
         return done
+
+    def _unprocessed(self, hashes: HashRange) -> set[int]:
+        """The offsets of a hash range that the group has not processed, by its log."""
+        config: dict[str, Any] = {"bootstrap.servers": self._broker.bootstrap_servers}
+        said = list_offsets(self.group, config).get(self.partition)
+        return {
+            offset
+            for offset in range(self._produced)
+            if hash_of(offset) in hashes and not (said and is_processed(said.progress, offset))
+        }
 
     # -- verdicts --------------------------------------------------------------------------
 
@@ -196,9 +208,13 @@ def test_a_query_that_fails_loses_nothing_to_those_that_replace_it(job: Job) -> 
     assert job.committed() == OffsetAndMetadata(RECORDS, leader_epoch=0)
 
 
+def hash_of(offset: int) -> int:
+    return key_hash(f"key-{offset * offset % KEYS}".encode(), offset)
+
+
 def is_processed(progress: Progress, offset: int) -> bool:
     """Whether a group has processed a record."""
-    hashed = key_hash(f"key-{offset * offset % KEYS}".encode(), offset)
+    hashed = hash_of(offset)
     pending = progress.pending(offset + 1, HashRange(hashed, hashed + 1))
     return all(offset not in piece.offsets for piece in pending)
 
