@@ -18,7 +18,7 @@ from integration.holding_proxy import (
     Request,
 )
 from integration.kafka import KafkaBroker
-from integration.members import eventually
+from integration.members import SECONDS, eventually
 from integration.sinking import Query, expected
 from integration.transactions import Processes, commits, key_of, outputs
 from kshare.core.hashing import WHOLE
@@ -96,7 +96,7 @@ def test_a_commit_that_arrives_amid_the_next_transaction(held: Proxied, aborts: 
     member = Member(broker)
     late = proxy.hold(member.ends(), member.writes())
     member.run()
-    member.run(lambda: late.is_over.wait(30), aborts=aborts)
+    member.run(lambda: late.is_over.wait(60), aborts=aborts)
     member.check()
     assert late.error_code in REFUSALS
 
@@ -108,7 +108,7 @@ def test_records_that_arrive_amid_the_next_transaction(held: Proxied, aborts: bo
     member = Member(broker)
     late = proxy.hold(member.writes(), member.writes())
     member.run(lambda: eventually(lambda: bool(late.frame)), aborts=aborts)
-    member.run(lambda: late.is_over.wait(30))
+    member.run(lambda: late.is_over.wait(60))
     assert late.is_over.is_set()
     member.check()
 
@@ -125,7 +125,8 @@ def test_a_commit_that_arrives_before_a_process_is_killed(held: Proxied, tmp_pat
             Request(PRODUCE, (name, group.output)),
             then=process.kill,
         )
-        assert late.is_over.wait(60)
+        group.fill(400)  # else it may have read all already, and ends no other transaction
+        assert late.is_over.wait(SECONDS)
         process.wait()
         group.start(WHOLE, name)
         group.check()
@@ -156,4 +157,6 @@ def check_batches(query: Query) -> None:
     for batch in range(3):
         query.commit(query.prepare("r", batch), batch)
     query.coordinators.close()
+    # The markers that end a transaction are written after its commit is answered.
+    eventually(lambda: len(query.rows()) >= len(expected(0, 1, 2)))
     assert query.rows() == expected(0, 1, 2)
