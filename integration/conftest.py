@@ -64,10 +64,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
+# Nobody stops these brokers: one that a busy machine keeps from its heartbeats is not fenced.
+_PATIENT = {"broker.session.timeout.ms": "9000"}
+
+
 @pytest.fixture(scope="session")
 def broker() -> Iterator[KafkaBroker]:
     """A broker with a PLAINTEXT listener; tests that stop or kill one make their own."""
-    with KafkaBroker() as running:
+    with KafkaBroker(config=_PATIENT) as running:
         running.is_calm = True
         yield running
 
@@ -75,7 +79,7 @@ def broker() -> Iterator[KafkaBroker]:
 @pytest.fixture(scope="module")
 def secure_broker() -> Iterator[KafkaBroker]:
     """A broker with every listener, mechanism and user of ``integration.kafka``."""
-    with KafkaBroker(SECURE_LISTENERS) as running:
+    with KafkaBroker(SECURE_LISTENERS, config=_PATIENT) as running:
         running.is_calm = True
         yield running
 
