@@ -37,24 +37,30 @@ def test_a_broker_that_is_killed_and_frozen_amid_transactions(tmp_path: Path) ->
         group.fill(RECORDS)
         members = [group.start(half, f"p{n}") for n, half in enumerate(halves)]
 
-        def have_committed(counts: list[int]) -> bool:
+        def start_again() -> None:
             for number, (process, _) in enumerate(members):
                 if process.poll() is not None:
                     members[number] = group.start(halves[number], f"p{number}")
-                    counts[number] = 0
-            return all_more([file for _, file in members], counts, 0)
+
+        def have_committed(counts: dict[Path, int]) -> bool:
+            start_again()
+            return all(commits(file) > counts.get(file, 0) for _, file in members)
+
+        def is_one_amid(number: int, word: str) -> bool:
+            start_again()
+            return is_amid(members[number][1], word, 4)
 
         for word in ("ready", "offset", "ready"):
-            _, file = chance.choice(members)
-            eventually(lambda f=file, w=word: is_amid(f, w, 4))  # type: ignore[misc]
+            number = chance.randrange(len(members))
+            group.fill_until(lambda n=number, w=word: is_one_amid(n, w))  # type: ignore[misc]
             broker.freeze()
             time.sleep(2)
             broker.kill9()
             group.faults += ["the broker frozen", "the broker killed"]
             broker.start()
-            counts = [commits(file) for _, file in members]
-            eventually(lambda c=counts: have_committed(c))  # type: ignore[misc]
-        group.check()
+            counts = {file: commits(file) for _, file in members}
+            group.fill_until(lambda c=counts: have_committed(c))  # type: ignore[misc]
+        group.check(meanwhile=start_again)
 
 
 def test_answers_that_come_late_amid_transactions(
@@ -66,7 +72,7 @@ def test_answers_that_come_late_amid_transactions(
         group.fill(RECORDS)
         members = [group.start(None, f"m{number}") for number in range(3)]
         eventually(lambda: all(commits(file) >= 2 for _, file in members))
-        group.fill(RECORDS)
+        group.fill(2 * RECORDS)  # for as long as answers are late
         for delay, seconds in ((0.1, 3), (0.0, 1), (3.0, 8)):
             proxy.delay = delay
             if delay:
@@ -77,6 +83,7 @@ def test_answers_that_come_late_amid_transactions(
         group.check()
 
 
+@pytest.mark.timeout(600)
 def test_coordinators_die_and_move_amid_transactions(tmp_path: Path) -> None:
     """The broker dies that coordinates the group and all transactions, and leads the group's log.
 
@@ -98,11 +105,18 @@ def test_coordinators_die_and_move_amid_transactions(tmp_path: Path) -> None:
         group.fill(RECORDS)
         members = [group.start(None, "m0")]
 
-        def have_committed(more: int, counts: dict[str, int]) -> bool:
+        def start_again() -> None:
             for number, (process, file) in enumerate(members):
                 if process.poll() is not None:
                     members[number] = group.start(None, file.name[4:])
+
+        def have_committed(more: int, counts: dict[str, int]) -> bool:
+            start_again()
             return all(commits(f) >= more + counts.get(f.name, 0) for _, f in members)
+
+        def is_one_amid(word: str) -> bool:
+            start_again()
+            return any(is_amid(file, word, 3) for _, file in members)
 
         eventually(lambda: have_committed(2, {}))
         members += [group.start(None, f"m{number}") for number in (1, 2)]
@@ -110,26 +124,20 @@ def test_coordinators_die_and_move_amid_transactions(tmp_path: Path) -> None:
         moving = [("__consumer_offsets", log), ("__individual_commit_offsets", log)]
         moving += [("__transaction_state", number) for number in range(2)]
         for word in ("ready", "offset"):
-            group.fill(2 * RECORDS)
             for name, partition in moving:
                 brokers.move_leader(name, partition, 2)
             group.faults.append("the coordinators moved")
-            eventually(lambda: have_committed(3, {}))
-            eventually(lambda w=word: any(is_amid(file, w, 3) for _, file in members))  # type: ignore[misc]
+            group.fill_until(lambda: have_committed(3, {}))
             # Else nobody leads what only the broker has that dies.
-            eventually(lambda: are_in_sync(brokers, [*moving, (topic, 0)]))
+            replicated = [*moving, (topic, 0), (group.output, 0)]
+            group.fill_until(lambda: brokers.are_in_sync(replicated))  # noqa: B023
+            group.fill_until(lambda w=word: is_one_amid(w))  # type: ignore[misc]
             brokers.brokers[2].kill9()
             group.faults.append("a broker killed")
             counts = {file.name: commits(file) for _, file in members}
-            eventually(lambda c=counts: have_committed(2, c))  # type: ignore[misc]
+            group.fill_until(lambda c=counts: have_committed(2, c))  # type: ignore[misc]
             brokers.brokers[2].start()
-        group.check()
-
-
-def are_in_sync(brokers: KafkaCluster, partitions: list[tuple[str, int]]) -> bool:
-    """Whether both brokers have all records of some partitions."""
-    topics = brokers.admin.list_topics(timeout=30).topics
-    return all(len(topics[name].partitions[number].isrs) == 2 for name, number in partitions)
+        group.check(meanwhile=start_again)
 
 
 @pytest.mark.parametrize("how", ["deleted", "truncated"])
@@ -145,8 +153,7 @@ def test_the_log_is_lost_amid_transactions(
         group.faults.append(f"the log {how}")
         lose_log(broker, log, how)
         before = [commits(file) for file in files]
-        group.fill(RECORDS)
-        eventually(lambda: all_more(files, before, 3))
+        group.fill_until(lambda: all_more(files, before, 3))
         group.check(has_lost_log=True)
 
 
@@ -157,11 +164,11 @@ def test_a_policy_is_switched_amid_transactions(
     with closing(Processes(broker, topic, tmp_path)) as group:
         group.fill(RECORDS)
         files = [group.start(None, f"m{number}")[1] for number in range(3)]
-        eventually(lambda: all(has_records(file) for file in files))
+        group.fill_until(lambda: reads(files) == 3)
         for value, count in (("false", 1), ("true", 3), ("false", 1)):
             assert kshare(["policy", "set", "accept.range.fetch", value, *where]) == 0
             group.faults.append(f"accept.range.fetch={value}")
-            eventually(lambda wanted=count: reads(group, files) == wanted)  # type: ignore[misc]
+            group.fill_until(lambda wanted=count: reads(files) == wanted)  # type: ignore[misc]
         group.check()
 
 
@@ -173,9 +180,8 @@ def has_records(file: Path) -> bool:
     return any(line.startswith("offset") for line in recent)
 
 
-def reads(group: Processes, files: list[Path]) -> int:
-    """How many processes get records, of which there are some more now."""
-    group.fill(200)
+def reads(files: list[Path]) -> int:
+    """How many processes get records."""
     return sum(has_records(file) for file in files)
 
 
@@ -208,6 +214,7 @@ def test_two_groups_with_transactions_on_one_topic(
             group.check()
 
 
+@pytest.mark.timeout(600)  # two minutes without a word, and then what is awaited
 def test_members_join_and_leave_every_second_amid_transactions(processes: Processes) -> None:
     """For two minutes; at most five live at a time, and one in three is killed."""
     chance = chance_of(7)

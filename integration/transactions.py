@@ -16,7 +16,7 @@ from integration.topics import Topics
 from kshare.core.hashing import HashRange
 from kshare.group.offsets import list_offsets
 
-RECORDS, KEYS = 4_000, 97
+RECORDS, KEYS = 2_000, 97
 
 
 def key_of(offset: int) -> bytes:
