@@ -241,7 +241,9 @@ def first(members: Members) -> str:
 
 def test_the_log_is_made_as_the_offsets_topic_is() -> None:
     offsets = {"offsets.topic.num.partitions": "7", "offsets.topic.replication.factor": "2"}
-    with KafkaCluster(2, config=offsets | {"min.insync.replicas": "2"}) as brokers:
+    # A broker that a busy machine kept from its heartbeats would lead nothing any more.
+    config_of_all = {"min.insync.replicas": "2", "broker.session.timeout.ms": "9000"}
+    with KafkaCluster(2, config=offsets | config_of_all) as brokers:
         topic, log = brokers.create_topic(), unique("log")
         for group in ("a", *map(unique, "bcdefg")):  # hashes of both signs
             size = {"individual_commit_log_segment_bytes": 3 << 20}
