@@ -55,12 +55,12 @@ def test_the_coordinator_is_killed_and_moves(brokers: KafkaCluster, tmp_path: Pa
         eventually(members[0].records)  # the log is there: how it is made is another test's
         members += [group.start(pause=0.002) for _ in range(2)]
         eventually(lambda: all(abs(m.share() - 1 / 3) < 0.01 for m in members))
-        fill(group, 3_000, 6_000)
-        eventually(lambda: len(group.delivered()) > 1_500)
         # Else nobody leads what only the broker has that dies.
         log = abs(java_hash(name)) % 8
         replicated = [(topic, 0), ("__consumer_offsets", log), (LOG, log)]
         eventually(lambda: brokers.are_in_sync(replicated))
+        fill(group, 3_000, 6_000)
+        eventually(lambda: len(group.delivered()) > 1_500)
         group.faults.append("a broker killed")
         brokers.brokers[2].kill9()
         eventually(lambda: brokers.coordinator(name) == 1)
