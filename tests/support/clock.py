@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 WAIT_S = 60.0
 """How long to wait for what never comes; nothing is expected to take so long."""
@@ -35,17 +36,40 @@ class Clock:
         self._on_sleep(len(self.slept))
 
 
+class Ahead:
+    """Stands in for the module ``time``: goes on as time does, and can be put ahead.
+
+    Attributes:
+        seconds: By how much.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.seconds
+
+    def time(self) -> float:
+        return time.time() + self.seconds
+
+    def sleep(self, seconds: float, /) -> None:
+        time.sleep(seconds)
+
+
 def until(
-    is_so: Callable[[], object], seconds: float = WAIT_S, shown: Callable[[], object] = str
-) -> None:
-    """Wait for something that another thread, process or broker does.
+    is_so: Callable[[], Any], seconds: float = WAIT_S, shown: Callable[[], object] = str
+) -> Any:
+    """Wait for something that another thread, process or broker does, and return it.
 
     Args:
-        is_so: Whether it is done.
+        is_so: Whether it is done; looked at once more at the end, as this thread may be held up.
         seconds: After which the test fails.
         shown: What the failure shows.
     """
     deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, shown()
-        time.sleep(0.01)
+    while True:
+        is_late = time.monotonic() >= deadline
+        if found := is_so():
+            return found
+        assert not is_late, shown()
+        time.sleep(0.005)

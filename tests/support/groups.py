@@ -1,6 +1,5 @@
 """What the tests of key-shared groups share: configurations, members, and waiting for them."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,12 +10,13 @@ from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.session.session import GroupSession
+from tests.support.clock import WAIT_S, until
 
 LOG = "__individual_commit_offsets"
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 LOWER, UPPER = split(WHOLE, 2)
 GROUP = "billing"
-SECONDS = 20.0
+SECONDS = WAIT_S
 
 
 def group_config(servers: str, claim_timeout_ms: int = 400, **given: Any) -> ConsumerConfig:
@@ -81,11 +81,7 @@ def start_of(session: GroupSession, partition: TopicPartition = T0) -> Progress:
 
 def eventually(holds: Callable[[], Any], seconds: float = SECONDS) -> Any:
     """Wait until something holds, and return it."""
-    deadline = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.005)
-    return found
+    return until(holds, seconds, lambda: "it did not come to pass")
 
 
 def rectangle(start: int, end: int, hashes: HashRange = WHOLE) -> Rectangle:

