@@ -137,7 +137,8 @@ class Receiver:
         while True:
             has_some = self.gather(call, most, deadline)
             messages = self.return_gathered(call)
-            if messages or not has_some or time.monotonic() >= deadline:
+            is_over = self._state.is_closed or time.monotonic() >= deadline
+            if messages or not has_some or is_over:
                 return messages
 
     def gather(self, call: Call, most: int, deadline: float) -> bool:

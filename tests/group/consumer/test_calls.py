@@ -15,12 +15,14 @@ import pytest
 
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import ConsumerClosedError, FencedError
+from kshare.group.consumer import async_consumer as async_module
 from kshare.group.consumer import consumer as consumer_module
 from kshare.group.consumer import receiver as receiver_module
 from kshare.group.consumer.async_consumer import AsyncKeySharedConsumer
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.message import Message
 from kshare.testing import FakeCluster
+from tests.support.clock import WAIT_S, Ahead, until
 from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.policies import FakePolicies
 
@@ -28,6 +30,7 @@ ORDERS = TopicPartition("orders", 0)
 OTHER = TopicPartition("orders", 1)
 FENCED = FencedError("taken over", topic="orders", partition=0, hashes=((0, 5),), other="m2")
 RECORDS = 4
+LONG_S = 600.0
 
 
 @pytest.fixture
@@ -48,6 +51,15 @@ def make(cluster: FakeCluster, group: FakeSessions) -> Iterator[Callable[..., Ke
         yield consumers
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Ahead:
+    """What calls end by."""
+    ahead = Ahead()
+    for module in (receiver_module, async_module):
+        monkeypatch.setattr(module, "time", ahead)
+    return ahead
+
+
 def fill(cluster: FakeCluster, records: int, partition: int = 0) -> None:
     rows = [(f"k{i % 2}", str(i)) for i in range(records)]
     cluster.produce("orders", rows, partition=partition)
@@ -57,28 +69,37 @@ def offsets(messages: list[Message]) -> list[int]:
     return [message.offset() for message in messages]
 
 
-def wait_until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 class Call:
-    """``consume`` in a thread of its own, which waits for more than there is."""
+    """``consume`` in a thread of its own, which waits for more than there is.
 
-    def __init__(self, consumer: KeySharedConsumer, seconds: float, records: int = RECORDS) -> None:
+    It would for ten minutes, by a clock that the tests put ahead.
+    """
+
+    def __init__(self, consumer: KeySharedConsumer, records: int = RECORDS) -> None:
+        self._consumer = consumer
         self._executor = ThreadPoolExecutor(1)
         self._future: Future[list[Message]] = self._executor.submit(
-            consumer.consume, records + 1, seconds
+            consumer.consume, records + 1, LONG_S
         )
-        wait_until(lambda: has_collected(consumer, records) or self._future.done())
+        self.collects(records)
+
+    def collects(self, records: int) -> None:
+        """Wait until it has collected so many."""
+        until(lambda: has_collected(self._consumer, records) or self._future.done())
+        assert not self._future.done()
 
     def answer(self) -> list[int]:
+        """What it returns by itself."""
         try:
-            return offsets(self._future.result(20))
+            return offsets(self._future.result(WAIT_S))
         finally:
-            self._executor.shutdown()
+            self._executor.shutdown(wait=False)
+
+    def at_its_end(self, clock: Ahead) -> list[int]:
+        """What it returns when its time is over."""
+        clock.seconds += LONG_S
+        self._consumer.receiver.interrupt()
+        return self.answer()
 
 
 def has_collected(consumer: KeySharedConsumer, records: int) -> bool:
@@ -93,28 +114,28 @@ def test_a_fence_amid_a_call_is_raised_and_nothing_is_returned(
 ) -> None:
     consumer = make()
     consumer.assign([ORDERS])
-    call = Call(consumer, 20)
+    call = Call(consumer)
     group.members[0].error = FENCED
     group.members[0].change()
     with pytest.raises(FencedError):
         call.answer()
     group.members[0].error = None
-    assert offsets(consumer.consume(RECORDS, 10)) == list(range(RECORDS))
+    assert offsets(consumer.consume(RECORDS, WAIT_S)) == list(range(RECORDS))
 
 
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])
 def test_a_right_that_has_lapsed_by_the_end_of_a_call_returns_nothing(
-    group: FakeSessions, make: Callable[..., KeySharedConsumer], mode: str
+    group: FakeSessions, make: Callable[..., KeySharedConsumer], clock: Ahead, mode: str
 ) -> None:
     consumer = make(acknowledgement__mode=mode)
     consumer.assign([ORDERS])
-    call = Call(consumer, 0.5)
+    call = Call(consumer)
     group.members[0].can_deliver = False
-    assert call.answer() == []
+    assert call.at_its_end(clock) == []
     assert consumer.position() == {ORDERS: 0}
     assert consumer.commit() == {ORDERS: 0}
     group.members[0].can_deliver = True
-    again = consumer.consume(RECORDS, 10)
+    again = consumer.consume(RECORDS, WAIT_S)
     assert offsets(again) == list(range(RECORDS))
     for message in again:
         consumer.acknowledge(message)
@@ -126,7 +147,7 @@ def test_a_right_that_is_there_again_by_the_end_of_a_call_loses_nothing(
 ) -> None:
     consumer = make()
     consumer.assign([ORDERS])
-    call = Call(consumer, 20)
+    call = Call(consumer)
     group.members[0].can_deliver = False
     group.members[0].change()
     fill(cluster, 1)
@@ -141,7 +162,7 @@ def test_a_close_amid_a_call_returns_nothing_and_commits_nothing(
 ) -> None:
     consumer = make(enable__auto__commit=True)
     consumer.assign([ORDERS])
-    call = Call(consumer, 20)
+    call = Call(consumer)
     consumer.close()
     with suppress(ConsumerClosedError):
         assert call.answer() == []
@@ -156,13 +177,13 @@ def test_a_signal_handler_that_closes_amid_a_call_lets_nothing_out(
     before = signal.signal(signal.SIGUSR1, lambda *_: consumer.close())
 
     def interrupt() -> None:
-        wait_until(lambda: has_collected(consumer, RECORDS))
+        until(lambda: has_collected(consumer, RECORDS))
         os.kill(os.getpid(), signal.SIGUSR1)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
-        assert consumer.consume(RECORDS + 1, 20) == []
+        assert consumer.consume(RECORDS + 1, LONG_S) == []
     finally:
         thread.join()
         signal.signal(signal.SIGUSR1, before)
@@ -171,35 +192,36 @@ def test_a_signal_handler_that_closes_amid_a_call_lets_nothing_out(
 
 
 def test_offsets_that_are_reset_amid_a_call_count_from_the_new_start(
-    group: FakeSessions, make: Callable[..., KeySharedConsumer]
+    group: FakeSessions, make: Callable[..., KeySharedConsumer], clock: Ahead
 ) -> None:
     consumer = make()
     consumer.assign([ORDERS])
-    call = Call(consumer, 1)
+    call = Call(consumer)
     group.members[0].restart(ORDERS, Progress.at(2))
-    assert call.answer() == [2, 3]
+    call.collects(2)
+    assert call.at_its_end(clock) == [2, 3]
 
 
 @pytest.mark.parametrize("what", ["pause", "seek", "assign"])
 def test_what_is_read_changes_amid_a_call(
-    cluster: FakeCluster, make: Callable[..., KeySharedConsumer], what: str
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer], clock: Ahead, what: str
 ) -> None:
     fill(cluster, RECORDS, partition=1)
     consumer = make()
     consumer.assign([ORDERS, OTHER])
-    call = Call(consumer, 0.7, 2 * RECORDS)
+    call = Call(consumer, 2 * RECORDS)
     if what == "pause":
         consumer.pause([ORDERS])
     elif what == "seek":
         consumer.seek(ORDERS, 3)
     else:
         consumer.assign([OTHER])
-    answer = call.answer()
     expected = {"pause": [], "seek": [3], "assign": []}[what]
-    assert sorted(answer) == sorted([*range(RECORDS), *expected])
+    call.collects(RECORDS + len(expected))
+    assert sorted(call.at_its_end(clock)) == sorted([*range(RECORDS), *expected])
     if what == "pause":
         consumer.resume([ORDERS])
-        assert offsets(consumer.consume(RECORDS, 10)) == list(range(RECORDS))
+        assert offsets(consumer.consume(RECORDS, WAIT_S)) == list(range(RECORDS))
 
 
 def test_a_callback_that_raises_amid_a_call_loses_nothing(
@@ -214,21 +236,21 @@ def test_a_callback_that_raises_amid_a_call_loses_nothing(
     consumer = make(enable__auto__commit=True, auto__commit__interval__ms=100, on_commit=on_commit)
     consumer.assign([ORDERS])
     with pytest.raises(ValueError, match="no"):
-        consumer.consume(RECORDS + 1, 20)
-    assert offsets(consumer.consume(RECORDS, 10)) == list(range(RECORDS))
+        consumer.consume(RECORDS + 1, LONG_S)
+    assert offsets(consumer.consume(RECORDS, WAIT_S)) == list(range(RECORDS))
 
 
 def test_with_a_limit_for_each_key_what_goes_back_comes_again_in_order(
-    group: FakeSessions, make: Callable[..., KeySharedConsumer]
+    group: FakeSessions, make: Callable[..., KeySharedConsumer], clock: Ahead
 ) -> None:
     consumer = make(acknowledgement__mode="explicit", max__in__flight__per__key=2)
     consumer.assign([ORDERS])
     for _ in range(2):
-        call = Call(consumer, 0.5)
+        call = Call(consumer)
         group.members[0].can_deliver = False
-        assert call.answer() == []
+        assert call.at_its_end(clock) == []
         group.members[0].can_deliver = True
-    messages = consumer.consume(RECORDS, 10)
+    messages = consumer.consume(RECORDS, WAIT_S)
     assert offsets(messages) == list(range(RECORDS))
     for message in messages:
         consumer.acknowledge(message)
@@ -281,17 +303,17 @@ def test_a_process_that_was_stopped_returns_nothing_it_had_got_before(
 
 
 def test_a_commit_counts_what_calls_have_returned_and_not_what_one_holds(
-    group: FakeSessions, make: Callable[..., KeySharedConsumer]
+    group: FakeSessions, make: Callable[..., KeySharedConsumer], clock: Ahead
 ) -> None:
     consumer = make()
     consumer.assign([ORDERS])
-    assert offsets(consumer.consume(1, 10)) == [0]
-    call = Call(consumer, 0.5, RECORDS - 1)
+    assert offsets(consumer.consume(1, WAIT_S)) == [0]
+    call = Call(consumer, RECORDS - 1)
     assert consumer.position() == {ORDERS: 1}
     assert consumer.commit() == {ORDERS: 1}
     with pytest.raises(ValueError, match="beyond the position 1"):
         consumer.commit(offsets={ORDERS: 2})
-    assert call.answer() == [1, 2, 3]
+    assert call.at_its_end(clock) == [1, 2, 3]
     assert group.done[ORDERS] == Progress.at(1)
     assert consumer.commit() == {ORDERS: RECORDS}
 
@@ -301,7 +323,7 @@ def test_with_a_limit_for_each_key_no_offset_is_committed_over_what_is_kept_back
 ) -> None:
     consumer = make(acknowledgement__mode="explicit", max__in__flight__per__key=1)
     consumer.assign([ORDERS])
-    messages = consumer.consume(RECORDS, 0.5)
+    messages = consumer.consume(RECORDS, WAIT_S)
     assert offsets(messages) == [0, 1]
     for arguments in ({"message": messages[-1]}, {"offsets": {ORDERS: RECORDS}}):
         with pytest.raises(ValueError, match="kept back"):
@@ -334,9 +356,9 @@ async def cancelled(consumer: AsyncKeySharedConsumer, way: str) -> None:
         await asyncio.Event().wait()
 
     if way == "consume":
-        task = asyncio.create_task(consumer.consume(RECORDS + 1, 20))
+        task = asyncio.create_task(consumer.consume(RECORDS + 1, LONG_S))
         core = consumer._consumer
-        await asyncio.to_thread(wait_until, lambda: has_collected(core, RECORDS))
+        await asyncio.to_thread(until, lambda: has_collected(core, RECORDS))
     else:
         consumer._ended = never  # type: ignore[method-assign]
         task = asyncio.create_task(getattr(consumer, way)(20))
@@ -356,9 +378,9 @@ def test_a_cancelled_call_has_returned_nothing(
         await cancelled(consumer, way)
         assert await consumer.commit() == {ORDERS: 0}
         await cancelled(consumer, way)
-        message = await consumer.poll(10)
+        message = await consumer.poll(WAIT_S)
         assert message is not None
-        rest = await consumer.consume(RECORDS - 1, 10)
+        rest = await consumer.consume(RECORDS - 1, WAIT_S)
         assert offsets([message, *rest]) == list(range(RECORDS))
         for each in [message, *rest]:
             consumer.acknowledge(each)
@@ -377,7 +399,7 @@ def test_a_close_after_a_cancelled_call_commits_nothing_of_it(
 
 @pytest.mark.parametrize("way", ["poll", "consume", "consume_batch"])
 def test_the_right_is_looked_at_when_the_task_gets_the_records(
-    cluster: FakeCluster, group: FakeSessions, way: str
+    cluster: FakeCluster, group: FakeSessions, clock: Ahead, way: str
 ) -> None:
     """The event loop was busy while the session lapsed."""
 
@@ -389,13 +411,14 @@ def test_the_right_is_looked_at_when_the_task_gets_the_records(
             has_some = await ended(future)
             session.can_deliver = False
             consumer._consumer.receiver.look_again()  # as time would
+            clock.seconds += LONG_S
             return has_some
 
         consumer._ended = late  # type: ignore[method-assign]
-        arguments = (RECORDS, 0.5) if way == "consume" else (0.5,)
+        arguments = (RECORDS, LONG_S) if way == "consume" else (LONG_S,)
         assert not await getattr(consumer, way)(*arguments)
         consumer._ended = ended  # type: ignore[method-assign]
         session.can_deliver = True
-        assert offsets(await consumer.consume(RECORDS, 10)) == list(range(RECORDS))
+        assert offsets(await consumer.consume(RECORDS, WAIT_S)) == list(range(RECORDS))
 
     run(cluster, group, test)
