@@ -28,6 +28,7 @@ __all__ = [
 _WAIT_SECONDS = 30.0
 _ASK_SECONDS = 2.0
 _PAUSE_SECONDS = 0.02
+_LINGER_MS = 30_000  # however slow the machine is that hands a few records over, they are one batch
 # A topic that was just made: its leader is chosen, or the broker asked does not know yet.
 _NOT_YET = {
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -105,7 +106,8 @@ def produce(
         KafkaException: a record was refused.
         TimeoutError: some were not taken in time.
     """
-    producer = Producer(producer_config(bootstrap_servers) | dict(config or {}))
+    given = {"linger.ms": _LINGER_MS} | dict(config or {})
+    producer = Producer(producer_config(bootstrap_servers) | given)
     # While librdkafka does not know the topic's partitions, it holds the records, and then hands
     # them over one by one: a flush would send those handed over so far as a batch of their own.
     with suppress(KafkaException):  # no answer, or no topic: sending them tells
@@ -259,7 +261,7 @@ def _hand_over(
     while True:
         try:
             producer.produce(topic, record.value, record.key, on_delivery=on_delivery, **fields)
-        except BufferError:  # the queue is full
-            producer.poll(0.1)
+        except BufferError:  # the queue is full, maybe of batches that wait for more
+            producer.flush(0.1)
         else:
             return
