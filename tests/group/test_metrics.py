@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, key_hash, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KshareError
@@ -25,6 +25,7 @@ from kshare.group.metrics import (
     PartitionMetrics,
 )
 from kshare.testing import FakeCluster
+from tests.support.clock import WAIT_S
 from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.groups import LOWER, T0, UPPER, eventually
 
@@ -116,9 +117,11 @@ def test_before_and_after_the_start(make: Make, group: FakeSessions) -> None:
     assert consumer.metrics().partitions == {T0: PartitionMetrics((UPPER,))}
     assert consumer.metrics().partitions[T0].share == 0.5
     group.holds_back = False
-    count = len(consumer.consume(100, 1.0))
+    wanted = [i for i in range(100) if key_hash(b"k%d" % (i % 20), i) in UPPER]
+    assert 0 < len(wanted) < 100
+    assert wanted[-1] == 99
+    assert len(consumer.consume(len(wanted), WAIT_S)) == len(wanted)
     partition = consumer.metrics().partitions[T0]
-    assert 0 < count < 100
     assert (partition.position, partition.end) == (100, 100)
     assert partition.lag == partition.in_flight == 100  # all of it came from the last call
     assert consumer.poll(0) is None
@@ -129,7 +132,7 @@ def test_before_and_after_the_start(make: Make, group: FakeSessions) -> None:
 def test_records_in_flight_are_those_that_are_not_acknowledged(make: Make) -> None:
     consumer = make(acknowledgement__mode="explicit")
     consumer.assign({("orders", 0): []})
-    messages = consumer.consume(40, 10)
+    messages = consumer.consume(40, WAIT_S)
     for message in messages[:30]:
         consumer.acknowledge(message)
     partition = consumer.metrics().partitions[T0]
@@ -141,7 +144,7 @@ def test_what_individual_commits_leave_open_is_measured(cluster: FakeCluster, ma
     cluster.trim("orders", 0, 4)
     consumer = make(acknowledgement__mode="explicit")
     consumer.assign({("orders", 0): []})
-    messages = consumer.consume(40, 10)
+    messages = consumer.consume(40, WAIT_S)
     for message in (*messages[2:10], *messages[15:]):
         consumer.acknowledge(message)
     partition = consumer.metrics().partitions[T0]
@@ -159,7 +162,7 @@ def test_what_individual_commits_leave_open_is_measured(cluster: FakeCluster, ma
 def test_records_that_wait_for_their_key_are_not_in_flight(make: Make) -> None:
     consumer = make(acknowledgement__mode="explicit", max__in__flight__per__key=1)
     consumer.assign({("orders", 0): []})
-    assert len(consumer.consume(20, 10)) == 20
+    assert len(consumer.consume(20, WAIT_S)) == 20
     assert consumer.metrics().partitions[T0].in_flight == 20
     assert consumer.consume(1, 0) == []
     eventually(lambda: consumer.poll(0.01) is None and consumer.metrics().partitions[T0].held == 80)
@@ -168,7 +171,7 @@ def test_records_that_wait_for_their_key_are_not_in_flight(make: Make) -> None:
 def test_commits_are_measured(make: Make, group: FakeSessions) -> None:
     consumer = make()
     consumer.assign({("orders", 0): []})
-    consumer.consume(10, 10)
+    consumer.consume(10, WAIT_S)
     consumer.commit()
     assert consumer.metrics().commits.count == 1
     group.members[0].error = KshareError("refused")
@@ -188,7 +191,7 @@ def test_the_time_is_counted_in_which_nothing_may_be_handed_out(
     first = consumer.metrics().fenced_seconds
     assert first >= 0.15
     group.members[0].can_deliver = True
-    assert consumer.poll(10) is not None
+    assert consumer.poll(WAIT_S) is not None
     assert consumer.metrics().fenced_seconds == first
 
 
@@ -221,7 +224,7 @@ def test_from_another_thread_while_records_are_read(make: Make) -> None:
 
     asking = threading.Thread(target=ask)
     asking.start()
-    for message in consumer.consume(100, 10):
+    for message in consumer.consume(100, WAIT_S):
         consumer.acknowledge(message)
     consumer.assign({("orders", 0): [(LOWER.lo, LOWER.hi)]})
     consumer.poll(0.2)
@@ -332,7 +335,7 @@ def test_a_consumer_in_prometheus(make: Make) -> None:
     consumer = make()
     register_metrics(consumer, registry)
     consumer.assign({("orders", 0): []})
-    consumer.consume(100, 10)
+    consumer.consume(100, WAIT_S)
     labels = {"group": "g", "member": consumer.memberid(), "topic": "orders", "partition": "0"}
     assert registry.get_sample_value("kshare_consumer_lag_offsets", labels) == 100
     consumer.close()

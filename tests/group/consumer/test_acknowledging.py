@@ -9,6 +9,7 @@ from kshare.core.hashing import WHOLE, key_hash, split
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.testing import FakeCluster
+from tests.support.clock import WAIT_S
 from tests.support.fake_session import FakeSessions, fake_consumers
 
 ORDERS = TopicPartition("orders", 0)
@@ -28,7 +29,7 @@ def make() -> Iterator[Callable[..., KeySharedConsumer]]:
 
 def batch_of(consumer: KeySharedConsumer) -> pa.RecordBatch:
     """All of the partition, as one batch."""
-    batch = consumer.consume_batch(20)
+    batch = consumer.consume_batch(WAIT_S)
     assert batch is not None
     assert batch.num_rows == RECORDS
     return batch
@@ -110,7 +111,7 @@ def test_with_a_limit_for_each_key_a_batch_has_rows_of_several_chunks(
     consumer.assign([ORDERS])
     rows = 0
     while rows < RECORDS:
-        batch = consumer.consume_batch(20)
+        batch = consumer.consume_batch(WAIT_S)
         assert batch is not None
         rows += batch.num_rows
         consumer.acknowledge_batch(batch)

@@ -12,6 +12,7 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.group.consumer.async_consumer import AsyncKeySharedConsumer
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.testing import FakeCluster
+from tests.support.clock import WAIT_S
 from tests.support.fake_session import FakeSessions
 from tests.support.policies import FakePolicies
 
@@ -71,12 +72,12 @@ def test_iteration_acknowledgement_and_commit(
                 break
         assert seen == list(range(4_000))
         assert await consumer.commit() == {ORDERS: 7}
-        messages = await consumer.consume(10, 10)
+        messages = await consumer.consume(10, WAIT_S)
         assert [message.offset() for message in messages] == list(range(4_000, 4_010))
         assert consumer.position() == {ORDERS: 4_010}
         rows = 4_010
         while rows < 5_000:
-            batch = await consumer.consume_batch(10)
+            batch = await consumer.consume_batch(WAIT_S)
             assert batch is not None
             consumer.acknowledge_batch(batch)
             rows += batch.num_rows
@@ -95,7 +96,7 @@ def test_a_cancelled_call_loses_nothing(cluster: FakeCluster, run: Callable[...,
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(consumer.poll(), 0.3)
         fill(cluster, 3)
-        seen = [message.offset() for message in await consumer.consume(1, 10)]
+        seen = [message.offset() for message in await consumer.consume(1, WAIT_S)]
         for _ in range(2):
             message = await consumer.poll()
             assert message is not None

@@ -26,13 +26,16 @@ from kshare.options import KafkaConfig
 from kshare.testing import FakeCluster, Record
 from kshare.wire.protocol.connection import BrokerConnection
 from kshare.wire.protocol.messages import PartitionFetch, fetch_request
+from kshare.wire.protocol.waker import Waker
 from kshare.wire.reader import fetcher
+from tests.support.clock import WAIT_S, until
 from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.policies import FakePolicies
 from tests.support.requests import times_asked
 
 ORDERS = TopicPartition("orders", 0)
 MIDDLE = HASH_SPACE // 2
+LONG_S = 600.0
 KEYS = [f"k{number}" for number in range(20)]
 
 
@@ -66,7 +69,7 @@ def fill(cluster: FakeCluster, records: int, partition: int = 0, first: int = 0)
 
 
 def take(consumer: KeySharedConsumer, records: int) -> list[Message]:
-    messages = consumer.consume(records, 10)
+    messages = consumer.consume(records, WAIT_S)
     assert len(messages) == records
     return messages
 
@@ -91,7 +94,7 @@ def test_a_message_has_all_of_its_record(
     )
     consumer = make()
     consumer.assign({("orders", 0): []})
-    full, bare = consumer.poll(10), consumer.poll(10)
+    full, bare = consumer.poll(WAIT_S), consumer.poll(WAIT_S)
     assert full is not None
     assert (full.key(), full.value(), full.topic(), full.partition(), full.offset()) == (
         b"k",
@@ -124,7 +127,7 @@ def test_columns_that_are_not_read_are_named(
     fill(cluster, 1)
     consumer = make(columns="key")
     consumer.assign({("orders", 0): []})
-    message = consumer.poll(10)
+    message = consumer.poll(WAIT_S)
     assert message is not None
     assert (message.key(), message.offset()) == (b"k0", 0)
     for method in (message.value, message.headers, message.timestamp):
@@ -145,11 +148,13 @@ def test_offsets_of_others_after_the_last_record_are_processed(
         consumers[-1].assign({("orders", 0): [hashes]})
         for message in take(consumers[-1], count):
             consumers[-1].acknowledge(message)
-    deadline = time.monotonic() + 20
-    while [(consumer.commit() or {}).get(ORDERS) for consumer in consumers][-1] != 100:
-        assert time.monotonic() < deadline
-        for consumer in consumers:
-            assert consumer.poll(0.05) is None
+
+    def is_committed() -> bool:
+        found = [(consumer.commit() or {}).get(ORDERS) for consumer in consumers]
+        assert [consumer.poll(0.05) for consumer in consumers] == [None, None]
+        return found[-1] == 100
+
+    until(is_committed)
     assert group.done[ORDERS] == Progress.at(100)
 
 
@@ -159,7 +164,7 @@ def test_a_timeout_of_nothing_waits_for_nothing(make: Callable[..., KeySharedCon
     before = time.monotonic()
     assert consumer.consume(5, 0) == []
     assert consumer.poll(0) is None
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < WAIT_S
 
 
 # -- receiving -----------------------------------------------------------------------------------
@@ -191,7 +196,7 @@ def test_all_ranges_of_a_partition_are_one_fetch(
     producer.list_topics("orders", timeout=20)  # so that they are one batch, however slow it is
     for i in range(500):
         producer.produce("orders", str(i), KEYS[i % len(KEYS)], 0)
-    assert producer.flush(20) == 0
+    assert producer.flush(WAIT_S) == 0
     quarter = HASH_SPACE // 4
     ranges = [(0, quarter // 2), (quarter, 2 * quarter), (3 * quarter, 4 * quarter)]
     wanted = [i for i in range(500) if _is_in(ranges, KEYS[i % len(KEYS)])]
@@ -229,18 +234,29 @@ def test_reading_stops_when_too_much_is_held_and_goes_on_when_it_is_acknowledged
         **more,
     )
     consumer.assign({("orders", 0): []})
-    messages = consumer.consume(1_000, 1.0)
+    messages: list[Message] = []
+
+    def is_full() -> bool:
+        found = consumer.consume(1_000, 0.1)
+        messages.extend(found)
+        return not found and consumer._dispatcher._is_full()
+
+    until(is_full)
     cluster.track_requests()
     messages += consumer.consume(1_000, 1.0)
     assert times_asked(cluster, "Fetch") == 0
     assert 200 <= len(messages) < 1_000 if not more else len(messages) == len(KEYS)
-    deadline = time.monotonic() + 30
     done = 0
-    while len(messages) < 1_000 and time.monotonic() < deadline:
+
+    def has_all() -> bool:
+        nonlocal done
         for message in messages[done:]:
             consumer.acknowledge(message)
         done = len(messages)
-        messages += consumer.consume(1_000, 0.1)
+        messages.extend(consumer.consume(1_000, 0.1))
+        return len(messages) >= 1_000
+
+    until(has_all)
     assert sorted(offsets(messages)) == list(range(1_000))
     by_key = {key: [m.offset() for m in messages if m.key() == key.encode()] for key in KEYS}
     assert all(found == sorted(found) for found in by_key.values())
@@ -278,13 +294,6 @@ def test_fetches_ask_for_a_quarter_of_the_queue_at_most(
     assert max(asked) == largest << 10
 
 
-def wait_until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_it_follows_the_log(cluster: FakeCluster, make: Callable[..., KeySharedConsumer]) -> None:
     consumer = make()
     consumer.assign([("orders", 0), RdTopicPartition("orders", 1)])
@@ -309,12 +318,12 @@ def test_poll_consume_and_iteration_go_on_where_the_other_stopped(
         if len(seen) == 10:
             break
     while len(seen) < 3 * CHUNK_ROWS - 7:
-        one = consumer.poll(10)
+        one = consumer.poll(WAIT_S)
         assert one is not None
         seen.append(one.offset())
         seen += offsets(take(consumer, min(1_000, 3 * CHUNK_ROWS - 7 - len(seen))))
     while len(seen) < 3 * CHUNK_ROWS:
-        batch = consumer.consume_batch(10)
+        batch = consumer.consume_batch(WAIT_S)
         assert batch is not None
         seen += batch.column("offset").to_pylist()
     assert seen == list(range(3 * CHUNK_ROWS))
@@ -351,7 +360,7 @@ def test_implicitly_what_poll_returned_is_processed_when_poll_is_called_again(
     consumer = make(enable__auto__commit=True, auto__commit__interval__ms=600_000)
     consumer.assign({("orders", 0): []})
     for _ in range(5):
-        consumer.poll(10)
+        consumer.poll(WAIT_S)
     consumer.close()
     assert group.done[ORDERS] == Progress.at(4)
     again = make(enable__auto__commit=True, auto__commit__interval__ms=600_000)
@@ -363,7 +372,7 @@ def test_implicitly_what_poll_returned_is_processed_when_poll_is_called_again(
     third.assign({("orders", 0): []})
     take(third, 10)
     while third.position() != {ORDERS: 100}:
-        assert third.consume_batch(10) is not None
+        assert third.consume_batch(WAIT_S) is not None
     assert third.commit() == {ORDERS: 100}
 
 
@@ -436,7 +445,7 @@ def test_batches_are_acknowledged_whole_or_in_parts(
     consumer.assign([ORDERS, other])
     batches: list[pa.RecordBatch] = []
     while sum(batch.num_rows for batch in batches) < 200:
-        batch = consumer.consume_batch(10)
+        batch = consumer.consume_batch(WAIT_S)
         assert batch is not None
         batches.append(batch)
     table = pa.Table.from_batches(batches).sort_by("partition")
@@ -479,15 +488,15 @@ def test_a_key_s_next_record_waits_for_the_one_before(
     cluster.produce("orders", rows, partition=0)
     consumer = make(acknowledgement__mode="explicit", max__in__flight__per__key=1)
     consumer.assign({("orders", 0): []})
-    first = consumer.consume(7, 0.5)
+    first = consumer.consume(7, WAIT_S)  # until only an acknowledgement brings more
     assert offsets(first) == [0, 2, 3, 4]
     consumer.acknowledge(first[0])
     consumer.acknowledge(first[0])
-    (second,) = consumer.consume(7, 0.3)
+    (second,) = consumer.consume(7, WAIT_S)
     assert second.offset() == 1
     assert consumer.commit() == {ORDERS: 1}
     threading.Timer(0.2, consumer.acknowledge, [second]).start()
-    third = consumer.poll(10)
+    third = consumer.poll(WAIT_S)
     assert third is not None
     assert third.offset() == 5
     consumer.pause([ORDERS])
@@ -495,7 +504,7 @@ def test_a_key_s_next_record_waits_for_the_one_before(
         consumer.acknowledge(message)
     assert consumer.poll(0.1) is None
     consumer.resume([ORDERS])
-    (last,) = consumer.consume(1, 10)
+    (last,) = consumer.consume(1, WAIT_S)
     assert last.offset() == 6
     consumer.acknowledge(last)
     assert consumer.commit() == {ORDERS: 7}
@@ -509,19 +518,20 @@ def test_batches_of_records_whose_keys_have_none_in_flight(
     config = {"acknowledgement__mode": "explicit", "columns": "value,offset"}
     consumer = make(max__in__flight__per__key=1, **config)
     consumer.assign({("orders", 0): []})
-    first = consumer.consume_batch(10)
+    first = consumer.consume_batch(WAIT_S)
     assert first is not None
     assert first.to_pydict() == {"value": [b"0", b"2", b"3"], "offset": [0, 2, 3]}
     assert consumer.consume_batch(0.2) is None
     threading.Timer(0.2, consumer.acknowledge_batch, [first.slice(0, 2)]).start()
-    second = consumer.consume_batch(10)
+    second = consumer.consume_batch(WAIT_S)
     assert second is not None
     assert second.column("offset").to_pylist() == [1, 5]
     assert consumer.commit() == {ORDERS: 1}
     consumer.acknowledge_batch(second)
     consumer.acknowledge_batch(first)
-    third = consumer.consume(3, 0.5)  # messages and batches may take turns
+    third = take(consumer, 1)  # messages and batches may take turns
     assert offsets(third) == [4]
+    assert consumer.consume(1, 0.1) == []
     consumer.acknowledge(third[0])
     assert consumer.consume_batch(0.2) is None
     assert consumer.commit() == {ORDERS: 6}
@@ -607,7 +617,8 @@ def test_it_commits_early_when_ranges_have_gathered(
     messages = take(consumer, 900)
     for message in messages[1:400:2]:  # 200 gaps
         consumer.acknowledge(message)
-    assert consumer.consume(1_000, 0.3)
+    take(consumer, 100)
+    assert consumer.consume(1, 0.1) == []
     assert not group.members[0].commits
     for message in messages[401::2]:
         consumer.acknowledge(message)
@@ -714,7 +725,7 @@ def test_a_policy_that_does_not_accept_key_ranges(
     consumer = make()
     fill(cluster, 20)
     consumer.assign({("orders", 0): [(0, MIDDLE)]})
-    assert consumer.poll(10) is not None
+    assert consumer.poll(WAIT_S) is not None
     policies.denied.add(policy)
     with pytest.raises(PolicyError, match=f"orders-0: key ranges .* policy {policy.name}") as found:
         consumer.commit()
@@ -761,12 +772,12 @@ def test_faults_of_the_session_are_raised_and_nothing_is_handed_out(
     fill(cluster, 100)
     consumer = make()
     consumer.assign({("orders", 0): []})
-    assert consumer.poll(10) is not None
+    assert consumer.poll(WAIT_S) is not None
     session = group.members[0]
     session.error = KshareError("fenced")
     session.change()
     with pytest.raises(KshareError, match="fenced"):
-        consumer.poll(10)
+        consumer.poll(WAIT_S)
     session.error, session.can_deliver = None, False
     session.change()
     assert consumer.poll(0.1) is None
@@ -821,9 +832,9 @@ def test_deleted_records_are_passed_over_or_an_error(
     if reset == "error":
         for _ in range(2):
             with pytest.raises(DataLossError, match=r"offset 0 is wanted.*40 to 100.*reset"):
-                consumer.poll(10)
+                consumer.poll(WAIT_S)
         return
-    message = consumer.poll(10)
+    message = consumer.poll(WAIT_S)
     assert (None if message is None else message.offset()) == first
 
 
@@ -856,7 +867,7 @@ def test_a_clock_that_is_set_back_lets_nothing_out(
     fill(cluster, 100)
     consumer = make()
     consumer.assign({("orders", 0): []})
-    assert consumer.poll(10) is not None
+    assert consumer.poll(WAIT_S) is not None
     for module in ("consumer", "receiver"):
         monkeypatch.setattr(
             f"kshare.group.consumer.{module}.wall_time", lambda: time.time() - 3_600
@@ -864,7 +875,7 @@ def test_a_clock_that_is_set_back_lets_nothing_out(
     group.members[0].can_deliver = False
     assert consumer.poll(0.1) is None
     group.members[0].can_deliver = True
-    assert consumer.poll(10) is not None
+    assert consumer.poll(WAIT_S) is not None
 
 
 def test_faults_that_pass_do_not_show(
@@ -893,11 +904,9 @@ def test_close_wakes_a_poll_of_another_thread(
     returned: list[Any] = []
     thread = threading.Thread(target=lambda: returned.append(list(consumer)))
     thread.start()
-    deadline = time.monotonic() + 20
-    while not consumer.position() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(consumer.position)
     consumer.close()
-    thread.join(10)
+    thread.join(WAIT_S)
     assert returned == [[]]
     assert group.members[0].is_closed
     consumer.close()
@@ -919,56 +928,53 @@ def test_close_wakes_each_call_amid_a_long_poll(
     monkeypatch: pytest.MonkeyPatch,
     call: str,
 ) -> None:
-    """The broker would answer after 60 s: only a wake-up ends the call before the test fails."""
-    monkeypatch.setattr("kshare.group.consumer.receiver._TICK_SECONDS", 60.0)
-    consumer = make(fetch__max__wait__ms=60_000, request__timeout__ms=90_000)
+    """The broker would answer after 600 s: only a wake-up ends the call before the test fails."""
+    monkeypatch.setattr("kshare.group.consumer.receiver._TICK_SECONDS", LONG_S)
+    consumer = make(fetch__max__wait__ms=600_000, request__timeout__ms=900_000)
     consumer.assign({("orders", 0): []})
     cluster.track_requests()
     calls: dict[str, Callable[[], object]] = {
-        "poll": lambda: consumer.poll(60),
-        "consume": lambda: consumer.consume(10, 60),
-        "consume_batch": lambda: consumer.consume_batch(60),
+        "poll": lambda: consumer.poll(LONG_S),
+        "consume": lambda: consumer.consume(10, LONG_S),
+        "consume_batch": lambda: consumer.consume_batch(LONG_S),
     }
     returned: list[object] = []
     thread = threading.Thread(target=lambda: returned.append(calls[call]()), daemon=True)
     thread.start()
-    wait_until(lambda: times_asked(cluster, "Fetch"))
+    until(lambda: times_asked(cluster, "Fetch"))
     assert not returned
     closing = threading.Thread(target=consumer.close, daemon=True)  # it waits for the call
     closing.start()
     for each in (thread, closing):
-        each.join(15)
+        each.join(WAIT_S)
         assert not each.is_alive()
     assert returned in ([None], [[]])
 
 
-def test_a_poll_that_waits_ends_within_100_ms_of_a_close(
-    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+def test_a_poll_that_a_close_wakes_waits_for_nothing_more(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The median of seven, as one may meet a busy machine; it takes 1 to 60 ms."""
-    seconds = sorted(seconds_to_wake(cluster, make) for _ in range(7))
-    assert seconds[3] < 0.1
-
-
-def seconds_to_wake(cluster: FakeCluster, make: Callable[..., KeySharedConsumer]) -> float:
-    """From the call of close until a poll in another thread has returned."""
-    consumer = make(fetch__max__wait__ms=60_000, request__timeout__ms=90_000)
+    monkeypatch.setattr("kshare.group.consumer.receiver._TICK_SECONDS", LONG_S)
+    consumer = make(fetch__max__wait__ms=600_000, request__timeout__ms=900_000)
     consumer.assign({("orders", 0): []})
+    waits: list[float] = []
+    wait = Waker.wait
+
+    def waited(waker: Waker, seconds: float, sockets: Sequence[int] = ()) -> list[int]:
+        if threading.current_thread() is thread:
+            waits.append(seconds)
+        return wait(waker, seconds, sockets)
+
+    monkeypatch.setattr(Waker, "wait", waited)
     cluster.track_requests()
-    returned: list[float] = []
-
-    def poll() -> None:
-        assert consumer.poll(60) is None
-        returned.append(time.monotonic())
-
-    thread = threading.Thread(target=poll, daemon=True)
+    thread = threading.Thread(target=consumer.poll, args=[LONG_S], daemon=True)
     thread.start()
-    wait_until(lambda: times_asked(cluster, "Fetch"))
-    began = time.monotonic()
+    until(lambda: times_asked(cluster, "Fetch") and waits and waits[-1] > WAIT_S)
+    before = len(waits)
     consumer.close()
-    thread.join(15)
+    thread.join(WAIT_S)
     assert not thread.is_alive()
-    return returned[0] - began
+    assert len(waits) == before
 
 
 def test_a_signal_ends_an_iteration(
@@ -1020,7 +1026,7 @@ def test_what_is_held_back_for_long_is_said_once(
     fill(cluster, 10)
     consumer = make()
     consumer.assign({("orders", 0): []})
-    assert consumer.poll(10) is not None
+    assert consumer.poll(WAIT_S) is not None
     for _ in range(2):
         caplog.clear()
         group.members[0].can_deliver = False
@@ -1029,7 +1035,7 @@ def test_what_is_held_back_for_long_is_said_once(
             assert consumer.poll(0.1) is None
         assert [r.getMessage()[:28] for r in caplog.records] == ["member-0 has handed out noth"]
         group.members[0].can_deliver = True
-        assert consumer.poll(10) is not None
+        assert consumer.poll(WAIT_S) is not None
 
 
 def test_closing_amid_a_call_waits_for_the_call(
@@ -1047,7 +1053,7 @@ def test_closing_amid_a_call_waits_for_the_call(
         amid.append((consumer.is_closed, session.is_closed))
 
     session.check = check  # type: ignore[method-assign]
-    assert consumer.poll(10) is None
+    assert consumer.poll(WAIT_S) is None
     assert amid == [(True, False)]
     assert session.is_closed
 

@@ -13,6 +13,7 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.delivery import parking
 from kshare.group.message import Message
 from kshare.testing import FakeCluster
+from tests.support.clock import until
 from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.groups import SECONDS, T0, eventually
 from tests.support.parked_keys import FakeParked
@@ -59,16 +60,16 @@ def set_parked(parked: FakeParked, *keys: bytes) -> None:
 
 
 def by_poll(consumer: KeySharedConsumer) -> list[Message]:
-    message = consumer.poll(0.2)
+    message = consumer.poll(0.05)
     return [] if message is None else [message]
 
 
 def by_consume(consumer: KeySharedConsumer) -> list[Message]:
-    return consumer.consume(7, 0.2)
+    return consumer.consume(7, 0.05)
 
 
 def offsets_by_batch(consumer: KeySharedConsumer) -> list[int]:
-    batch = consumer.consume_batch(0.2)
+    batch = consumer.consume_batch(0.05)
     return [] if batch is None else list(batch.column("offset").to_pylist())
 
 
@@ -83,20 +84,24 @@ WAYS: list[Way] = [
 ]
 
 
-def drained(consumer: KeySharedConsumer, way: Way) -> list[int]:
+def drained(consumer: KeySharedConsumer, way: Way, count: int) -> list[int]:
+    """The offsets of all that comes; more than so many, if there are more."""
     found: list[int] = []
-    while more := way(consumer):
-        found += more
-    return found
+
+    def has_all() -> bool:
+        found.extend(way(consumer))
+        return len(found) >= count
+
+    until(has_all)
+    return found + way(consumer)
 
 
-def worked_off(consumer: KeySharedConsumer) -> list[int]:
-    """The offsets of all that comes, acknowledged one by one."""
-    seen = []
-    while messages := by_poll(consumer):
-        consumer.acknowledge(messages[0])
-        seen.append(messages[0].offset())
-    return seen
+def acknowledged(consumer: KeySharedConsumer) -> list[int]:
+    """The next record, acknowledged."""
+    messages = by_poll(consumer)
+    for message in messages:
+        consumer.acknowledge(message)
+    return [message.offset() for message in messages]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -107,10 +112,10 @@ def test_the_records_of_a_parked_key_wait_and_hold_the_stable_offset(
     consumer = make()
     consumer.assign([("orders", 0)])
     others = sorted({*range(RECORDS)} - {*offsets_of(b"b")})
-    assert drained(consumer, way) == others
+    assert drained(consumer, way, len(others)) == others
     assert consumer.commit() == {T0: 0}
     set_parked(parked)
-    assert drained(consumer, way) == offsets_of(b"b")
+    assert drained(consumer, way, len(offsets_of(b"b"))) == offsets_of(b"b")
     # What follows the last record is passed over at a look after it was read.
     eventually(lambda: (way(consumer), consumer.commit()) == ([], {T0: RECORDS}))
 
@@ -125,13 +130,14 @@ def test_a_key_that_is_parked_under_way_goes_on_where_it_was(
     before = [offset for _ in range(3) for offset in way(consumer)]
     assert before == list(range(len(before)))
     set_parked(parked, b"c")
-    rest = drained(consumer, way)
-    assert rest == [o for o in range(len(before), RECORDS) if KEYS[o % 4] != b"c"]
+    others = [o for o in range(len(before), RECORDS) if KEYS[o % 4] != b"c"]
+    assert drained(consumer, way, len(others)) == others
     consumer.commit()
     if mode == "implicit":
         assert group.done[T0].stable == len(before)
     set_parked(parked)
-    assert drained(consumer, way) == [o for o in offsets_of(b"c") if o >= len(before)]
+    rest = [o for o in offsets_of(b"c") if o >= len(before)]
+    assert drained(consumer, way, len(rest)) == rest
 
 
 def test_what_a_parked_key_has_in_flight_can_be_acknowledged(
@@ -144,12 +150,12 @@ def test_what_a_parked_key_has_in_flight_can_be_acknowledged(
     set_parked(parked, b"a")
     for message in first:
         consumer.acknowledge(message)
-    seen = worked_off(consumer)
-    assert sorted(seen) == [o for o in range(4, RECORDS) if KEYS[o % 4] != b"a"]
+    others = [o for o in range(4, RECORDS) if KEYS[o % 4] != b"a"]
+    assert sorted(drained(consumer, acknowledged, len(others))) == others
     assert consumer.commit() == {T0: 4}
     set_parked(parked)
-    seen += worked_off(consumer)
-    assert seen[-len(offsets_of(b"a")) + 1 :] == offsets_of(b"a")[1:]
+    rest = offsets_of(b"a")[1:]
+    assert drained(consumer, acknowledged, len(rest)) == rest
     assert consumer.commit() == {T0: RECORDS}
 
 
@@ -195,8 +201,14 @@ def test_each_record_comes_once_and_in_order_however_keys_are_parked(
     now = set()
     set_parked(parked)
     acknowledge(len(unacknowledged))
-    while receive("consume"):
+
+    def has_all() -> bool:
+        receive("consume")
         acknowledge(len(unacknowledged))
+        return len(returned) >= RECORDS
+
+    until(has_all)
+    assert not receive("consume")
     by_key = defaultdict(list)
     for message in returned:
         by_key[message.key()].append(message.offset())
@@ -249,10 +261,12 @@ def test_a_range_of_which_all_is_parked_and_seeks(make: Make, parked: FakeParked
     consumer.seek(("orders", 0), 40)
     assert consumer.poll(0.1) is None
     set_parked(parked)
-    assert drained(consumer, WAYS[1]) == offsets_of(b"b")
+    assert drained(consumer, WAYS[1], len(offsets_of(b"b"))) == offsets_of(b"b")
     consumer.seek(("orders", 0), 60)
-    assert by_poll(consumer)[0].offset() == 61
+    message = consumer.poll(SECONDS)
+    assert message is not None
+    assert message.offset() == 61
     set_parked(parked, b"b")
     assert consumer.poll(0.2) is None
     set_parked(parked)
-    assert drained(consumer, WAYS[1]) == [65, 69, 73, 77]
+    assert drained(consumer, WAYS[1], 4) == [65, 69, 73, 77]

@@ -19,6 +19,7 @@ from kshare.group.core.call import Call
 from kshare.group.delivery import dispatcher
 from kshare.group.message import Message
 from kshare.testing import FakeCluster
+from tests.support.clock import until
 from tests.support.fake_session import FakeSessions, fake_consumers
 
 PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
@@ -260,14 +261,17 @@ class Walk:
         self._interrupted(lambda _: None)  # what was gained is to be read, too
         self.consumer.resume(PARTITIONS)
         self._paused.clear()
-        until = time.monotonic() + 10
         ends = {tp: len(keys) for tp, keys in self._keys.items()}
-        while time.monotonic() < until:
+
+        def has_all() -> bool:
             if not any(self._due.values()) and self.consumer.position() == ends:
-                break
+                return True
             self._take(self.consumer.consume(100, 0.02))
             while self.held:
                 self._acknowledge(self.held.pop())
+            return False
+
+        until(has_all)
         assert not any(self._due.values())
         self.commit()
         assert self.consumer.position() == ends

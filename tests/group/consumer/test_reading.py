@@ -11,6 +11,7 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from kshare.errors import OptionsError, UnknownTopicError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.testing import FakeCluster
+from tests.support.clock import until
 from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.groups import (
     LOG,
@@ -62,7 +63,9 @@ def test_an_assigned_partition_begins_where_its_offset_says(
     message = consumer.poll(SECONDS)
     assert message is not None
     assert message.offset() == first
-    assert consumer.consume(100, 0.2)[-1].offset() == 19
+    rest = [each.offset() for each in consumer.consume(19 - first, SECONDS)]
+    assert rest == list(range(first + 1, 20))
+    assert consumer.consume(1, 0.1) == []
 
 
 def test_a_partition_that_begins_at_its_end_has_what_comes_later(
@@ -70,7 +73,7 @@ def test_a_partition_that_begins_at_its_end_has_what_comes_later(
 ) -> None:
     consumer = make()
     consumer.assign([RdTopicPartition("orders", 0, OFFSET_END)])
-    assert consumer.poll(0.2) is None
+    until(lambda: consumer.poll(0.05) is None and consumer.position() == {T0: 20})
     cluster.produce("orders", [(b"k", b"v")], partition=0)
     message = consumer.poll(SECONDS)
     assert message is not None
@@ -145,7 +148,7 @@ def test_only_the_records_of_some_keys(
     cluster.produce("orders", [(b"x", b"v"), (b"k", b"v"), (b"y", b"v")], partition=0)
     consumer = make(keys='["x", "y"]')
     consumer.assign([("orders", 0)])
-    assert [each.offset() for each in consumer.consume(10, 0.5)] == [20, 22]
+    assert [each.offset() for each in consumer.consume(2, SECONDS)] == [20, 22]
     assert consumer.poll(0.1) is None
     assert consumer.commit() == {T0: 23}
     with pytest.raises(OptionsError, match=r"consumption\.order: none contradicts keys"):
@@ -179,4 +182,4 @@ def test_after_close_nothing_is_waited_for(cluster: FakeCluster) -> None:
     begun = time.monotonic()
     with pytest.raises(RuntimeError, match="Consumer closed"):
         consumer.committed([("orders", 0)])
-    assert time.monotonic() - begun < 5  # of 60
+    assert time.monotonic() - begun < 50  # of 60

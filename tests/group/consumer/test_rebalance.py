@@ -17,6 +17,7 @@ from kshare.group.offsets import list_offsets
 from kshare.group.protocol.record_codec import encode
 from kshare.group.protocol.records import Claim
 from kshare.testing import FakeCluster
+from tests.support.clock import WAIT_S
 from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.groups import GROUP, LOG, quick_settings
 
@@ -101,7 +102,7 @@ def test_hashes_that_stay_are_read_while_others_are_claimed(
 ) -> None:
     consumer = make(acknowledgement__mode=mode)
     consumer.assign({ORDERS: before})
-    first = consumer.consume(40, 10)
+    first = consumer.consume(40, WAIT_S)
     assert len(first) == 40
     owned = {i for part in before or (WHOLE,) for i in of(part)}
     kept = {i for part in after or (WHOLE,) for i in of(part)} & owned
@@ -132,12 +133,12 @@ def test_what_is_read_on_is_committed_before_it_closes(cluster: FakeCluster, how
     settings = quick_settings(servers, enable_auto_commit=how != "commit()") | given
     with closing(KeySharedConsumer(settings)) as consumer:
         consumer.assign({ORDERS: [LOWER]})
-        first = consumer.consume(5, 20)
+        first = consumer.consume(5, WAIT_S)
         assert consumer.commit() == {ORDERS: 0}
         producer = Producer({"bootstrap.servers": servers})
         key_of_claim, claim = encode(GROUP, Claim(ORDERS, "killed", (UPPER,)))
         producer.produce(LOG, claim, key_of_claim, log_partition(GROUP, 1))
-        assert producer.flush(10) == 0
+        assert producer.flush(WAIT_S) == 0
         consumer._reading.host.take_over({ORDERS: ()}, None)
         meanwhile = consumer.consume(len(of(LOWER)) - len(first), 20)
         assert offsets([*first, *meanwhile]) == of(LOWER)
@@ -171,12 +172,12 @@ def test_a_seek_holds_for_the_hashes_that_stay(
     """The others begin from what is committed, and what was passed over is not processed."""
     consumer = make(acknowledgement__mode=mode)
     consumer.assign({ORDERS: before})
-    first = consumer.consume(20, 10)
+    first = consumer.consume(20, WAIT_S)
     for message in first:
         consumer.acknowledge(message)
     consumer.commit()
     consumer.seek(ORDERS, sought)
-    again = consumer.consume(10, 10)
+    again = consumer.consume(10, WAIT_S)
     owned = {i for part in before or (WHOLE,) for i in of(part)}
     assert offsets(again) == sorted(i for i in owned if i >= sought)[:10]
     for message in again:
@@ -222,7 +223,7 @@ def test_a_seek_in_a_callback_is_one_of_all_that_is_assigned(
     """Also of what is gained, whose claim is not in place yet."""
     consumer = make(acknowledgement__mode=mode)
     consumer.assign({ORDERS: (LOWER,)})
-    consumer.consume(10, 10)
+    consumer.consume(10, WAIT_S)
     take_over(consumer, group, ())
     consumer.seek(ORDERS, 90)
     group.holds_back = False
@@ -249,7 +250,7 @@ def test_a_key_that_comes_back_waits_for_no_record_of_before(
     """With max.in.flight.per.key, a record that a revocation has taken away counts no more."""
     consumer = make(acknowledgement__mode="explicit", max__in__flight__per__key=1)
     consumer.assign({ORDERS: []})
-    consumer.consume(20, 10)  # one of each key, and none is acknowledged
+    consumer.consume(20, WAIT_S)  # one of each key, and none is acknowledged
     for hashes in ((LOWER,), ()):
         take_over(consumer, group, hashes)
         group.holds_back = False
@@ -280,7 +281,7 @@ def test_what_a_call_has_not_returned_yet_is_not_processed(
     """The claim is in place amid a call, which commits by itself."""
     consumer = make(enable__auto__commit=True, auto__commit__interval__ms=10)
     consumer.assign({ORDERS: []})
-    assert consumer.poll(10) is not None
+    assert consumer.poll(WAIT_S) is not None
     take_over(consumer, group, (LOWER,))
 
     def claimed() -> None:

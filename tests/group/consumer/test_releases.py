@@ -17,11 +17,13 @@ from kshare.group.consumer import releases
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core.call import Call
 from kshare.group.core.delivery import Delivery
+from kshare.group.delivery import dispatcher as dispatcher_module
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.log.retry_log import RetryLog
 from kshare.group.message import Message
 from kshare.testing import FakeCluster
 from tests.group.log.test_retry_log import MemoryTable
+from tests.support.clock import Ahead
 from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.groups import SECONDS, eventually
 
@@ -33,6 +35,14 @@ Make = Callable[..., KeySharedConsumer]
 @pytest.fixture
 def group() -> FakeSessions:
     return FakeSessions()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Ahead:
+    """By which delays are over."""
+    ahead = Ahead()
+    monkeypatch.setattr(dispatcher_module, "time", ahead)
+    return ahead
 
 
 @pytest.fixture
@@ -69,25 +79,25 @@ def offsets(found: list[Message]) -> list[int]:
 
 
 def test_a_record_comes_again_after_its_delay_and_its_key_behind_it(
-    make: Make, group: FakeSessions
+    make: Make, group: FakeSessions, clock: Ahead
 ) -> None:
     consumer = make()
     first = received(consumer, 20)
     for message in first:
         if message.offset() != 5 and message.offset() < 9:
             consumer.acknowledge(message)
-    began = time.monotonic()
-    consumer.release(first[5], 2.0)
+    consumer.release(first[5], 600.0)
     again = [9, 13, 17]
     assert [message.offset() for message in first if message.is_released()] == [5, *again]
     consumer.acknowledge(first[9])  # too late: it comes again
     others = received(consumer, 15)
     assert offsets(others) == [at for at in range(20, RECORDS) if at % 4 != 1]
-    assert time.monotonic() - began < 2.0
     consumer.commit()
     assert group.done[T0].stable == 5
+    clock.seconds += 500.0
+    assert consumer.consume(1, 0.2) == []
+    clock.seconds += 100.0
     rest = received(consumer, 9)
-    assert time.monotonic() - began >= 2.0
     assert offsets(rest) == [5, *again, *range(21, RECORDS, 4)]
     assert [message.delivery_count() for message in rest[:3]] == [2, 1, 1]
     for message in [*first, *others, *rest]:
@@ -158,7 +168,7 @@ def test_a_record_that_a_seek_has_passed_over_stays_pending_when_it_is_released(
 
 
 def test_nothing_is_returned_of_a_key_that_is_released_amid_a_call(
-    make: Make, monkeypatch: pytest.MonkeyPatch
+    make: Make, clock: Ahead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by another thread, while the call goes on with other chunks."""
     monkeypatch.setattr(messages, "CHUNK_ROWS", 3)
@@ -170,13 +180,14 @@ def test_nothing_is_returned_of_a_key_that_is_released_amid_a_call(
         found = collect(dispatcher, most)
         calls.append(most)
         if len(calls) == 1:
-            consumer.release(first, 0.1)
+            consumer.release(first, 600.0)
         return found
 
     monkeypatch.setattr(Dispatcher, "collect", releases_amid)
     found = received(consumer, 2 * RECORDS // 4)
     assert len(calls) > 2
     assert [at for at in offsets(found) if at % 4 == 0] == []
+    clock.seconds += 600.0
     found += received(consumer, RECORDS - len(found))
     assert [at for at in offsets(found) if at % 4 == 0] == list(range(0, RECORDS, 4))
     assert sorted(offsets(found)) == list(range(RECORDS))

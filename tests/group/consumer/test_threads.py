@@ -13,6 +13,7 @@ from kshare.errors import ConsumerClosedError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core.call import Call
 from kshare.testing import FakeCluster
+from tests.support.clock import WAIT_S
 from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.groups import SECONDS, eventually
 
@@ -36,6 +37,12 @@ def make(cluster: FakeCluster) -> Iterator[Callable[..., KeySharedConsumer]]:
 
 def fill(cluster: FakeCluster) -> None:
     cluster.produce("orders", [(f"k{i % 2}", str(i)) for i in range(RECORDS)], partition=0)
+
+
+def consumes(consumer: KeySharedConsumer) -> None:
+    """Wait for more than there is, until it is closed."""
+    with suppress(ConsumerClosedError):
+        consumer.consume(RECORDS + 1, 600)
 
 
 def test_a_callback_and_another_thread_pause_at_once(
@@ -62,13 +69,15 @@ def test_a_callback_and_another_thread_pause_at_once(
     consumer = make(on_commit=on_commit, **config)
     consumer.assign([ORDERS, OTHER])
     other = threading.Thread(target=consumer.pause, args=[[ORDERS]], daemon=True)
-    polls = threading.Thread(target=consumer.consume, args=[RECORDS + 1, 1.0], daemon=True)
+    polls = threading.Thread(target=consumes, args=[consumer], daemon=True)
     polls.start()
-    assert paused.wait(10)
-    other.join(10)
-    polls.join(10)
+    assert paused.wait(WAIT_S)
+    other.join(WAIT_S)
     assert not other.is_alive()
     assert consumer.receiver._dispatcher.paused == {ORDERS, OTHER}
+    consumer.close()
+    polls.join(WAIT_S)
+    assert not polls.is_alive()
 
 
 def test_a_pause_of_another_partition_as_poll_takes_its_record(
@@ -80,17 +89,17 @@ def test_a_pause_of_another_partition_as_poll_takes_its_record(
     consumer.pause([OTHER])
     message = consumer.receiver.take()
     assert message is not None
-    again = [message, *consumer.consume(RECORDS - 1, 10)]
+    again = [message, *consumer.consume(RECORDS - 1, WAIT_S)]
     assert [each.offset() for each in again] == list(range(RECORDS))
 
 
 def test_a_partition_that_is_not_paused_is_resumed(make: Callable[..., KeySharedConsumer]) -> None:
     consumer = make()
     consumer.assign([ORDERS])
-    first = consumer.poll(10)
+    first = consumer.poll(WAIT_S)
     assert first is not None
     consumer.resume([ORDERS])
-    again = consumer.consume(2 * RECORDS, 0.5)
+    again = [*consumer.consume(RECORDS - 1, WAIT_S), *consumer.consume(1, 0.1)]
     assert [each.offset() for each in again] == list(range(1, RECORDS))
 
 
@@ -109,13 +118,13 @@ def test_a_call_that_is_cancelled_as_it_gets_more_gives_back_all_in_order(
         elif call.messages:
             cancels = threading.Thread(target=receiver.cancel, args=[call])
             cancels.start()
-            cancels.join(5)
+            cancels.join(WAIT_S)
         return records
 
     dispatcher._fetch = fetched  # type: ignore[method-assign, assignment]
     assert not receiver.gather(call, 3 * RECORDS, float("inf"))
     dispatcher._fetch = fetch  # type: ignore[method-assign]
-    again = consumer.consume(3 * RECORDS, 0.5)
+    again = [*consumer.consume(2 * RECORDS, WAIT_S), *consumer.consume(RECORDS, 0.1)]
     assert [each.offset() for each in again[: 2 * RECORDS]] == list(range(2 * RECORDS))
     assert len({each.offset() for each in again}) == len(again)
 
@@ -133,12 +142,8 @@ def test_a_signal_handler_closes_amid_a_change_that_another_thread_waits_for(
         serve(*arguments)
         looks.set()
 
-    def consumes() -> None:
-        with suppress(ConsumerClosedError):
-            consumer.consume(RECORDS + 1, 60)
-
     monkeypatch.setattr(consumer._commits, "serve", serves)
-    polling = threading.Thread(target=consumes)
+    polling = threading.Thread(target=consumes, args=[consumer])
     polling.start()
     assert looks.wait(SECONDS)
     with state.lock:

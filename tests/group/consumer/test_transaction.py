@@ -29,7 +29,7 @@ from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.transaction import Transaction
 from kshare.group.session.fencing import fence_ids
 from kshare.testing import FakeCluster
-from tests.support.clock import until
+from tests.support.clock import WAIT_S, until
 from tests.support.groups import GROUP, LOWER, T0, T1, UPPER
 from tests.support.policies import FakePolicies
 from tests.support.requests import times_asked
@@ -165,7 +165,7 @@ def test_an_exception_gives_the_records_back(
         first = copy(consumer, transaction, 30)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError), consumer.transaction():  # noqa: PT012
-            assert [m.offset() for m in consumer.consume(50, 20.0)] == list(range(30, 80))
+            assert [m.offset() for m in consumer.consume(50, WAIT_S)] == list(range(30, 80))
             raise ZeroDivisionError
         assert committed(cluster)[T0] == Progress.at(30)
     with consumer.transaction() as transaction:
@@ -185,7 +185,7 @@ def test_record_batches_in_transactions(
     rows = 0
     while rows < RECORDS:
         with consumer.transaction():
-            batch = consumer.consume_batch(20.0)
+            batch = consumer.consume_batch(WAIT_S)
             rows += 0 if batch is None else batch.num_rows
     assert committed(cluster)[T0] == Progress.at(RECORDS)
 
@@ -196,7 +196,7 @@ def test_what_is_not_acknowledged_stays_pending(
     consumer = make(acknowledgement_mode="explicit")
     consumer.assign({T0: []})
     with consumer.transaction():
-        for message in consumer.consume(20, 20.0):
+        for message in consumer.consume(20, WAIT_S):
             if message.offset() not in {4, 9}:
                 consumer.acknowledge(message)
     known = committed(cluster)[T0]
@@ -433,7 +433,7 @@ async def copy_some(cluster: FakeCluster) -> list[int]:
         done: list[int] = []
         while len(done) < 100:
             async with consumer.transaction() as transaction:
-                for message in await consumer.consume(50, 20.0):
+                for message in await consumer.consume(50, WAIT_S):
                     transaction.produce("invoices", message.value(), message.key())
                     done.append(message.offset())
         with pytest.raises(ZeroDivisionError):

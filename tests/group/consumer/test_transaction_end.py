@@ -17,7 +17,7 @@ from kshare.group import AsyncKeySharedConsumer, KeySharedConsumer
 from kshare.group.consumer.transaction import Transaction, Transactions, TransactionWork
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.testing import FakeCluster
-from tests.support.clock import until
+from tests.support.clock import WAIT_S, until
 from tests.support.groups import T0, UPPER
 from tests.support.transactions import (
     cluster_with_records,
@@ -219,7 +219,7 @@ def test_closing_amid_a_transaction_with_asyncio(cluster: FakeCluster) -> None:
 
         async def work(has_begun: asyncio.Event, may_end: asyncio.Event) -> None:
             async with consumer.transaction() as transaction:
-                for message in await consumer.consume(20, 20.0):
+                for message in await consumer.consume(20, WAIT_S):
                     transaction.produce("invoices", message.value())
                 has_begun.set()
                 await may_end.wait()
@@ -246,7 +246,7 @@ def test_a_beginning_that_is_cancelled_leaves_no_transaction_open(
 
     def slowly(self: TransactionWork) -> int:
         began.set()
-        may_go_on.wait(20)
+        assert may_go_on.wait(WAIT_S)
         return begin(self)
 
     monkeypatch.setattr(TransactionWork, "begin", slowly)
@@ -257,13 +257,13 @@ def test_a_beginning_that_is_cancelled_leaves_no_transaction_open(
 
             async def copy_once() -> list[int]:
                 async with consumer.transaction() as transaction:
-                    messages = await consumer.consume(5, 20.0)
+                    messages = await consumer.consume(5, WAIT_S)
                     for message in messages:
                         transaction.produce("invoices", message.value())
                     return [message.offset() for message in messages]
 
             task = asyncio.create_task(copy_once())
-            await asyncio.to_thread(began.wait, 20)
+            await asyncio.to_thread(began.wait, WAIT_S)
             task.cancel()
             with pytest.raises(asyncio.CancelledError) as kept:  # with all that it refers to
                 await task

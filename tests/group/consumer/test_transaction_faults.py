@@ -25,7 +25,7 @@ from kshare.group.consumer.transaction import Transactions, TransactionWork
 from kshare.group.session.fencing import fence_ids
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.testing import FakeCluster
-from tests.support.clock import until
+from tests.support.clock import WAIT_S, until
 from tests.support.groups import GROUP, LOG, SECONDS, T0
 from tests.support.requests import times_asked
 
@@ -61,7 +61,7 @@ def copy(
     consumer: KeySharedConsumer, size: int = 1, wait: Callable[[], object] = lambda: None
 ) -> list[int]:
     with consumer.transaction() as transaction:
-        messages = consumer.consume(5, 20.0)
+        messages = consumer.consume(5, WAIT_S)
         for message in messages:
             transaction.produce("invoices", b"x" * size, message.key())
         wait()
