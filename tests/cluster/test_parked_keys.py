@@ -21,7 +21,7 @@ from kshare.cluster.topics import TopicSpec
 from kshare.core.parked import ParkedCount
 from kshare.errors import AuthorizationError, KafkaError
 from kshare.testing import FakeCluster, Record
-from tests.support.clock import Clock, until
+from tests.support.clock import WAIT_S, Clock, until
 from tests.support.parked_keys import NOON, SINCE, A, B, kafka, keys_of
 
 
@@ -86,7 +86,7 @@ def test_what_is_in_the_topic(cluster: FakeCluster) -> None:
     servers = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "test"}
     consumer = Consumer(servers)
     consumer.assign([TopicPartition(PARKED_TOPIC, 0, 0)])
-    parked, unparked = consumer.consume(2, 20)
+    parked, unparked = consumer.consume(2, WAIT_S)
     consumer.close()
     assert parked.key() == unparked.key() == b'{"key":"ff00","topic":"t"}'
     assert parked.value() == b'{"by":"me","when":"%s","why":"bad"}' % SINCE.encode()
@@ -311,7 +311,7 @@ def test_a_list_that_cannot_be_read_is_as_last_known(
     clock = Clock()
     with closing(keys_of(cluster)) as keys:
         keys.park("t", [A])
-        with closing(ParkWatch(kafka(cluster, timeout_ms=300), clock=clock)) as watch:
+        with closing(ParkWatch(kafka(cluster), look_seconds=0.25, clock=clock)) as watch:
             assert watch.current({"t"}) == [("t", A)]
             cluster.stop_broker(1)
             for _ in range(3):

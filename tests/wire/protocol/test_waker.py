@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from kshare.wire.protocol.waker import Waker
+from tests.support.clock import WAIT_S
 
 
 def test_before_it_is_open_and_after_it_is_closed_it_wakes_nobody() -> None:
@@ -92,7 +93,7 @@ def test_nobody_waits_for_who_cannot_go_on() -> None:
     with waker._lock:
         thread = threading.Thread(target=others)
         thread.start()
-        thread.join(10)
+        thread.join(WAIT_S)
         assert found == [[], [], []]
         assert not thread.is_alive()
     waker.wake()  # when it leaves, it closes

@@ -17,6 +17,7 @@ from kshare.wire.reader.slice_records import WantedSlice
 from kshare.wire.sharing import chunks
 from kshare.wire.sharing.files import opened_index
 from tests.support.batches import Rec, batch_of, numbered
+from tests.support.clock import WAIT_S
 from tests.support.scripted_cluster import Log, ScriptedCluster, read
 from tests.support.sharing import own_folder, signs
 
@@ -85,7 +86,8 @@ def test_tasks_side_by_side_fetch_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(50)
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
     offsets = [(row[0], row[1]) for number in range(RANGES) for row in found[number]]
     assert sorted(offsets) == [(n, offset) for n in range(PARTITIONS) for offset in range(COUNT)]
     served = [each for cluster in clusters for each in cluster.served]

@@ -1,7 +1,6 @@
 """The reader on librdkafka's mock cluster: leaders move, brokers fail, logs are trimmed."""
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,6 +28,7 @@ from kshare.wire.protocol.connection import BrokerConnection, Connection, Protoc
 from kshare.wire.protocol.messages import Address, parse_fetch_response
 from kshare.wire.reader.read_slice import reader_options
 from tests.support import scripted
+from tests.support.clock import Ahead
 from tests.support.requests import times_asked
 
 COUNT = 300
@@ -164,8 +164,8 @@ def test_an_error_when_all_is_read_is_none(cluster: FakeCluster, limit: int | No
 
 def test_no_leader_in_the_stated_time(cluster: FakeCluster) -> None:
     cluster.move_leader("t", 0, None)
-    options = {"kafka.default.api.timeout.ms": "300"}
-    with pytest.raises(FetchTimeoutError, match=r"t-0 at offset 7 .*0\.3 s.*no leader") as raised:
+    options = {"kafka.default.api.timeout.ms": "2000"}
+    with pytest.raises(FetchTimeoutError, match=r"t-0 at offset 7 .*2 s.*no leader") as raised:
         read(cluster, whole(7), **options)
     error = raised.value
     assert (error.topic, error.partition, error.offset) == ("t", 0, 7)
@@ -186,7 +186,7 @@ class LongerLog(Connection):
 def test_offsets_that_do_not_come(cluster: FakeCluster) -> None:
     """The log goes on behind them: a transaction is open, or followers lag."""
     options = {"kafka.bootstrap.servers": cluster.bootstrap_servers,
-               "kafka.fetch.max.wait.ms": "20", "kafka.default.api.timeout.ms": "300"}  # fmt: skip
+               "kafka.fetch.max.wait.ms": "20", "kafka.default.api.timeout.ms": "2000"}  # fmt: skip
     pool = BrokerPool(reader_options(options, "t").kafka, connect=LongerLog)
     with pytest.raises(FetchTimeoutError, match=r"high watermark is 300.*up to 310 are wanted"):
         list(scripted.read_slice(pool, whole(0, 310), options))
@@ -194,15 +194,16 @@ def test_offsets_that_do_not_come(cluster: FakeCluster) -> None:
 
 def test_the_consumers_time_is_not_the_readers(cluster: FakeCluster) -> None:
     """A sink that takes longer than all time-outs over a batch does no harm."""
-    options = {"kafka.default.api.timeout.ms": "150", "kafka.request.timeout.ms": "150",
+    options = {"kafka.default.api.timeout.ms": "20000", "kafka.request.timeout.ms": "20000",
                "kafka.max.partition.fetch.bytes": "1000",
                "kafka.bootstrap.servers": cluster.bootstrap_servers}  # fmt: skip
+    clock, pool = Ahead(), BrokerPool(reader_options(options, "t").kafka)
     records = [Record(b"k", os.urandom(900)) for _ in range(400)]
     cluster.produce("t", records, config={"batch.num.messages": 10})
     seen: list[int] = []
-    for batch in kshare.read_slice(whole(0, 700), options):
+    for batch in scripted.read_slice(pool, whole(0, 700), options, clock=clock):
         if len(seen) < 3:
-            time.sleep(0.2)
+            clock.seconds += 30.0
         seen.append(batch.num_rows)
     assert sum(seen) == 700
     assert len(seen) > 3
@@ -211,7 +212,7 @@ def test_the_consumers_time_is_not_the_readers(cluster: FakeCluster) -> None:
 def test_a_partition_that_does_not_exist(cluster: FakeCluster) -> None:
     slice_ = kshare.Slice("t", 5, whole().rectangles)
     with pytest.raises(UnknownTopicError, match="no partition 5"):
-        read(cluster, slice_, **{"kafka.default.api.timeout.ms": "200"})
+        read(cluster, slice_, **{"kafka.default.api.timeout.ms": "2000"})
 
 
 def test_not_authorized_is_not_retried(cluster: FakeCluster) -> None:
@@ -252,7 +253,7 @@ def test_a_truncated_log_is_data_loss(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture, start: int
 ) -> None:
     slice_ = whole(start, COUNT + 50)
-    hasty = {"kafka.default.api.timeout.ms": "300"}
+    hasty = {"kafka.default.api.timeout.ms": "1500"}
     with pytest.raises(DataLossError, match="beyond the end of the log") as raised:
         read(cluster, slice_, **hasty)
     assert (raised.value.wanted, raised.value.available) == ((max(start, COUNT), 350), (0, COUNT))
